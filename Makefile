@@ -1,0 +1,77 @@
+# make run: measure this machine. make test: prove that everything works. Nothing is installed outside .venv.
+# make run ARGS="--suite=standard" passes more flags to the orchestrator.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+HOSTS := hosts.yml
+VARIANTS := $(basename $(notdir $(wildcard containers/requirements/*.in)))
+
+# The CUDA build of TensorFlow where the machine has an NVIDIA driver, the CPU build elsewhere.
+BUILD := $(shell { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L; } >/dev/null 2>&1 && echo cuda || echo cpu)
+# A Python that the lock files are made for: the newest that is there.
+BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; do \
+    $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+    && { command -v $$python; break; }; done)
+
+COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --no-annotate --no-header
+
+.PHONY: run test check lock clean help
+
+run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
+	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
+
+test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests; those that need a Docker engine say so where none can be had
+	@$(PYTHON) -m pytest $(ARGS)
+
+check: $(VENV)/dev.stamp  ## Lint, format check and types
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+
+help:  ## This list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+
+# The simplest hosts file: this machine, without Docker. An existing one is never touched.
+define DEFAULT_HOSTS
+# Written by make run, because there was none. Every key once, with its meaning: hosts.example.yml
+version: 1
+defaults: {suite: quick}
+fleets:
+  here:
+    hosts:
+      this-machine: {process: true}
+endef
+
+hosts.yml:
+	$(file >$@,$(DEFAULT_HOSTS))
+	@echo "make: wrote $@: this machine, without Docker" >&2
+
+# ---- environments. A stamp is newer than its lock: the second run installs nothing.
+$(VENV)/%.stamp: requirements/%.txt | $(VENV)/bin/pip
+	@echo "make: installing $< into $(VENV) (once; several hundred megabytes)" >&2
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: \
+	    --requirement $<
+	@touch $@
+
+$(VENV)/bin/pip:
+	@[ -n "$(BASE_PYTHON)" ] || { echo "make: needs Python 3.11, 3.12 or 3.13; found: \
+	$$(python3 --version 2>/dev/null || echo none). On Debian and Ubuntu: apt install python3 python3-venv" >&2; exit 2; }
+	@$(BASE_PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); echo "make: $(BASE_PYTHON) cannot make \
+	environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+
+lock: $(VENV)/dev.stamp  ## Make all lock files again, with the newest versions that fit
+	@[ -x $(VENV)/bin/uv ] || $(PYTHON) -m pip install --quiet uv
+	$(COMPILE) --universal --python-version 3.11 --extra cpu pyproject.toml --output-file requirements/cpu.txt
+	$(COMPILE) --universal --python-version 3.11 --constraint requirements/cpu.txt --extra cuda pyproject.toml \
+	    --output-file requirements/cuda.txt
+	$(COMPILE) --universal --python-version 3.11 --constraint requirements/cpu.txt --extra dev pyproject.toml \
+	    --output-file requirements/dev.txt
+	$(MAKE) $(addprefix lock-,$(VARIANTS))
+
+lock-%:
+	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
+	    containers/requirements/$*.in --output-file containers/requirements/$*.txt
+
+clean:  ## Remove environments and caches; runs stay
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
