@@ -1,0 +1,256 @@
+"""The charts of the report, as Vega-Lite: each has a name, a sentence for those who cannot see it, and its data.
+
+Fleets differ by colour and by shape, because colour alone does not reach everyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from results.compare import Comparison, case_label
+from results.fleets import FleetRate, rows_of
+from results.merge import Merged
+from results.scaling import efficiencies
+
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
+"""Colours that stay apart for colour-blind readers. Source: Okabe and Ito, Color universal design, 2002."""
+
+ROW_HEIGHT = 28
+"""Height of a row of a chart by case, in pixels."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        name: Part of its element's id: letters and dashes.
+        description: What it shows, in a sentence.
+        spec: Vega-Lite specification with its data inside.
+    """
+
+    name: str
+    title: str
+    description: str
+    spec: dict[str, Any]
+
+
+def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
+    """Return throughput by case with its interval; None without a number."""
+    rows = []
+    for rate in rates:
+        if rate.mean is not None:
+            interval = rate.interval
+            rows.append(
+                {
+                    "case": case_label(rates, rate),
+                    "fleet": rate.fleet,
+                    "rate": rate.mean,
+                    "low": interval.low if interval else rate.mean,
+                    "high": interval.high if interval else rate.mean,
+                }
+            )
+    if not rows:
+        return None
+    unit = next((rate.unit for rate in rates if rate.unit), "samples")
+    points, bars = _points_and_bars(rows, f"{unit} per second", alt.Scale(zero=True))
+    return _chart("speed", "Speed", f"{unit} per second by case and fleet, with 95 % intervals", bars + points)
+
+
+def ratio_chart(found: Sequence[Comparison], a: str, b: str) -> Chart | None:
+    """Return how fast `a` is against `b` by case, with a line at 1; None without a ratio."""
+    sides = [side for item in found for side in (item.a, item.b)]
+    rows = [
+        {
+            "case": case_label(sides, item.a),
+            "fleet": f"{a} / {b}",
+            "rate": item.value,
+            "low": item.interval.low if item.interval else item.value,
+            "high": item.interval.high if item.interval else item.value,
+        }
+        for item in found
+        if item.value is not None
+    ]
+    if not rows:
+        return None
+    points, bars = _points_and_bars(rows, f"{a} / {b}", alt.Scale(zero=False))
+    even = alt.Chart(_frame([{"even": 1.0}])).mark_rule(strokeDash=[4, 4], color="#888888").encode(x="even:Q")
+    name = f"{a} over {b}, by case, with 95 % intervals; the dashed line is equal speed"
+    return _chart("ratio", "Ratio", name, even + bars + points)
+
+
+def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
+    """Return throughput of N GPUs over that of one, with the ideal line; None without several counts."""
+    found = efficiencies(rates)
+    if not found:
+        return None
+    rows: list[dict[str, Any]] = []
+    for item in found:
+        label = case_label([other.baseline for other in found], item.baseline, count=False)
+        series = {"fleet": item.rate.fleet, "case": label, "series": f"{item.rate.fleet}: {label}"}
+        interval = item.interval
+        half = interval.half_width * item.count if interval else 0.0
+        speedup = item.value * item.count
+        rows.append({**series, "count": 1, "speedup": 1.0, "low": 1.0, "high": 1.0})
+        rows.append({**series, "count": item.count, "speedup": speedup, "low": speedup - half, "high": speedup + half})
+    counts = sorted({row["count"] for row in rows})
+    axis = alt.Axis(values=counts, format="d", title="replicas")
+    base = alt.Chart(_frame(rows)).encode(
+        x=alt.X("count:Q", axis=axis),
+        detail="series:N",
+        tooltip=["fleet:N", "case:N", "count:Q", alt.Tooltip("speedup:Q", format=".3f")],
+    )
+    plain = base.encode(color=_fleet_colour(None))
+    lines = plain.mark_line(opacity=0.7).encode(y=alt.Y("speedup:Q", title="times one replica"))
+    points = base.mark_point(filled=True, size=45, opacity=1).encode(y="speedup:Q", **_fleet_look())
+    bars = plain.mark_rule().encode(y="low:Q", y2="high:Q")
+    ideal_rows = [{"count": count, "speedup": count} for count in counts]
+    ideal = (
+        alt.Chart(_frame(ideal_rows)).mark_line(strokeDash=[4, 4], color="#888888").encode(x="count:Q", y="speedup:Q")
+    )
+    text = "throughput of N replicas over that of one; the dashed line is perfect scaling"
+    return _chart("scaling", "Scaling", text, (ideal + lines + bars + points).properties(height=320))
+
+
+def energy_chart(rates: Sequence[FleetRate]) -> Chart | None:
+    """Return samples per joule by case with their interval; None where no energy was measured."""
+    rows = []
+    for rate in rates:
+        energy = rate.samples_per_joule
+        if energy is not None:
+            interval = energy.interval()
+            rows.append(
+                {
+                    "case": case_label(rates, rate),
+                    "fleet": rate.fleet,
+                    "rate": energy.mean,
+                    "low": interval.low,
+                    "high": interval.high,
+                }
+            )
+    if not rows:
+        return None
+    points, bars = _points_and_bars(rows, "samples per joule, GPU boards", alt.Scale(zero=True))
+    text = "samples per joule of GPU board energy over the timed steps, by case and fleet, with 95 % intervals"
+    return _chart("energy", "Energy", text, bars + points)
+
+
+def history_chart(merged: Merged) -> Chart | None:
+    """Return throughput over time for cases that several runs measured; None where none did."""
+    repeated = merged.table[merged.table["runs"] > 1]
+    if repeated.empty:
+        return None
+    frame = merged.repeats[merged.repeats["row"].isin(repeated.index)]
+    means = frame.groupby(["row", "run"], as_index=False).agg(
+        rate=("samples_per_second", "mean"), started_at=("started_at", "min")
+    )
+    means = means.merge(
+        merged.table[["fleet", "host", "model", "precision", "num_gpus"]], left_on="row", right_index=True
+    )
+    means["case"] = means["model"] + " " + means["precision"] + " ×" + means["num_gpus"].astype("string")
+    rows = rows_of(means[["fleet", "host", "case", "run", "started_at", "rate"]])
+    chosen = _chosen_case(rows)
+    chart = (
+        alt.Chart(_frame(rows))
+        .transform_filter(chosen)
+        .transform_calculate(place="datum.fleet + '/' + datum.host")
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("started_at:T", title="start of the run", axis=alt.Axis(format="%Y-%m-%d", labelOverlap=True)),
+            y=alt.Y("rate:Q", title="samples per second", scale=alt.Scale(zero=False)),
+            color=alt.Color("place:N", scale=alt.Scale(range=COLOURS), legend=alt.Legend(orient="bottom", title=None)),
+            strokeDash=alt.StrokeDash("fleet:N", legend=None),
+            tooltip=["fleet:N", "host:N", "case:N", "run:N", alt.Tooltip("rate:Q", format=".4g")],
+        )
+        .add_params(chosen)
+        .properties(height=280)
+    )
+    text = "mean throughput of each run over time, by host; choose the case below the chart"
+    return _chart("history", "History", text, chart)
+
+
+def step_chart(traces: Sequence[dict[str, Any]]) -> Chart | None:
+    """Return the duration of each timed step, one case at a time; None without traces.
+
+    Args:
+        traces: One row per repeat: `case`, `repeat` and the list `milliseconds`, a value per `stride` steps.
+    """
+    if not traces:
+        return None
+    chosen = _chosen_case(traces)
+    chart = (
+        alt.Chart(_frame(traces))
+        .transform_filter(chosen)
+        # Lists keep the file small: names would be repeated with every step otherwise.
+        .transform_flatten(["milliseconds"])
+        .transform_window(point="row_number()", groupby=["case", "repeat"])
+        .transform_calculate(step="(datum.point - 1) * datum.stride + 1")
+        .mark_line(interpolate="step-after", opacity=0.8)
+        .encode(
+            x=alt.X("step:Q", title="timed step"),
+            y=alt.Y("milliseconds:Q", title="milliseconds", scale=alt.Scale(zero=False)),
+            color=alt.Color("repeat:N", scale=alt.Scale(range=COLOURS), legend=alt.Legend(orient="bottom")),
+        )
+        .add_params(chosen)
+        .properties(height=220)
+    )
+    text = "duration of each timed step, by repeat; choose the case below the chart"
+    return _chart("steps", "Steps", text, chart)
+
+
+def _chosen_case(rows: Sequence[dict[str, Any]]) -> alt.Parameter:
+    """Return a choice of one case, by an element that a keyboard reaches."""
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    return alt.selection_point(
+        fields=["case"], bind=alt.binding_select(options=cases, name="case "), value=[{"case": cases[0]}], name="chosen"
+    )
+
+
+def _points_and_bars(rows: Sequence[dict[str, Any]], title: str, scale: alt.Scale) -> tuple[alt.Chart, alt.Chart]:
+    """Return the points and the intervals of a chart with a row per case."""
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    base = alt.Chart(_frame(rows)).encode(
+        y=alt.Y("case:N", title=None, sort=cases, axis=alt.Axis(labelLimit=260)),
+        yOffset=alt.YOffset("fleet:N"),
+        tooltip=["case:N", "fleet:N", *(alt.Tooltip(f"{name}:Q", format=".4g") for name in ("rate", "low", "high"))],
+    )
+    fleets = len({row["fleet"] for row in rows})
+    height = ROW_HEIGHT * len(cases) * max(1, fleets) // 2 + ROW_HEIGHT
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(
+        x=alt.X("rate:Q", title=title, scale=scale), **_fleet_look()
+    )
+    bars = base.mark_rule(strokeWidth=2).encode(
+        x=alt.X("low:Q", title=title, scale=scale), x2="high:Q", color=_fleet_colour(None)
+    )
+    return points.properties(height=height), bars.properties(height=height)
+
+
+def _fleet_colour(legend: alt.Legend | None) -> alt.Color:
+    return alt.Color("fleet:N", scale=alt.Scale(range=COLOURS), legend=legend)
+
+
+def _fleet_look() -> dict[str, Any]:
+    """Return colour and shape by fleet, explained in one legend: only where both are given together they merge."""
+    legend = alt.Legend(orient="bottom", title=None)
+    return {"color": _fleet_colour(legend), "shape": alt.Shape("fleet:N", legend=legend)}
+
+
+def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows))
+
+
+def _chart(name: str, title: str, description: str, chart: Any) -> Chart:  # noqa: ANN401
+    """Finish a chart: as wide as its place, no background, its data inside."""
+    with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
+        if isinstance(chart, alt.LayerChart):
+            chart = chart.resolve_legend(color="independent", shape="independent")
+        spec = chart.properties(width="container", description=description).to_dict()
+    # The address of the schema is all that would point outside; the page tells Vega what the specification is.
+    spec.pop("$schema", None)
+    spec["background"] = None
+    return Chart(name, title, description, spec)

@@ -1,0 +1,127 @@
+"""The columns of the merged table, in their order: name, type, unit and meaning.
+
+`docs/table.md` is written from here, and a test holds it to that. Columns are added at the end of their
+block, so that whoever reads a table by position is not surprised within a version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from results.schema import Case
+
+TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
+"""pandas types that know an empty cell: nothing becomes NaN or 0 in silence."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        dtype: pandas type.
+        unit: `-` where there is none.
+        meaning: One sentence; says when the cell is empty.
+    """
+
+    dtype: str
+    unit: str
+    meaning: str
+
+
+COLUMNS: dict[str, Column] = {
+    # where
+    "fleet": Column(TEXT, "-", "Group of equal hosts, as `hosts.yml` names it; `-` without an orchestrator."),
+    "host": Column(TEXT, "-", "The machine; `-` without an orchestrator."),
+    "gpu": Column(TEXT, "-", "Name of the GPUs that train, by their driver; empty on a CPU and when unknown."),
+    "device": Column(TEXT, "-", "What trains: `gpu` or `cpu`."),
+    # the case
+    "model": Column(TEXT, "-", "Network, e.g. `resnet50`."),
+    "batch_norm": Column(TEXT, "-", "Variant of batch normalisation: `fused`, `keras` or `none`."),
+    "precision": Column(TEXT, "-", "Arithmetic: `fp32` (IEEE, TF32 off), `tf32`, `fp16`, `bf16`."),
+    "batch_per_gpu": Column(WHOLE, "samples", "Samples per replica and step."),
+    "num_gpus": Column(WHOLE, "-", "Replicas: GPUs, or logical CPU devices where `device` is `cpu`."),
+    "global_batch": Column(WHOLE, "samples", "Samples per step over all replicas."),
+    "xla": Column(TEXT, "-", "What XLA compiles: `off`, `auto` or `replica`."),
+    "data": Column(TEXT, "-", "Where a batch comes from: `synthetic` (on the device) or `host`."),
+    "mode": Column(TEXT, "-", "What is measured; `train` = forward, backward, all-reduce and update."),
+    "image_size": Column(WHOLE, "pixels", "Height and width of an image as asked for; empty: the network's own."),
+    "warmup_steps": Column(WHOLE, "steps", "Fewest steps before timing."),
+    "num_steps": Column(WHOLE, "steps", "Timed steps of a repeat."),
+    # the outcome
+    "unit": Column(TEXT, "-", "What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
+    "input_size": Column(WHOLE, "pixels", "Height and width of an image as trained; empty without a number."),
+    "status": Column(TEXT, "-", "`ok` when at least one repeat gave a number, else how most repeats failed."),
+    "cause": Column(TEXT, "-", "Status and cause of the repeats that failed; empty when none did."),
+    "repeats_ok": Column(WHOLE, "-", "Repeats (fresh processes) that gave a number."),
+    "repeats": Column(WHOLE, "-", "Repeats that were tried."),
+    "samples_per_second": Column(
+        NUMBER,
+        "samples/s",
+        "Mean over the repeats of all replicas' throughput; empty when none gave a number.",
+    ),
+    "ci95_low": Column(NUMBER, "samples/s", "Lower end of the 95 % t-interval over repeats; empty with fewer than 2."),
+    "ci95_high": Column(NUMBER, "samples/s", "Upper end of that interval; empty with fewer than 2."),
+    "step_p50_seconds": Column(NUMBER, "seconds", "Median over the repeats of the median step."),
+    "step_p95_seconds": Column(NUMBER, "seconds", "Median over the repeats of the 95th percentile step."),
+    "step_cv": Column(NUMBER, "-", "Median over the repeats of standard deviation over mean of the steps."),
+    "samples_per_joule": Column(
+        NUMBER,
+        "samples/J",
+        "Mean over the repeats of samples per joule of GPU board energy; empty where none was counted.",
+    ),
+    "power_mean_watts": Column(
+        NUMBER, "W", "Mean over the repeats of the power of all GPU boards together; empty where not sampled."
+    ),
+    "temperature_steady_celsius": Column(
+        NUMBER, "°C", "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty."
+    ),
+    "valid": Column(
+        FLAG,
+        "-",
+        "True: every number passed its validity checks; false: one failed; empty: no check was reached.",
+    ),
+    "warnings": Column(TEXT, "-", "Codes of what a reader should know, with a count where not all repeats have it."),
+    "runs": Column(WHOLE, "-", "Runs that the repeats come from."),
+    "last_started_at": Column(TEXT, "UTC", "Start of the latest repeat, ISO 8601."),
+    "usd_per_gpu_hour": Column(NUMBER, "USD/h", "Price of one GPU of this host, as given for the latest repeat."),
+    # the identity
+    "power_limit_watts": Column(NUMBER, "W", "Lowest enforced limit of the GPUs that train; empty when unknown."),
+    "tensorflow": Column(TEXT, "-", "Version; empty when no repeat reached TensorFlow, like the columns below."),
+    "keras": Column(TEXT, "-", "Version."),
+    "cuda": Column(TEXT, "-", "CUDA version that TensorFlow was built with; empty for a CPU build."),
+    "cudnn": Column(TEXT, "-", "cuDNN version."),
+    "nccl": Column(TEXT, "-", "NCCL version."),
+    "driver": Column(TEXT, "-", "NVIDIA driver version."),
+    "tf32": Column(FLAG, "-", "TensorFlow's switch for TF32 as it stood while timing; GPUs before Ampere ignore it."),
+    "cpu": Column(TEXT, "-", "Processor."),
+    "cpu_limit": Column(NUMBER, "CPUs", "CPUs that the process could use; may be fractional in a container."),
+    "variables": Column(TEXT, "-", "Environment variables that change what is measured, `NAME=value`."),
+    "launcher": Column(TEXT, "-", "How the repeat was started: `docker`, `process`, …"),
+    "image_digest": Column(TEXT, "-", "Container image that was started; empty without a container."),
+    "method_version": Column(WHOLE, "-", "Version of what is measured."),
+    "parameters": Column(WHOLE, "-", "Trainable parameters: two networks of one name are not one network."),
+}
+
+CASE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Case))
+"""Columns that are a case's own; numbers are compared where all of them are equal."""
+
+SOFTWARE_COLUMNS: tuple[str, ...] = (
+    "gpu",
+    "power_limit_watts",
+    "tensorflow",
+    "keras",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "driver",
+    "tf32",
+    "cpu",
+    "cpu_limit",
+    "variables",
+    "launcher",
+    "image_digest",
+    "method_version",
+    "parameters",
+)
+"""Columns of a row's identity beside fleet, host and case; numbers are merged where all of them are equal."""

@@ -1,0 +1,73 @@
+"""The exceptions of `results`, in one tree.
+
+ResultsError
+├── UserError              the user can mend it: one to three lines, no traceback, exit code 2
+│   ├── NotARun            a path is not a run folder, or no run was found
+│   ├── RunExists          a run folder of that name is already there
+│   ├── PlanIsFrozen       a run's plan was to be written twice
+│   ├── UnknownFleet       a fleet was asked for that no record names
+│   ├── MixedIdentities    numbers of several software identities would share a cell
+│   ├── BadQuestion        a recommendation was asked for something unknown
+│   └── NotATable          a file to be audited or imported is not a table of the expected kind
+└── TooFewRepeats          a statistic needs more values than there are
+
+`results.schema.RecordError` stands apart: it is what a corrupt file gives, and the schema needs nothing
+but the standard library.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+
+
+class ResultsError(Exception):
+    """Anything that `results` raises on purpose."""
+
+
+class UserError(ResultsError):
+    """A mistake that the user can mend; its message says where, what came in and what to do."""
+
+
+class NotARun(UserError):
+    """A path does not lead to a run folder."""
+
+
+class RunExists(UserError):
+    """A run folder of this name is already there."""
+
+
+class PlanIsFrozen(UserError):
+    """A plan is written once, before its run starts."""
+
+
+class UnknownFleet(UserError):
+    """A fleet was asked for that no record names."""
+
+
+class MixedIdentities(UserError):
+    """Numbers of several software identities would share a cell."""
+
+
+class BadQuestion(UserError):
+    """A recommendation was asked for something unknown."""
+
+
+class NotATable(UserError):
+    """A file to be audited or imported is not a table of the expected kind."""
+
+
+class TooFewRepeats(ResultsError):
+    """A statistic needs more values than there are."""
+
+
+def write_traceback() -> str:
+    """Leave the traceback of the exception that is being handled in a file; return its path.
+
+    For the mains: a bug is told in one line, and what a person needs to mend it is kept.
+    """
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="tfbench-traceback-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        traceback.print_exc(file=file)
+        return file.name

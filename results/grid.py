@@ -1,0 +1,135 @@
+"""A table of texts, before it is written: for a terminal, in Markdown, in LaTeX."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table ready to be written; all cells are texts, some empty.
+
+    Attributes:
+        columns: Headings; one that ends in `>` is of numbers, set to the right.
+        notes: Lines below the table.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def headings(self) -> list[str]:
+        """Headings without their alignment."""
+        return [name.removesuffix(">") for name in self.columns]
+
+    def without_empty_columns(self) -> Grid:
+        """Leave out the columns in which no row has a text."""
+        kept = [i for i, _ in enumerate(self.columns) if any(row[i] for row in self.rows)]
+        return Grid(
+            self.title,
+            [self.columns[i] for i in kept],
+            [[row[i] for i in kept] for row in self.rows],
+            self.notes,
+        )
+
+
+@contextlib.contextmanager
+def _wide_enough(console: Console, table: Table) -> Iterator[None]:
+    """Let a table be as wide as it needs where no terminal limits it: a pipe has no width."""
+    width = console.width
+    if not console.is_terminal:
+        unlimited = console.options.update(max_width=10_000)
+        console.width = max(width, Measurement.get(console, unlimited, table).maximum)
+    try:
+        yield
+    finally:
+        console.width = width
+
+
+def print_grid(grid: Grid, console: Console) -> None:
+    """Print a table on a terminal or into a pipe; nothing in a cell is read as markup."""
+    table = Table(
+        title=escape(grid.title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for name in grid.columns:
+        numeric = name.endswith(">")
+        table.add_column(
+            escape(name.removesuffix(">")),
+            justify="right" if numeric else "left",
+            no_wrap=numeric,
+            overflow="fold",
+        )
+    for row in grid.rows:
+        table.add_row(*(escape(printable(cell)) for cell in row))
+    with _wide_enough(console, table):
+        console.print(table)
+    for note in grid.notes:
+        console.print(escape(printable(note)), style="dim", highlight=False)
+    console.print()
+
+
+def markdown(grid: Grid) -> str:
+    """Write a table as GitHub Markdown."""
+    rules = ["---:" if name.endswith(">") else "---" for name in grid.columns]
+    lines = [grid.headings, rules, *grid.rows]
+    text = f"**{_markdown_cell(grid.title)}**\n\n" if grid.title else ""
+    text += "".join(f"| {' | '.join(_markdown_cell(cell) for cell in line)} |\n" for line in lines)
+    return text + "".join(f"\n{_markdown_cell(note)}\n" for note in grid.notes)
+
+
+def latex(grid: Grid) -> str:
+    """Write a table as LaTeX, for the package booktabs."""
+    columns = "".join("r" if name.endswith(">") else "l" for name in grid.columns)
+    lines = [" & ".join(map(_latex_cell, row)) + r" \\" for row in [grid.headings, *grid.rows]]
+    body = "\n".join([lines[0], r"\midrule", *lines[1:]])
+    caption = _latex_cell(". ".join([grid.title, *grid.notes]))
+    return (
+        f"\\begin{{table}}\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{body}\n"
+        "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
+    )
+
+
+def printable(text: str) -> str:
+    """Replace control characters: a host's text must not move the cursor or colour the terminal."""
+    return "".join(character if character.isprintable() or character == "\u00a0" else " " for character in text)
+
+
+def _markdown_cell(text: str) -> str:
+    """Keep a text within its cell, and its characters from being read as markup."""
+    for character in "\\|<>*_`[]":
+        text = text.replace(character, f"\\{character}")
+    return printable(text)
+
+
+LATEX_CHARACTERS = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "†": r"$\dagger$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "\u00a0": "~",
+}
+"""What LaTeX reads as a command, or fonts lack, and how it is written."""
+
+
+def _latex_cell(text: str) -> str:
+    return "".join(LATEX_CHARACTERS.get(character, character) for character in printable(text))

@@ -1,0 +1,630 @@
+"""The contract between what measures and what reads: cases, records and their validation.
+
+Standard library only, because this file also runs in every container. A record is the JSON that one repeat
+(one fresh process measuring one case) writes, also when it failed:
+
+    {"schema_version": 1, "method_version": 1, "status": "ok", "cause": null, "case": {…}, "origin": {…},
+     "environment": {…}, "measurement": {…}, "telemetry": {…}, "validity": {…}, "warnings": […], …}
+
+`SCHEMA_VERSION` changes when the shape of a record changes, `METHOD_VERSION` when what is measured changes: numbers
+of two method versions are never put into one cell of a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+SCHEMA_VERSION = 1
+METHOD_VERSION = 1
+
+MAX_RECORD_BYTES = 8 * 1024 * 1024
+"""A record larger than this is refused unread: 100,000 step times take about 2 MB."""
+
+MAX_TEXT_LENGTH = 20_000
+"""Longest text that a record may hold in one field, in characters."""
+
+MAX_LIST_LENGTH = 200_000
+"""Longest list that a record may hold."""
+
+
+class Status(enum.StrEnum):
+    """How a repeat ended, in one word that a user can act on."""
+
+    OK = "ok"
+    OOM = "oom"
+    NO_GPU = "no_gpu"
+    UNSUPPORTED = "unsupported"
+    DRIVER_TOO_OLD = "driver_too_old"
+    NOT_FINITE = "not_finite"
+    INVALID = "invalid"  # a validity gate failed: see `validity`
+    TIMEOUT = "timeout"
+    PULL_FAILED = "pull_failed"
+    UNREACHABLE = "unreachable"
+    LOST = "lost"
+    BAD_RESULT = "bad_result"
+    STOPPED = "stopped"
+    ERROR = "error"
+
+
+class Precision(enum.StrEnum):
+    """Arithmetic of the training step; never a bare "FP32"."""
+
+    FP32 = "fp32"  # IEEE single precision, TF32 off
+    TF32 = "tf32"  # FP32 storage, TensorFloat-32 matrix products
+    FP16 = "fp16"  # mixed_float16 with loss scaling
+    BF16 = "bf16"  # mixed_bfloat16
+
+
+class XLA(enum.StrEnum):
+    """Which part of a step XLA compiles, the same for one replica and for many."""
+
+    OFF = "off"
+    AUTO = "auto"  # tf.config.optimizer.set_jit: clusters chosen by TensorFlow
+    REPLICA = "replica"  # forward and backward pass compiled in each replica; all-reduce and update outside
+
+
+class Data(enum.StrEnum):
+    """Where a step's batch comes from."""
+
+    SYNTHETIC = "synthetic"  # one batch that lives on the device
+    HOST = "host"  # synthetic, moved from the host at every step by tf.data
+
+
+class Device(enum.StrEnum):
+    """What trains."""
+
+    GPU = "gpu"
+    CPU = "cpu"  # replicas are logical CPU devices
+
+
+class BatchNorm(enum.StrEnum):
+    """How batch normalisation is done: part of the network's variant."""
+
+    FUSED = "fused"  # one fused operation; biases that it cancels are left out
+    KERAS = "keras"  # what a plain Keras user gets
+    NONE = "none"  # networks without batch normalisation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One point of the benchmark's matrix.
+
+    Attributes:
+        model: Name of the network, e.g. `resnet50`.
+        precision: Arithmetic of the step.
+        batch_per_gpu: Samples per replica and step.
+        num_gpus: Replicas: GPUs, or logical CPU devices where `device` is `cpu`.
+        xla: Which part XLA compiles.
+        mode: What is measured; `train` = forward, backward, all-reduce, update.
+        data: Where the batch comes from.
+        device: What trains.
+        batch_norm: Variant of batch normalisation.
+        image_size: Height and width of an image in pixels; None: the network's own.
+        warmup_steps: Fewest steps before timing starts.
+        num_steps: Timed steps.
+    """
+
+    model: str
+    precision: Precision = Precision.FP32
+    batch_per_gpu: int = 128
+    num_gpus: int = 1
+    xla: XLA = XLA.OFF
+    mode: str = "train"
+    data: Data = Data.SYNTHETIC
+    device: Device = Device.GPU
+    batch_norm: BatchNorm = BatchNorm.FUSED
+    image_size: int | None = None
+    warmup_steps: int = 10
+    num_steps: int = 100
+
+    @property
+    def name(self) -> str:
+        """Name the case in letters, digits, dots, `-` and `_`: equal cases have equal names."""
+        parts = [self.model, self.precision, f"b{self.batch_per_gpu}", f"{self.num_gpus}{self.device}"]
+        if self.mode != "train":
+            parts.append(self.mode)
+        if self.xla is not XLA.OFF:
+            parts.append(f"xla-{self.xla}")
+        if self.data is not Data.SYNTHETIC:
+            parts.append(self.data)
+        if self.batch_norm is not BatchNorm.FUSED:
+            parts.append(f"bn-{self.batch_norm}")
+        if self.image_size is not None:
+            parts.append(f"{self.image_size}px")
+        parts.append(f"w{self.warmup_steps}s{self.num_steps}")
+        return "-".join(parts)
+
+    def flags(self) -> list[str]:
+        """Return the command line of `python -m tfbench` that measures this case."""
+        flags = [
+            f"--model={self.model}",
+            f"--precision={self.precision}",
+            f"--batch_size={self.batch_per_gpu}",
+            f"--num_gpus={self.num_gpus}",
+            f"--xla={self.xla}",
+            f"--mode={self.mode}",
+            f"--data={self.data}",
+            f"--device={self.device}",
+            f"--batch_norm={self.batch_norm}",
+            f"--warmup_steps={self.warmup_steps}",
+            f"--num_steps={self.num_steps}",
+        ]
+        if self.image_size is not None:
+            flags.append(f"--image_size={self.image_size}")
+        return flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a record comes from; written by the orchestrator, never by the host that was measured.
+
+    Attributes:
+        run_id: The run's name.
+        fleet: Group of equal hosts.
+        host: The machine.
+        launcher: `docker`, `process`, …
+        variant: Container image variant, e.g. `cuda12.5`; None without a container.
+        image: Image reference as asked for; None without a container.
+        image_digest: What was started, `sha256:…`; None without a container.
+        repeat: Which repeat, from 1.
+        usd_per_gpu_hour: Price asked for one GPU of this host; None: not given.
+    """
+
+    run_id: str
+    fleet: str
+    host: str
+    launcher: str
+    repeat: int
+    variant: str | None = None
+    image: str | None = None
+    image_digest: str | None = None
+    usd_per_gpu_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPU:
+    """One GPU as its driver describes it; what it does not offer is None.
+
+    Attributes:
+        index: Index after CUDA_VISIBLE_DEVICES was applied.
+        compute_capability: e.g. `8.6`.
+        power_limit_watts: Enforced limit.
+    """
+
+    index: int
+    name: str
+    uuid: str | None = None
+    compute_capability: str | None = None
+    memory_bytes: int | None = None
+    power_limit_watts: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Software and hardware identity of a repeat; what cannot be known is None.
+
+    Attributes:
+        cuda: CUDA version that TensorFlow was built with; None for a CPU build.
+        wheel_compute_capabilities: GPU architectures with code in the TensorFlow build.
+        cpu_limit: CPUs this process may use: affinity and container limit together, may be fractional.
+        intra_op_threads: Threads that TensorFlow uses within one operation.
+        tf32_enabled: TensorFlow's switch as it stood while timing.
+        tf32_observed: Whether a matrix product on the device rounded its inputs as TF32 does; None: not probed.
+        variables: Environment variables that change what is measured (TF_XLA_FLAGS, NVIDIA_TF32_OVERRIDE, …).
+    """
+
+    tfbench: str
+    python: str
+    tensorflow: str
+    keras: str
+    kernel: str
+    operating_system: str
+    cpu: str
+    cpu_count: int
+    cpu_limit: float
+    memory_bytes: int | None
+    intra_op_threads: int
+    inter_op_threads: int
+    tf32_enabled: bool
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    gpus: list[GPU] = field(default_factory=list)
+    wheel_compute_capabilities: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    tf32_observed: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What was measured.
+
+    Attributes:
+        unit: What a sample is: `images`, `sequences`, `tokens`.
+        samples_per_second: `samples / seconds`, over all replicas: a ratio of totals.
+        samples: Samples of all timed steps, over all replicas.
+        seconds: One synchronised interval around all timed steps.
+        step_seconds: Duration of each timed step; their sum is at most `seconds`.
+        step_p50_seconds: Median of `step_seconds`.
+        step_p95_seconds: 95th percentile of `step_seconds`.
+        step_cv: Standard deviation of `step_seconds` over their mean; None with fewer than 2 steps.
+        step_drift: Mean of the last third of `step_seconds` over that of the first third, minus 1.
+        compile_seconds: Trace, compile and first step, before warm-up.
+        warmup_steps: Steps of warm-up that were taken.
+        loss_first: Loss of the first step, over the global batch.
+        loss_last: Loss of the last timed step.
+        warmup_settled: Whether consecutive windows of warm-up agreed; None: not looked for.
+        flops_per_sample: Floating point operations of one training step per sample, from the layers' shapes.
+        bytes_per_sample: Memory traffic per sample where no two operations are fused, likewise.
+        fused_bytes_per_sample: Memory traffic per sample where everything that can be fused is: a lower bound.
+        peak_flops_per_second: Of all replicas, measured by matrix products of this precision in this process.
+        peak_bytes_per_second: Of all replicas, read and written, measured in this process.
+        flops_utilisation: Achieved share of `peak_flops_per_second`.
+        bandwidth_utilisation: Share of `peak_bytes_per_second` that `bytes_per_sample` would need; above 1 where
+            fusion or a cache saves traffic.
+        bandwidth_bound_samples_per_second: What `fused_bytes_per_sample` allows at `peak_bytes_per_second`.
+        host_bytes_per_second: Input moved from the host to the devices while timing; None: none was.
+    """
+
+    unit: str
+    samples_per_second: float
+    samples: int
+    seconds: float
+    num_steps: int
+    step_seconds: list[float]
+    step_p50_seconds: float
+    step_p95_seconds: float
+    step_cv: float | None
+    step_drift: float | None
+    build_seconds: float
+    compile_seconds: float
+    warmup_steps: int
+    warmup_seconds: float
+    replicas: int
+    batch_per_gpu: int
+    global_batch: int
+    image_size: int | None
+    parameters_trainable: int
+    parameters_total: int
+    loss_first: float
+    loss_last: float
+    warmup_settled: bool | None = None
+    flops_per_sample: float | None = None
+    bytes_per_sample: float | None = None
+    fused_bytes_per_sample: float | None = None
+    peak_flops_per_second: float | None = None
+    peak_bytes_per_second: float | None = None
+    flops_utilisation: float | None = None
+    bandwidth_utilisation: float | None = None
+    bandwidth_bound_samples_per_second: float | None = None
+    host_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry:
+    """What was observed while timing; what a device does not offer is None, never a guess.
+
+    Attributes:
+        host_memory_peak_bytes: Largest resident set of the process.
+        device_memory_peak_bytes: Largest allocation by TensorFlow on one device.
+        device_memory_used_peak_bytes: Largest use of one GPU's memory as the driver sees it, by all processes.
+        energy_joules: GPU board energy over the timed steps by the driver's counter, all GPUs together.
+        energy_integrated_joules: The same by integrating sampled power.
+        cpu_energy_joules: Processor packages over the timed steps by RAPL.
+        power_mean_watts: Mean of sampled power, all GPUs together.
+        power_limit_watts: Enforced limits, all GPUs together.
+        temperature_start_celsius: Hottest GPU before warm-up.
+        temperature_steady_celsius: Hottest GPU's mean over the last third of the timed steps.
+        sm_clock_mean_mhz: Mean over the timed steps, slowest GPU.
+        sm_clock_max_mhz: That GPU's largest possible clock.
+        throttle_power_share: Share of samples, worst GPU, in which the power limit held the clock down.
+        throttle_thermal_share: Likewise a temperature, by software or hardware.
+        throttle_hardware_share: Likewise a power brake or another hardware slowdown.
+        other_processes: Other processes that used the GPUs when this one began.
+        ecc_enabled: Whether all GPUs had error correction on.
+        ecc_uncorrected_errors: Uncorrected memory errors that were counted over the timed steps.
+        pcie_generation: Of the slowest link while timing.
+        pcie_width: Lanes of the narrowest link while timing.
+        pcie_width_max: Lanes that this GPU and its slot could use.
+        samples: Samples taken of each GPU.
+        cooling_seconds: Waited before warm-up for the GPUs to cool down.
+    """
+
+    host_memory_peak_bytes: int | None = None
+    device_memory_peak_bytes: int | None = None
+    device_memory_used_peak_bytes: int | None = None
+    energy_joules: float | None = None
+    energy_integrated_joules: float | None = None
+    cpu_energy_joules: float | None = None
+    power_mean_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_start_celsius: float | None = None
+    temperature_steady_celsius: float | None = None
+    sm_clock_mean_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    throttle_power_share: float | None = None
+    throttle_thermal_share: float | None = None
+    throttle_hardware_share: float | None = None
+    other_processes: int | None = None
+    ecc_enabled: bool | None = None
+    ecc_uncorrected_errors: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    samples: int | None = None
+    cooling_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One validity gate.
+
+    Attributes:
+        passed: None: the gate does not apply, and `detail` says why.
+        value: What was measured; None where there is no number.
+        limit: Largest value that passes.
+    """
+
+    name: str
+    passed: bool | None
+    detail: str
+    value: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validity:
+    """Whether a number may be trusted: no check failed, and at least one passed."""
+
+    valid: bool
+    checks: list[Check] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftWarning:
+    """Something beside the number that its reader should know.
+
+    Attributes:
+        code: One word, stable.
+        message: What was seen, with its figure and likely cause.
+        hint: A command or step to try; None where there is none.
+    """
+
+    code: str
+    message: str
+    value: float | None = None
+    limit: float | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What one repeat leaves, also when it failed.
+
+    Attributes:
+        cause: Why `status` is not `ok`, for a person; None when it is.
+        started_at: UTC, ISO 8601.
+        finished_at: UTC, ISO 8601.
+    """
+
+    status: Status
+    case: Case
+    started_at: str
+    finished_at: str
+    cause: str | None = None
+    origin: Origin | None = None
+    environment: Environment | None = None
+    measurement: Measurement | None = None
+    telemetry: Telemetry | None = None
+    validity: Validity | None = None
+    warnings: list[SoftWarning] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+    method_version: int = METHOD_VERSION
+
+
+class RecordError(ValueError):
+    """A text is not a record.
+
+    Attributes:
+        problems: One line per mistake: where, what came in, what was expected.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def to_json(record: Record) -> str:
+    """Write a record as JSON, one line, keys in the order of the schema.
+
+    Raises:
+        ValueError: A number is not finite; JSON has no word for it.
+    """
+    return json.dumps(record, default=vars, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def from_json(text: str | bytes) -> Record:
+    """Read and validate a record.
+
+    Args:
+        text: At most `MAX_RECORD_BYTES`; nothing in it is trusted.
+
+    Raises:
+        RecordError: Not a record; all mistakes at once (at most 20).
+    """
+    if len(text) > MAX_RECORD_BYTES:
+        raise RecordError([f"larger than {MAX_RECORD_BYTES} bytes: {len(text)} came in"])
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RecordError([f"not JSON: {error}"]) from error
+    if not isinstance(document, dict):
+        raise RecordError([f"must be a JSON object. Received: {_shown(document)}"])
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise RecordError(
+            [f"schema_version must be {SCHEMA_VERSION}, the one this tfbench reads. Received: {_shown(version)}"]
+        )
+    record = from_dict(Record, document)
+    problems = _contradictions(record)
+    if problems:
+        raise RecordError(problems)
+    return record
+
+
+T = TypeVar("T")
+
+
+def from_dict(kind: type[T], document: dict[str, Any]) -> T:
+    """Build a dataclass of this module from parsed JSON, checking every field.
+
+    Raises:
+        RecordError: Missing or unknown keys, wrong types, text or lists beyond their limits; at most 20 of them.
+    """
+    problems: list[str] = []
+    built = _build(kind, document, "", problems)
+    if problems:
+        raise RecordError(problems[:20])
+    return typing.cast(T, built)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _shown(value: object) -> str:
+    """Show what came in, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _build(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+    """Check `value` against the type `kind`; report to `problems` with the path `where`."""
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
+        return _build(kind, value, where, problems)
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, value, where, problems)
+    if origin is list:
+        return _build_list(kind, value, where, problems)
+    if origin is dict:
+        if not isinstance(value, dict) or not all(
+            isinstance(k, str) and isinstance(v, str) and len(v) <= MAX_TEXT_LENGTH for k, v in value.items()
+        ):
+            problems.append(f"{where}: must be an object of texts. Received: {_shown(value)}")
+            return {}
+        return value
+    return _build_scalar(kind, value, where, problems)
+
+
+def _build_dataclass(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+    if not isinstance(value, dict):
+        problems.append(f"{where or 'record'}: must be an object. Received: {_shown(value)}")
+        return None
+    wanted = _wanted(kind)
+    prefix = f"{where}." if where else ""
+    problems.extend(f"{prefix}{key}: unknown key" for key in value if key not in wanted)
+    arguments = {}
+    for name, (hint, required) in wanted.items():
+        if name in value:
+            arguments[name] = _build(hint, value[name], prefix + name, problems)
+        elif required:
+            problems.append(f"{prefix}{name}: missing")
+    return None if problems else kind(**arguments)
+
+
+@functools.cache
+def _wanted(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Return type and need of each field; looked up once, because resolving annotations takes a millisecond."""
+    hints = typing.get_type_hints(kind)
+    return {
+        item.name: (
+            hints[item.name],
+            item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING,
+        )
+        for item in dataclasses.fields(kind)
+    }
+
+
+def _build_list(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+    if not isinstance(value, list) or len(value) > MAX_LIST_LENGTH:
+        problems.append(f"{where}: must be a list of at most {MAX_LIST_LENGTH} items. Received: {_shown(value)}")
+        return []
+    (item_kind,) = typing.get_args(kind)
+    if item_kind is float and all(type(item) is float and math.isfinite(item) for item in value):
+        return value  # step times: the long list of a record
+    return [_build(item_kind, item, f"{where}[{i}]", problems) for i, item in enumerate(value)]
+
+
+def _build_scalar(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+    if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+        try:
+            return kind(value)
+        except ValueError:
+            words = ", ".join(kind)
+            problems.append(f"{where}: must be one of {words}. Received: {_shown(value)}")
+            return None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind:
+        problems.append(f"{where}: must be {_TYPE_NAMES[kind]}. Received: {_shown(value)}")
+    elif kind is float and not math.isfinite(value):
+        problems.append(f"{where}: must be finite. Received: {value}")
+    elif kind is str and len(value) > MAX_TEXT_LENGTH:
+        problems.append(f"{where}: longer than {MAX_TEXT_LENGTH} characters")
+    return value
+
+
+_TYPE_NAMES = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def _contradictions(record: Record) -> list[str]:
+    """Name what a well-formed record claims and cannot be: a number without proof, a failure without a cause."""
+    problems = []
+    if record.status is Status.OK:
+        if record.measurement is None or record.environment is None or record.validity is None:
+            problems.append("status is ok, but measurement, environment or validity is missing")
+        elif not record.validity.valid or any(check.passed is False for check in record.validity.checks):
+            problems.append("status is ok, but a validity check failed")
+        elif not any(check.passed for check in record.validity.checks):
+            problems.append("status is ok, but no validity check was made")
+    elif not record.cause:
+        problems.append(f"status is {record.status}, but cause is empty")
+    if record.measurement is not None:
+        problems.extend(_measurement_contradictions(record.case, record.measurement))
+    return problems
+
+
+def _measurement_contradictions(case: Case, measurement: Measurement) -> list[str]:
+    """Check the sums of a measurement: what is derived must follow from what was counted."""
+    problems = []
+    if measurement.seconds <= 0 or measurement.samples <= 0:
+        return ["measurement: samples and seconds must be positive"]
+    rate = measurement.samples / measurement.seconds
+    if not math.isclose(measurement.samples_per_second, rate, rel_tol=1e-6):
+        problems.append(
+            f"measurement.samples_per_second is {measurement.samples_per_second}, but samples / seconds is {rate}"
+        )
+    if measurement.samples != measurement.global_batch * measurement.num_steps:
+        problems.append("measurement.samples is not global_batch × num_steps")
+    if measurement.global_batch != measurement.batch_per_gpu * measurement.replicas:
+        problems.append("measurement.global_batch is not batch_per_gpu × replicas")
+    if (measurement.replicas, measurement.batch_per_gpu) != (case.num_gpus, case.batch_per_gpu):
+        problems.append("measurement: replicas or batch_per_gpu differ from the case's")
+    if len(measurement.step_seconds) != measurement.num_steps:
+        problems.append("measurement.step_seconds has not one entry per step")
+    elif min(measurement.step_seconds) < 0 or sum(measurement.step_seconds) > measurement.seconds * 1.001:
+        problems.append("measurement.step_seconds adds up to more than measurement.seconds")
+    return problems

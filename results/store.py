@@ -1,0 +1,268 @@
+"""The folder of one run: its frozen plan, its events, its records and its logs.
+
+    runs/<run-id>/plan.json  events.jsonl  records/<job-id>.json  logs/<job-id>.log  results.csv  report.html
+
+Standard library and `results.schema` only. Every file is written whole or not at all; what cannot be read is
+named, never dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
+from results.schema import MAX_RECORD_BYTES, Record, RecordError, from_json, to_json
+
+MAX_NAME_LENGTH = 200
+"""Longest run or job id: file systems allow 255 bytes, and suffixes are added."""
+
+_NAME = re.compile(r"[A-Za-z0-9._+-]+")
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record file as it was found.
+
+    Attributes:
+        path: The file.
+        record: Its content; None when the file is not a record.
+        error: Why it is not a record; None when it is.
+    """
+
+    path: Path
+    record: Record | None
+    error: RecordError | None = None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk; make it with `create` or `open`.
+
+    Attributes:
+        path: The folder; its name is the run's id.
+    """
+
+    path: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @classmethod
+    def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
+        """Make the folder of a new run.
+
+        Args:
+            runs_dir: Where runs lie; made when missing.
+            run_id: Letters, digits, `.`, `_`, `+` and `-`.
+
+        Raises:
+            RunExists: A folder of that name is there.
+            UserError: The id cannot be a file name.
+        """
+        path = runs_dir / _checked_name(run_id, "run id")
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError as error:
+            raise RunExists(f"{path}: a run of this name exists. Choose another name or resume it.") from error
+        (path / "records").mkdir()
+        (path / "logs").mkdir()
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Take up a run that exists.
+
+        Raises:
+            NotARun: There is no such folder, or it holds no `records/`.
+        """
+        if not path.is_dir():
+            raise NotARun(f"{path}: no such run folder. Give the path of a run, e.g. runs/<run-id>.")
+        if not (path / "records").is_dir():
+            raise NotARun(f"{path}: not a run folder, it holds no records/. Give the folder above records/.")
+        return cls(path)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run."""
+        return self.path.resolve().name
+
+    @property
+    def plan_path(self) -> Path:
+        """The frozen plan."""
+        return self.path / "plan.json"
+
+    @property
+    def events_path(self) -> Path:
+        """The events, one JSON object per line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def table_path(self) -> Path:
+        """The merged table."""
+        return self.path / "results.csv"
+
+    @property
+    def report_path(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+    def record_path(self, job_id: str) -> Path:
+        """Return where a job's record lies; UserError when the id cannot be a file name."""
+        return self.path / "records" / f"{_checked_name(job_id, 'job id')}.json"
+
+    def log_path(self, job_id: str) -> Path:
+        """Return where a job's log lies; UserError when the id cannot be a file name."""
+        return self.path / "logs" / f"{_checked_name(job_id, 'job id')}.log"
+
+    def write_plan(self, document: dict[str, Any]) -> None:
+        """Write the plan, once.
+
+        Raises:
+            PlanIsFrozen: It was written before.
+        """
+        with self._lock:
+            if self.plan_path.exists():
+                raise PlanIsFrozen(f"{self.plan_path}: a plan does not change once written. Start a new run.")
+            text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+            _write_whole(self.plan_path, text)
+
+    def read_plan(self) -> dict[str, Any]:
+        """Read the plan.
+
+        Raises:
+            NotARun: There is none, or it cannot be read.
+        """
+        try:
+            document = json.loads(self.plan_path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise NotARun(f"{self.plan_path}: missing. The run ended before its plan was written.") from error
+        except ValueError as error:
+            raise NotARun(f"{self.plan_path}: not JSON ({error}). Restore the file or start a new run.") from error
+        if not isinstance(document, dict):
+            raise NotARun(f"{self.plan_path}: must be a JSON object. Restore the file or start a new run.")
+        return document
+
+    def append_event(self, document: dict[str, Any]) -> None:
+        """Add one event; safe from several threads, one system call per line."""
+        line = json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n"
+        with self._lock:
+            descriptor = os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                # A controller that died while writing leaves half a line: end it, or this event is lost too.
+                size = os.fstat(descriptor).st_size
+                torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                os.write(descriptor, (b"\n" if torn else b"") + line.encode())
+            finally:
+                os.close(descriptor)
+
+    def read_events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events in the order they were written; a line torn by a crash is passed over."""
+        if not self.events_path.exists():
+            return
+        with self.events_path.open("rb") as lines:
+            for line in lines:
+                try:
+                    document = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(document, dict):
+                    yield document
+
+    def write_record(self, job_id: str, record: Record) -> None:
+        """Write a job's record, whole or not at all; one that is there is replaced.
+
+        Raises:
+            ValueError: A number in it is not finite.
+        """
+        _write_whole(self.record_path(job_id), to_json(record))
+
+    def read_record(self, job_id: str) -> Record | None:
+        """Read a job's record; None when there is none.
+
+        Raises:
+            RecordError: The file is not a record.
+        """
+        path = self.record_path(job_id)
+        return _read_record(path) if path.exists() else None
+
+    def records(self) -> Iterator[StoredRecord]:
+        """Yield every record file, by name; a corrupt one comes with its error."""
+        for path in sorted((self.path / "records").glob("*.json")):
+            yield read_stored(path)
+
+
+def read_stored(path: Path) -> StoredRecord:
+    """Read a record file, and keep the error when it is not one."""
+    try:
+        return StoredRecord(path, _read_record(path))
+    except RecordError as error:
+        return StoredRecord(path, None, error)
+
+
+def latest_run(runs_dir: Path) -> Path:
+    """Return the run that was planned last.
+
+    Raises:
+        NotARun: There is none.
+    """
+    runs = [path for path in _folders(runs_dir) if (path / "records").is_dir()]
+    if not runs:
+        raise NotARun(f"{runs_dir}: no run here. Start one, or name its folder, or set TFBENCH_RUNS_DIR.")
+    return max(runs, key=lambda path: (_planned_at(path), path.name))
+
+
+def _folders(parent: Path) -> Iterable[Path]:
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+
+
+def _planned_at(run: Path) -> float:
+    """Return when the plan was written, in seconds since the epoch; the folder's own time without a plan."""
+    plan = run / "plan.json"
+    return (plan if plan.exists() else run).stat().st_mtime
+
+
+def _checked_name(name: str, what: str) -> str:
+    """Return a name that is safe as a file name: nothing in it that a shell or a host could misuse."""
+    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name) or name in (".", ".."):
+        raise UserError(
+            f"{what} must be 1 to {MAX_NAME_LENGTH} letters, digits, '.', '_', '+' or '-'. Received: {name[:80]!r}"
+        )
+    return name
+
+
+def _read_record(path: Path) -> Record:
+    """Read and validate one file, never more of it than a record may be long."""
+    try:
+        with path.open("rb") as stream:
+            return from_json(stream.read(MAX_RECORD_BYTES + 1))
+    except OSError as error:
+        raise RecordError([f"cannot be read: {error.strerror}"]) from error
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader, also after a power cut, finds the old content or the new, never half."""
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

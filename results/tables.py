@@ -1,0 +1,209 @@
+"""The merged table as people read it: a row per host and case, the wide table of the field, fleet ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.cells import identity_text, missing_hosts, rate_text
+from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.compare import fleets_of
+from results.comparison import ratio_grids
+from results.digits import significant, with_error
+from results.fleets import FleetRate, differing, fleet_rates, rows_of
+from results.grid import Grid, print_grid
+from results.merge import Merged
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SOFTWARE_NAMES = {
+    "gpu": "",
+    "tensorflow": "TensorFlow ",
+    "keras": "Keras ",
+    "cuda": "CUDA ",
+    "cudnn": "cuDNN ",
+    "nccl": "NCCL ",
+    "driver": "driver ",
+    "cpu": "",
+    "image_digest": "image ",
+    "variables": "",
+    "launcher": "",
+}
+"""How an identity is written in a line; columns that are not here are written `name=value`."""
+
+
+def render_results(merged: Merged, console: Console) -> None:
+    """Print one row per fleet, host and case, and what is not in the table."""
+    print_grid(results_grid(merged), console)
+    for problem in merged.problems:
+        console.print(f"! {problem}", markup=False, highlight=False)
+
+
+def render_wide(merged: Merged, console: Console) -> None:
+    """Print the table of the field for each fleet: network × precision, a column per GPU count."""
+    for grid in wide_grids(merged):
+        print_grid(grid, console)
+
+
+def render_ratios(merged: Merged, console: Console) -> None:
+    """Print how fast the fleets are against each other; nothing when no two of them share a case."""
+    for grid in ratio_grids(merged):
+        print_grid(grid, console)
+
+
+def write_csv(merged: Merged, path: Path) -> None:
+    """Write the merged table as CSV; an empty cell is not known or does not apply."""
+    path.write_text(merged.table.to_csv(index=False, lineterminator="\n"), encoding="utf-8")
+
+
+def results_grid(merged: Merged) -> Grid:
+    """Return one row per fleet, host, case and identity; the lines below say what all rows have in common."""
+    rows = rows_of(merged.table)
+    varying = [name for name in _SETTINGS if len({row[name] for row in rows}) > 1]
+    software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
+    hosts = list(dict.fromkeys(f"{row['fleet']}/{row['host']}" for row in rows))
+    columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
+    columns += ["samples/s>", "repeats>", "p50 ms>", "CV %>", "status", "warnings"]
+    cells = [
+        [
+            f"{row['fleet']}/{row['host']}" if len(hosts) > 1 else "",
+            *(str(row[name]) for name in ("model", "precision", "batch_per_gpu")),
+            f"{row['num_gpus']} CPU" if row["device"] == "cpu" else str(row["num_gpus"]),
+            *(_cell(row[name]) for name in [*varying, *software]),
+            _rate(row),
+            _repeats(row),
+            _scaled(row["step_p50_seconds"], 1000),
+            _scaled(row["step_cv"], 100),
+            "valid" if row["status"] == "ok" and row["valid"] else row["status"],
+            row["warnings"] or "",
+        ]
+        for row in rows
+    ]
+    notes = [*_common_notes(rows, varying, software), *_causes(rows)]
+    title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
+    return Grid(title, columns, cells, notes).without_empty_columns()
+
+
+def wide_grids(merged: Merged) -> list[Grid]:
+    """Return the field's usual table for each fleet: a row per network and precision, a column per GPU count.
+
+    A cell is the mean over the fleet's hosts; where settings or software differ, rows are split and say by
+    what.
+    """
+    rates = fleet_rates(merged)
+    return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
+
+
+_SETTINGS = ("device", "batch_norm", "xla", "data", "mode", "image_size", "warmup_steps", "num_steps")
+
+
+def _varies_within_case(rows: Sequence[dict[str, Any]], column: str) -> bool:
+    """Tell whether two rows of one fleet, host and case differ in a column: then it must be shown."""
+    seen: dict[tuple[Hashable, ...], Hashable] = {}
+    for row in rows:
+        place = (row["fleet"], row["host"], *(row[name] for name in CASE_COLUMNS))
+        if seen.setdefault(place, row[column]) != row[column]:
+            return True
+    return False
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _scaled(value: float | None, factor: float) -> str:
+    return "" if value is None else significant(value * factor)
+
+
+def _repeats(row: dict[str, Any]) -> str:
+    """Write how many repeats gave a number: `3`, or `2 of 3` where some failed."""
+    return str(row["repeats"]) if row["repeats_ok"] == row["repeats"] else f"{row['repeats_ok']} of {row['repeats']}"
+
+
+def _causes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Say why repeats failed; one line for each cause of a host, with the cases it hit."""
+    hit: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["cause"]:
+            case = f"{row['model']} {row['precision']} ×{row['num_gpus']}"
+            hit.setdefault((f"{row['fleet']}/{row['host']}", row["cause"]), []).append(case)
+    return [f"{host}, {_listed(cases)}: {cause}" for (host, cause), cases in hit.items()]
+
+
+def _listed(cases: Sequence[str]) -> str:
+    return ", ".join(cases) if len(cases) <= 3 else f"{cases[0]} and {len(cases) - 1} more cases"
+
+
+def _rate(row: dict[str, Any]) -> str:
+    if row["samples_per_second"] is None:
+        return ""
+    high = row["ci95_high"]
+    return with_error(row["samples_per_second"], None if high is None else high - row["samples_per_second"])
+
+
+def _common_notes(rows: Sequence[dict[str, Any]], varying: Sequence[str], software: Sequence[str]) -> list[str]:
+    """Say once what all rows share, and for each fleet what it runs on."""
+    if not rows:
+        return ["no records"]
+    same = [name for name in _SETTINGS if name not in varying and rows[0][name] is not None]
+    shared = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in same]
+    units = sorted({row["unit"] for row in rows if row["unit"]})
+    repeated = any(row["ci95_high"] is not None for row in rows)
+    interval = "± 95 % over repeats" if repeated else "from one repeat each, so without an interval"
+    notes = [f"{', '.join(units) or 'samples'} per second {interval}; {', '.join(shared)}"]
+    for fleet in dict.fromkeys(row["fleet"] for row in rows):
+        known = [row for row in rows if row["fleet"] == fleet and row["tensorflow"] is not None]
+        lines = dict.fromkeys(_identity_line(row, software) for row in known)
+        notes.extend(f"{fleet}: {line}" for line in lines)
+    return notes
+
+
+def _identity_line(row: dict[str, Any], without: Sequence[str]) -> str:
+    shown = [name for name in SOFTWARE_NAMES if name not in without and row[name] is not None]
+    return ", ".join(f"{SOFTWARE_NAMES[name]}{identity_text(name, row[name])}" for name in shown)
+
+
+def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
+    counts = sorted({_whole(rate.named("num_gpus")) for rate in rates})
+    device = "CPU" if all(rate.named("device") == "cpu" for rate in rates) else "GPU"
+    always = ["model", "precision", "batch_per_gpu"]
+    setting_names = [name for name in CASE_COLUMNS if name not in ("num_gpus", *always)]
+    split = [*differing(rates, setting_names), *_differing_software(rates)]
+    lines: dict[tuple[str, ...], dict[int, str]] = {}
+    for rate in rates:
+        label = tuple(_wide_label(name, rate.named(name)) for name in [*always, *split])
+        lines.setdefault(label, {})[_whole(rate.named("num_gpus"))] = rate_text(rate)
+    columns = ["network", "precision", "batch>", *split, *(f"{count} {device}>" for count in counts)]
+    rows = [[*label, *(cells.get(count, "") for count in counts)] for label, cells in lines.items()]
+    units = sorted({rate.unit for rate in rates if rate.unit})
+    hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures)))
+    repeated = [
+        name for name in ("hosts", "runs", "repeats") if any(rate.repeated == name for rate in rates if rate.rates)
+    ]
+    title = (
+        f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second ± 95 % over {' or '.join(repeated) or 'repeats'}"
+    )
+    notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates)]
+    return Grid(title, columns, rows, notes)
+
+
+def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
+    """Return the software columns that would put two identities into one cell if they were not shown."""
+    known = [rate for rate in rates if rate.rates]
+    return [name for name in differing(known, SOFTWARE_COLUMNS) if name != "parameters" or _networks_differ(known)]
+
+
+def _networks_differ(rates: Sequence[FleetRate]) -> bool:
+    """Tell whether one case was measured with networks of different size."""
+    sizes: dict[Hashable, Hashable] = {}
+    return any(sizes.setdefault(rate.case, rate.named("parameters")) != rate.named("parameters") for rate in rates)
+
+
+def _wide_label(column: str, value: Hashable) -> str:
+    return "" if value is None else identity_text(column, value)
+
+
+def _whole(value: Hashable) -> int:
+    return value if isinstance(value, int) else 0
