@@ -1,0 +1,136 @@
+"""`python -m tfbench`: measure one case in this process and write its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from results.progress import state_line
+from results.schema import Device, Record, Status, Validity
+from tfbench.cuda_libraries import package_folders, preload
+from tfbench.findings import Findings
+from tfbench.flags import FlagsError, Request, help_text, parse
+from tfbench.max_batch import find_max_batch
+from tfbench.outcome import CaseFailedError, Outcome, outcome_of
+from tfbench.record_file import utc_now, write_record
+from tfbench.supervisor import supervise
+
+EXIT_OK, EXIT_BUG, EXIT_BAD_FLAGS, EXIT_NOT_MEASURED = 0, 1, 2, 3
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line and return the exit code."""
+    try:
+        request = parse(arguments)
+    except FlagsError as error:
+        print(f"tfbench: {error} (--help shows the flags)", file=sys.stderr)
+        return EXIT_BAD_FLAGS
+    if request.help:
+        print(help_text())
+        return EXIT_OK
+    return measure(request)
+
+
+def measure(request: Request) -> int:
+    """Measure and write the record, whatever happens."""
+    started_at = utc_now()
+
+    def write_outcome(outcome: Outcome) -> None:
+        write_record(
+            Record(
+                status=outcome.status,
+                cause=outcome.cause,
+                case=request.case,
+                started_at=started_at,
+                finished_at=utc_now(),
+            ),
+            request.output,
+        )
+        print(f"tfbench: {outcome.status}: {outcome.cause}", file=sys.stderr, flush=True)
+
+    if request.find_max_batch:
+        try:
+            batch = find_max_batch(request.case)
+        except CaseFailedError as error:
+            write_outcome(Outcome(error.status, str(error)))
+            return EXIT_NOT_MEASURED
+        request = dataclasses.replace(request, case=dataclasses.replace(request.case, batch_per_gpu=batch))
+
+    def work(say_written: Callable[[], None]) -> int:
+        record = _measured(request, started_at)
+        write_record(record, request.output)
+        say_written()
+        _summarise(record)
+        if record.status is Status.ERROR:
+            return EXIT_BUG
+        return EXIT_OK if record.status is Status.OK else EXIT_NOT_MEASURED
+
+    return supervise(work, request.max_seconds, write_outcome, EXIT_NOT_MEASURED)
+
+
+def _measured(request: Request, started_at: str) -> Record:
+    """Measure; an exception becomes a status and a cause."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of the driver, which tells the rest
+    print(state_line("starting"), file=sys.stderr, flush=True)
+    findings = Findings()
+    status, cause = Status.OK, None
+    try:
+        if request.case.device is Device.GPU:
+            preload(package_folders())
+        from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail
+
+        run_repeat(request.case, request.options, findings)
+    except Exception as error:  # noqa: BLE001 (a failure is data, too)
+        outcome = outcome_of(error)
+        status, cause = outcome.status, outcome.cause
+        if status is Status.ERROR:
+            _keep_traceback(request.output)
+    print(state_line("writing"), file=sys.stderr, flush=True)
+    return Record(
+        status=status,
+        cause=cause,
+        case=request.case,
+        started_at=started_at,
+        finished_at=utc_now(),
+        environment=findings.environment,
+        measurement=findings.measurement,
+        telemetry=findings.telemetry,
+        validity=Validity(valid=findings.valid, checks=findings.checks) if findings.checks else None,
+        warnings=findings.warnings,
+    )
+
+
+def _keep_traceback(output: Path | None) -> None:
+    """Write the current exception's traceback beside the record; to stderr where there is no file."""
+    text = traceback.format_exc()
+    if output is None:
+        print(text, file=sys.stderr)
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_suffix(".traceback.txt").write_text(text, encoding="utf-8")
+
+
+def _summarise(record: Record) -> None:
+    """Print what a person wants to know first."""
+    if record.measurement is None:
+        print(f"tfbench: {record.status}: {record.cause}", file=sys.stderr)
+        return
+    m = record.measurement
+    spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
+    lines = [
+        f"{record.case.name}: {m.samples_per_second:.1f} {m.unit}/s",
+        f"  {m.num_steps} steps of {m.replicas} x {m.batch_per_gpu} {m.unit} in {m.seconds:.2f} s",
+        f"  step {m.step_p50_seconds * 1000:.1f} ms (p95 {m.step_p95_seconds * 1000:.1f} ms{spread})",
+        f"  build {m.build_seconds:.1f} s, compile {m.compile_seconds:.1f} s, warm-up {m.warmup_seconds:.1f} s",
+    ]
+    lines += [f"  warning {warning.code}: {warning.message}" for warning in record.warnings]
+    print("\n".join(lines), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

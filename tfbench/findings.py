@@ -1,0 +1,23 @@
+"""What is known of a repeat so far: a repeat that fails keeps what it had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from results.schema import Check, Environment, Measurement, SoftWarning, Telemetry
+
+
+@dataclass
+class Findings:
+    """Filled step by step while a case is measured; becomes the record's parts."""
+
+    environment: Environment | None = None
+    measurement: Measurement | None = None
+    telemetry: Telemetry | None = None
+    checks: list[Check] = field(default_factory=list)
+    warnings: list[SoftWarning] = field(default_factory=list)
+
+    @property
+    def valid(self) -> bool:
+        """Say whether no gate failed and at least one passed."""
+        return all(check.passed is not False for check in self.checks) and any(check.passed for check in self.checks)

@@ -1,0 +1,194 @@
+"""The command line of `python -m tfbench`, read without TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from absl import flags
+
+from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
+from tfbench.models import NETWORKS
+
+USAGE = """Train one network on this machine and write what was measured as one JSON record.
+
+  python -m tfbench --model=resnet50 --precision=fp16 --num_gpus=2 --output=record.json
+  python -m tfbench --model=resnet50 --device=cpu --batch_size=4 --num_steps=10
+
+Progress goes to stderr; the record goes to --output, or to stdout without it.
+Exit code: 0 measured; 3 not measured, the record says why; 2 bad flags; 1 a bug.
+
+Flags (also from a file: --flagfile=FILE, one per line):
+"""
+
+HALF_PRECISION_BATCH, FULL_PRECISION_BATCH = 256, 128
+"""Default samples per GPU and step for 16-bit and for 32-bit precisions."""
+
+
+class FlagsError(Exception):
+    """A flag is wrong; the message is one line for the person who typed it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a case is measured, beside what it is.
+
+    Attributes:
+        max_warmup_steps: Warm-up ends here also without evidence; None: chosen from its floor.
+        max_start_celsius: GPUs are to cool down to this before warm-up.
+        max_cooling_seconds: But no longer than this is waited.
+        telemetry: Observe the devices while timing.
+        peaks: Measure the device's own limits after timing.
+    """
+
+    max_warmup_steps: int | None = None
+    max_start_celsius: float = 50.0
+    max_cooling_seconds: float = 60.0
+    telemetry: bool = True
+    peaks: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What one call of `python -m tfbench` asks for.
+
+    Attributes:
+        case: What to measure.
+        output: Where the record goes; None: stdout.
+        max_seconds: The process ends itself after this time; None: never.
+        options: How to measure it.
+        find_max_batch: Search the largest batch that fits first.
+        help: Only show the flags.
+    """
+
+    case: Case
+    output: Path | None = None
+    max_seconds: float | None = None
+    options: Options = Options()
+    find_max_batch: bool = False
+    help: bool = False
+
+
+def parse(arguments: list[str]) -> Request:
+    """Read a command line.
+
+    Args:
+        arguments: Without the program's name.
+
+    Raises:
+        FlagsError: A flag is unknown or its value wrong.
+    """
+    values = _definitions()
+    try:
+        rest = values(["tfbench", *arguments])[1:]
+    except flags.Error as error:
+        raise FlagsError(" ".join(str(error).split())) from error
+    if rest:
+        raise FlagsError(f"only flags are expected (--name=value). Received: {rest[0]!r}")
+    asked_help = values.help or values.helpfull
+    if values.model is None and not asked_help:
+        raise FlagsError(f"--model is missing: one of {', '.join(NETWORKS)}")
+    return Request(
+        case=_case(values),
+        output=Path(values.output) if values.output else None,
+        max_seconds=values.max_seconds,
+        options=Options(
+            max_warmup_steps=values.max_warmup_steps,
+            max_start_celsius=values.max_start_temperature,
+            max_cooling_seconds=values.max_cooling_seconds,
+            telemetry=values.telemetry,
+            peaks=values.peaks,
+        ),
+        find_max_batch=values.find_max_batch,
+        help=asked_help,
+    )
+
+
+def help_text() -> str:
+    """Return the usage and all flags."""
+    return USAGE + _definitions().get_help()
+
+
+def _case(values: flags.FlagValues) -> Case:
+    precision = Precision(values.precision)
+    half = precision in (Precision.FP16, Precision.BF16)
+    return Case(
+        model=values.model or "",
+        precision=precision,
+        batch_per_gpu=values.batch_size or (HALF_PRECISION_BATCH if half else FULL_PRECISION_BATCH),
+        num_gpus=values.num_gpus,
+        xla=XLA(values.xla),
+        mode=values.mode,
+        data=Data(values.data),
+        device=Device(values.device),
+        batch_norm=BatchNorm(values.batch_norm),
+        image_size=values.image_size,
+        warmup_steps=values.warmup_steps,
+        num_steps=values.num_steps,
+    )
+
+
+def _definitions() -> flags.FlagValues:
+    """Define the flags in a set of their own: absl's global one also collects those of TensorFlow."""
+    values = flags.FlagValues()
+    own = {"flag_values": values}
+    defaults = Case(model="")
+    flags.DEFINE_enum("model", None, list(NETWORKS), "Network to train.", **own)
+    flags.DEFINE_enum("precision", "fp32", list(Precision), "fp32 = IEEE, TF32 off.", **own)
+    flags.DEFINE_integer(
+        "batch_size",
+        None,
+        f"Samples per GPU and step. Default: {FULL_PRECISION_BATCH} for fp32 and tf32, "
+        f"{HALF_PRECISION_BATCH} for fp16 and bf16.",
+        lower_bound=1,
+        **own,
+    )
+    flags.DEFINE_integer("num_gpus", 1, "Replicas; logical devices with --device=cpu.", lower_bound=1, **own)
+    flags.DEFINE_enum("device", "gpu", list(Device), "What trains. gpu never falls back to the CPU.", **own)
+    flags.DEFINE_enum(
+        "xla",
+        "off",
+        list(XLA),
+        "auto = clusters chosen by TensorFlow; replica = the whole pass compiled.",
+        **own,
+    )
+    flags.DEFINE_enum("mode", "train", ["train"], "What a step does.", **own)
+    flags.DEFINE_enum("data", "synthetic", list(Data), "synthetic = on the device; host = tf.data.", **own)
+    flags.DEFINE_enum("batch_norm", "fused", list(BatchNorm), "Variant of batch normalisation.", **own)
+    flags.DEFINE_integer("image_size", None, "Pixels. Default: the network's own.", lower_bound=32, **own)
+    flags.DEFINE_integer("warmup_steps", defaults.warmup_steps, "Untimed steps.", lower_bound=0, **own)
+    flags.DEFINE_integer("num_steps", defaults.num_steps, "Timed steps.", lower_bound=1, **own)
+    flags.DEFINE_alias("num_batches", "num_steps", **own)
+    flags.DEFINE_alias("num_warmup_batches", "warmup_steps", **own)
+    flags.DEFINE_string("output", None, "File for the record.", **own)
+    flags.DEFINE_float("max_seconds", None, "End with the status timeout after so long.", lower_bound=0.0, **own)
+    _define_options(values)
+    flags.DEFINE_boolean("help", False, "Show this.", short_name="h", **own)
+    flags.DEFINE_boolean("helpfull", False, "Show this.", **own)
+    return values
+
+
+def _define_options(values: flags.FlagValues) -> None:
+    own = {"flag_values": values}
+    defaults = Options()
+    flags.DEFINE_integer(
+        "max_warmup_steps",
+        None,
+        "Warm-up ends when two windows of steps agree within 1 %, at the latest here. "
+        "Default: 5 times --warmup_steps; below 10 of those exactly --warmup_steps.",
+        lower_bound=0,
+        **own,
+    )
+    flags.DEFINE_float(
+        "max_start_temperature", defaults.max_start_celsius, "Let GPUs cool down to this many °C first.", **own
+    )
+    flags.DEFINE_float(
+        "max_cooling_seconds",
+        defaults.max_cooling_seconds,
+        "Wait for that no longer than this.",
+        lower_bound=0.0,
+        **own,
+    )
+    flags.DEFINE_boolean("telemetry", defaults.telemetry, "Observe power, clocks and heat while timing.", **own)
+    flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's own limits after timing.", **own)
+    flags.DEFINE_boolean("find_max_batch", False, "Search the largest batch per GPU that fits, then measure it.", **own)

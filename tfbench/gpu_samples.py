@@ -1,0 +1,107 @@
+"""What was sampled of the GPUs while timing, and the sums and shares of it; pure arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+POWER_REASONS = 0x4
+"""NVML's clock event bits: software power cap."""
+
+THERMAL_REASONS = 0x20 | 0x40
+"""Software and hardware thermal slowdown."""
+
+HARDWARE_REASONS = 0x8 | 0x80
+"""Hardware slowdown, and hardware power brake."""
+
+LEAST_COVERAGE = 0.9
+"""Power is integrated only where samples span at least this share of the interval: a driver can go away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One GPU at one moment; what it does not offer is None.
+
+    Attributes:
+        at: `time.perf_counter` in seconds.
+        reasons: NVML's clock event bits.
+    """
+
+    at: float
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    sm_clock_mhz: float | None = None
+    reasons: int | None = None
+    memory_used_bytes: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+
+
+Samples = Sequence[Sequence[Sample]]
+"""Of each GPU, in order of time."""
+
+
+def integrated_joules(samples: Samples, seconds: float) -> float | None:
+    """Integrate power over an interval of `seconds` by the trapezoidal rule, all GPUs together.
+
+    The mean over the span of the samples stands for the whole interval. None where a GPU has no two samples
+    or they span too little of it.
+    """
+    means = [_mean_power(gpu, seconds) for gpu in samples]
+    return _total(means, lambda mean: mean * seconds)
+
+
+def mean_power_watts(samples: Samples, seconds: float) -> float | None:
+    """Return the mean power, all GPUs together."""
+    return _total([_mean_power(gpu, seconds) for gpu in samples], lambda mean: mean)
+
+
+def reason_share(samples: Samples, bits: int) -> float | None:
+    """Return the share of samples in which one of `bits` was set, on the GPU where it is largest."""
+    shares = []
+    for gpu in samples:
+        known = [sample.reasons for sample in gpu if sample.reasons is not None]
+        if known:
+            shares.append(sum(1 for reasons in known if reasons & bits) / len(known))
+    return max(shares, default=None)
+
+
+def steady_temperature_celsius(samples: Samples) -> float | None:
+    """Return the mean over the last third of the samples of the hottest GPU."""
+    means = []
+    for gpu in samples:
+        known = [s.temperature_celsius for s in gpu if s.temperature_celsius is not None]
+        if known:
+            means.append(statistics.fmean(known[-max(1, len(known) // 3) :]))
+    return max(means, default=None)
+
+
+def mean_clocks_mhz(samples: Samples) -> list[float | None]:
+    """Return each GPU's mean SM clock."""
+    clocks = ([s.sm_clock_mhz for s in gpu if s.sm_clock_mhz is not None] for gpu in samples)
+    return [statistics.fmean(known) if known else None for known in clocks]
+
+
+def extreme(samples: Samples, field: str, choose: Callable[..., int]) -> int | None:
+    """Return `min` or `max` of a field over all samples of all GPUs."""
+    known = [getattr(s, field) for gpu in samples for s in gpu if getattr(s, field) is not None]
+    return choose(known) if known else None
+
+
+def _mean_power(gpu: Sequence[Sample], seconds: float) -> float | None:
+    known = [(s.at, s.power_watts) for s in gpu if s.power_watts is not None]
+    if len(known) < 2:
+        return None
+    span = known[-1][0] - known[0][0]
+    if span <= 0 or span < LEAST_COVERAGE * seconds:
+        return None
+    pairs = itertools.pairwise(known)
+    return sum((b - a) * (p + q) / 2 for (a, p), (b, q) in pairs) / span
+
+
+def _total(values: Sequence[float | None], of: Callable[[float], float]) -> float | None:
+    """Add up over the GPUs; None where there is none, or one of them does not tell."""
+    known = [of(value) for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -1,0 +1,132 @@
+"""The speed of light: what a network asks of the hardware, from its layers' shapes.
+
+FLOPs count multiplications and additions of convolutions and dense layers (1 multiply-add = 2), forward and
+backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a
+step reads and writes in device memory; see `docs/method.md` for the rules and where they come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from tensorflow import keras
+
+from results.schema import Precision
+from tfbench.models.layers import FusedBatchNormalization
+from tfbench.types import Layer, Model, Tensor
+
+BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one sample costs in one training step.
+
+    Attributes:
+        forward_flops: Forward pass.
+        training_flops: Forward and backward pass.
+        elements: Activations and their gradients read and written, no two operations fused.
+        fused_elements: Likewise, with all fused that can be.
+    """
+
+    forward_flops: float
+    training_flops: float
+    elements: float
+    fused_elements: float
+
+    def bytes(self, precision: Precision) -> float:
+        """Return the traffic without fusion, in bytes."""
+        return self.elements * BYTES_PER_ELEMENT[precision]
+
+    def fused_bytes(self, precision: Precision) -> float:
+        """Return the traffic with fusion, in bytes."""
+        return self.fused_elements * BYTES_PER_ELEMENT[precision]
+
+
+def work_per_sample(model: Model) -> Work:
+    """Count a network's work from the shapes of its layers."""
+    layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    consumers = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
+    differentiated: set[int] = set()
+    forward = backward = elements = fused = 0.0
+    for layer in layers:
+        inputs = _inputs(layer)
+        wanted = any(id(tensor) in differentiated for tensor in inputs)
+        if wanted or layer.trainable_weights:
+            differentiated.add(id(layer.output))
+        flops = _forward_flops(layer)
+        forward += flops
+        backward += 2 * flops if wanted else flops
+        elements += _elements(layer, wanted) + _branch_sum(layer, consumers)
+        fused += _fused_elements(layer, wanted)
+    return Work(forward_flops=forward, training_flops=forward + backward, elements=elements, fused_elements=fused)
+
+
+_BATCH_NORMS = (keras.layers.BatchNormalization, FusedBatchNormalization)
+_POOLS = (keras.layers.MaxPooling2D, keras.layers.AveragePooling2D)
+
+
+def _forward_flops(layer: Layer) -> float:
+    """Count 2 operations per weight and place where it is applied."""
+    if isinstance(layer, keras.layers.Conv2D):
+        places = math.prod(int(length) for length in layer.output.shape[1:3])
+        return 2.0 * math.prod(int(length) for length in layer.kernel.shape) * places
+    if isinstance(layer, keras.layers.Dense):
+        return 2.0 * math.prod(int(length) for length in layer.kernel.shape)
+    return 0.0
+
+
+def _elements(layer: Layer, wanted: bool) -> float:
+    """Count the elements that a layer reads and writes, forward and backward, as an operation of its own.
+
+    Args:
+        layer: Any of a network here.
+        wanted: Whether the gradient with respect to its input is computed.
+    """
+    into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
+    if isinstance(layer, keras.layers.Conv2D):
+        # Forward; gradient of the weights; gradient of the input: each reads two or one and writes one.
+        return (into + out) * (3 if wanted else 2)
+    if isinstance(layer, _BATCH_NORMS):
+        return 8 * out  # forward: x twice, y; backward: x and dy twice, dx
+    if isinstance(layer, keras.layers.Activation | keras.layers.ReLU):
+        return 5 * out  # forward: x, y; backward: y, dy, dx
+    if isinstance(layer, keras.layers.Add):
+        return into + out  # its gradient is the one that came in
+    if isinstance(layer, _POOLS):
+        return 2 * (into + out) + into  # forward: x, y; backward: x, dy, dx
+    return (into + out) * (2 if wanted else 1)  # concatenation, padding, mean, dense
+
+
+def _fused_elements(layer: Layer, wanted: bool) -> float:
+    """Count likewise where a convolution also gives the statistics, and one pass normalises, adds and clips.
+
+    Args:
+        layer: Any of a network here.
+        wanted: Whether the gradient with respect to its input is computed.
+    """
+    into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
+    if isinstance(layer, keras.layers.Conv2D):
+        return (into + out) * (3 if wanted else 2)
+    if isinstance(layer, _BATCH_NORMS):
+        return 5 * out  # forward: x, y; backward: x, dy, dx
+    if isinstance(layer, keras.layers.Add | keras.layers.Concatenate):
+        return 2 * out  # forward: the other branch; backward: its gradient
+    return 2 * (into + out) if isinstance(layer, _POOLS) else 0.0  # ReLU, padding: part of their neighbours
+
+
+def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:
+    """Count the sum of the gradients of several branches: all are read, one is written."""
+    branches = consumers[id(layer.output)]
+    return (branches + 1) * _size(layer.output) if branches > 1 else 0.0
+
+
+def _inputs(layer: Layer) -> list[Tensor]:
+    return list(layer.input) if isinstance(layer.input, list | tuple) else [layer.input]
+
+
+def _size(tensor: Tensor) -> float:
+    """Return the elements of one sample."""
+    return float(math.prod(int(length) for length in tensor.shape[1:]))

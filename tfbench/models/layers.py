@@ -1,0 +1,119 @@
+"""Fused batch normalisation, and the stock networks of Keras rebuilt with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tfbench.types import Layer, Model, Shape, Tensor
+from tfbench.variables import assign_local, tensorflow_variable
+from tfbench.versions import keras_version
+
+
+class FusedBatchNormalization(keras.layers.Layer):
+    """Batch normalisation of the last axis by one operation, `FusedBatchNormV3`, forward and one backward.
+
+    Keras 3's own layer computes mean, variance and the rest one by one on TensorFlow, which reads and writes
+    the activations several times more. Statistics are those of the replica's own batch, as everywhere in the
+    field, and the moving averages are each replica's own too: no step waits for another replica because of
+    them.
+
+    Args:
+        momentum: Share of the old moving average that is kept at a step.
+        epsilon: Added to the variance.
+        scale: Whether there is a trained scale; without one it is 1.
+    """
+
+    def __init__(self, *, momentum: float, epsilon: float, scale: bool = True, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.momentum, self.epsilon, self.scale = momentum, epsilon, scale
+
+    def build(self, input_shape: Shape) -> None:
+        """Create the variables, shape (channels,), in float32 under every policy."""
+        shape = (input_shape[-1],)
+        kept: dict[str, Any] = {"shape": shape, "dtype": "float32", _autocast_argument(): False}
+        if self.scale:
+            self.gamma = self.add_weight(name="gamma", initializer="ones", **kept)
+        self.beta = self.add_weight(name="beta", initializer="zeros", **kept)
+        frozen = {"trainable": False, **kept}
+        self.moving_mean = self.add_weight(name="moving_mean", initializer="zeros", **frozen)
+        self.moving_variance = self.add_weight(name="moving_variance", initializer="ones", **frozen)
+        super().build(input_shape)
+
+    def call(self, inputs: Tensor, training: bool | None = None, mask: None = None) -> Tensor:
+        """Normalise `inputs`, shape (batch, height, width, channels); images have no mask."""
+        mean = tensorflow_variable(self.moving_mean)
+        variance = tensorflow_variable(self.moving_variance)
+        offset = tf.convert_to_tensor(tensorflow_variable(self.beta))
+        scale = tf.convert_to_tensor(tensorflow_variable(self.gamma)) if self.scale else tf.ones_like(offset)
+        result = tf.raw_ops.FusedBatchNormV3(
+            x=inputs,
+            scale=scale,
+            offset=offset,
+            mean=mean,
+            variance=variance,
+            epsilon=self.epsilon,
+            # With this factor the operation itself returns the new moving averages.
+            exponential_avg_factor=1.0 - self.momentum if training else 1.0,
+            is_training=bool(training),
+        )
+        if training:
+            assign_local(mean, result.batch_mean)
+            assign_local(variance, result.batch_variance)
+        return result.y
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the shape that came in."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what `__init__` needs."""
+        own = {"momentum": self.momentum, "epsilon": self.epsilon, "scale": self.scale}
+        return {**super().get_config(), **own}
+
+
+def _autocast_argument() -> str:
+    """Name `add_weight`'s argument that keeps a variable in float32 under a mixed policy."""
+    return "experimental_autocast" if keras_version().startswith("2.") else "autocast"
+
+
+def with_fused_batch_norm(model: Model) -> Model:
+    """Rebuild a stock network: fused batch normalisation, and no bias where batch normalisation cancels it.
+
+    Args:
+        model: Functional model with `BatchNormalization` layers over the last axis.
+
+    Returns:
+        A new model with fresh weights, in the current strategy scope.
+    """
+    cancelled = _biased_convolutions_before_batch_norm(model)
+
+    def rebuild(layer: Layer) -> Layer:
+        config = layer.get_config()
+        if isinstance(layer, keras.layers.BatchNormalization):
+            return FusedBatchNormalization(
+                name=layer.name, momentum=layer.momentum, epsilon=layer.epsilon, scale=layer.scale
+            )
+        if layer.name in cancelled:
+            config["use_bias"] = False
+        return layer.__class__.from_config(config)
+
+    return keras.models.clone_model(model, clone_function=rebuild)
+
+
+def _biased_convolutions_before_batch_norm(model: Model) -> set[str]:
+    """Name the convolutions whose whole output goes into one batch normalisation."""
+    consumers: Counter[str] = Counter()
+    before: set[str] = set()
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.InputLayer):
+            continue
+        inputs = layer.input if isinstance(layer.input, list) else [layer.input]
+        producers = [tensor._keras_history[0] for tensor in inputs]
+        consumers.update(producer.name for producer in producers)
+        if isinstance(layer, keras.layers.BatchNormalization):
+            before.update(p.name for p in producers if isinstance(p, keras.layers.Conv2D))
+    return {name for name in before if consumers[name] == 1}

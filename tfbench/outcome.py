@@ -1,0 +1,77 @@
+"""How a repeat ends: from an exception to one word that a user can act on, and its cause."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from results.schema import Status
+
+MAX_CAUSE_LENGTH = 1500
+"""Characters of a cause; TensorFlow's messages can hold a whole graph."""
+
+
+class CaseFailedError(Exception):
+    """A case cannot be measured, and it is known why.
+
+    Attributes:
+        status: The word for the record.
+    """
+
+    def __init__(self, status: Status, cause: str) -> None:
+        super().__init__(cause)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a repeat ended.
+
+    Attributes:
+        status: Never `ok`.
+        cause: For a person.
+    """
+
+    status: Status
+    cause: str
+
+
+# First match wins. Texts as TensorFlow, XLA, cuDNN and the driver print them.
+_KNOWN = (
+    (Status.DRIVER_TOO_OLD, r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+    (Status.OOM, r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|out of memory|failed to allocate memory"),
+    (
+        Status.UNSUPPORTED,
+        r"not built with CUDA kernel binaries compatible|no kernel image is available"
+        r"|does not support target sm_|UNIMPLEMENTED|Trying to access resource .* located in device"
+        r"|not compilable|No registered '\w+' OpKernel",
+    ),
+)
+
+_BY_TYPE = {
+    "ResourceExhaustedError": Status.OOM,
+    "MemoryError": Status.OOM,
+    "UnimplementedError": Status.UNSUPPORTED,
+    "KeyboardInterrupt": Status.STOPPED,
+}
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Find the word for an exception; `error` for what nobody foresaw."""
+    if isinstance(error, CaseFailedError):
+        return Outcome(error.status, str(error))
+    text = f"{type(error).__name__}: {error}"
+    cause = _shorten(text)
+    for kind in type(error).__mro__:
+        if kind.__name__ in _BY_TYPE:
+            return Outcome(_BY_TYPE[kind.__name__], cause)
+    for status, pattern in _KNOWN:
+        if re.search(pattern, text):
+            return Outcome(status, cause)
+    return Outcome(Status.ERROR, cause)
+
+
+def _shorten(text: str) -> str:
+    """Keep the start of a message, without the traces of graph nodes that TensorFlow appends."""
+    text = re.split(r"\n\s*\n|\nHint: |\n\t? *\[\[|Detected at node", text, maxsplit=1)[0].strip()
+    return text if len(text) <= MAX_CAUSE_LENGTH else text[: MAX_CAUSE_LENGTH - 1] + "…"

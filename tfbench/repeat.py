@@ -1,0 +1,220 @@
+"""One repeat, from an idle process to its numbers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from results.progress import state_line
+from results.schema import BatchNorm, Case, Check, Device, Measurement, Status
+from tfbench import validity
+from tfbench.devices import configure, create_strategy, threads_for
+from tfbench.environment import read_environment
+from tfbench.findings import Findings
+from tfbench.flags import Options
+from tfbench.host import cpu_limit
+from tfbench.inputs import Batch, batch_source
+from tfbench.models import NETWORKS, Network
+from tfbench.nvml import GPUs
+from tfbench.outcome import CaseFailedError
+from tfbench.peaks import tf32_observed
+from tfbench.soft_warnings import soft_warnings
+from tfbench.sums import (
+    device_memory_peak_bytes,
+    first_device,
+    host_bytes_per_second,
+    limit_fields,
+    timed_fields,
+)
+from tfbench.telemetry import Observer, cool_down
+from tfbench.timing import print_steps, take_steps
+from tfbench.training import Training
+from tfbench.types import Strategy, Tensor, Variable
+from tfbench.versions import keras_version
+from tfbench.warmup import default_ceiling, warm_up
+
+STEPS_BEFORE_REPLICAS_CHECK = 3
+"""Steps after which the weights of several replicas are compared."""
+
+MAX_SKIPPED_STEPS = 16
+"""First steps that loss scaling may skip: from 2¹⁵ it has then fallen below 1."""
+
+
+def announce(state: str) -> None:
+    """Print the line that announces a phase."""
+    print(state_line(state), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def run_repeat(case: Case, options: Options, findings: Findings) -> None:
+    """Set this fresh process up for a case and measure it; everything learned goes into `findings`.
+
+    Raises:
+        CaseFailedError: It cannot be measured, or a gate failed.
+        Exception: Anything that TensorFlow raises.
+    """
+    network = NETWORKS[case.model]
+    threads = threads_for(cpu_limit())
+    refuse_unsupported(case, network)
+    gpus = GPUs(case.num_gpus if case.device is Device.GPU and options.telemetry else 0)
+    other_processes = gpus.processes()  # before this process becomes one of them
+    configure(case, threads)
+    strategy = create_strategy(case)
+    findings.environment = read_environment(case, threads)
+    try:
+        measure(case, network, strategy, findings, options, gpus)
+    finally:
+        gpus.close()
+    findings.telemetry = replace(findings.telemetry, other_processes=other_processes)
+    findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
+
+
+def measure(
+    case: Case,
+    network: Network,
+    strategy: Strategy,
+    findings: Findings,
+    options: Options,
+    gpus: GPUs,
+    make_training: Callable[..., Training] = Training,
+) -> None:
+    """Build, check, warm up and time a case.
+
+    Args:
+        case: What to measure.
+        network: The case's.
+        strategy: Over the case's replicas.
+        findings: Filled step by step.
+        options: How to measure it.
+        gpus: Observed while timing; the null object on a CPU.
+        make_training: Tests plant faults here.
+
+    Raises:
+        CaseFailedError: A gate failed.
+        Exception: Anything that TensorFlow raises.
+    """
+    image_size = case.image_size or network.image_size
+    announce("building")
+    begin = time.perf_counter()
+    model = network.build(case.batch_norm, image_size, strategy)
+    training = make_training(case, model, strategy)
+    next_batch = batch_source(case, image_size, network.classes, strategy)
+    build_seconds = time.perf_counter() - begin
+
+    def step() -> Tensor:
+        return training.step(next_batch())
+
+    first, compile_seconds = _first_step(case, training, next_batch, findings.checks)
+    _require(findings.checks)
+
+    cooling_seconds = cool_down(gpus.temperatures_celsius, options.max_start_celsius, options.max_cooling_seconds)
+    start_celsius = max(gpus.temperatures_celsius(), default=None)
+    announce("warming")
+    report = print_steps(training.global_batch, network.unit)
+    ceiling = options.max_warmup_steps
+    if ceiling is None:
+        ceiling = default_ceiling(case.warmup_steps)
+    warmup = warm_up(step, case.warmup_steps, ceiling, report)
+    findings.checks.append(validity.finite_check("loss_finite_before_timing", [first, *warmup.losses]))
+    _require(findings.checks)
+
+    announce("timing")
+    observer = Observer(gpus)
+    observer.start()
+    timed = take_steps(step, case.num_steps, report)
+    findings.telemetry = replace(
+        observer.stop(),
+        device_memory_peak_bytes=device_memory_peak_bytes(case),
+        temperature_start_celsius=start_celsius,
+        cooling_seconds=cooling_seconds if len(gpus) else None,
+    )
+    findings.checks.append(validity.finite_check("loss_finite_while_timing", timed.losses))
+    _require(findings.checks)
+    findings.measurement = Measurement(
+        **timed_fields(training.global_batch, timed),
+        **limit_fields(case, model, training.global_batch, timed, options.peaks),
+        unit=network.unit,
+        build_seconds=build_seconds,
+        compile_seconds=compile_seconds,
+        warmup_steps=warmup.steps,
+        warmup_seconds=warmup.seconds,
+        warmup_settled=warmup.settled,
+        replicas=case.num_gpus,
+        batch_per_gpu=case.batch_per_gpu,
+        global_batch=training.global_batch,
+        image_size=image_size,
+        parameters_trainable=_count(model.trainable_weights),
+        parameters_total=_count(model.weights),
+        loss_first=first,
+        loss_last=timed.losses[-1],
+        host_bytes_per_second=host_bytes_per_second(case, image_size, training.global_batch, timed),
+    )
+    if findings.environment is not None:
+        findings.environment = replace(findings.environment, tf32_observed=tf32_observed(first_device(case)))
+
+
+def _first_step(
+    case: Case, training: Training, next_batch: Callable[[], Batch], checks: list[Check]
+) -> tuple[float, float]:
+    """Trace, compile and take the first step; with several replicas compare them with one device.
+
+    Returns:
+        The first step's loss, and the seconds that it took.
+    """
+    batch = next_batch()
+    reference = None
+    if case.num_gpus > 1:
+        announce("checking")
+        reference = validity.OneDeviceReference(training, validity.replicas_of(training.strategy, batch))
+    announce("compiling")
+    begin = time.perf_counter()
+    loss = float(training.step(batch))
+    compile_seconds = time.perf_counter() - begin
+    checks.append(validity.finite_check("loss_finite_at_first", [loss]))
+    if reference is None:
+        for name in ("loss_equals_one_device", "update_equals_one_device", "replicas_equal"):
+            checks.append(validity.does_not_apply(name))
+        return loss, compile_seconds
+    announce("checking")
+    for _ in range(MAX_SKIPPED_STEPS):
+        if training.was_updated():
+            break
+        training.step(batch)
+    checks.append(validity.loss_check(training, reference, loss))
+    checks.append(validity.update_check(training, reference))
+    for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
+        training.step(next_batch())
+    checks.append(validity.replicas_check(training))
+    return loss, compile_seconds
+
+
+def refuse_unsupported(case: Case, network: Network) -> None:
+    """Refuse what cannot be measured, before anything is built."""
+    if refusal := validity.keras_refusal(keras_version(), case.num_gpus):
+        raise CaseFailedError(Status.UNSUPPORTED, refusal)
+    if not network.supports(case.batch_norm):
+        known = ", ".join(f"--batch_norm={variant}" for variant in network.parameters)
+        other = "has no batch normalisation of that kind" if case.batch_norm is not BatchNorm.NONE else "needs it"
+        raise CaseFailedError(
+            Status.UNSUPPORTED, f"--batch_norm={case.batch_norm}: {network.name} {other}. It has {known}."
+        )
+
+
+def _require(checks: list[Check]) -> None:
+    """Go on only when no gate failed."""
+    failed = [check for check in checks if check.passed is False]
+    if not failed:
+        return
+    only_finite = all(check.name.startswith("loss_finite") for check in failed)
+    raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
+
+
+def _count(variables: Sequence[Variable]) -> int:
+    total = 0
+    for variable in variables:
+        size = 1
+        for length in variable.shape:
+            size *= int(length)
+        total += size
+    return total

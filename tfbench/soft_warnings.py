@@ -1,0 +1,175 @@
+"""What the reader of a number should know beside it: with its figure, likely cause and something to try."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from results.schema import Case, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
+
+CV_LIMIT = 0.02
+DRIFT_LIMIT = 0.02
+THROTTLE_LIMIT = 0.05
+START_CELSIUS_LIMIT = 50.0
+UTILISATION_LIMIT = 0.95
+ENERGY_DIFFERENCE_LIMIT = 0.1
+
+
+def soft_warnings(
+    case: Case, environment: Environment, measurement: Measurement, telemetry: Telemetry
+) -> list[SoftWarning]:
+    """Look through a finished measurement."""
+    return [
+        *_of_speed(measurement),
+        *_of_limits(measurement),
+        *_of_the_gpus(telemetry),
+        *_of_the_software(case, environment),
+    ]
+
+
+def _of_speed(measurement: Measurement) -> Iterator[SoftWarning]:
+    if measurement.step_cv is not None and measurement.step_cv > CV_LIMIT:
+        yield SoftWarning(
+            code="high_cv",
+            message=f"step times vary by {measurement.step_cv:.1%} (CV): something else used the machine, "
+            "or its clock moved",
+            value=measurement.step_cv,
+            limit=CV_LIMIT,
+            hint="look for other processes with top and nvidia-smi; take more steps with --num_steps",
+        )
+    if measurement.step_drift is not None and abs(measurement.step_drift) > DRIFT_LIMIT:
+        word = "slower" if measurement.step_drift > 0 else "faster"
+        yield SoftWarning(
+            code="drift",
+            message=f"the last third of the steps was {abs(measurement.step_drift):.1%} {word} than the first: "
+            "heat, or too short a warm-up",
+            value=measurement.step_drift,
+            limit=DRIFT_LIMIT,
+            hint=f"--warmup_steps={2 * max(10, measurement.warmup_steps)}",
+        )
+    if measurement.warmup_settled is False:
+        yield SoftWarning(
+            code="warmup_not_settled",
+            message=f"step times had not settled after {measurement.warmup_steps} steps of warm-up",
+            hint=f"--max_warmup_steps={4 * measurement.warmup_steps}",
+        )
+
+
+def _of_limits(measurement: Measurement) -> Iterator[SoftWarning]:
+    utilisation = measurement.flops_utilisation
+    if utilisation is not None and utilisation > UTILISATION_LIMIT:
+        yield SoftWarning(
+            code="above_peak",
+            message=f"{utilisation:.0%} of the matrix products' own speed on this device: too good for a whole "
+            "network; the peak was measured too low, or work is missing",
+            value=utilisation,
+            limit=UTILISATION_LIMIT,
+            hint="measure again on an idle machine",
+        )
+    bound = measurement.bandwidth_bound_samples_per_second
+    if bound is not None and measurement.samples_per_second > bound:
+        yield SoftWarning(
+            code="above_bandwidth",
+            message=f"{measurement.samples_per_second:.4g} {measurement.unit}/s is more than the memory bandwidth "
+            f"allows ({bound:.4g}) unless caches held the activations",
+            value=measurement.samples_per_second,
+            limit=bound,
+            hint="raise --batch_size until the activations no longer fit the caches",
+        )
+
+
+def _of_the_gpus(telemetry: Telemetry) -> Iterator[SoftWarning]:
+    start = telemetry.temperature_start_celsius
+    if start is not None and start > START_CELSIUS_LIMIT:
+        yield SoftWarning(
+            code="hot_start",
+            message=f"the hottest GPU was at {start:.0f} °C when warm-up began: it clocks lower than a cold one",
+            value=start,
+            limit=START_CELSIUS_LIMIT,
+            hint="--max_cooling_seconds=600",
+        )
+    throttles = (
+        ("throttled_power", telemetry.throttle_power_share, "its power limit", "nvidia-smi -q -d POWER"),
+        ("throttled_thermal", telemetry.throttle_thermal_share, "its temperature", "check fans and airflow"),
+        (
+            "throttled_hardware",
+            telemetry.throttle_hardware_share,
+            "a power brake or another hardware slowdown",
+            "nvidia-smi -q -d PERFORMANCE",
+        ),
+    )
+    for code, share, cause, hint in throttles:
+        if share is not None and share > THROTTLE_LIMIT:
+            yield SoftWarning(
+                code=code,
+                message=f"in {share:.0%} of the samples a GPU was held back by {cause}",
+                value=share,
+                limit=THROTTLE_LIMIT,
+                hint=hint,
+            )
+    if telemetry.other_processes:
+        yield SoftWarning(
+            code="gpu_shared",
+            message=f"{telemetry.other_processes} other process(es) used the GPUs when this one began",
+            value=float(telemetry.other_processes),
+            limit=0.0,
+            hint="nvidia-smi names them",
+        )
+    if telemetry.ecc_uncorrected_errors:
+        yield SoftWarning(
+            code="ecc_errors",
+            message=f"{telemetry.ecc_uncorrected_errors} uncorrected memory error(s) while timing",
+            value=float(telemetry.ecc_uncorrected_errors),
+            limit=0.0,
+            hint="replace the card; nvidia-smi -q -d ECC",
+        )
+    counter, integrated = telemetry.energy_joules, telemetry.energy_integrated_joules
+    if counter and integrated and abs(integrated / counter - 1.0) > ENERGY_DIFFERENCE_LIMIT:
+        yield SoftWarning(
+            code="energy_differs",
+            message=f"energy by counter ({counter:.4g} J) and by sampled power ({integrated:.4g} J) differ by "
+            f"{abs(integrated / counter - 1.0):.0%}: the interval is short for this card's power sensor",
+            value=abs(integrated / counter - 1.0),
+            limit=ENERGY_DIFFERENCE_LIMIT,
+            hint="time at least 60 s with --num_steps",
+        )
+
+
+def _of_the_software(case: Case, environment: Environment) -> Iterator[SoftWarning]:
+    asked = case.precision is Precision.TF32
+    if environment.tf32_observed is not None and environment.tf32_observed != asked:
+        seen = "rounds as TF32 does" if environment.tf32_observed else "does not round as TF32 does"
+        yield SoftWarning(
+            code="tf32_not_as_asked",
+            message=f"a matrix product on this device {seen}, but the precision is {case.precision}",
+            hint="TF32 needs a GPU of compute capability 8.0 or more; check NVIDIA_TF32_OVERRIDE",
+        )
+    if case.device is Device.GPU:
+        for gpu in environment.gpus:
+            if needs_ptx_jit(gpu.compute_capability, environment.wheel_compute_capabilities):
+                yield SoftWarning(
+                    code="ptx_jit",
+                    message=f"{gpu.name} ({gpu.compute_capability}): this TensorFlow has no code for it "
+                    "and the driver compiled it from PTX, which takes minutes and may be slower",
+                    hint="use an image whose TensorFlow was built for this architecture",
+                )
+                break
+
+
+def needs_ptx_jit(compute_capability: str | None, built_for: list[str]) -> bool:
+    """Say whether a build holds no machine code that this GPU runs.
+
+    Machine code of sm_XY runs on compute capability X.Z with Z ≥ Y, not on another X.
+
+    Args:
+        compute_capability: e.g. `8.6`; None: unknown, and nothing is said.
+        built_for: e.g. `["sm_80", "sm_90", "compute_90"]`; empty: unknown.
+    """
+    if compute_capability is None or not built_for:
+        return False
+    major, minor = (int(part) for part in compute_capability.split("."))
+    for name in built_for:
+        code = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", name)
+        if code and int(code[1]) == major and int(code[2]) <= minor:
+            return False
+    return True

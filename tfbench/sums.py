@@ -1,0 +1,92 @@
+"""From an interval of steps to the figures of a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from results.schema import Case, Data, Device
+from tfbench.limits import work_per_sample
+from tfbench.peaks import matrix_flops_per_second, memory_bytes_per_second
+from tfbench.timing import Interval, coefficient_of_variation, drift, percentile
+from tfbench.types import Model
+
+
+def timed_fields(global_batch: int, timed: Interval) -> dict[str, Any]:
+    """Return the fields of a `Measurement` that follow from the timed steps.
+
+    Args:
+        global_batch: Samples per step over all replicas.
+        timed: The timed steps.
+    """
+    samples = global_batch * len(timed.step_seconds)
+    return {
+        "samples_per_second": samples / timed.seconds,
+        "samples": samples,
+        "seconds": timed.seconds,
+        "num_steps": len(timed.step_seconds),
+        "step_seconds": timed.step_seconds,
+        "step_p50_seconds": percentile(timed.step_seconds, 0.50),
+        "step_p95_seconds": percentile(timed.step_seconds, 0.95),
+        "step_cv": coefficient_of_variation(timed.step_seconds),
+        "step_drift": drift(timed.step_seconds),
+    }
+
+
+def limit_fields(
+    case: Case, model: Model, global_batch: int, timed: Interval, measure_peaks: bool
+) -> dict[str, float | None]:
+    """Return the fields that compare with the device's limits, measured now on the first device.
+
+    Logical CPU devices share one processor, so that their peak is that of one.
+
+    Args:
+        case: What was measured.
+        model: Its network.
+        global_batch: Samples per step over all replicas.
+        timed: The timed steps.
+        measure_peaks: Else only the network's work is given.
+    """
+    work = work_per_sample(model)
+    traffic, fused = work.bytes(case.precision), work.fused_bytes(case.precision)
+    fields: dict[str, float | None] = {
+        "flops_per_sample": work.training_flops,
+        "bytes_per_sample": traffic,
+        "fused_bytes_per_sample": fused,
+    }
+    if not measure_peaks:
+        return fields
+    rate = global_batch * len(timed.step_seconds) / timed.seconds
+    devices = case.num_gpus if case.device is Device.GPU else 1
+    flops = matrix_flops_per_second(case.precision, first_device(case))
+    bandwidth = memory_bytes_per_second(first_device(case))
+    if flops is not None:
+        fields["peak_flops_per_second"] = flops * devices
+        fields["flops_utilisation"] = rate * work.training_flops / (flops * devices)
+    if bandwidth is not None:
+        fields["peak_bytes_per_second"] = bandwidth * devices
+        fields["bandwidth_utilisation"] = rate * traffic / (bandwidth * devices)
+        fields["bandwidth_bound_samples_per_second"] = bandwidth * devices / fused
+    return fields
+
+
+def host_bytes_per_second(case: Case, image_size: int, global_batch: int, timed: Interval) -> float | None:
+    """Return what the input moved from the host to the devices; None where the batch stays on the device."""
+    if case.data is not Data.HOST:
+        return None
+    bytes_per_sample = 4 * (3 * image_size**2 + 1)  # a float32 image and an int32 label
+    return bytes_per_sample * global_batch * len(timed.step_seconds) / timed.seconds
+
+
+def device_memory_peak_bytes(case: Case) -> int | None:
+    """Return TensorFlow's largest allocation on one of the GPUs; None on a CPU: it is not counted there."""
+    if case.device is not Device.GPU:
+        return None
+    peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(case.num_gpus)]
+    return int(max(peaks))
+
+
+def first_device(case: Case) -> str:
+    """Name the first device of a case."""
+    return "GPU:0" if case.device is Device.GPU else "CPU:0"

@@ -1,0 +1,181 @@
+"""Runs the measurement in a child process, and says how it ended when it cannot say so itself.
+
+TensorFlow can hang in native code, crash, or be killed for the memory that it took. The parent never imports
+it, so that it can always end the child in time and write the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from results.schema import Status
+from tfbench.host import out_of_memory_kills
+from tfbench.outcome import Outcome
+
+PR_SET_PDEATHSIG = 1
+"""Linux `prctl`: which signal a process gets when its parent dies."""
+
+SECONDS_FOR_STACKS = 2.0
+"""A child that hangs has this long to print where, before it is killed."""
+
+WRITTEN = b"w"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What a parent waits on.
+
+    Attributes:
+        child: Process.
+        signals: Descriptor on which a byte per signal arrives.
+        written: Descriptor on which the child says that its record is written.
+    """
+
+    child: int
+    signals: int
+    written: int
+
+
+def supervise(
+    work: Callable[[Callable[[], None]], int],
+    max_seconds: float | None,
+    on_end: Callable[[Outcome], None],
+    exit_code: int,
+) -> int:
+    """Run `work` in a child process and wait for it.
+
+    Call it before any thread exists: the child is a fork of this process.
+
+    Args:
+        work: Measures, writes the record, calls what it is given once that is written, and returns the exit code.
+        max_seconds: The child is ended after this time; None: never.
+        on_end: Writes a record for a child that ended without one.
+        exit_code: Returned after `on_end`.
+    """
+    signals_in, signals_out = os.pipe()
+    written_in, written_out = os.pipe()
+    os.set_blocking(signals_out, False)
+    os.set_blocking(written_in, False)
+    kills_before = out_of_memory_kills()
+    before = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+    }
+    previous = signal.set_wakeup_fd(signals_out, warn_on_full_buffer=False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _be_the_child(work, written_out)
+    os.close(written_out)
+    try:
+        watch = Watch(child=child, signals=signals_in, written=written_in)
+        code, outcome = _wait(watch, max_seconds, kills_before)
+        if outcome is None:
+            return code
+        if not _was_written(written_in):
+            on_end(outcome)
+        return exit_code
+    finally:
+        signal.set_wakeup_fd(previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for descriptor in (signals_in, signals_out, written_in):
+            os.close(descriptor)
+
+
+def _be_the_child(work: Callable[[Callable[[], None]], int], written: int) -> None:
+    """Work and end; never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        code = work(lambda: os.write(written, WRITTEN) and None)
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # without TensorFlow's own clean-up, which can hang
+
+
+def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Outcome | None]:
+    """Wait for the child's end, a signal or the end of the time.
+
+    Returns:
+        The child's exit code, and what happened; None where the child ended by itself.
+    """
+    deadline = None if max_seconds is None else time.monotonic() + max_seconds
+    while True:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready, _, _ = select.select([watch.signals], [], [], left)
+        if not ready:
+            os.kill(watch.child, signal.SIGUSR1)
+            _wait_for_child(watch.child, SECONDS_FOR_STACKS)
+            _kill(watch.child)
+            return 1, Outcome(Status.TIMEOUT, f"not finished after --max_seconds={max_seconds:g}")
+        for number in os.read(watch.signals, 64):
+            if number in (signal.SIGTERM, signal.SIGINT):
+                _kill(watch.child)
+                return 1, Outcome(Status.STOPPED, f"stopped by {signal.Signals(number).name}")
+        ended, state = os.waitpid(watch.child, os.WNOHANG)
+        if ended:
+            return _judge(state, watch.written, kills_before)
+
+
+def _judge(state: int, written: int, kills_before: int | None) -> tuple[int, Outcome | None]:
+    """Say how a child ended that nobody stopped."""
+    if os.WIFEXITED(state):
+        code = os.WEXITSTATUS(state)
+        if _was_written(written):
+            return code, None
+        return code, Outcome(Status.ERROR, f"the process ended with exit code {code} and without a record")
+    number = os.WTERMSIG(state)
+    name = signal.Signals(number).name
+    if number == signal.SIGTERM:
+        return 1, Outcome(Status.STOPPED, f"stopped by {name}")
+    if number != signal.SIGKILL:
+        return 1, Outcome(
+            Status.ERROR, f"the process crashed in native code ({name}); stderr shows where, and what came before"
+        )
+    kills = out_of_memory_kills()
+    if kills is None or kills_before is None:
+        return 1, Outcome(Status.OOM, f"killed by {name}: most likely the kernel, for want of host memory")
+    if kills > kills_before:
+        return 1, Outcome(Status.OOM, "killed by the kernel: the host's or the container's memory was full")
+    return 1, Outcome(Status.ERROR, f"killed by {name}, and not by the kernel for want of memory")
+
+
+def _was_written(written: int) -> bool:
+    try:
+        return os.read(written, 1) == WRITTEN
+    except BlockingIOError:
+        return False
+
+
+def _wait_for_child(child: int, seconds: float) -> None:
+    """Give a child time for its last words."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+        with contextlib.suppress(ChildProcessError):
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return
+
+
+def _kill(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

@@ -1,0 +1,122 @@
+"""Steps against the clock: one synchronised interval, and when each step was finished within it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from results.progress import STEPS_PER_LINE, step_line
+from tfbench.types import Tensor
+
+STEPS_IN_FLIGHT = 2
+"""Steps handed to the devices and not yet finished: the next one waits there when one ends, no more than
+that.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Steps that were taken one after another.
+
+    Attributes:
+        seconds: From an idle device to the end of the last step on all replicas.
+        step_seconds: From the end of the step before to the end of the step; they add up to `seconds`.
+        losses: Of each step, over the global batch.
+    """
+
+    seconds: float
+    step_seconds: list[float]
+    losses: list[float]
+
+
+Report = Callable[[int, float, float], None]
+"""Called with the number of steps taken, the mean duration in seconds since the last call, and the last
+loss.
+"""
+
+
+def take_steps(step: Callable[[], Tensor], count: int, report: Report = lambda *_: None) -> Interval:
+    """Take `count` steps and time them.
+
+    A second thread waits for each step's loss and notes the time, while this one already hands over the next
+    step. To wait here after every step would leave a GPU idle while the host prepares the next; to wait for
+    none would leave only the total.
+
+    Args:
+        step: Starts one step and returns its loss, a scalar that exists when the step is finished
+            everywhere. All steps started before must have finished.
+        count: At least 1.
+        report: Called every `STEPS_PER_LINE` steps and after the last.
+    """
+    finished: list[float] = []
+    losses: list[float] = []
+    waiting: deque[Future[tuple[float, float]]] = deque()
+    reported = 0
+
+    def collect() -> None:
+        nonlocal reported
+        loss, at = waiting.popleft().result()
+        losses.append(loss)
+        finished.append(at)
+        taken = len(finished)
+        if taken % STEPS_PER_LINE == 0 or taken == count:
+            since = finished[reported - 1] if reported else start
+            report(taken, (at - since) / (taken - reported), loss)
+            reported = taken
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(time.perf_counter).result()  # the thread exists before the clock starts
+        start = time.perf_counter()
+        for _ in range(count):
+            waiting.append(pool.submit(_wait_for, step()))
+            while len(waiting) >= STEPS_IN_FLIGHT:
+                collect()
+        while waiting:
+            collect()
+    durations = [end - begin for begin, end in zip([start, *finished], finished, strict=False)]
+    return Interval(seconds=finished[-1] - start, step_seconds=durations, losses=losses)
+
+
+def _wait_for(loss: Tensor) -> tuple[float, float]:
+    """Wait until a step is finished on all replicas; return its loss and the time."""
+    value = float(loss.numpy())
+    return value, time.perf_counter()
+
+
+def print_steps(samples_per_step: int, unit: str) -> Report:
+    """Return a report that prints a line on stderr."""
+
+    def report(step: int, seconds: float, loss: float) -> None:
+        line = step_line(step, samples_per_step / seconds, unit, seconds, loss)
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
+
+    return report
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which `share` of the values lie.
+
+    Linear between neighbours: type 7 of Hyndman and Fan 1996, as numpy does.
+    """
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def coefficient_of_variation(values: Sequence[float]) -> float | None:
+    """Return standard deviation over mean, no unit; None for fewer than two values."""
+    return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else None
+
+
+def drift(values: Sequence[float]) -> float | None:
+    """Return the last third's mean over the first third's, minus 1; None for fewer than three values."""
+    third = len(values) // 3
+    return statistics.fmean(values[-third:]) / statistics.fmean(values[:third]) - 1.0 if third else None

@@ -1,0 +1,26 @@
+"""Names for what TensorFlow and Keras, which carry no types, hand around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Tensor = Any
+"""A `tf.Tensor`; in the context of one replica, that replica's."""
+
+Variable = Any
+"""A `tf.Variable`, mirrored over the replicas unless said otherwise."""
+
+Strategy = Any
+"""A `tf.distribute.Strategy`."""
+
+ReplicaContext = Any
+"""A `tf.distribute.ReplicaContext`."""
+
+Model = Any
+"""A `keras.Model`."""
+
+Layer = Any
+"""A `keras.layers.Layer`."""
+
+Shape = Any
+"""A shape as Keras passes it: a tuple or `tf.TensorShape`, the batch's length None."""

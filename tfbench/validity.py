@@ -1,0 +1,153 @@
+"""Gates that a number has to pass before it may be trusted, each with what was measured and its limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from results.schema import XLA, Case, Check, Precision
+from tfbench.inputs import Batch
+from tfbench.training import Training
+from tfbench.types import Strategy
+from tfbench.variables import components
+
+UPDATE_LIMITS = {Precision.FP32: 5e-3, Precision.TF32: 2e-2, Precision.FP16: 5e-2, Precision.BF16: 2e-1}
+"""Largest relative difference between the update of N replicas and that of one device.
+
+Far above rounding, far below a fault: one of eight replicas left out changes the update by more than a tenth.
+"""
+
+XLA_FACTOR = 10.0
+"""Limits are so much wider for compiled replicas: the one device's reference is not compiled, fuses nothing
+and rounds elsewhere, and with a small batch batch normalisation magnifies that.
+"""
+
+LOSS_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 5e-3, Precision.BF16: 2e-2}
+"""Largest relative difference between the loss of N replicas and that of one device."""
+
+DIVERGENCE_LIMIT = 1e-6
+"""Largest relative difference between two replicas' weights: 0, where all replicas add the same sum."""
+
+
+def finite_check(name: str, losses: Sequence[float]) -> Check:
+    """Check that every loss is a number."""
+    bad = [index for index, loss in enumerate(losses, start=1) if not math.isfinite(loss)]
+    if bad:
+        return Check(name=name, passed=False, detail=f"loss of step {bad[0]} is {losses[bad[0] - 1]}")
+    return Check(name=name, passed=True, detail=f"{len(losses)} losses, all finite", value=losses[-1])
+
+
+class OneDeviceReference:
+    """What one device computes for the global batch: mean loss and gradient at the weights of this moment.
+
+    The first device takes the replicas' batches one after another and averages. Batch normalisation thereby
+    sees the same statistics as on the replicas (each replica's own batch), so that both sides compute the
+    same function.
+
+    Attributes:
+        loss: Mean over the global batch.
+        gradients: Of each variable, float32.
+    """
+
+    def __init__(self, training: Training, shards: Sequence[Batch]) -> None:
+        compute = tf.function(training.forward_backward)
+        one = tf.constant(1.0)
+        self.loss = 0.0
+        self.gradients = [np.zeros(variable.shape, np.float32) for variable in training.variables]
+        for images, labels in shards:
+            share, gradients = compute(images, labels, one)
+            self.loss += float(share)
+            for total, gradient in zip(self.gradients, gradients, strict=True):
+                total += gradient.numpy()
+
+
+def update_check(training: Training, reference: OneDeviceReference) -> Check:
+    """Compare the replicas' first update with one device's on the same global batch.
+
+    Momentum starts at zero, so the velocity after the first step is the gradient that was applied. The value
+    is |velocity − reference| / |reference|, Euclidean norms over all variables; the worst replica counts.
+    """
+    norm = math.sqrt(sum(float(np.square(g, dtype=np.float64).sum()) for g in reference.gradients))
+    worst = 0.0
+    per_replica = zip(*(components(training.strategy, v) for v in training.velocity), strict=True)
+    for velocity in per_replica:
+        squares = sum(
+            float(np.square(v.numpy() - g, dtype=np.float64).sum())
+            for v, g in zip(velocity, reference.gradients, strict=True)
+        )
+        worst = max(worst, math.sqrt(squares) / norm if norm else math.inf)
+    return _within(
+        "update_equals_one_device",
+        worst,
+        UPDATE_LIMITS[training.case.precision] * _factor(training.case),
+        f"{training.case.num_gpus} replicas against one device that takes the same shards in turn",
+    )
+
+
+def loss_check(training: Training, reference: OneDeviceReference, loss: float) -> Check:
+    """Compare the loss that N replicas report with one device's."""
+    difference = abs(loss - reference.loss) / abs(reference.loss) if reference.loss else math.inf
+    limit = LOSS_LIMITS[training.case.precision] * _factor(training.case)
+    detail = f"replicas report {loss:.6g}, one device {reference.loss:.6g}"
+    return _within("loss_equals_one_device", difference, limit, detail)
+
+
+def replicas_check(training: Training) -> Check:
+    """Compare the replicas' weights: max |w_r − w_0| / max |w_0|, the worst variable counts."""
+    worst = 0.0
+    for variable in training.variables:
+        first, *others = (part.numpy() for part in components(training.strategy, variable))
+        size = float(np.abs(first).max()) or 1.0
+        worst = max([worst, *(float(np.abs(other - first).max()) / size for other in others)])
+    detail = f"weights of {training.case.num_gpus} replicas after a few steps"
+    return _within("replicas_equal", worst, DIVERGENCE_LIMIT, detail)
+
+
+def does_not_apply(name: str) -> Check:
+    """Return the gate of a case with one replica only."""
+    return Check(name=name, passed=None, detail="does not apply: one replica")
+
+
+def keras_refusal(keras_version: str, replicas: int) -> str | None:
+    """Say why this Keras must not train with so many replicas; None: it may.
+
+    Keras 3.0 to 3.4 never all-reduced gradients under `tf.distribute`, 3.5 to 3.7 summed without averaging,
+    and up to 3.9 reported wrong losses. This benchmark does its own all-reduce, but its variables are still
+    those releases'.
+    """
+    major, minor = (int(part) for part in keras_version.split(".")[:2])
+    if replicas > 1 and major == 3 and minor < 10:
+        return (
+            f"Keras {keras_version} with {replicas} replicas: Keras 3.0 to 3.9 trains wrongly under "
+            "tf.distribute. Install Keras 3.10 or newer, or measure one GPU."
+        )
+    return None
+
+
+def failures(checks: Sequence[Check]) -> str:
+    """Say what failed, for `cause`."""
+    texts = []
+    for check in checks:
+        if check.passed is False:
+            numbers = "" if check.limit is None else f" ({check.value:.3g}, limit {check.limit:.3g})"
+            texts.append(f"{check.name}{numbers}: {check.detail}")
+    return "; ".join(texts)
+
+
+def _factor(case: Case) -> float:
+    return 1.0 if case.xla is XLA.OFF else XLA_FACTOR
+
+
+def _within(name: str, value: float, limit: float, detail: str) -> Check:
+    if not math.isfinite(value):
+        return Check(name=name, passed=False, detail=f"{detail}: the difference is {value}", limit=limit)
+    return Check(name=name, passed=value <= limit, detail=detail, value=value, limit=limit)
+
+
+def replicas_of(strategy: Strategy, batch: Batch) -> list[Batch]:
+    """Take a distributed batch apart: one per replica."""
+    images, labels = (strategy.experimental_local_results(part) for part in batch)
+    return list(zip(images, labels, strict=True))

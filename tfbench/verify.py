@@ -1,0 +1,43 @@
+"""Tell what an image holds, without a GPU: `python -m tfbench.verify` prints one JSON object.
+
+    {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "cudnn": "9",
+     "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"}, "user": 10001}
+
+A library's value is null when it loads by its name, else the loader's words. A machine without a driver can load them
+all: only `libcuda.so.1` comes with the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+
+from tfbench.cuda_libraries import load_by_name, opened_libraries
+
+
+def main() -> int:
+    """Print what this environment holds; exit code 1 when a library does not load."""
+    import tensorflow as tf
+
+    from tfbench.versions import keras_version
+
+    build = tf.sysconfig.get_build_info()
+    cuda, cudnn = (str(build[key]) if build.get(key) else None for key in ("cuda_version", "cudnn_version"))
+    libraries = load_by_name(opened_libraries(tf.__version__, cuda, cudnn))
+    told = {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras_version(),
+        "cuda": cuda,
+        "cudnn": cudnn,
+        "libraries": libraries,
+        "user": os.getuid(),
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+    return int(any(libraries.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
