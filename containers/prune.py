@@ -1,0 +1,99 @@
+"""Take out of installed packages what training does not need, and sort the rest into layers.
+
+Runs while an image is built, as `python prune.py SITE LAYERS [slim]`; standard library only. Why each of these is not
+needed, and how that was shown: containers/README.md.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+NOT_NEEDED = (
+    "bin",  # entry points: nothing is started by name
+    "share",
+    "clang",  # a C++ parser, a dependency of TensorFlow's that it never imports
+    "tensorboard/webfiles.zip",  # the web page of TensorBoard
+    "tensorboard_data_server",
+    "tensorflow/include",  # headers, for building operations of one's own
+    # cuDNN's recurrent networks, multi-head attention and CTC loss. No network here uses them: cuDNN opens these files
+    # when such a function is first called.
+    "nvidia/cudnn/lib/libcudnn_adv*",
+    "nvidia/cusolver/lib/libcusolverMg*",  # solvers over several GPUs: TensorFlow asks for libcusolver alone
+    "nvidia/cublas/lib/libnvblas*",  # replaces a processor's BLAS
+    "nvidia/cufft/lib/libcufftw*",  # replaces FFTW
+    "nvidia/cuda_nvrtc/lib/*.alt.so*",  # a second build of the same compiler
+    # The CUDA C++ compiler. XLA compiles with LLVM and needs ptxas, nvlink, fatbinary and libdevice only.
+    "nvidia/cuda_nvcc/nvvm/bin",
+    "nvidia/cuda_nvcc/nvvm/lib64",
+    "nvidia/cuda_nvcc/bin/nvcc*",
+    "nvidia/cuda_nvcc/bin/cudafe++",
+    # Hardware counters of Nsight; the profiler's own library, libcupti, stays.
+    "nvidia/cuda_cupti/lib/libnvperf*",
+    "nvidia/cuda_cupti/lib/libcheckpoint*",
+    "nvidia/cuda_cupti/lib/libpcsamplingutil*",
+)
+"""Below site-packages, from its root."""
+
+NOT_NEEDED_ANYWHERE = ("*.a", "*.h", "*.hpp", "*.inc", "*.pxd", "*.pyx", "*.pyi", "tests")
+"""Static libraries, headers, type stubs and tests, wherever they lie."""
+
+ONLY_OPENED = ("nvidia/cusparse/lib/libcusparse.so.*", "nvidia/cusolver/lib/libcusolver.so.*")
+"""Libraries that TensorFlow opens by name before it accepts a GPU, and calls in sparse and linear algebra only."""
+
+EMPTY_LIBRARY = Path("/lib/x86_64-linux-gnu/libdl.so.2")
+"""A library without functions of its own since glibc 2.34: what it had is in libc."""
+
+CUDA = "nvidia"
+TENSORFLOW = ("tensorflow", "tensorflow_cpu")
+"""Starts of names; a package that is neither belongs to the layer `common`."""
+
+EPOCH_SECONDS = 0
+"""Every file gets this time, so that equal files make equal layers whenever they were built."""
+
+
+def main(site: Path, layers: Path, *, slim: bool) -> None:
+    """Prune packages and sort them into layers.
+
+    Args:
+        site: Where they are installed; empty afterwards.
+        layers: New folder, gets `common`, `tensorflow` and `cuda`.
+        slim: Also put an empty library in place of those that are opened and never called.
+    """
+    for pattern in NOT_NEEDED:
+        for path in site.glob(pattern):
+            _remove(path)
+    for pattern in NOT_NEEDED_ANYWHERE:
+        for path in sorted(site.rglob(pattern)):
+            _remove(path)
+    if slim:
+        for pattern in ONLY_OPENED:
+            for path in site.glob(pattern):
+                shutil.copyfile(EMPTY_LIBRARY, path)
+    for name in ("common", "tensorflow", "cuda"):
+        (layers / name).mkdir(parents=True)
+    for path in sorted(site.iterdir()):
+        path.rename(layers / _layer(path.name) / path.name)
+    for folder, folders, files in os.walk(layers):
+        for name in (*folders, *files):
+            os.utime(Path(folder, name), (EPOCH_SECONDS, EPOCH_SECONDS), follow_symlinks=False)
+    for name in ("common", "tensorflow", "cuda"):
+        os.utime(layers / name, (EPOCH_SECONDS, EPOCH_SECONDS))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _layer(name: str) -> str:
+    """Name the layer of a package's folder, or of its `.dist-info`."""
+    if name == CUDA or (name.startswith("nvidia_") and "_cu1" in name):
+        return "cuda"
+    return "tensorflow" if name.split("-")[0] in TENSORFLOW else "common"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), slim=sys.argv[3:] == ["slim"])
