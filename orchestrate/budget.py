@@ -1,0 +1,141 @@
+"""What a run takes and costs: an estimate before the start, a limit while it goes on."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrate.plan import HostPlan, Plan
+
+GUESSED_REPEAT_SECONDS = 150.0
+"""Taken for a repeat that was never seen: start, compilation, warm-up and 100 steps on a current GPU (a guess)."""
+
+MAX_EARLIER_RUNS = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run may take.
+
+    Attributes:
+        seconds: Until the slowest host is done.
+        usd: All hosts together, each from its start to its end; None: not every host has a price.
+        seen: Share of repeats whose duration is known from earlier runs, 0 to 1; the rest is a guess.
+    """
+
+    seconds: float
+    usd: float | None
+    seen: float
+
+
+def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
+    """Return how long repeats took in the latest runs.
+
+    Returns:
+        Median seconds by fleet and case name.
+    """
+    seconds: dict[tuple[str, str], list[float]] = {}
+    runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in runs[:MAX_EARLIER_RUNS]:
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if '"job_result"' not in line:
+                continue
+            try:
+                event = json.loads(line)
+                if event["status"] == "ok":
+                    key = event["host"].partition(".")[0], event["case"]
+                    seconds.setdefault(key, []).append(float(event["seconds"]))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # a line that was cut off, or of another version
+    return {key: statistics.median(values) for key, values in seconds.items()}
+
+
+def estimate(plan: Plan, durations: dict[tuple[str, str], float]) -> Estimate:
+    """Estimate duration and cost of a plan.
+
+    Args:
+        plan: What will run.
+        durations: From `earlier_durations`.
+    """
+    seconds: list[float] = []
+    usd: float | None = 0.0
+    seen = 0
+    for entry in plan.hosts:
+        known = [durations.get((entry.host.fleet, job.case.name)) for job in entry.jobs if job.blocked is None]
+        seen += sum(value is not None for value in known)
+        total = sum(value if value is not None else GUESSED_REPEAT_SECONDS for value in known)
+        seconds.append(total)
+        price = hourly_usd(entry)
+        usd = None if usd is None or price is None else usd + price * total / 3600
+    count = sum(job.blocked is None for job in plan.jobs)
+    return Estimate(max(seconds, default=0.0), usd, seen / count if count else 1.0)
+
+
+def hourly_usd(entry: HostPlan) -> float | None:
+    """Return what a host costs in an hour: all its GPUs, because a machine is rented as a whole."""
+    price = entry.host.usd_per_gpu_hour
+    if price is None:
+        return None
+    gpus = len(entry.facts.gpus) if entry.facts else 0
+    return price * max(1, gpus)
+
+
+class Budget:
+    """Keeps a run below a cost: no repeat begins that would end above it.
+
+    Args:
+        limit_usd: For the whole run.
+        hosts: Those that will work; each needs a price.
+        durations: From `earlier_durations`; what this run sees itself counts more.
+    """
+
+    def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: dict[tuple[str, str], float]) -> None:
+        self._limit_usd = limit_usd
+        self._rates = {entry.host.key: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
+        self._durations = dict(durations)
+        self._began: dict[str, float] = {}
+        self._spent = dict.fromkeys(self._rates, 0.0)
+        self._reserved = dict.fromkeys(self._rates, 0.0)
+        self._lock = threading.Lock()
+
+    def begin(self, host: str) -> None:
+        """Start to count a host's time."""
+        with self._lock:
+            self._began[host] = time.monotonic()
+
+    def end(self, host: str) -> None:
+        """Stop to count a host's time."""
+        with self._lock:
+            self._spent[host] = self._cost(host)
+            self._began.pop(host, None)
+            self._reserved[host] = 0.0
+
+    def allows(self, host: str, fleet: str, case: str) -> bool:
+        """Tell whether one more repeat of a host can end within the limit; if so, its cost is reserved."""
+        with self._lock:
+            seconds = self._durations.get((fleet, case), GUESSED_REPEAT_SECONDS)
+            wanted = self._rates[host] * seconds
+            others = sum(value for name, value in self._reserved.items() if name != host)
+            if sum(map(self._cost, self._rates)) + others + wanted > self._limit_usd:
+                return False
+            self._reserved[host] = wanted
+            return True
+
+    def learn(self, fleet: str, case: str, seconds: float) -> None:
+        """Take in how long a repeat took."""
+        with self._lock:
+            self._durations[fleet, case] = seconds
+
+    def spent_usd(self) -> float:
+        """Return what the run has cost so far."""
+        with self._lock:
+            return sum(map(self._cost, self._rates))
+
+    def _cost(self, host: str) -> float:
+        began = self._began.get(host)
+        return self._spent[host] + (0.0 if began is None else self._rates[host] * (time.monotonic() - began))

@@ -1,0 +1,307 @@
+"""The commands of `python -m orchestrate`: each reads as read → ask → plan → run → tell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import stamina.instrumentation
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from orchestrate import tables
+from orchestrate.budget import earlier_durations, estimate
+from orchestrate.display import make_display
+from orchestrate.errors import NoUsableHost, UserError
+from orchestrate.events import Event, EventBus, JobStep, event_document
+from orchestrate.facts import Facts
+from orchestrate.hosts import Host, read_hosts
+from orchestrate.launchers import make_launcher
+from orchestrate.launchers.base import Launcher
+from orchestrate.launchers.pulls import PullLimits
+from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
+from orchestrate.run import Outcome, count_records, execute, probe_hosts, stop_run
+from orchestrate.suites import read_suite
+from orchestrate.worker import TRIED_AGAIN, Options, Stop
+from results.merge import merge_records
+from results.schema import Status
+from results.store import RunFolder, latest_run
+
+EXIT_OK, EXIT_SOME_FAILED, EXIT_NO_HOST, EXIT_STOPPED = 0, 3, 4, 130
+
+MAX_REPORTED = 5_000
+"""Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """Ask every host what it is; exit code 4 when none can measure."""
+    hosts = _hosts(parsed)
+    probed = probe_hosts(hosts, _maker(None), EventBus())
+    tables.render_check(hosts, probed, _stdout())
+    return EXIT_OK if any(_usable(facts) for facts in probed.values()) else EXIT_NO_HOST
+
+
+def plan(parsed: argparse.Namespace) -> int:
+    """Show what `run` would do."""
+    planned = _plan(parsed, new_run_id(), _progress_bus(parsed))
+    if parsed.format == "json":
+        json.dump(plan_to_dict(planned), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        tables.render_plan(planned, _stdout())
+        tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), _stdout())
+    return EXIT_OK
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Measure."""
+    run_id = parsed.run_id or new_run_id()
+    planned = _plan(parsed, run_id, _progress_bus(parsed))
+    if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
+        causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
+        raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: python -m orchestrate check")
+    tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), Console(stderr=True))
+    folder = RunFolder.create(parsed.runs_dir, run_id)
+    folder.write_plan(plan_to_dict(planned))
+    return _carry_out(parsed, planned, folder)
+
+
+def resume(parsed: argparse.Namespace) -> int:
+    """Go on with a run."""
+    folder = _folder(parsed)
+    return _carry_out(parsed, plan_from_dict(folder.read_plan()), folder)
+
+
+def status(parsed: argparse.Namespace) -> int:
+    """Tell how a run stands; exit code as `run` would end now."""
+    folder = _folder(parsed)
+    planned = plan_from_dict(folder.read_plan())
+    tables.render_status(planned, folder, _is_running(folder), _stdout())
+    return _exit_code(count_records(planned, folder))
+
+
+def stop(parsed: argparse.Namespace) -> int:
+    """End and remove what a run has on its hosts."""
+    folder = _folder(parsed)
+    planned = plan_from_dict(folder.read_plan())
+    removed, problems = stop_run(planned, _maker(folder.path), EventBus())
+    _tell(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
+    return EXIT_SOME_FAILED if problems else EXIT_OK
+
+
+def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> int:
+    """Run what is missing, then show the table and where everything is."""
+    bus = EventBus()
+    display = make_display(parsed.display, Console(stderr=True))
+    display.planned(planned)
+    bus.subscribe(_store_in(folder))
+    bus.subscribe(display.show)
+    stop = Stop()
+    with _locked(folder), display, _interrupts(stop, folder):
+        outcome = execute(planned, folder, _maker(folder.path), bus, stop, _options(parsed))
+    _show_results(folder, quiet=parsed.display == "json", report=parsed.report)
+    if stop.launching.is_set() and outcome.missing:
+        _tell(f"stopped. {_resume_hint(folder)}")
+        return EXIT_STOPPED
+    return _exit_code(outcome)
+
+
+def _options(parsed: argparse.Namespace) -> Options:
+    again = TRIED_AGAIN
+    named = getattr(parsed, "again", None)
+    if named is not None:
+        unknown = [word for word in named.split(",") if word not in set(Status) - {Status.OK}]
+        if unknown:
+            known = ", ".join(status for status in Status if status is not Status.OK)
+            raise UserError(f"--again: no failure is called {', '.join(map(repr, unknown))}. Failures: {known}")
+        again = TRIED_AGAIN | {Status(word) for word in named.split(",")}
+    return Options(
+        max_parallel=parsed.max_parallel,
+        fail_fast=parsed.fail_fast,
+        retries=parsed.retries,
+        set_aside_after=parsed.set_aside_after,
+        max_usd=parsed.max_cost,
+        again=again,
+    )
+
+
+def _show_results(folder: RunFolder, *, quiet: bool, report: bool) -> None:
+    """Write the table of a run, and its report where it is wanted, and show the table."""
+    from results.fleets import fleet_rates
+    from results.outliers import outliers
+    from results.tables import render_ratios, render_results, render_wide, write_csv
+
+    stored = list(folder.records())
+    merged = merge_records(stored)
+    write_csv(merged, folder.table_path)
+    if not quiet:
+        console = _stdout()
+        render_results(merged, console)
+        render_wide(merged, console)
+        render_ratios(merged, console)
+    _tell(
+        *merged.problems,
+        *map(str, outliers(fleet_rates(merged))),
+        f"records, logs and results.csv: {folder.path}",
+        _write_report(len(stored), folder) if report else f"report: python -m results report {folder.path}",
+        f"again: python -m results show {folder.path}",
+    )
+
+
+def _write_report(count: int, folder: RunFolder) -> str:
+    """Write the report of a run that is small enough to be read as a page; say where it is, or how to get it.
+
+    In a process of its own: drawing charts takes 400 MB, and what goes wrong there must not touch the run.
+    """
+    command = [sys.executable, "-m", "results", "report", str(folder.path), f"--output={folder.report_path}"]
+    by_hand = f"report: python -m results report {folder.path}"
+    if count > MAX_REPORTED:
+        return by_hand
+    project = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return f"report: {folder.report_path}" if done.returncode == 0 else f"{by_hand} (it failed just now)"
+
+
+def _plan(parsed: argparse.Namespace, run_id: str, bus: EventBus) -> Plan:
+    hosts = _hosts(parsed)
+    read = lru_cache(read_suite)
+    for host in hosts:  # mistakes in names come before anything is asked of a host
+        read(parsed.suite or host.suite or "standard")
+    probed = probe_hosts(hosts, _maker(None), bus)
+    return make_plan(
+        hosts,
+        probed,
+        lambda name: read(parsed.suite or name),
+        run_id=run_id,
+        seed=parsed.seed,
+        repeats=parsed.repeats,
+    )
+
+
+def _hosts(parsed: argparse.Namespace) -> list[Host]:
+    """Read the hosts file and keep what `--limit` names."""
+    hosts = read_hosts(parsed.hosts)
+    if not parsed.limit:
+        return hosts
+    names = {name for host in hosts for name in (host.fleet, host.name, host.key)}
+    unknown = [name for name in parsed.limit if name not in names]
+    if unknown:
+        known = ", ".join(sorted({host.fleet for host in hosts} | {host.name for host in hosts}))
+        raise UserError(f"--limit: no fleet or host is named {', '.join(unknown)}. Names: {known}")
+    wanted = set(parsed.limit)
+    return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
+
+
+def _maker(run_path: Path | None) -> Callable[[Host], Launcher]:
+    """Return what makes launchers; those of one run share a limit of pulls."""
+    stamina.instrumentation.set_on_retry_hooks(())  # it would write on stderr, in the middle of a display
+    pulls = PullLimits()
+    return lambda host: make_launcher(host, run_path, pulls)
+
+
+def _folder(parsed: argparse.Namespace) -> RunFolder:
+    """Find a run by its folder, its id, or as the latest one."""
+    if parsed.run is None:
+        return RunFolder.open(latest_run(parsed.runs_dir))
+    path = Path(parsed.run)
+    return RunFolder.open(path if path.is_dir() else parsed.runs_dir / parsed.run)
+
+
+def _usable(facts: Facts | str) -> bool:
+    return isinstance(facts, Facts) and facts.problem is None
+
+
+def _why(entry: HostPlan) -> str:
+    return entry.problem or (entry.facts.problem if entry.facts else None) or "nothing is wrong"
+
+
+def _exit_code(outcome: Outcome) -> int:
+    return EXIT_SOME_FAILED if outcome.failed or outcome.missing else EXIT_OK
+
+
+def _store_in(folder: RunFolder) -> Callable[[Event], None]:
+    """Append every event but single steps to the run's journal."""
+
+    def store(event: Event) -> None:
+        if not isinstance(event, JobStep):
+            folder.append_event(event_document(event))
+
+    return store
+
+
+def _progress_bus(parsed: argparse.Namespace) -> EventBus:
+    """Show what happens while hosts are asked, before there is a run."""
+    bus = EventBus()
+    kind = getattr(parsed, "display", "plain")
+    display = make_display("plain" if kind in ("auto", "live") else kind, Console(stderr=True))
+    bus.subscribe(display.show)
+    return bus
+
+
+def _lock(folder: RunFolder) -> FileLock:
+    return FileLock(folder.path / ".lock", timeout=0)
+
+
+@contextmanager
+def _locked(folder: RunFolder) -> Iterator[None]:
+    """Keep other controllers out of this run while we work on it."""
+    try:
+        with _lock(folder):
+            yield
+    except Timeout as error:
+        raise UserError(
+            f"another controller works on {folder.path}. Look: python -m orchestrate status {folder.path}"
+        ) from error
+
+
+def _is_running(folder: RunFolder) -> bool:
+    try:
+        with _lock(folder):
+            return False
+    except Timeout:
+        return True
+
+
+@contextmanager
+def _interrupts(stop: Stop, folder: RunFolder) -> Iterator[None]:
+    """First Ctrl-C (or SIGTERM): start nothing more. Second: end what runs."""
+
+    def handle(_number: int, _frame: object) -> None:
+        if stop.ask() == 1:
+            text = f"starting nothing more; what runs may finish. Press Ctrl-C again to end it. {_resume_hint(folder)}"
+        else:
+            text = "ending what runs"
+        _tell(text)
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _tell(*lines: str) -> None:
+    """Print lines on stderr, as they are."""
+    console = Console(stderr=True)
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _resume_hint(folder: RunFolder) -> str:
+    return f"Go on with: python -m orchestrate resume {folder.path}"
+
+
+def _stdout() -> Console:
+    """Return a console on stdout; in a pipe it is wide, because lines are for programs then."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=240)

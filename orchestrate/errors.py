@@ -1,0 +1,92 @@
+"""Everything that can go wrong, as one tree.
+
+    OrchestrateError
+    ├── UserError                  the user can mend it: one to three lines, no traceback, exit code 2
+    │   ├── DocumentError          a file has mistakes: one line for each of them
+    │   └── BuildFailed            an image could not be built, pushed or verified
+    ├── NoUsableHost               nothing to measure on; exit code 4
+    └── HostError                  a host or a repeat failed: becomes a record with `status`, the others go on
+        ├── Unreachable            no connection, or it was refused
+        ├── PullFailed             the image could not be had
+        ├── Lost                   what was started cannot be found any more
+        └── LaunchFailed           the engine refused to start the benchmark
+
+Anything else is a bug: traceback to a file, exit code 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from results.schema import Status
+
+
+class OrchestrateError(Exception):
+    """Root of the tree."""
+
+
+class UserError(OrchestrateError):
+    """The user can mend it; the message says where, what came in and what to do."""
+
+
+class DocumentError(UserError):
+    """A file has mistakes.
+
+    Attributes:
+        problems: One line for each, `FILE:LINE: where: what is wrong. Received: …. What to do`.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+class BuildFailed(UserError):
+    """An image could not be built, pushed or verified."""
+
+
+class NoUsableHost(OrchestrateError):
+    """No host can measure anything."""
+
+
+class HostError(OrchestrateError):
+    """A host or a repeat failed.
+
+    Attributes:
+        status: What the record says.
+        cause: Why, for a person.
+    """
+
+    status = Status.ERROR
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class Unreachable(HostError):
+    """No connection to the host, or it was refused."""
+
+    status = Status.UNREACHABLE
+
+
+class PullFailed(HostError):
+    """The image could not be had."""
+
+    status = Status.PULL_FAILED
+
+
+class Lost(HostError):
+    """What was started cannot be found any more."""
+
+    status = Status.LOST
+
+
+class LaunchFailed(HostError):
+    """The engine refused to start the benchmark."""
+
+    status = Status.ERROR
+
+    def __init__(self, cause: str, status: Status = Status.ERROR) -> None:
+        super().__init__(cause)
+        self.status = status

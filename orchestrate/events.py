@@ -1,0 +1,175 @@
+"""What happens in a run, as one stream: written to `events.jsonl` and shown by a display.
+
+`run.py` prints nothing; whoever wants to know subscribes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted:
+    """The run begins, or goes on.
+
+    Attributes:
+        done: Repeats that already have a record, when a run is resumed.
+    """
+
+    run_id: str
+    jobs: int
+    done: int
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostChecked:
+    """A host answered, or `problem` says why not."""
+
+    host: str
+    problem: str | None
+    gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageProgress:
+    """A pull goes on; shown, not stored.
+
+    Attributes:
+        done_bytes: Of what is known to be needed so far.
+    """
+
+    host: str
+    image: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageReady:
+    """The image is on the host."""
+
+    host: str
+    image: str
+    digest: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """A repeat enters a phase: `launching`, a phase of `results.progress.STATES`, `collecting`, `adopted`."""
+
+    job: str
+    host: str
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStep:
+    """A line of progress; shown, not stored."""
+
+    job: str
+    host: str
+    step: int
+    samples_per_second: float
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """A repeat has its record."""
+
+    job: str
+    host: str
+    status: str
+    cause: str | None
+    samples_per_second: float | None
+    unit: str | None
+    seconds: float
+    case: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned:
+    """Something that the user should know; the run goes on."""
+
+    host: str | None
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLost:
+    """A host is set aside; its remaining repeats get `status`."""
+
+    host: str
+    status: str
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished:
+    """Nothing runs any more.
+
+    Attributes:
+        missing: Repeats without a record, because the run was stopped.
+    """
+
+    run_id: str
+    ok: int
+    failed: int
+    missing: int
+    seconds: float
+
+
+Event = (
+    RunStarted
+    | HostChecked
+    | ImageProgress
+    | ImageReady
+    | JobState
+    | JobStep
+    | JobResult
+    | Warned
+    | HostLost
+    | RunFinished
+)
+
+NAMES: dict[type, str] = {
+    RunStarted: "run_started",
+    HostChecked: "host_checked",
+    ImageProgress: "image_progress",
+    ImageReady: "image_ready",
+    JobState: "job_state",
+    JobStep: "job_step",
+    JobResult: "job_result",
+    Warned: "warning",
+    HostLost: "host_lost",
+    RunFinished: "run_finished",
+}
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """Return plain data for JSON: `{"event": name, "at": UTC time, …}`."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"event": NAMES[type(event)], "at": now, **vars(event)}
+
+
+class EventBus:
+    """Hands every event to every subscriber, one at a time, whichever thread it comes from."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[Event], None]] = []
+        self._lock = threading.Lock()
+
+    def subscribe(self, subscriber: Callable[[Event], None]) -> None:
+        """Add a receiver; it must not block for long and must not emit."""
+        self._subscribers.append(subscriber)
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to all subscribers, in the order in which they came."""
+        with self._lock:
+            for subscriber in self._subscribers:
+                subscriber(event)

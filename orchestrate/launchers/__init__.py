@@ -1,0 +1,26 @@
+"""Launchers: what starts benchmarks on a host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrate.hosts import Host
+from orchestrate.launchers.base import Launcher
+from orchestrate.launchers.pulls import PullLimits
+
+
+def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launcher:
+    """Choose the launcher of a host.
+
+    Args:
+        host: Settings of the host.
+        run_path: The run's folder; None when nothing will be started.
+        pulls: Shared by all hosts of a run.
+    """
+    if host.docker is None:
+        from orchestrate.launchers.process import ProcessLauncher
+
+        return ProcessLauncher(host, run_path)
+    from orchestrate.launchers.containers import ContainerLauncher  # the SDK takes 0.2 s to import
+
+    return ContainerLauncher(host, pulls)

@@ -1,0 +1,110 @@
+"""What a benchmark's container is allowed and given: described here, carried out by the engine."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrate.hosts import Host
+from orchestrate.plan import Job
+
+RUN_LABEL = "tfbench.run"
+JOB_LABEL = "tfbench.job"
+RECORD_PATH = "/out/record.json"
+
+GIBIBYTE = 1 << 30
+SHM_BYTES = GIBIBYTE  # NCCL's rings live there; the engine's 64 MiB is too little
+TMP_BYTES = 4 * GIBIBYTE
+MAX_FILE_BYTES = 256 << 20  # a benchmark writes a small record: nothing it writes may fill the host's disk
+MAX_PROCESSES = 32_768  # threads count too, and TensorFlow and NCCL start hundreds of them for each GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerSpec:
+    """A container without rights: read-only root, no network, no capabilities, no new privileges.
+
+    Attributes:
+        gpus: UUIDs or indices of the GPUs that it sees.
+        all_gpus: It sees all GPUs, whatever `gpus` says.
+        cpus: CPUs that it may use; None: all.
+        memory_bytes: None: all.
+        max_processes: Processes and threads that it may have.
+        limits: Resource limits by name; -1: none.
+        log_limit: Of the engine's log of its output.
+    """
+
+    image: str
+    name: str
+    command: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    all_gpus: bool = False
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    shm_bytes: int = SHM_BYTES
+    tmp_bytes: int = TMP_BYTES
+    max_processes: int = MAX_PROCESSES
+    limits: Mapping[str, int] = field(default_factory=lambda: {"fsize": MAX_FILE_BYTES})
+    log_limit: Mapping[str, str] = field(default_factory=lambda: {"max-size": "10m", "max-file": "2"})
+
+
+def container_name(job: Job) -> str:
+    """Name a job's container: the name is the lock that keeps two controllers from starting a repeat twice."""
+    return f"tfbench-{job.origin.run_id}-{job.id}"
+
+
+def job_container(job: Job, host: Host, image: str) -> ContainerSpec:
+    """Describe the container of a repeat.
+
+    Args:
+        job: The repeat.
+        host: Settings of the host: limits and deadline.
+        image: What to start, by digest.
+    """
+    limits = {"fsize": MAX_FILE_BYTES}
+    if job.gpus:  # NCCL pins memory; an engine without privileges may not raise the limit, so only where it is needed
+        limits["memlock"] = -1
+    return ContainerSpec(
+        image=image,
+        name=container_name(job),
+        command=(*job.case.flags(), f"--output={RECORD_PATH}", f"--max_seconds={host.timeout_minutes * 60:g}"),
+        environment={"PYTHONUNBUFFERED": "1"},
+        labels={
+            RUN_LABEL: job.origin.run_id,
+            JOB_LABEL: job.id,
+            "tfbench.case": job.case.name,
+            "tfbench.repeat": str(job.origin.repeat),
+        },
+        gpus=job.gpu_uuids or tuple(map(str, job.gpus)),
+        cpus=host.cpus,
+        memory_bytes=None if host.memory_gb is None else int(host.memory_gb * 1e9),
+        limits=limits,
+    )
+
+
+def probe_container(image: str) -> ContainerSpec:
+    """Describe a container that sees all GPUs and tells about them."""
+    return ContainerSpec(
+        image=image, name=unique_name("probe"), entrypoint=("python3.11", "-m", "tfbench.probe"), all_gpus=True
+    )
+
+
+def unique_name(purpose: str) -> str:
+    """Name a container that belongs to no run."""
+    return f"tfbench-{purpose}-{secrets.token_hex(6)}"
+
+
+def repository(reference: str) -> str:
+    """Drop tag and digest of an image reference."""
+    name = reference.partition("@")[0]
+    head, colon, tail = name.rpartition(":")
+    return head if colon and "/" not in tail else name
+
+
+def registry_of(reference: str) -> str:
+    """Return the registry of an image reference, e.g. `ghcr.io`."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"

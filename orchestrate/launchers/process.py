@@ -1,0 +1,230 @@
+"""Benchmarks as subprocesses of this Python: the embedded default, without Docker.
+
+A benchmark gets a folder of its own under the run's, `work/<job-id>/`, with its output and record. It runs in a
+session of its own, so that it outlives the controller and Ctrl-C. A later controller finds it by its command line,
+which names that folder: there is no process id file that could be missing or stale.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from orchestrate.errors import LaunchFailed, Lost
+from orchestrate.facts import Facts, facts_from_probe
+from orchestrate.hosts import Host
+from orchestrate.launchers.base import Ending, OutputLine
+from orchestrate.launchers.pulls import Progress
+from orchestrate.plan import Job
+from orchestrate.text import MAX_LINE_LENGTH, plain_text
+from results.schema import MAX_RECORD_BYTES
+
+POLL_SECONDS = 0.2
+STOP_GRACE_SECONDS = 10.0
+PROBE_TIMEOUT_SECONDS = 120
+CHUNK_BYTES = 64 * 1024
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+class ProcessLauncher:
+    """Starts benchmarks on this machine.
+
+    Args:
+        host: Settings of the host.
+        run_path: The run's folder; None when nothing will be started.
+        command: What runs instead of `python -m tfbench`, for tests.
+    """
+
+    def __init__(self, host: Host, run_path: Path | None, command: list[str] | None = None) -> None:
+        self._host = host
+        self._work = None if run_path is None else run_path / "work"
+        self._command = command or [sys.executable, "-m", "tfbench"]
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def probe(self) -> Facts:
+        """See `Launcher.probe`."""
+        command = [sys.executable, "-m", "tfbench.probe"]
+        try:
+            answer = subprocess.run(
+                command,
+                cwd=PROJECT,
+                env=self._environment(()),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PROBE_TIMEOUT_SECONDS,
+                check=True,
+            )
+            return facts_from_probe(answer.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            raise LaunchFailed(f"the probe of this machine failed: {plain_text(str(error), 300)}") from error
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        """See `Launcher.prepare`: this Python is all that is needed."""
+
+    def start(self, job: Job) -> bool:
+        """See `Launcher.start`."""
+        folder = self._folder(job)
+        if self._was_started(job):
+            return True
+        folder.mkdir(parents=True, exist_ok=True)
+        seconds = self._host.timeout_minutes * 60
+        command = [*self._command, *job.case.flags(), _output_flag(folder), f"--max_seconds={seconds:g}"]
+        try:
+            with (folder / "output.log").open("wb") as log:
+                child = subprocess.Popen(
+                    command,
+                    cwd=PROJECT,
+                    env=self._environment(job.gpu_uuids or tuple(map(str, job.gpus))),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise LaunchFailed(f"{command[0]} could not be started: {error}") from error
+        self._limit_cpus(child.pid)
+        self._children[job.id] = child
+        return False
+
+    def follow(self, job: Job, on_line: OutputLine) -> Ending:
+        """See `Launcher.follow`."""
+        tail = _Tail(self._folder(job) / "output.log")
+        while True:
+            exit_code = self._exit_code(job)
+            tail.hand_on(on_line)
+            if exit_code is not _RUNNING:
+                return _ending(exit_code)
+            time.sleep(POLL_SECONDS)
+
+    def collect(self, job: Job) -> bytes | None:
+        """See `Launcher.collect`."""
+        try:
+            with (self._folder(job) / "record.json").open("rb") as file:
+                return file.read(MAX_RECORD_BYTES + 1)
+        except FileNotFoundError:
+            return None
+
+    def stop(self, job: Job) -> None:
+        """See `Launcher.stop`: asks first, so that the benchmark can write its record."""
+        for number, grace in ((signal.SIGTERM, STOP_GRACE_SECONDS), (signal.SIGKILL, STOP_GRACE_SECONDS)):
+            pid = self._running_pid(job)
+            if pid is None:
+                return
+            try:
+                os.killpg(pid, number)
+            except ProcessLookupError:
+                return
+            deadline = time.monotonic() + grace
+            while time.monotonic() < deadline and self._running_pid(job) is not None:
+                time.sleep(POLL_SECONDS)
+
+    def remove(self, job: Job) -> None:
+        """See `Launcher.remove`."""
+        child = self._children.pop(job.id, None)
+        if child is not None:
+            child.wait()
+        shutil.rmtree(self._folder(job), ignore_errors=True)
+
+    def running(self, run_id: str) -> list[str]:
+        """See `Launcher.running`."""
+        if self._work is None or not self._work.is_dir():
+            return []
+        prefix = f"{self._host.key}."
+        return [path.parent.name for path in self._work.glob(f"{prefix}*/output.log")]
+
+    def close(self) -> None:
+        """See `Launcher.close`."""
+
+    def _folder(self, job: Job) -> Path:
+        if self._work is None:
+            raise Lost("no run folder was given")
+        return self._work / job.id
+
+    def _environment(self, gpus: tuple[str, ...]) -> dict[str, str]:
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        return environment
+
+    def _limit_cpus(self, pid: int) -> None:
+        """Bind a benchmark to `cpus` of this machine's CPUs, before it has started its threads."""
+        if self._host.cpus is None:
+            return
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(pid, allowed[: max(1, int(self._host.cpus))])
+
+    def _exit_code(self, job: Job) -> int | None:
+        """Return `_RUNNING`, the exit code, or None where only another controller could know it."""
+        child = self._children.get(job.id)
+        if child is not None:
+            code = child.poll()
+            return _RUNNING if code is None else code
+        return _RUNNING if self._running_pid(job) is not None else None
+
+    def _running_pid(self, job: Job) -> int | None:
+        """Return the process id of a benchmark that runs, whoever started it."""
+        child = self._children.get(job.id)
+        if child is not None:
+            return child.pid if child.poll() is None else None
+        return _find_process(_output_flag(self._folder(job)))
+
+    def _was_started(self, job: Job) -> bool:
+        """Tell whether some controller started this benchmark: it runs, or it has left something."""
+        folder = self._folder(job)
+        log = folder / "output.log"
+        left = (folder / "record.json").exists() or (log.exists() and log.stat().st_size > 0)
+        return left or self._running_pid(job) is not None
+
+
+_RUNNING = -1_000_000
+"""No exit code of a process: those are 0 to 255, or minus the number of a signal."""
+
+
+class _Tail:
+    """Hands on the lines that were added to a file, in bounded memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def hand_on(self, on_line: OutputLine) -> None:
+        """Read what is new; the last, unfinished line waits for its end, but not beyond the longest line."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                while chunk := file.read(CHUNK_BYTES):
+                    self._offset += len(chunk)
+                    *lines, self._rest = (self._rest + chunk).split(b"\n")
+                    for line in lines:
+                        on_line(plain_text(line.decode("utf-8", "replace")))
+                    self._rest = self._rest[-MAX_LINE_LENGTH * 4 :]
+        except FileNotFoundError:
+            return
+
+
+def _output_flag(folder: Path) -> str:
+    return f"--output={folder / 'record.json'}"
+
+
+def _find_process(argument: str) -> int | None:
+    """Find the living process that was given a command line argument; None: there is none."""
+    wanted = argument.encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                return int(entry.name)
+        except OSError:
+            continue  # it ended while we looked
+    return None
+
+
+def _ending(exit_code: int | None) -> Ending:
+    if exit_code is None:
+        return Ending(exit_code=None, detail="another controller started it; its exit code is not known")
+    return Ending(exit_code=exit_code if exit_code >= 0 else 128 - exit_code)

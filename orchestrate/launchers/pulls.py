@@ -1,0 +1,89 @@
+"""Pulls: how far they are, whether they stall, and how many a registry gets at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MAX_PULLS_PER_REGISTRY = 16
+STALL_SECONDS = 180.0
+"""Longest time without any news: unpacking a layer of CUDA libraries is silent for a minute or two."""
+
+DEADLINE_SECONDS = 3600.0
+ATTEMPTS = 4
+
+Progress = Callable[[int, int], None]
+"""Receives bytes that are there and bytes that are known to be needed."""
+
+
+class PullLimits:
+    """How many pulls a registry gets at a time, from all hosts of a run together.
+
+    Args:
+        per_registry: That many.
+    """
+
+    def __init__(self, per_registry: int = MAX_PULLS_PER_REGISTRY) -> None:
+        self._per_registry = per_registry
+        self._lock = threading.Lock()
+        self._registries: dict[str, threading.Semaphore] = {}
+
+    @contextmanager
+    def turn(self, registry: str) -> Iterator[None]:
+        """Wait for a turn, and keep it."""
+        with self._lock:
+            semaphore = self._registries.setdefault(registry, threading.Semaphore(self._per_registry))
+        with semaphore:
+            yield
+
+
+class PullMeter:
+    """Watches one pull.
+
+    Args:
+        on_progress: Told how far it is.
+    """
+
+    def __init__(
+        self,
+        on_progress: Progress,
+        *,
+        stall_seconds: float = STALL_SECONDS,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        self.deadline_seconds = deadline_seconds
+        self.attempts = attempts
+        self._on_progress = on_progress
+        self._stall_seconds = stall_seconds
+        self._deadline = time.monotonic() + deadline_seconds
+        self._layers: dict[str, tuple[int, int]] = {}
+
+    def restart(self) -> None:
+        """Forget how far an earlier try came: the engine tells anew."""
+        self._layers.clear()
+
+    def patience(self) -> float:
+        """Return how many seconds to wait for news; at least a moment."""
+        return max(0.01, min(self._stall_seconds, self._deadline - time.monotonic()))
+
+    def stalled(self) -> str:
+        """Say why the waiting ended."""
+        if time.monotonic() >= self._deadline:
+            return f"not there after {self.deadline_seconds / 60:g} minutes"
+        return f"no news for {self._stall_seconds:g} seconds"
+
+    def note(self, message: dict[str, Any]) -> None:
+        """Take in a message of the engine's stream."""
+        detail = message.get("progressDetail")
+        if message.get("status") != "Downloading" or not isinstance(detail, dict):
+            return
+        done, total = detail.get("current"), detail.get("total")
+        if isinstance(done, int) and isinstance(total, int) and len(self._layers) < 1000:
+            self._layers[str(message.get("id"))] = (done, total)
+            self._on_progress(
+                sum(done for done, _ in self._layers.values()), sum(total for _, total in self._layers.values())
+            )

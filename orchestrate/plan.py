@@ -1,0 +1,287 @@
+"""A plan: which repeats run where, in which order. Frozen into `plan.json` before the start."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestrate.addresses import DockerAddress
+from orchestrate.errors import UserError
+from orchestrate.facts import Facts, Image, facts_from_dict
+from orchestrate.hosts import Host
+from orchestrate.images import named_images
+from orchestrate.suites import Suite
+from results import __version__
+from results.schema import Case, Device, Origin, RecordError, Status, from_dict
+
+PLAN_VERSION = 1
+DEFAULT_SUITE = "standard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One repeat of one case on one host.
+
+    Attributes:
+        id: Unique in the run; names files and the container: the name is the lock.
+        gpus: Indices of the GPUs to use, before CUDA_VISIBLE_DEVICES; empty on a CPU.
+        gpu_uuids: The same GPUs by UUID, where the host told them.
+        blocked: Status and cause with which it ends without being started; None: it can be tried.
+    """
+
+    id: str
+    case: Case
+    origin: Origin
+    gpus: tuple[int, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    blocked: tuple[Status, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPlan:
+    """What one host does.
+
+    Attributes:
+        facts: As told before the plan; None: it could not be asked, and `problem` says why.
+        jobs: In the order in which they run.
+        left_out: Cases of the suite that this host cannot hold, with the reason.
+    """
+
+    host: Host
+    suite: str
+    facts: Facts | None
+    problem: str | None
+    jobs: tuple[Job, ...]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A whole run.
+
+    Attributes:
+        seed: Of the order of repeats.
+    """
+
+    run_id: str
+    created_at: str
+    seed: int
+    hosts: tuple[HostPlan, ...]
+    tfbench: str = __version__
+    plan_version: int = PLAN_VERSION
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs of all hosts."""
+        return [job for host in self.hosts for job in host.jobs]
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Name a run by its start in UTC and four random hexadecimal digits."""
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{secrets.token_hex(2)}"
+
+
+def make_plan(
+    hosts: Sequence[Host],
+    probed: dict[str, Facts | str],
+    read_suite: Callable[[str], Suite],
+    *,
+    run_id: str,
+    seed: int,
+    repeats: int | None = None,
+) -> Plan:
+    """Lay out every repeat of every case on every host.
+
+    Args:
+        hosts: Where to measure.
+        probed: By `Host.key`: what the host told, or why it could not be asked.
+        read_suite: Turns a suite's name into a suite.
+        run_id: Name of the run.
+        seed: Of the order of repeats.
+        repeats: Overrides those of hosts and suites.
+
+    Raises:
+        UserError: A suite does not exist, or nothing is left to do.
+    """
+    plans = []
+    for host in hosts:
+        name = host.suite or DEFAULT_SUITE
+        suite = read_suite(name)
+        told = probed[host.key]
+        facts, problem = (told, None) if isinstance(told, Facts) else (None, told)
+        count = repeats or host.repeats or suite.repeats
+        cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
+        jobs = _jobs(host, facts, cases, count, run_id, seed)
+        plans.append(
+            HostPlan(
+                host=host,
+                suite=name,
+                facts=facts,
+                problem=problem,
+                jobs=tuple(jobs),
+                left_out=tuple(left_out),
+            )
+        )
+    if not any(plan.jobs for plan in plans):
+        raise UserError("the plan is empty: no case of the suite fits any host. See `plan` for what was left out")
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(plans))
+
+
+def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
+    """Choose the cases that a host can hold; a single-replica case always stays, to be measured or to fail."""
+    gpu_count = len(_usable_gpus(host, facts))
+    device = host.device or (Device.GPU if gpu_count else Device.CPU)
+    cases, left_out = [], []
+    for case in suite.cases(device):
+        if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
+            left_out.append(f"{case.name}: needs {case.num_gpus} GPUs, the host offers {gpu_count}")
+        else:
+            cases.append(case)
+    return cases, left_out
+
+
+def _fleet_mate(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> Facts | None:
+    """Return what another host of the fleet told: its machines are meant to be equal."""
+    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    return next((facts for facts in told if isinstance(facts, Facts)), None)
+
+
+def learn(job: Job, host: Host, facts: Facts) -> Job:
+    """Complete a job with what its host told: which GPUs, which image, or why it cannot run.
+
+    Also for a job that was planned before its host could be asked.
+    """
+    gpus: tuple[int, ...] = ()
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+    image = next((image for image in facts.images if image.variant == job.origin.variant), None)
+    if image is None and facts.images:
+        image = facts.images[0]
+    blocked = None
+    if image is not None and image.status is not Status.OK:
+        blocked = (image.status, image.problem or image.reason)
+    if job.case.device is Device.GPU:
+        gpus = tuple(_usable_gpus(host, facts)[: job.case.num_gpus])
+        if len(gpus) < job.case.num_gpus and blocked is None:
+            blocked = (Status.NO_GPU, f"the case needs {job.case.num_gpus} GPU, the host offers {len(gpus)}")
+    return dataclasses.replace(
+        job,
+        origin=_origin(host, image, job.origin.run_id, job.origin.repeat),
+        gpus=gpus,
+        gpu_uuids=tuple(uuid for index in gpus if (uuid := uuids.get(index))),
+        blocked=blocked,
+    )
+
+
+def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
+    """Return the GPU indices to use; of a host that could not be asked, those that the file names."""
+    if facts is None:
+        return list(host.gpus or ())
+    present = [gpu.index for gpu in facts.gpus]
+    return present if host.gpus is None else [index for index in host.gpus if index in present]
+
+
+def _jobs(host: Host, facts: Facts | None, cases: Sequence[Case], repeats: int, run_id: str, seed: int) -> list[Job]:
+    """Order repeats so that drift of a host spreads over all cases: round by round, each round shuffled."""
+    shuffle = random.Random(f"{seed}:{host.key}")
+    images: tuple[Image | None, ...] = (facts.images if facts else named_images(host)) or (None,)
+    cells = [(case, image) for case in cases for image in images]
+    jobs = []
+    for repeat in range(1, repeats + 1):
+        shuffle.shuffle(cells)
+        for case, image in cells:
+            variant = f"{image.variant}." if image and len(images) > 1 else ""
+            job = Job(
+                id=f"{host.key}.{case.name}.{variant}r{repeat}",
+                case=case,
+                origin=_origin(host, image, run_id, repeat),
+            )
+            jobs.append(learn(job, host, facts) if facts else job)
+    return jobs
+
+
+def _origin(host: Host, image: Image | None, run_id: str, repeat: int) -> Origin:
+    return Origin(
+        run_id=run_id,
+        fleet=host.fleet,
+        host=host.name,
+        launcher=host.launcher,
+        repeat=repeat,
+        variant=image.variant if image else None,
+        image=image.reference if image else None,
+        image_digest=image.digest if image else None,
+        usd_per_gpu_hour=host.usd_per_gpu_hour,
+    )
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Return plain data for `plan.json`."""
+    return {key: _plain(value) for key, value in vars(plan).items()}
+
+
+def _plain(value: object) -> object:
+    """Turn dataclasses into dictionaries; unlike `dataclasses.asdict` without copying every text and number."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: _plain(inner) for key, inner in vars(value).items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def plan_from_dict(document: dict[str, Any]) -> Plan:
+    """Read `plan.json` back.
+
+    Raises:
+        UserError: It is not a plan that this version can read.
+    """
+    version = document.get("plan_version")
+    if version != PLAN_VERSION:
+        raise UserError(
+            f"plan.json: plan_version must be {PLAN_VERSION}. Received: {version!r}. "
+            "Resume with the version of tfbench that started the run"
+        )
+    try:
+        hosts = tuple(_host_plan(entry) for entry in document["hosts"])
+        return Plan(**{**document, "hosts": hosts})
+    except (KeyError, TypeError, ValueError, RecordError) as error:
+        raise UserError(f"plan.json is damaged: {error}. The records in the run's folder are unharmed") from error
+
+
+def _host_plan(entry: dict[str, Any]) -> HostPlan:
+    raw = dict(entry["host"])
+    docker = raw.pop("docker")
+    if docker is not None:
+        docker = DockerAddress(**{**docker, "tls": tuple(docker["tls"]) if docker["tls"] else None})
+    gpus, device, variants = raw.pop("gpus"), raw.pop("device"), raw.pop("variants")
+    host = Host(
+        **raw,
+        docker=docker,
+        gpus=None if gpus is None else tuple(gpus),
+        variants=tuple(variants),
+        device=None if device is None else Device(device),
+    )
+    facts = entry["facts"]
+    return HostPlan(
+        host=host,
+        suite=entry["suite"],
+        facts=None if facts is None else facts_from_dict(facts),
+        problem=entry["problem"],
+        jobs=tuple(_job(job) for job in entry["jobs"]),
+        left_out=tuple(entry["left_out"]),
+    )
+
+
+def _job(document: dict[str, Any]) -> Job:
+    blocked = document["blocked"]
+    return Job(
+        id=document["id"],
+        case=from_dict(Case, document["case"]),
+        origin=from_dict(Origin, document["origin"]),
+        gpus=tuple(document["gpus"]),
+        gpu_uuids=tuple(document["gpu_uuids"]),
+        blocked=None if blocked is None else (Status(blocked[0]), blocked[1]),
+    )

@@ -1,0 +1,203 @@
+"""Carries out a plan: hosts side by side, the repeats of a host one after another. Prints nothing.
+
+Every repeat ends with exactly one record in the run's folder, whatever happens to its host; what has a record is
+not run again, so that a run can be resumed after any interruption.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from orchestrate.budget import Budget, earlier_durations
+from orchestrate.check import doubts
+from orchestrate.errors import HostError, UserError
+from orchestrate.events import (
+    EventBus,
+    HostChecked,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from orchestrate.facts import Facts
+from orchestrate.hosts import Host
+from orchestrate.launchers.base import Launcher
+from orchestrate.plan import Job, Plan
+from orchestrate.watchdog import Watchdog
+from orchestrate.worker import HostWorker, Options, Shared, Stop, set_record_aside
+from results.schema import Status
+from results.store import RunFolder
+
+MAX_PROBES = 64
+"""Hosts asked at a time before a plan is made."""
+
+MakeLauncher = Callable[[Host], Launcher]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        missing: Repeats without a record, because the run was stopped.
+    """
+
+    ok: int
+    failed: int
+    missing: int
+
+
+def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[str, Facts | str]:
+    """Ask all hosts what they are, side by side.
+
+    Returns:
+        By `Host.key`: facts, or why it could not be asked.
+    """
+
+    def probe(host: Host) -> Facts | str:
+        launcher = make(host)
+        try:
+            facts = launcher.probe()
+            bus.emit(HostChecked(host=host.key, problem=facts.problem, gpus=len(facts.gpus)))
+            return facts
+        except HostError as error:
+            bus.emit(HostChecked(host=host.key, problem=error.cause))
+            return error.cause
+        finally:
+            launcher.close()
+
+    with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
+        return dict(zip([host.key for host in hosts], pool.map(probe, hosts), strict=True))
+
+
+def execute(
+    plan: Plan,
+    folder: RunFolder,
+    make: MakeLauncher,
+    bus: EventBus,
+    stop: Stop,
+    options: Options = Options(),  # noqa: B008 (frozen)
+) -> Outcome:
+    """Run every repeat of a plan that has no record yet.
+
+    Records with a status of `options.again` are moved aside, into `superseded/`, and their repeats run once more.
+
+    Args:
+        plan: What to do.
+        folder: Where records and logs go.
+        make: Gives a launcher for a host.
+        bus: Told of everything that happens.
+        stop: Ends the run early.
+        options: How.
+
+    Raises:
+        UserError: A limit of cost was given, but not every host has a price.
+    """
+    began = time.monotonic()
+    budget = _budget(plan, folder, options)
+    todo = {host.host.key: [job for job in host.jobs if not _is_done(folder, job, options)] for host in plan.hosts}
+    left = sum(map(len, todo.values()))
+    total = len(plan.jobs)
+    bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
+    for entry in plan.hosts:
+        for doubt in doubts(entry.host, entry.facts) if entry.facts else ():
+            bus.emit(Warned(host=entry.host.key, message=doubt))
+    with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
+        shared = Shared(folder, make, bus, stop, watchdog, budget, options)
+        with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
+            workers = [pool.submit(HostWorker(entry, todo[entry.host.key], shared).work) for entry in plan.hosts]
+        for worker in workers:
+            worker.result()
+    outcome = count_records(plan, folder)
+    bus.emit(
+        RunFinished(
+            run_id=plan.run_id,
+            ok=outcome.ok,
+            failed=outcome.failed,
+            missing=outcome.missing,
+            seconds=time.monotonic() - began,
+        )
+    )
+    return outcome
+
+
+def count_records(plan: Plan, folder: RunFolder) -> Outcome:
+    """Count how the repeats of a plan have ended so far."""
+    records = [folder.read_record(job.id) for job in plan.jobs]
+    ok = sum(record is not None and record.status is Status.OK for record in records)
+    missing = sum(record is None for record in records)
+    return Outcome(ok=ok, failed=len(records) - ok - missing, missing=missing)
+
+
+def _is_done(folder: RunFolder, job: Job, options: Options) -> bool:
+    """Tell whether a repeat has its result; one that should be measured again is moved aside first."""
+    record = folder.read_record(job.id)
+    if record is None or record.status not in options.again:
+        return record is not None
+    set_record_aside(folder, job)
+    return False
+
+
+def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:
+    if options.max_usd is None:
+        return None
+    unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
+    if unpriced:
+        raise UserError(f"--max-cost needs a price of every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
+    return Budget(options.max_usd, plan.hosts, earlier_durations(folder.path.parent))
+
+
+class _StopWatcher:
+    """Ends what runs when the user asks for it a second time."""
+
+    def __init__(self, stop: Stop, watchdog: Watchdog) -> None:
+        self._stop = stop
+        self._watchdog = watchdog
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="stop", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _wait(self) -> None:
+        while not self._ended.wait(0.1):
+            if self._stop.running.is_set():
+                self._watchdog.stop_all(Status.STOPPED, "stopped by the user")
+                if self._ended.wait(1.0):
+                    return
+
+
+def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[str]]:
+    """End and remove everything on the hosts that carries the run's label.
+
+    Returns:
+        How many benchmarks were removed, and why hosts could not be asked.
+
+    Raises:
+        UserError: The plan holds nothing to stop.
+    """
+    if not plan.jobs:
+        raise UserError(f"run {plan.run_id} has no repeats")
+    removed, problems = 0, []
+    for entry in plan.hosts:
+        by_id = {job.id: job for job in entry.jobs}
+        launcher = make(entry.host)
+        try:
+            for job_id in launcher.running(plan.run_id):
+                if job_id in by_id:
+                    launcher.stop(by_id[job_id])
+                    launcher.remove(by_id[job_id])
+                    removed += 1
+        except HostError as error:
+            problems.append(f"{entry.host.key}: {error.cause}")
+            bus.emit(Warned(host=entry.host.key, message=error.cause))
+        finally:
+            launcher.close()
+    return removed, problems

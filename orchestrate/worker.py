@@ -1,0 +1,355 @@
+"""The work of one host: its repeats one after another, each from start to record."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrate.budget import Budget
+from orchestrate.errors import HostError
+from orchestrate.events import EventBus, HostLost, ImageProgress, ImageReady, JobResult, JobState, JobStep, Warned
+from orchestrate.hosts import Host
+from orchestrate.judge import failed_record, judge, now
+from orchestrate.launchers.base import Launcher
+from orchestrate.plan import HostPlan, Job, learn
+from orchestrate.watchdog import Watchdog
+from results.progress import State, Step, parse_line
+from results.schema import Record, Status
+from results.store import RunFolder
+
+MakeLauncher = Callable[[Host], Launcher]
+
+MAX_LOG_BYTES = 4 * 1024 * 1024
+"""Most that is kept of a repeat's output."""
+
+HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
+"""Failures that say something about the host rather than about the case."""
+
+
+TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
+"""What `resume` measures again; a failure of the benchmark itself is a result and stays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a plan is carried out.
+
+    Attributes:
+        max_parallel: Hosts that work at a time; None: all.
+        fail_fast: The first failure ends the run.
+        retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
+        set_aside_after: A host is given up after so many faults of its own in a row.
+        max_usd: The run ends in time to stay below; None: no limit.
+        again: Statuses whose repeats are measured again, when a run is resumed.
+    """
+
+    max_parallel: int | None = None
+    fail_fast: bool = False
+    retries: int = 0
+    set_aside_after: int = 2
+    max_usd: float | None = None
+    again: frozenset[Status] = TRIED_AGAIN
+
+
+class Stop:
+    """Asks a run to stop, from a signal handler or another thread: first gently, then at once."""
+
+    def __init__(self) -> None:
+        self.launching = threading.Event()
+        self.running = threading.Event()
+
+    def ask(self) -> int:
+        """Ask once more.
+
+        Returns:
+            How often it was asked: 1: nothing new is started; 2 and more: what runs is ended too.
+        """
+        if not self.launching.is_set():
+            self.launching.set()
+            return 1
+        self.running.set()
+        return 2
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the workers of a run share.
+
+    Attributes:
+        budget: None: the run may cost what it costs.
+    """
+
+    folder: RunFolder
+    make: MakeLauncher
+    bus: EventBus
+    stop: Stop
+    watchdog: Watchdog
+    budget: Budget | None
+    options: Options
+
+
+def set_record_aside(folder: RunFolder, job: Job) -> None:
+    """Keep a record under another name, so that its repeat can run again and nothing is lost."""
+    path = folder.record_path(job.id)
+    aside = folder.path / "superseded"
+    aside.mkdir(exist_ok=True)
+    path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
+
+
+class HostWorker:
+    """Works through the repeats of one host, in one thread."""
+
+    def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared) -> None:
+        self._entry = entry
+        self._host = entry.host
+        self._jobs = jobs
+        self._folder = shared.folder
+        self._make = shared.make
+        self._bus = shared.bus
+        self._stop = shared.stop
+        self._watchdog = shared.watchdog
+        self._budget = shared.budget
+        self._options = shared.options
+        self._faults = 0
+
+    def work(self) -> None:
+        """Run the host's repeats until they are done, the host is set aside, or the run is stopped."""
+        if not self._entry.jobs or self._stop.launching.is_set():
+            return
+        launcher = self._make(self._host)
+        if self._budget is not None:
+            self._budget.begin(self._host.key)
+        try:
+            if not self._jobs:
+                self._sweep_only(launcher)
+            elif self._ready(launcher):
+                self._work_through(launcher)
+        except Exception as error:  # noqa: BLE001  a bug: this host ends, the others must not
+            self._tell_bug(error)
+        finally:
+            if self._budget is not None:
+                self._budget.end(self._host.key)
+            launcher.close()
+
+    def _work_through(self, launcher: Launcher) -> None:
+        for position, job in enumerate(self._jobs):
+            if self._stop.launching.is_set() or not self._affordable(job):
+                return
+            record = self._run(launcher, job)
+            if self._options.fail_fast and record.status is not Status.OK:
+                self._stop.launching.set()
+            if self._faults >= self._options.set_aside_after:
+                self._set_aside(record.status, record.cause or "", self._jobs[position + 1 :])
+                return
+
+    def _run(self, launcher: Launcher, job: Job) -> Record:
+        """Run one repeat; again only when its host failed, never to improve a number."""
+        for attempt in range(self._options.retries + 1):
+            if attempt:
+                set_record_aside(self._folder, job)
+            record = self._run_once(launcher, job)
+            if record.status not in HOST_FAULTS:
+                self._faults = 0
+                break
+            self._faults += 1
+        return record
+
+    def _affordable(self, job: Job) -> bool:
+        """Tell whether a repeat can end within the limit of cost."""
+        if self._budget is None or self._budget.allows(self._host.key, self._host.fleet, job.case.name):
+            return True
+        self._warn(f"starts nothing more: the run has cost {self._budget.spent_usd():.2f} USD, near its limit")
+        return False
+
+    def _tell_bug(self, error: Exception) -> None:
+        """Leave the traceback in the run's folder, and a record for everything that the host still had to do."""
+        path = self._folder.path / f"traceback-{self._host.key}.txt"
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        left = [job for job in self._jobs if self._folder.read_record(job.id) is None]
+        self._set_aside(Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left)
+
+    def _ready(self, launcher: Launcher) -> bool:
+        """Connect and bring the images; a host that cannot gives each of its repeats a record."""
+        facts = self._entry.facts
+        try:
+            told = facts if facts is not None else launcher.probe()
+            if facts is None:
+                self._jobs = [learn(job, self._host, told) for job in self._jobs]
+            self._finish_blocked()
+            self._sweep(launcher)
+            self._bring_images(launcher)
+        except HostError as error:
+            self._set_aside(error.status, error.cause, self._jobs)
+            return False
+        return True
+
+    def _finish_blocked(self) -> None:
+        """Write the records of what cannot run here, before anything is pulled for it."""
+        for job in self._jobs:
+            if job.blocked is not None:
+                self._finish(job, failed_record(job, *job.blocked, now()), time.monotonic())
+        self._jobs = [job for job in self._jobs if job.blocked is None]
+
+    def _bring_images(self, launcher: Launcher) -> None:
+        """Bring each image of this host's jobs to it."""
+        firsts = {job.origin.image: job for job in reversed(self._jobs)}
+        for image, job in firsts.items():
+            launcher.prepare(job, lambda done, total, image=image: self._pulling(image, done, total))  # type: ignore[misc]
+            if image is not None:
+                self._bus.emit(ImageReady(host=self._host.key, image=image, digest=job.origin.image_digest))
+
+    def _pulling(self, image: str | None, done_bytes: int, total_bytes: int) -> None:
+        self._bus.emit(
+            ImageProgress(host=self._host.key, image=image or "", done_bytes=done_bytes, total_bytes=total_bytes)
+        )
+
+    def _sweep(self, launcher: Launcher) -> None:
+        """Remove what a controller that died left of repeats whose record is safe."""
+        todo = {job.id for job in self._jobs}
+        by_id = {job.id: job for job in self._entry.jobs}
+        for job_id in launcher.running(self._entry.jobs[0].origin.run_id):
+            if job_id in by_id and job_id not in todo:
+                launcher.remove(by_id[job_id])
+
+    def _sweep_only(self, launcher: Launcher) -> None:
+        """Clean up on a host that has nothing left to do, when a run is resumed."""
+        try:
+            self._sweep(launcher)
+        except HostError as error:
+            self._warn(f"could not look for leftovers: {error.cause}")
+
+    def _set_aside(self, status: Status, cause: str, jobs: list[Job]) -> None:
+        """Give up on a host: its remaining repeats end with the reason."""
+        self._bus.emit(HostLost(host=self._host.key, status=status, cause=cause))
+        for job in jobs:
+            self._finish(job, failed_record(job, status, cause, now()), time.monotonic())
+
+    def _run_once(self, launcher: Launcher, job: Job) -> Record:
+        """Run one repeat, from start to record."""
+        began, started_at = time.monotonic(), now()
+        ended = False
+        try:
+            record = self._measure(launcher, job, started_at)
+            ended = True
+        except HostError as error:
+            record = failed_record(job, error.status, error.cause, started_at)
+            ended = error.status is not Status.LOST  # what was lost may still run: `resume` and `stop` can find it
+        self._finish(job, record, began)
+        if ended:
+            self._remove(launcher, job)
+        return record
+
+    def _measure(self, launcher: Launcher, job: Job, started_at: str) -> Record:
+        host = self._host
+        self._state(job, "launching")
+        adopted = launcher.start(job)
+        if adopted:
+            self._state(job, "adopted")
+        watched = self._watchdog.watch(
+            job,
+            lambda: self._end(launcher, job),
+            timeout=host.timeout_minutes * 60,
+            silence=host.silence_minutes * 60,
+        )
+        try:
+            with _Log(self._folder, job) as log:
+
+                def on_line(line: str) -> None:
+                    watched.heard()
+                    log.write(line)
+                    self._progress(job, line)
+
+                ending = launcher.follow(job, on_line)
+                self._state(job, "collecting")
+                payload = launcher.collect(job)
+        finally:
+            self._watchdog.forget(job)
+        return judge(
+            job,
+            ending,
+            payload,
+            started_at=started_at,
+            stopped_for=watched.stopped_for,
+            last_line=log.last_line,
+        )
+
+    def _progress(self, job: Job, line: str) -> None:
+        match parse_line(line):
+            case State(name):
+                self._state(job, name)
+            case Step(step, samples_per_second, unit):
+                self._bus.emit(
+                    JobStep(
+                        job=job.id,
+                        host=self._host.key,
+                        step=step,
+                        samples_per_second=samples_per_second,
+                        unit=unit,
+                    )
+                )
+
+    def _state(self, job: Job, state: str) -> None:
+        self._bus.emit(JobState(job=job.id, host=self._host.key, state=state))
+
+    def _finish(self, job: Job, record: Record, began: float) -> None:
+        """Store a record, then tell."""
+        self._folder.write_record(job.id, record)
+        if self._budget is not None and record.status is Status.OK:
+            self._budget.learn(self._host.fleet, job.case.name, time.monotonic() - began)
+        measured = record.measurement if record.status is Status.OK else None
+        self._bus.emit(
+            JobResult(
+                job=job.id,
+                host=self._host.key,
+                status=record.status,
+                cause=record.cause,
+                samples_per_second=measured.samples_per_second if measured else None,
+                unit=measured.unit if measured else None,
+                seconds=time.monotonic() - began,
+                case=job.case.name,
+            )
+        )
+
+    def _remove(self, launcher: Launcher, job: Job) -> None:
+        """Clean up on the host; the record is safe already, so that a failure is only a warning."""
+        try:
+            launcher.remove(job)
+        except HostError as error:
+            self._warn(f"could not clean up after {job.id}: {error.cause}")
+
+    def _end(self, launcher: Launcher, job: Job) -> None:
+        try:
+            launcher.stop(job)
+        except HostError as error:
+            self._warn(f"could not end {job.id}: {error.cause}")
+
+    def _warn(self, message: str) -> None:
+        self._bus.emit(Warned(host=self._host.key, message=message))
+
+
+class _Log:
+    """The output of one repeat on disk, bounded."""
+
+    def __init__(self, folder: RunFolder, job: Job) -> None:
+        self._file = folder.log_path(job.id).open("w", encoding="utf-8")
+        self._left = MAX_LOG_BYTES
+        self.last_line = ""
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, line: str) -> None:
+        """Keep a line, as long as there is room."""
+        if line.strip():
+            self.last_line = line[:200]
+        if self._left <= 0:
+            return
+        self._left -= len(line.encode("utf-8", "replace")) + 1
+        self._file.write(line + "\n" if self._left > 0 else "tfbench: the rest of the output was not kept\n")
+        self._file.flush()
