@@ -1,0 +1,126 @@
+# ruff: noqa: T201 (a script prints its result)
+"""Compare with tf_cnn_benchmarks on this machine: the same networks, batch and threads, in alternating pairs.
+
+    python -m tests.benchmarks.compare_tf_cnn --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--python=…]
+
+tf_cnn_benchmarks is read and run, never part of this project. It needs `tf_keras` beside TensorFlow ≥ 2.16, so that
+`--python` usually names an interpreter of another virtual environment. Ratios above 1 mean that tfbench is faster. Run it
+on an idle machine: with other work beside it the ratios mean nothing.
+# ruff: noqa: T201 (a script prints its result)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from results.schema import from_json
+from tfbench.devices import threads_for
+from tfbench.host import cpu_limit
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """One network under its names in both programs."""
+
+    ours: str
+    theirs: str
+    batch_norm: str = "fused"
+
+
+PAIRINGS = {
+    "resnet50": Pairing("resnet50", "resnet50"),
+    "resnet152": Pairing("resnet152", "resnet152"),
+    "inception_v3": Pairing("inception_v3", "inception3"),
+    "googlenet": Pairing("googlenet", "googlenet", "none"),
+}
+
+
+def our_rate(pairing: Pairing, options: argparse.Namespace) -> float:
+    """Run tfbench; return images per second."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "record.json"
+        command = [
+            *(sys.executable, "-m", "tfbench", f"--model={pairing.ours}", f"--batch_norm={pairing.batch_norm}"),
+            *(f"--device={options.device}", f"--precision={options.precision}", f"--xla={options.xla}"),
+            *(f"--batch_size={options.batch_size}", f"--num_steps={options.steps}", "--nopeaks"),
+            *(f"--warmup_steps={options.warmup}", f"--max_warmup_steps={options.warmup}"),
+            f"--output={output}",
+        ]
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+        record = from_json(output.read_bytes())
+    if record.measurement is None:
+        raise SystemExit(f"tfbench: {record.status}: {record.cause}")
+    return record.measurement.samples_per_second
+
+
+def their_rate(pairing: Pairing, options: argparse.Namespace) -> float:
+    """Run tf_cnn_benchmarks; return images per second."""
+    threads = threads_for(cpu_limit())
+    command = [
+        *(options.python, "tf_cnn_benchmarks.py", f"--model={pairing.theirs}", f"--device={options.device}"),
+        f"--data_format={'NHWC' if options.device == 'cpu' else 'NCHW'}",
+        *(f"--batch_size={options.batch_size}", f"--num_batches={options.steps}"),
+        *(f"--num_warmup_batches={options.warmup}", f"--use_fp16={options.precision == 'fp16'}"),
+        *(f"--num_intra_threads={threads.intra_op}", f"--num_inter_threads={threads.inter_op}"),
+        *(f"--xla={options.xla == 'auto'}", "--optimizer=momentum", "--variable_update=replicated"),
+    ]
+    variables = {"TF_USE_LEGACY_KERAS": "1", "TF_ENABLE_TF32": str(int(options.precision == "tf32"))}
+    done = subprocess.run(
+        command,
+        cwd=options.checkout,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"total images/sec: ([\d.]+)", done.stdout)
+    if found is None:
+        raise SystemExit(f"tf_cnn_benchmarks gave no figure:\n{done.stderr[-2000:]}")
+    return float(found[1])
+
+
+def compare(name: str, options: argparse.Namespace) -> float:
+    """Measure the pairs of one network; print and return the ratio of medians."""
+    ours, theirs = [], []
+    for pair in range(options.pairs):
+        order = ((our_rate, ours), (their_rate, theirs))
+        for rate, kept in order if pair % 2 == 0 else reversed(order):
+            kept.append(rate(PAIRINGS[name], options))
+        print(f"{name} pair {pair + 1}: {ours[-1]:.2f} / {theirs[-1]:.2f}", file=sys.stderr, flush=True)
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    print(json.dumps({"network": name, "ratio": round(ratio, 4), "tfbench": ours, "tf_cnn_benchmarks": theirs}))
+    return ratio
+
+
+def main() -> int:
+    """Compare all networks asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkout", type=Path, required=True, help="folder with tf_cnn_benchmarks.py")
+    parser.add_argument("--python", default=sys.executable, help="interpreter with TensorFlow and tf_keras")
+    parser.add_argument("--networks", default=",".join(PAIRINGS))
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "tf32", "fp16"], default="fp32")
+    parser.add_argument("--xla", choices=["off", "auto"], default="off")
+    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=3)
+    options = parser.parse_args()
+    ratios = [compare(name, options) for name in options.networks.split(",")]
+    mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+    print(json.dumps({"geometric_mean": round(mean, 4), "pairs": options.pairs, "batch": options.batch_size}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+# ruff: noqa: T201 (a script prints its result)
+"""What the harness costs: its reported throughput against a bare loop over the same compiled step, same process.
+
+    python -m tests.benchmarks.harness_overhead [--model=googlenet] [--batch_size=8] [--steps=20] [--rounds=7]
+
+Three ways take turns: the bare loop; the harness's clock with its lines of progress; the same with telemetry sampling a
+driver (the fake one of the tests where there is no NVIDIA driver). Printed are the ratios of median throughputs; 1 means
+that nothing is lost.
+# ruff: noqa: T201 (a script prints its result)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from results.schema import BatchNorm, Case, Device
+from tfbench.devices import configure, create_strategy, threads_for
+from tfbench.host import cpu_limit
+from tfbench.inputs import batch_source
+from tfbench.models import NETWORKS
+from tfbench.nvml import GPUs
+from tfbench.telemetry import Observer
+from tfbench.timing import print_steps, take_steps
+from tfbench.training import Training
+
+FAKE = Path(__file__).parents[1] / "tfbench" / "fake_nvml.c"
+
+
+def measure(options: argparse.Namespace) -> dict[str, float]:
+    """Return the ratio of each way's median throughput to the bare loop's."""
+    case = Case(
+        model=options.model,
+        device=Device(options.device),
+        batch_per_gpu=options.batch_size,
+        image_size=options.image_size,
+        batch_norm=BatchNorm(options.batch_norm),
+    )
+    network = NETWORKS[case.model]
+    image_size = case.image_size or network.image_size
+    configure(case, threads_for(cpu_limit()))
+    strategy = create_strategy(case)
+    training = Training(case, network.build(case.batch_norm, image_size, strategy), strategy)
+    next_batch = batch_source(case, image_size, network.classes, strategy)
+    report = print_steps(training.global_batch, network.unit)
+    gpus = GPUs(2)
+
+    def step():
+        return training.step(next_batch())
+
+    def bare() -> float:
+        begin = time.perf_counter()
+        for _ in range(options.steps):
+            loss = step()
+        loss.numpy()
+        return time.perf_counter() - begin
+
+    def harness() -> float:
+        return take_steps(step, options.steps, report).seconds
+
+    def observed() -> float:
+        observer = Observer(gpus)
+        observer.start()
+        seconds = harness()
+        observer.stop()
+        return seconds
+
+    ways = {"bare": bare, "harness": harness, "harness_and_telemetry": observed}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(options.rounds):
+        for name, way in ways.items():
+            seconds[name].append(way())
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return {
+        "reported_to_bare": medians["bare"] / medians["harness"],
+        "telemetry_on_to_off": medians["harness"] / medians["harness_and_telemetry"],
+        "gpus_sampled": len(gpus),
+        "step_seconds": medians["bare"] / options.steps,
+    }
+
+
+def with_fake_driver(folder: Path) -> dict[str, str]:
+    """Build the fake driver; return the environment in which it is found."""
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(FAKE)], check=True)
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "TFBENCH_FAKE_DRIVER": "1"}
+
+
+def main() -> int:
+    """Measure, with the fake driver where there is no other."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="googlenet", choices=list(NETWORKS))
+    parser.add_argument("--batch_norm", default="fused")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"])
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--image_size", type=int)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    if len(GPUs(1)) == 0 and "TFBENCH_FAKE_DRIVER" not in os.environ:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "tests.benchmarks.harness_overhead", *sys.argv[1:]]
+            return subprocess.run(command, env=with_fake_driver(Path(folder)), check=False).returncode
+    print(json.dumps(measure(options)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

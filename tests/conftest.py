@@ -1,0 +1,101 @@
+"""What tests share: real engines, a registry and an ssh host, started once when a test first asks for them.
+
+`TFBENCH_TEST_ENGINES` decides where they cannot be had: `skip` (the default) skips the tests that need them
+and says why, `require` (the default where CI=true) fails them, `off` skips them everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import results
+from tests.engines.docker import DockerEngine, Engines
+from tests.engines.images import PushedImage, build_image, make_base_image, push_image
+from tests.engines.processes import missing_requirements
+from tests.engines.servers import Registry, SshHost, make_ssh_host
+
+CACHE = Path(__file__).parents[1] / ".cache" / "engines"
+
+
+@pytest.fixture(scope="session")
+def engine_folder() -> Iterator[Path]:
+    """Give a folder with a short name: a unix socket's path has at most 107 bytes."""
+    wish = os.environ.get("TFBENCH_TEST_ENGINES") or ("require" if os.environ.get("CI") == "true" else "skip")
+    reason = "TFBENCH_TEST_ENGINES=off" if wish == "off" else missing_requirements()
+    if reason is not None:
+        (pytest.fail if wish == "require" else pytest.skip)(f"needs a Docker engine: {reason}")
+    folder = Path(tempfile.mkdtemp(prefix="tfb-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def engines(engine_folder: Path) -> Iterator[Engines]:
+    """Start two Docker engines; the first keeps its build cache under `.cache/` between sessions."""
+    with _kept_folder(engine_folder) as kept:
+        first = DockerEngine("first", engine_folder, kept)
+        second = DockerEngine("second", engine_folder, engine_folder / "second-data")
+        try:
+            first.start()
+            second.start()
+            yield Engines(first, second)
+        finally:
+            second.close()
+            first.close()
+
+
+@pytest.fixture(scope="session")
+def registry(engine_folder: Path) -> Iterator[Registry]:
+    """Start a registry that both engines reach."""
+    server = Registry(engine_folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def ssh_host(engine_folder: Path, engines: Engines) -> Iterator[SshHost]:
+    """Start an sshd that leads to the second engine."""
+    host = make_ssh_host(engine_folder, engines.second.socket)
+    try:
+        host.start()
+        yield host
+    finally:
+        host.stop()
+
+
+@pytest.fixture(scope="session")
+def base_image(engines: Engines) -> str:
+    """Name the base image, made where it is not there yet."""
+    return make_base_image(engines.first, CACHE)
+
+
+@pytest.fixture(scope="session")
+def cpu_image(engines: Engines, registry: Registry, base_image: str) -> PushedImage:
+    """Build the `cpu` variant on the first engine and push it; the second has to pull it."""
+    reference = f"{registry.address}/tfbench:{results.__version__}-cpu"
+    build_image(engines.first, base_image, "cpu", reference)
+    return push_image(engines.first, reference)
+
+
+@contextlib.contextmanager
+def _kept_folder(otherwise: Path) -> Iterator[Path]:
+    """Give the folder of the first engine's images, or a fresh one while another session works in it."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield otherwise / "first-data"
+        else:
+            yield CACHE / "first"

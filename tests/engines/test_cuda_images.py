@@ -1,0 +1,98 @@
+"""The CUDA images, built for real where `TFBENCH_TEST_VARIANTS` names some: minutes and gigabytes for each.
+
+TFBENCH_TEST_VARIANTS="cuda12.5 cuda12.9" make test ARGS=tests/engines/test_cuda_images.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrate.variants import read_variants
+from results import schema
+from tests.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
+from tests.engines.docker import Engines
+from tests.engines.images import build_image
+from tfbench.models import NETWORKS
+
+VARIANTS = os.environ.get("TFBENCH_TEST_VARIANTS", "").split()
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not VARIANTS, reason="TFBENCH_TEST_VARIANTS names no CUDA image: each takes minutes to build"),
+]
+
+PARAMETERS = {name: network.parameters[schema.BatchNorm.FUSED] for name, network in NETWORKS.items()}
+"""All weights of the four networks, stated beside their code and the same in every image."""
+
+OPENED_BY_NAME = ("libcudart", "libcublas", "libcublasLt", "libcufft", "libcusolver", "libcusparse", "libcudnn")
+
+ASK_FOR_GPUS = """
+import tensorflow as tf
+print(len(tf.config.list_physical_devices("GPU")), "GPU")
+"""
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def cuda_image(request: pytest.FixtureRequest, engines: Engines, base_image: str) -> str:
+    tag = f"tfbench-test:{request.param}"
+    build_image(engines.first, base_image, request.param, tag)
+    return tag
+
+
+@pytest.fixture(scope="module")
+def driver_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).with_name("gpu_driver.c")
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, source],
+            check=True,
+        )
+        (folder / name).chmod(0o755)
+    for parent in (folder, folder.parent, folder.parent.parent):
+        parent.chmod(0o755)
+    return folder
+
+
+def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(
+    engines: Engines, cuda_image: str, driver_folder: Path
+):
+    with finished_container(
+        engines.first.client,
+        cuda_image,
+        ["-c", f"LD_LIBRARY_PATH=/driver:$LD_LIBRARY_PATH exec python3.11 -c '{ASK_FOR_GPUS}'"],
+        entrypoint=["sh"],
+        volumes={str(driver_folder): {"bind": "/driver", "mode": "ro"}},
+        environment={"TF_CPP_VMODULE": "dso_loader=3"},
+    ) as container:
+        output = container.logs().decode()
+    missing = [
+        line for line in output.splitlines() if "Could not load" in line and "libnvinfer" not in line
+    ]  # TensorRT serves inference
+    assert missing == []
+    for name in OPENED_BY_NAME:
+        assert f"Successfully opened dynamic library {name}.so" in output
+    assert "1 GPU" in output
+
+
+def test_the_same_record_comes_out_of_every_image(engines: Engines, cuda_image: str):
+    variant = next(row for row in read_variants() if row.name == cuda_image.partition(":")[2])
+    seen = {}
+    for model in PARAMETERS:
+        case = schema.Case(
+            model=model, batch_per_gpu=1, device=schema.Device.CPU, image_size=96, warmup_steps=1, num_steps=2
+        )
+        with finished_container(
+            engines.first.client, cuda_image, [*case.flags(), f"--output={RECORD_PATH}"]
+        ) as container:
+            assert exit_code(container) == 0, container.logs().decode()
+            record = schema.from_json(read_file(container, RECORD_PATH))
+        assert record.case == case
+        assert record.environment is not None and record.measurement is not None
+        assert (record.environment.tensorflow, record.environment.keras) == (variant.tensorflow, variant.keras)
+        seen[model] = record.measurement.parameters_total
+    assert seen == PARAMETERS

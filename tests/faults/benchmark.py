@@ -1,0 +1,215 @@
+"""Stands in for `python -m tfbench` in a container: the same flags, lines and record, no TensorFlow.
+
+The environment variable STANDIN, a JSON object that is part of the image, says how it behaves:
+`{"does": "work", "seconds": 1}`. Standard library and the record's schema only.
+"""
+
+# ruff: noqa: T201 — what it prints is what is tested
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from results import progress, schema
+
+GIBIBYTE = 1 << 30
+STEP_SECONDS = 0.1
+EVIL_NAME = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028"
+"""Sets a terminal's title, clears the screen, turns the writing direction, and is markup to rich."""
+
+
+def main() -> None:
+    flags = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
+    behaviour = json.loads(os.environ.get("STANDIN", "{}"))
+    output, case = Path(flags["output"]), _case(flags)
+    signal.signal(signal.SIGTERM, lambda *_: _end(output, case, schema.Status.STOPPED, "stopped by SIGTERM"))
+    signal.signal(signal.SIGALRM, lambda *_: _end(output, case, schema.Status.TIMEOUT, "took longer than asked"))
+    signal.setitimer(signal.ITIMER_REAL, float(flags["max_seconds"]))
+    print(progress.state_line("timing"), flush=True)
+    DOES[behaviour.get("does", "work")](output, case, float(behaviour.get("seconds", 0.5)))
+
+
+def work(output: Path, case: schema.Case, seconds: float) -> None:
+    """Print steps for a while and leave a good record."""
+    ends = time.monotonic() + seconds
+    step = 0
+    while time.monotonic() < ends:
+        step += 1
+        print(progress.step_line(step, 100.0, "images", STEP_SECONDS, 7.0), flush=True)
+        time.sleep(STEP_SECONDS)
+    _leave(output, good_record(case))
+
+
+def hang(_output: Path, _case: schema.Case, _seconds: float) -> None:
+    """Say nothing more, for ever."""
+    while True:
+        time.sleep(60)
+
+
+def hang_on(output: Path, case: schema.Case, seconds: float) -> None:
+    """Likewise, and do not end when asked to."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hang(output, case, seconds)
+
+
+def chatter(output: Path, case: schema.Case, _seconds: float) -> None:
+    """Print a gigabyte of short lines."""
+    block = (b"x" * 127 + b"\n") * 8192
+    for _ in range(GIBIBYTE // len(block)):
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+    _leave(output, good_record(case))
+
+
+def one_line(output: Path, case: schema.Case, _seconds: float) -> None:
+    """Print 64 MiB without a line's end."""
+    for _ in range(64):
+        sys.stdout.buffer.write(b"y" * (1 << 20))
+    sys.stdout.buffer.flush()
+    _leave(output, good_record(case))
+
+
+def huge_record(output: Path, _case: schema.Case, _seconds: float) -> None:
+    """Write a gigabyte where the record belongs, as far as that is let."""
+    block = b'{"schema_version": 1, ' + b" " * (1 << 20)
+    with output.open("wb") as file:
+        for _ in range(GIBIBYTE // len(block)):
+            file.write(block)
+
+
+def malformed(output: Path, _case: schema.Case, _seconds: float) -> None:
+    """Leave half a record."""
+    output.write_text('{"schema_version": 1, "status": "ok", "case": {"model": ')
+
+
+def deep(output: Path, _case: schema.Case, _seconds: float) -> None:
+    """Leave JSON that is nested deeper than a parser's stack."""
+    output.write_text("[" * 1_000_000)
+
+
+def escapes(output: Path, case: schema.Case, _seconds: float) -> None:
+    """Print and write terminal control sequences and markup."""
+    print(EVIL_NAME, "says nothing good", flush=True)
+    _leave(output, good_record(case, name=EVIL_NAME))
+
+
+def evil_cause(output: Path, case: schema.Case, _seconds: float) -> None:
+    """Fail with a cause that is full of control sequences."""
+    _leave(output, failed_record(case, schema.Status.ERROR, f"{EVIL_NAME} failed"))
+    sys.exit(1)
+
+
+def exit_code(_output: Path, _case: schema.Case, _seconds: float) -> None:
+    """End with a code of its own and no record."""
+    print("cannot go on", flush=True)
+    sys.exit(41)
+
+
+def nothing(_output: Path, _case: schema.Case, _seconds: float) -> None:
+    """End well and leave no record."""
+
+
+def folder(output: Path, _case: schema.Case, _seconds: float) -> None:
+    """Leave a folder instead of a record, with a record in it that is somebody else's."""
+    output.mkdir()
+    (output / "record.json").write_text("{}")
+
+
+def link(output: Path, _case: schema.Case, _seconds: float) -> None:
+    """Leave a link to a file instead of a record."""
+    output.symlink_to("/etc/passwd")
+
+
+def fill_disk(output: Path, case: schema.Case, _seconds: float) -> None:
+    """Fill the disk below the record's folder, then try to write the record."""
+    try:
+        for number in range(64):
+            with (output.parent / f"fill-{number}").open("wb") as file:
+                for _ in range(128):
+                    file.write(b"z" * (1 << 20))
+    except OSError as error:
+        print(f"fill: {error.strerror}", flush=True)
+    _leave(output, good_record(case))
+
+
+DOES = {
+    function.__name__: function
+    for function in (
+        work, hang, hang_on, chatter, one_line, huge_record, malformed, deep, escapes, evil_cause, exit_code, nothing,
+        folder, link, fill_disk,
+    )
+}  # fmt: skip
+
+
+def good_record(case: schema.Case, name: str = "stand-in") -> schema.Record:
+    """Return a record that passes every check; its figures mean nothing."""
+    samples = case.batch_per_gpu * case.num_gpus * case.num_steps
+    seconds = STEP_SECONDS * case.num_steps
+    return schema.Record(
+        status=schema.Status.OK,
+        case=case,
+        started_at=_now(),
+        finished_at=_now(),
+        environment=schema.Environment(
+            tfbench=name, python=name, tensorflow=name, keras=name, kernel=name, operating_system=name, cpu=name,
+            cpu_count=1, cpu_limit=1.0, memory_bytes=None, intra_op_threads=1, inter_op_threads=1, tf32_enabled=False,
+        ),
+        measurement=schema.Measurement(
+            unit="images", samples_per_second=samples / seconds, samples=samples, seconds=seconds,
+            num_steps=case.num_steps, step_seconds=[STEP_SECONDS * 0.99] * case.num_steps,
+            step_p50_seconds=STEP_SECONDS, step_p95_seconds=STEP_SECONDS, step_cv=0.0, step_drift=0.0,
+            build_seconds=0.0, compile_seconds=0.0, warmup_steps=case.warmup_steps, warmup_seconds=0.0,
+            replicas=case.num_gpus, batch_per_gpu=case.batch_per_gpu,
+            global_batch=case.batch_per_gpu * case.num_gpus, image_size=case.image_size,
+            parameters_trainable=1, parameters_total=1, loss_first=7.0, loss_last=6.0,
+        ),
+        validity=schema.Validity(valid=True, checks=[schema.Check(name="finite", passed=True, detail=name)]),
+    )  # fmt: skip
+
+
+def failed_record(case: schema.Case, status: schema.Status, cause: str) -> schema.Record:
+    return schema.Record(status=status, case=case, cause=cause, started_at=_now(), finished_at=_now())
+
+
+def _leave(output: Path, record: schema.Record) -> None:
+    """Write a record whole or not at all, as tfbench does."""
+    beside = output.with_suffix(".partial")
+    beside.write_text(schema.to_json(record))
+    beside.replace(output)
+
+
+def _end(output: Path, case: schema.Case, status: schema.Status, cause: str) -> None:
+    _leave(output, failed_record(case, status, cause))
+    sys.exit(1)
+
+
+def _case(flags: dict[str, str]) -> schema.Case:
+    size = flags.get("image_size")
+    return schema.Case(
+        model=flags["model"],
+        precision=schema.Precision(flags["precision"]),
+        batch_per_gpu=int(flags["batch_size"]),
+        num_gpus=int(flags["num_gpus"]),
+        xla=schema.XLA(flags["xla"]),
+        mode=flags["mode"],
+        data=schema.Data(flags["data"]),
+        device=schema.Device(flags["device"]),
+        batch_norm=schema.BatchNorm(flags["batch_norm"]),
+        image_size=None if size is None else int(size),
+        warmup_steps=int(flags["warmup_steps"]),
+        num_steps=int(flags["num_steps"]),
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+if __name__ == "__main__":
+    main()

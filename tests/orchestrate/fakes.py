@@ -1,0 +1,159 @@
+"""A host behind the launcher's interface, without any engine; counters make every expected value exact."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+
+from orchestrate.errors import HostError
+from orchestrate.facts import Facts
+from orchestrate.hosts import Host
+from orchestrate.launchers.base import Ending, OutputLine
+from orchestrate.launchers.pulls import Progress
+from orchestrate.plan import Job
+from results.schema import (
+    Case,
+    Check,
+    Environment,
+    Measurement,
+    Record,
+    Status,
+    Validity,
+    to_json,
+)
+
+NOW = "2026-11-21T08:00:00+00:00"
+
+
+def ok_record(case: Case, seconds: float = 2.0) -> Record:
+    """Write what a benchmark would, with round numbers."""
+    global_batch = case.batch_per_gpu * case.num_gpus
+    return Record(
+        status=Status.OK,
+        case=case,
+        started_at=NOW,
+        finished_at=NOW,
+        environment=Environment(
+            tfbench="0.1.0",
+            python="3.11.0",
+            tensorflow="2.21.0",
+            keras="3.15.1",
+            kernel="6.1",
+            operating_system="Debian",
+            cpu="fake",
+            cpu_count=2,
+            cpu_limit=2.0,
+            memory_bytes=None,
+            intra_op_threads=2,
+            inter_op_threads=2,
+            tf32_enabled=False,
+        ),
+        measurement=Measurement(
+            unit="images",
+            samples_per_second=global_batch * case.num_steps / seconds,
+            samples=global_batch * case.num_steps,
+            seconds=seconds,
+            num_steps=case.num_steps,
+            step_seconds=[seconds / case.num_steps] * case.num_steps,
+            step_p50_seconds=seconds / case.num_steps,
+            step_p95_seconds=seconds / case.num_steps,
+            step_cv=0.0,
+            step_drift=0.0,
+            build_seconds=1.0,
+            compile_seconds=1.0,
+            warmup_steps=case.warmup_steps,
+            warmup_seconds=1.0,
+            replicas=case.num_gpus,
+            batch_per_gpu=case.batch_per_gpu,
+            global_batch=global_batch,
+            image_size=224,
+            parameters_trainable=10,
+            parameters_total=12,
+            loss_first=7.0,
+            loss_last=6.0,
+        ),
+        validity=Validity(valid=True, checks=[Check(name="loss_finite", passed=True, detail="6.0")]),
+    )
+
+
+@dataclasses.dataclass
+class FakeHost:
+    """What a fake host does; one object outlives any number of launchers, as a machine does.
+
+    Attributes:
+        facts: What the probe answers, or the error it raises.
+        payload: What a benchmark leaves.
+        ending: How it ends.
+        failures: Errors that `prepare`, `start` or `follow` raise, by name.
+        on_follow: Called while a benchmark runs.
+    """
+
+    facts: Facts | HostError = dataclasses.field(default_factory=Facts)
+    payload: Callable[[Job], bytes | None] = lambda job: to_json(ok_record(job.case)).encode()
+    ending: Ending = dataclasses.field(default_factory=lambda: Ending(exit_code=0))
+    failures: dict[str, HostError] = dataclasses.field(default_factory=dict)
+    lines: tuple[str, ...] = ("tfbench: state timing", "step     10        12.3 images/s       81.2 ms  loss 7.0120")
+    on_follow: Callable[[Job], None] = lambda job: None
+    containers: dict[str, str] = dataclasses.field(default_factory=dict)
+    calls: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    stopped: set[str] = dataclasses.field(default_factory=set)
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def count(self, call: str) -> int:
+        """Count the calls of one kind."""
+        return sum(name == call for name, _ in self.calls)
+
+
+class FakeLauncher:
+    """Implements `Launcher` on a `FakeHost`."""
+
+    def __init__(self, host: Host, machine: FakeHost) -> None:
+        self._host = host
+        self._machine = machine
+
+    def probe(self) -> Facts:
+        self._note("probe")
+        if isinstance(self._machine.facts, HostError):
+            raise self._machine.facts
+        return self._machine.facts
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        self._note("prepare", job)
+
+    def start(self, job: Job) -> bool:
+        adopted = job.id in self._machine.containers
+        self._note("adopt" if adopted else "start", job)
+        self._machine.containers.setdefault(job.id, "running")
+        return adopted
+
+    def follow(self, job: Job, on_line: OutputLine) -> Ending:
+        for line in self._machine.lines:
+            on_line(line)
+        self._machine.on_follow(job)
+        self._note("follow", job)
+        return Ending(exit_code=143) if job.id in self._machine.stopped else self._machine.ending
+
+    def collect(self, job: Job) -> bytes | None:
+        self._note("collect", job)
+        return None if job.id in self._machine.stopped else self._machine.payload(job)
+
+    def stop(self, job: Job) -> None:
+        self._note("stop", job)
+        self._machine.stopped.add(job.id)
+
+    def remove(self, job: Job) -> None:
+        self._note("remove", job)
+        self._machine.containers.pop(job.id, None)
+
+    def running(self, run_id: str) -> list[str]:
+        return list(self._machine.containers)
+
+    def close(self) -> None:
+        self._note("close")
+
+    def _note(self, call: str, job: Job | None = None) -> None:
+        with self._machine.lock:
+            self._machine.calls.append((call, job.id if job else ""))
+        if call in self._machine.failures:
+            raise self._machine.failures[call]

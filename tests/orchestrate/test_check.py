@@ -1,0 +1,68 @@
+"""`check` names what is wrong or doubtful about a host, with the remedy beside it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from orchestrate.addresses import DockerAddress
+from orchestrate.check import doubts
+from orchestrate.facts import Facts, Image
+from orchestrate.hosts import Host
+from orchestrate.tables import render_check
+from results.schema import GPU, Device, Status
+
+SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)
+A4000 = GPU(index=0, name="NVIDIA RTX A4000", compute_capability="8.6", memory_bytes=16 << 30, power_limit_watts=140.0)
+GOOD = Facts(
+    cpu="EPYC", cpu_limit=32.0, memory_bytes=128_000_000_000, driver="550.127.05", gpus=(A4000,), gpu_runtime="CDI"
+)
+
+
+def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
+    return Host(fleet="a4000", name="node-a", docker=address, **settings)  # type: ignore[arg-type]
+
+
+def test_nothing_is_doubtful_about_a_good_host():
+    assert doubts(host(), GOOD) == []
+    assert doubts(host(None), Facts()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "said"),
+    [
+        ({"address": DockerAddress(scheme="tcp", target="h:2375")}, {}, "without TLS"),
+        ({"device": Device.GPU}, {"gpu_runtime": None, "gpus": ()}, "Install the NVIDIA container toolkit"),
+        ({}, {"gpus": ()}, "no GPU was seen"),
+        ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Let it follow NTP"),
+        ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
+        ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk are free"),
+        ({"gpus": (0, 5)}, {}, "gpus: names [5], which it has not. It has [0]"),
+        ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
+    ],
+)
+def test_each_doubt_has_a_remedy(settings: dict, changes: dict, said: str):
+    facts = Facts(**{**{name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}, **changes})
+    (found,) = doubts(host(**settings), facts)
+    assert said in found
+
+
+def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
+    image = Image(variant="cuda12.5", reference="r/tfbench:0.1.0-cuda12.5", reason="machine code of 8.0 runs on 8.6")
+    bad = Image(variant=None, reference="x", reason="", status=Status.DRIVER_TOO_OLD, problem="driver 470 is too old")
+    hosts = [host(), Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
+    probed = {
+        "a4000.node-a": Facts(**{**GOOD.__dict__, "images": (image,)}),
+        "f.old": Facts(images=(bad,)),
+        "f.[bold]gone": "ssh node: connection refused",
+    }
+    stream = io.StringIO()
+    render_check(hosts, probed, Console(file=stream, width=200))
+    text = stream.getvalue()
+    assert "1 × NVIDIA RTX A4000, 16 GiB, 140 W, cc 8.6" in text and "ssh://bench@node-a:2222" in text
+    assert "ready" in text and text.count("unusable") == 2
+    assert "a4000.node-a: r/tfbench:0.1.0-cuda12.5: machine code of 8.0 runs on 8.6" in text
+    assert "f.old: x: driver 470 is too old" in text
+    assert "f.[bold]gone: cannot measure now: ssh node: connection refused" in text

@@ -1,0 +1,323 @@
+"""Displays: a live table, plain lines and JSON Lines tell the same story, whatever hosts send and whoever reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrate.addresses import DockerAddress
+from orchestrate.display import JSONDisplay, NoDisplay, PlainDisplay, make_display
+from orchestrate.events import (
+    Event,
+    HostChecked,
+    HostLost,
+    ImageProgress,
+    ImageReady,
+    JobResult,
+    JobState,
+    JobStep,
+    RunFinished,
+    RunStarted,
+    Warned,
+    event_document,
+)
+from orchestrate.facts import Facts, Image
+from orchestrate.hosts import Host
+from orchestrate.live import LiveDisplay
+from orchestrate.plan import Plan, make_plan
+from orchestrate.suites import CaseBlock, Suite
+from orchestrate.text import plain_text
+from results.schema import GPU
+
+SUITE = Suite("tiny", "", 2, (CaseBlock(model="resnet50", batch_per_gpu=8, warmup_steps=1, num_steps=20),))
+EVIL = "\x1b[2J\x1b]0;title\x07[bold red]x[/]\u202e\x9b31m:smile:"
+
+
+def plan_of(hosts: int) -> Plan:
+    gpus = tuple(GPU(index=index, name="NVIDIA RTX A4000") for index in range(2))
+    image = Image(variant="cuda12.5", reference="r:cuda12.5", reason="", digest="sha256:1")
+    machines = [
+        Host(fleet="a4000", name=f"node-{number:02d}", docker=DockerAddress(scheme="unix", target=f"/{number}"))
+        for number in range(hosts)
+    ]
+    facts = Facts(gpus=gpus, images=(image,))
+    return make_plan(machines, {host.key: facts for host in machines}, lambda name: SUITE, run_id="run1", seed=1)
+
+
+PLAN = plan_of(2)
+FIRST, SECOND = PLAN.hosts[0].jobs
+OTHER = PLAN.hosts[1].jobs[0]
+
+STORY: list[Event] = [
+    RunStarted(run_id="run1", jobs=4, done=0, folder="runs/run1"),
+    HostChecked(host="a4000.node-00", problem=None, gpus=2),
+    HostChecked(host="a4000.node-01", problem="its disk is full"),
+    ImageProgress(host="a4000.node-00", image="r:cuda12.5", done_bytes=450_000_000, total_bytes=1_000_000_000),
+    ImageReady(host="a4000.node-00", image="r:cuda12.5", digest="sha256:1"),
+    JobState(job=FIRST.id, host="a4000.node-00", state="launching"),
+    JobState(job=FIRST.id, host="a4000.node-00", state="timing"),
+    JobStep(job=FIRST.id, host="a4000.node-00", step=10, samples_per_second=812.34, unit="images"),
+    JobResult(
+        job=FIRST.id,
+        host="a4000.node-00",
+        status="ok",
+        cause=None,
+        samples_per_second=811.5,
+        unit="images",
+        seconds=61.2,
+    ),
+    JobResult(
+        job=SECOND.id,
+        host="a4000.node-00",
+        status="oom",
+        cause="11 GB were not enough",
+        samples_per_second=None,
+        unit=None,
+        seconds=9.0,
+    ),
+    Warned(host=None, message="the price is a guess"),
+    HostLost(host="a4000.node-01", status="unreachable", cause="connection refused"),
+    JobResult(
+        job=OTHER.id,
+        host="a4000.node-01",
+        status="unreachable",
+        cause="connection refused",
+        samples_per_second=None,
+        unit=None,
+        seconds=0.0,
+    ),
+    RunFinished(run_id="run1", ok=1, failed=3, missing=0, seconds=72.0),
+]
+
+
+def plain(events: list[Event], plan: Plan = PLAN) -> str:
+    stream = io.StringIO()
+    display = PlainDisplay(stream)
+    display.planned(plan)
+    with display:
+        for event in events:
+            display.show(event)
+    return stream.getvalue()
+
+
+def terminal(height: int = 40) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=160, height=height, color_system=None)
+
+
+def shown(console: Console) -> str:
+    """Return what was written, without the cursor's movements."""
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+
+
+def table(display: LiveDisplay) -> str:
+    """Draw the table once, as the terminal would show it now."""
+    console = terminal()
+    console.print(display._render())
+    return "\n".join(line.rstrip() for line in shown(console).splitlines())
+
+
+def live(events: list[Event], plan: Plan = PLAN, height: int = 40) -> LiveDisplay:
+    display = LiveDisplay(terminal(height))
+    display.planned(plan)
+    for event in events:
+        display.show(event)
+    return display
+
+
+def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
+    lines = re.sub(r"^\[\d\d:\d\d\] ", "", plain(STORY), flags=re.MULTILINE)
+    assert (
+        lines
+        == """\
+0/4 run run1: 4 repeats, into runs/run1
+0/4 a4000.node-00: answers, 2 GPUs
+0/4 a4000.node-01: its disk is full
+0/4 a4000.node-00: pulling r:cuda12.5: 450 of 1000 MB
+0/4 a4000.node-00: image r:cuda12.5 sha256:1
+0/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: launching
+0/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: timing
+1/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: ok, 811.50 images/s after 61 s
+2/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r2: oom: 11 GB were not enough after 9 s
+2/4 warning: the price is a guess
+2/4 a4000.node-01: set aside (unreachable): connection refused
+3/4 a4000.node-01.resnet50-fp32-b8-1gpu-w1s20.r1: unreachable: connection refused after 0 s
+3/4 run run1: 1 ok, 3 failed, 72 s
+  1 × oom on a4000.node-00: 11 GB were not enough
+  1 × unreachable on a4000.node-01: connection refused
+  1 failed before this start: python -m orchestrate status
+  repeat only these: python -m orchestrate resume runs/run1 --again oom
+"""
+    )
+
+
+def test_steps_come_at_most_every_ten_seconds_from_a_host():
+    step = STORY[7]
+    assert plain([step] * 50).count("812.3 images/s") == 1
+
+
+def test_a_run_without_failures_ends_without_advice():
+    done = RunFinished(run_id="run1", ok=4, failed=0, missing=0, seconds=72.0)
+    assert plain([STORY[0], done]).splitlines()[-1].endswith("run run1: 4 ok, 0 failed, 72 s")
+
+
+def test_a_repeat_that_went_well_at_the_second_try_is_no_failure():
+    failed, finished = STORY[9], STORY[-1]
+    assert isinstance(failed, JobResult)
+    better = JobResult(**{**vars(failed), "status": "ok", "cause": None})
+    assert "11 GB" not in plain([STORY[0], failed, better, finished]).splitlines()[-2]
+
+
+def test_many_causes_and_hosts_are_shortened():
+    plan = plan_of(30)
+    events: list[Event] = [STORY[0]]
+    for number, entry in enumerate(plan.hosts):
+        cause = "the same" if number < 12 else f"cause {number}"
+        events.append(result(entry.jobs[0].id, entry.host.key, "error", cause))
+    lines = plain([*events, RunFinished(run_id="run1", ok=0, failed=30, missing=0, seconds=1)], plan).splitlines()
+    assert "  12 × error on a4000.node-00, a4000.node-01, a4000.node-02, a4000.node-03 and 8 more: the same" in lines
+    assert "  … and 9 more causes" in lines
+
+
+def result(job: str, host: str, status: str, cause: str | None) -> JobResult:
+    return JobResult(job=job, host=host, status=status, cause=cause, samples_per_second=None, unit=None, seconds=4.0)
+
+
+def test_json_lines_parse_back_to_the_events():
+    stream = io.StringIO()
+    display = JSONDisplay(stream)
+    for event in STORY:
+        display.show(event)
+    documents = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [document["event"] for document in documents] == [event_document(event)["event"] for event in STORY]
+    for document, event in zip(documents, STORY, strict=True):
+        assert {key: document[key] for key in vars(event)} == vars(event)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", document["at"])
+
+
+EVIL_STORY: list[Event] = [
+    RunStarted(run_id=EVIL, jobs=4, done=0, folder=EVIL),
+    HostChecked(host="a4000.node-00", problem=EVIL),
+    ImageReady(host="a4000.node-00", image=EVIL, digest=EVIL),
+    JobState(job=EVIL, host="a4000.node-00", state=EVIL),
+    JobStep(job=EVIL, host="a4000.node-00", step=1, samples_per_second=1.0, unit=EVIL),
+    result(FIRST.id, "a4000.node-00", "error", EVIL),
+    Warned(host=EVIL, message=EVIL),
+    HostLost(host="a4000.node-01", status="lost", cause=EVIL),
+    RunFinished(run_id=EVIL, ok=0, failed=1, missing=0, seconds=1.0),
+]
+
+
+def test_escape_sequences_and_markup_reach_no_terminal():
+    assert isinstance(STORY[0], RunStarted)
+    written = plain(EVIL_STORY)
+    assert all(line == plain_text(line) for line in written.splitlines())
+    assert "[bold red]x[/]" in written and ":smile:" in written, "markup is text"
+
+    display = live(EVIL_STORY)
+    above = display._console
+    drawn = shown(above) + table(display)
+    assert all(line == plain_text(line) for line in drawn.splitlines())
+    assert "[bold red]x[/]" in drawn and ":smile:" in drawn
+
+    stream = io.StringIO()
+    JSONDisplay(stream).show(EVIL_STORY[6])
+    assert stream.getvalue().isascii() and "\x1b" not in stream.getvalue()
+    assert json.loads(stream.getvalue())["message"] == EVIL
+
+
+def test_the_live_table_shows_what_every_host_does():
+    display = live(STORY[:8])
+    drawn = re.sub(r"^\d\d:\d\d", "00:00", table(display), flags=re.MULTILINE)
+    assert drawn.splitlines() == [
+        "┏━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━┳━━━━━━━━━┳━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━┓",
+        "┃host          ┃ GPU           ┃ variant  ┃ case                           ┃ k/n ┃ state   ┃ step ┃ samples/s ┃ time left┃",
+        "┡━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━╇━━━━━━━━━╇━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━┩",
+        "│a4000/node-00 │ 2 × RTX A4000 │ cuda12.5 │ resnet50-fp32-b8-1gpu-w1s20 r1 │ 1/2 │ timing  │   10 │     812.3 │          │",
+        "│a4000/node-01 │ 2 × RTX A4000 │          │                                │ 0/2 │ waiting │      │           │          │",
+        "└──────────────┴───────────────┴──────────┴────────────────────────────────┴─────┴─────────┴──────┴───────────┴──────────┘",
+        "00:00  nothing finished yet",
+    ]
+
+
+def test_the_live_table_knows_what_is_done_set_aside_and_left():
+    drawn = table(live([*STORY[:9]]))
+    assert "01:01" in drawn.splitlines()[3], "one repeat took 61 s, one is left"
+    drawn = table(live(STORY))
+    assert "done, 1 failed" in drawn and "set aside, 1 failed" in drawn
+    assert drawn.splitlines()[-1].endswith("1 ok, 1 oom, 1 unreachable")
+
+
+def test_above_the_live_table_stands_what_went_wrong_and_not_what_went_well():
+    above = shown(live(STORY)._console)
+    assert "811.50" not in above and "answers" not in above
+    for said in ("its disk is full", "11 GB were not enough", "the price is a guess", "--again oom"):
+        assert said in above
+
+
+@pytest.mark.parametrize("height", [24, 40])
+def test_a_hundred_hosts_fit_a_terminal_and_those_that_work_or_failed_are_seen(height: int):
+    plan = plan_of(100)
+    events: list[Event] = [RunStarted(run_id="run1", jobs=200, done=0, folder="runs/run1")]
+    for number, entry in enumerate(plan.hosts):
+        if number < 50:  # done
+            events += [result(job.id, entry.host.key, "ok", None) for job in entry.jobs]
+        elif number < 58:
+            events.append(JobState(job=entry.jobs[0].id, host=entry.host.key, state="timing"))
+        elif number < 60:
+            events.append(HostLost(host=entry.host.key, status="lost", cause="gone"))
+    display = live(events, plan, height)
+    drawn = table(display)
+    assert len(drawn.splitlines()) <= height - 2
+    for number in range(50, 60):
+        assert f"a4000/node-{number} " in drawn, "who works or failed is shown"
+    rows = [line for line in drawn.splitlines() if "a4000/" in line]
+    more = re.search(r"… and (\d+) more: (.*)", drawn)
+    assert more and int(more[1]) == 100 - len(rows)
+    assert more[2].startswith("50 done, ") and more[2].endswith(" waiting")
+    assert rows == sorted(rows), "rows stay in the order of the plan"
+
+
+def test_failed_hosts_never_hide_those_that_work():
+    plan = plan_of(100)
+    events: list[Event] = [HostLost(host=e.host.key, status="lost", cause="gone") for e in plan.hosts[:80]]
+    events += [JobState(job=e.jobs[0].id, host=e.host.key, state="timing") for e in plan.hosts[80:]]
+    drawn = table(live(events, plan))
+    assert drawn.count("timing") == 16 and drawn.count("set aside") == 16 + 1
+    assert "4 at work" in drawn
+
+
+def test_the_live_table_is_drawn_on_a_terminal_and_leaves_nothing_behind():
+    console = terminal()
+    display = LiveDisplay(console)
+    display.planned(PLAN)
+    with display:
+        display.show(STORY[5])
+        display._live.refresh()
+        assert "launching" in shown(console)
+    assert "launching" not in console.file.getvalue().rpartition("\x1b[2K")[2]  # type: ignore[attr-defined]
+
+
+class Gone(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_reader_that_has_gone_does_not_end_the_run():
+    for display in (JSONDisplay(Gone()), PlainDisplay(Gone())):
+        for event in STORY:
+            display.show(event)
+
+
+def test_a_display_is_chosen_by_name_and_by_where_it_writes(tmp_path: Path):
+    assert isinstance(make_display("auto", terminal()), LiveDisplay)
+    assert isinstance(make_display("auto", Console(file=io.StringIO())), PlainDisplay)
+    assert isinstance(make_display("json", terminal()), JSONDisplay)
+    assert type(make_display("none", terminal())) is NoDisplay

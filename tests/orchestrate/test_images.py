@@ -1,0 +1,72 @@
+"""Which images a host starts: golden answers in words for real cards and drivers."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrate.addresses import DockerAddress
+from orchestrate.facts import Facts
+from orchestrate.hosts import Host
+from orchestrate.images import wanted_images
+from orchestrate.variants import read_variants
+from results.schema import GPU, Device, Status
+
+ADDRESS = DockerAddress(scheme="ssh", target="h")
+
+
+def host(**settings: object) -> Host:
+    return Host(fleet="f", name="h", docker=ADDRESS, registry="example.org/you", **settings)  # type: ignore[arg-type]
+
+
+def facts(driver: str | None, *capabilities: str) -> Facts:
+    gpus = tuple(GPU(index=i, name="card", compute_capability=cc) for i, cc in enumerate(capabilities))
+    return Facts(driver=driver, gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("driver", "capability", "variant", "status"),
+    [
+        ("470.256.02", "8.6", None, Status.DRIVER_TOO_OLD),
+        ("520.61.05", "8.6", "cuda11.8", Status.OK),
+        ("535.183.01", "8.6", "cuda12.5", Status.OK),
+        ("550.127.05", "8.6", "cuda12.5", Status.OK),
+        ("580.95.05", "8.6", "cuda12.9", Status.OK),
+        ("550.127.05", "9.0", "cuda12.3", Status.OK),
+        ("580.95.05", "9.0", "cuda12.9", Status.OK),
+        ("580.95.05", "12.0", None, Status.UNSUPPORTED),
+    ],
+)
+def test_driver_and_gpu_choose_the_image(driver: str, capability: str, variant: str | None, status: Status):
+    (image,) = wanted_images(host(), facts(driver, capability), read_variants())
+    assert (image.variant, image.status) == (variant, status)
+    if variant is not None:
+        assert image.reference == f"example.org/you/tfbench:0.1.0-{variant}"
+        assert driver in image.reason
+    else:
+        assert image.problem
+
+
+def test_a_host_without_a_gpu_or_told_to_use_its_processor_gets_the_cpu_image():
+    for settings, told in (({}, facts(None)), ({"device": Device.CPU}, facts("580.95.05", "8.6"))):
+        (image,) = wanted_images(host(**settings), told, read_variants())
+        assert (image.variant, image.status) == ("cpu", Status.OK)
+
+
+def test_a_named_variant_that_cannot_run_says_why_before_anything_is_pulled():
+    old, good = wanted_images(host(variants=("cuda12.2", "cuda12.5")), facts("525.60.13", "8.6"), read_variants())
+    assert old.status is Status.DRIVER_TOO_OLD and "535.54.03" in (old.problem or "")
+    assert good.status is Status.OK and "named in hosts.yml" in good.reason
+
+
+def test_mixed_gpus_get_one_image_that_suits_all_or_a_remedy():
+    (image,) = wanted_images(host(), facts("580.95.05", "8.6", "7.5"), read_variants())
+    assert image.status is Status.OK
+    (image,) = wanted_images(host(), facts("580.95.05", "8.6", "12.0"), read_variants())
+    assert image.status is Status.UNSUPPORTED
+    (image,) = wanted_images(host(gpus=(0,)), facts("580.95.05", "8.6", "12.0"), read_variants())
+    assert image.status is Status.OK, "only the GPUs that are used count"
+
+
+def test_an_image_of_the_users_own_is_not_judged():
+    (image,) = wanted_images(host(image="mine:1"), facts("470.256.02", "8.6"), read_variants())
+    assert (image.reference, image.status, image.variant) == ("mine:1", Status.OK, None)

@@ -1,0 +1,65 @@
+"""Suites are data: blocks multiply, and a mistake in a user's file names its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import DocumentError, UserError
+from orchestrate.suites import read_suite, suite_names
+from results.schema import BatchNorm, Device, Precision
+
+
+def test_every_suite_that_comes_along_is_valid_and_says_what_it_is():
+    assert suite_names() == ["published", "quick", "standard"]
+    for name in suite_names():
+        suite = read_suite(name)
+        assert suite.description and suite.repeats >= 3 and suite.cases(Device.GPU)
+
+
+def test_the_standard_suite_is_the_cards_matrix():
+    cases = read_suite("standard").cases(Device.CPU)
+    assert {case.device for case in cases} == {Device.GPU}, "a host without a GPU says no_gpu, never a CPU number"
+    assert {(case.precision, case.batch_per_gpu) for case in cases} == {(Precision.FP32, 128), (Precision.FP16, 256)}
+    assert {case.num_gpus for case in cases} == {1, 2, 4, 8} and len(cases) == 3 * 2 * 4
+
+
+def test_the_published_suite_has_the_fields_own_googlenet():
+    cases = read_suite("published").cases(Device.GPU)
+    assert {case.batch_norm for case in cases if case.model == "googlenet"} == {BatchNorm.NONE}
+
+
+def test_the_quick_suite_measures_the_four_networks_on_what_the_host_has():
+    cases = read_suite("quick").cases(Device.CPU)
+    assert {case.model for case in cases} == {"resnet50", "resnet152", "inception_v3", "googlenet"}
+    assert {case.device for case in cases} == {Device.CPU}
+
+
+def test_a_suite_of_the_users_own_names_its_mistakes(tmp_path: Path):
+    path = tmp_path / "my.yml"
+    path.write_text(
+        "cases:\n"
+        "  - {model: resnet50, precision: [fp32, fp64], batch_per_gpu: 8}\n"
+        "  - {model: resnet50, precision: [fp32, fp16], batch_per_gpu: {fp32: 8}}\n"
+        "  - {modle: resnet50, batch_per_gpu: 0}\n"
+    )
+    with pytest.raises(DocumentError) as caught:
+        read_suite(str(path))
+    text = str(caught.value)
+    assert f"{path}:2: case 1: precision must be one or more of fp32, tf32, fp16 and bf16" in text
+    assert f"{path}:4: case 3: unknown key 'modle'. Did you mean 'model'?" in text
+    assert f"{path}:4: case 3: model is missing" in text
+    assert f"{path}:4: case 3: batch_per_gpu must be" in text
+
+
+def test_a_batch_that_is_missing_for_a_precision_is_named(tmp_path: Path):
+    path = tmp_path / "my.yml"
+    path.write_text("cases:\n  - {model: resnet50, precision: [fp32, fp16], batch_per_gpu: {fp32: 8}}\n")
+    with pytest.raises(DocumentError, match=r"my\.yml:2: case 1: batch_per_gpu says nothing for fp16"):
+        read_suite(str(path))
+
+
+def test_an_unknown_suite_lists_those_that_exist():
+    with pytest.raises(UserError, match=r"there is no suite 'fast'\. Suites: published, quick, standard"):
+        read_suite("fast")

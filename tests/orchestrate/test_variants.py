@@ -1,0 +1,179 @@
+"""The image follows from driver and GPU together, and the reason can be read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import DocumentError
+from orchestrate.variants import IMAGES_FILE, Code, check_variant, choose_variant, read_variants
+from results.schema import Status
+
+VARIANTS = read_variants()
+TURING, A4000, ADA, H200, RTX_5090 = "7.5", "8.6", "8.9", "9.0", "12.0"
+REQUIREMENTS = IMAGES_FILE.parent / "requirements"
+BUILT_HERE = [variant for variant in VARIANTS if variant.base is None]
+
+
+def named(name: str):
+    return next(variant for variant in VARIANTS if variant.name == name)
+
+
+MATRIX = """
+driver       GPU   image     status          code
+450.80.02    7.5   cuda11.8  ok              machine code
+470.256.02   7.5   cuda11.8  ok              machine code
+535.183.01   7.5   cuda12.5  ok              machine code
+580.126.09   7.5   cuda12.9  ok              machine code
+470.256.02   8.6   -         driver_too_old  -
+515.105.01   8.6   -         driver_too_old  -
+520.61.05    8.6   cuda11.8  ok              compiled by the driver
+525.60.13    8.6   cuda12.5  ok              machine code
+535.183.01   8.6   cuda12.5  ok              machine code
+550.127.05   8.6   cuda12.5  ok              machine code
+555.42.06    8.6   cuda12.5  ok              machine code
+570.26       8.6   cuda12.5  ok              machine code
+580.126.09   8.6   cuda12.9  ok              machine code
+535.183.01   8.9   cuda12.5  ok              machine code
+580.126.09   8.9   cuda12.9  ok              machine code
+520.61.05    9.0   cuda11.8  ok              compiled by the driver
+535.183.01   9.0   cuda12.2  ok              compiled by the driver
+550.127.05   9.0   cuda12.3  ok              compiled by the driver
+555.42.06    9.0   cuda12.5  ok              compiled by the driver
+580.126.09   9.0   cuda12.9  ok              compiled by the driver
+550.127.05   10.0  -         unsupported     -
+580.126.09   12.0  -         unsupported     -
+590.48.01    12.0  -         unsupported     -
+470.256.02   3.5   cuda11.8  ok              machine code
+470.256.02   3.0   -         unsupported     -
+"""
+
+
+def test_every_driver_and_architecture_gets_its_image():
+    lines = ["driver       GPU   image     status          code"]
+    for line in MATRIX.strip().splitlines()[1:]:
+        driver, gpu = line.split()[:2]
+        choice = choose_variant(driver, gpu, VARIANTS)
+        image = choice.variant.name if choice.variant else "-"
+        code = choice.fits[0].code if choice.variant else "-"
+        lines.append(f"{driver:12} {gpu:5} {image:9} {choice.status:15} {code}")
+    assert "\n".join(lines) == MATRIX.strip()
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpu", "reason"),
+    [
+        (
+            "470.256.02",
+            A4000,
+            "driver 470.256.02 is too old for compute capability 8.6 with every image. Nearest is cuda11.8: machine "
+            "code for some kernels only, the driver compiles the others for compute capability 8.6 at the first "
+            "start, which needs driver 520.61.05 or newer, and this is 470.256.02",
+        ),
+        (
+            "550.127.05",
+            A4000,
+            "cuda12.5: TensorFlow 2.21.0, machine code of compute capability 8.0 runs on 8.6, driver 550.127.05 runs "
+            "CUDA 12.5 by minor-version compatibility (from 525.60.13)",
+        ),
+        (
+            "580.126.09",
+            H200,
+            "cuda12.9: TensorFlow 2.21.0, machine code for some kernels only, the driver compiles the others for "
+            "compute capability 9.0 at the first start, driver 580.126.09 supports CUDA 12.9 natively (from 575.51.03)",
+        ),
+        (
+            "580.126.09",
+            RTX_5090,
+            "cuda12.5: no machine code for compute capability 12.0, and PTX that is compiled for it is known to fail "
+            "(newest that works: 9.0). Name ngc25.02 in hosts.yml to try it",
+        ),
+    ],
+)
+def test_the_reason_can_be_read(driver: str, gpu: str, reason: str):
+    assert choose_variant(driver, gpu, VARIANTS).reason == reason
+
+
+def test_a_host_without_a_driver_measures_its_processor_and_no_gpu_case():
+    choice = choose_variant(None, None, VARIANTS)
+    assert (choice.variant, choice.status) == (named("cpu"), Status.NO_GPU)
+    assert choice.reason.startswith("no NVIDIA driver: cases for GPUs cannot run here")
+
+
+def test_a_driver_without_a_gpu_is_no_gpu():
+    choice = choose_variant("580.126.09", None, VARIANTS)
+    assert choice.status is Status.NO_GPU
+    assert choice.reason.startswith("driver 580.126.09, but no GPU")
+
+
+def test_a_named_image_is_checked_like_a_chosen_one():
+    fit = check_variant(named("cuda12.2"), "525.147.05", A4000)
+    assert (fit.status, fit.code, fit.needed_driver) == (Status.DRIVER_TOO_OLD, Code.COMPILED, "535.54.03")
+    assert check_variant(named("ngc25.02"), "580.126.09", RTX_5090).status is Status.OK
+    assert check_variant(named("cpu"), "580.126.09", A4000).status is Status.UNSUPPORTED
+
+
+def test_machine_code_of_another_major_architecture_does_not_run():
+    fit = check_variant(named("cuda12.5"), "525.60.13", H200)
+    assert (fit.status, fit.code) == (Status.DRIVER_TOO_OLD, Code.COMPILED)
+
+
+@pytest.mark.parametrize("gpu", [TURING, A4000, ADA, H200])
+def test_a_newer_driver_never_makes_an_image_unusable(gpu: str):
+    drivers = ["450.80.02", "520.61.05", "535.54.03", "545.23.08", "555.42.06", "575.51.03", "590.48.01"]
+    for variant in VARIANTS:
+        usable = [check_variant(variant, driver, gpu).status is Status.OK for driver in drivers]
+        assert usable == sorted(usable), variant.name
+
+
+def test_opt_in_images_are_never_chosen():
+    only = [named("ngc25.02")]
+    assert choose_variant("580.126.09", RTX_5090, only).variant is None
+
+
+def test_all_mistakes_in_the_table_come_at_once(tmp_path: Path):
+    file = tmp_path / "images.toml"
+    file.write_text('[variants.a]\nwhy = 1\ntensorflow = "2"\npython = "3.11"\ncolour = "red"\n[variants]\nb = 3\n')
+    with pytest.raises(DocumentError) as caught:
+        read_variants(file)
+    assert len(caught.value.problems) == 3
+    assert "variants.a: why: Input should be a valid string" in str(caught.value)
+    assert "variants.a: colour: Unexpected keyword argument" in str(caught.value)
+    assert "variants.b" in str(caught.value)
+
+
+def test_a_missing_table_is_a_mistake_of_the_user(tmp_path: Path):
+    with pytest.raises(DocumentError, match="not a table of variants"):
+        read_variants(tmp_path / "none.toml")
+
+
+def locked_versions(variant: str) -> dict[str, str]:
+    text = (REQUIREMENTS / f"{variant}.txt").read_text()
+    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("variant", BUILT_HERE, ids=lambda variant: variant.name)
+def test_the_table_says_what_the_lock_holds(variant):
+    locked = locked_versions(variant.name)
+    assert locked.get("tensorflow", locked.get("tensorflow-cpu")) == variant.tensorflow
+    assert locked["keras"] == variant.keras
+    if variant.cuda is None:
+        assert not [name for name in locked if name.startswith("nvidia-") and name != "nvidia-ml-py"]
+    else:
+        suffix = f"cu{variant.cuda.split('.')[0]}"
+        assert locked[f"nvidia-cuda-runtime-{suffix}"].startswith(f"{variant.cuda}.")
+        assert locked[f"nvidia-cudnn-{suffix}"].startswith(f"{variant.cudnn}.")
+
+
+def test_build_arguments_say_what_the_image_needs():
+    assert named("cuda12.5").build_arguments(version="1.2.3", revision="abc") == {
+        "VARIANT": "cuda12.5",
+        "VERSION": "1.2.3",
+        "REVISION": "abc",
+        "CUDA": "12.5",
+        "MIN_DRIVER": "525.60.13",
+        "SM": "6.0,7.0,8.0,8.9",
+    }
+    assert "CUDA" not in named("cpu").build_arguments(version="1.2.3", revision="abc")

@@ -1,0 +1,180 @@
+"""Records as `tfbench` and `orchestrate` write them, made up for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from results.schema import (
+    GPU,
+    Case,
+    Check,
+    Environment,
+    Measurement,
+    Origin,
+    Record,
+    SoftWarning,
+    Status,
+    Validity,
+    to_json,
+)
+from results.store import StoredRecord, read_stored
+
+PARAMETERS = {
+    "resnet50": 25_557_032,
+    "resnet152": 60_192_808,
+    "inception_v3": 23_834_568,
+    "googlenet": 6_998_552,
+}
+
+
+def make_case(model: str = "resnet50", **changes: Any) -> Case:
+    values = {
+        "precision": "fp32",
+        "batch_per_gpu": 8,
+        "device": "cpu",
+        "warmup_steps": 2,
+        "num_steps": 4,
+    } | changes
+    return Case(model=model, **{name: _enum(name, value) for name, value in values.items()})
+
+
+def _enum(name: str, value: Any) -> Any:
+    from results import schema
+
+    kinds = {
+        "precision": schema.Precision,
+        "xla": schema.XLA,
+        "data": schema.Data,
+        "device": schema.Device,
+        "batch_norm": schema.BatchNorm,
+    }
+    return kinds[name](value) if name in kinds else value
+
+
+def make_environment(gpus: int = 0, gpu: str = "NVIDIA RTX A4000", **changes: Any) -> Environment:
+    values: dict[str, Any] = {
+        "tfbench": "0.1.0",
+        "python": "3.11.9",
+        "tensorflow": "2.21.0",
+        "keras": "3.15.1",
+        "kernel": "6.1.0",
+        "operating_system": "Debian GNU/Linux 12",
+        "cpu": "Test CPU",
+        "cpu_count": 2,
+        "cpu_limit": 2.0,
+        "memory_bytes": 8 * 2**30,
+        "intra_op_threads": 2,
+        "inter_op_threads": 2,
+        "tf32_enabled": False,
+        "gpus": [
+            GPU(index=i, name=gpu, compute_capability="8.6", memory_bytes=16 * 2**30, power_limit_watts=140.0)
+            for i in range(gpus)
+        ],
+    }
+    return Environment(**values | changes)
+
+
+def make_measurement(case: Case, rate: float, parameters: int | None = None) -> Measurement:
+    """Build a measurement of exactly `rate` samples per second."""
+    global_batch = case.batch_per_gpu * case.num_gpus
+    samples = global_batch * case.num_steps
+    seconds = samples / rate
+    step = seconds / case.num_steps
+    return Measurement(
+        unit="images",
+        samples_per_second=samples / seconds,
+        samples=samples,
+        seconds=seconds,
+        num_steps=case.num_steps,
+        step_seconds=[step] * case.num_steps,
+        step_p50_seconds=step,
+        step_p95_seconds=step * 1.1,
+        step_cv=0.01,
+        step_drift=0.0,
+        build_seconds=1.0,
+        compile_seconds=2.0,
+        warmup_steps=case.warmup_steps,
+        warmup_seconds=1.0,
+        replicas=case.num_gpus,
+        batch_per_gpu=case.batch_per_gpu,
+        global_batch=global_batch,
+        image_size=case.image_size or (299 if case.model == "inception_v3" else 224),
+        parameters_trainable=parameters or PARAMETERS.get(case.model, 1000),
+        parameters_total=(parameters or PARAMETERS.get(case.model, 1000)) + 10,
+        loss_first=6.9,
+        loss_last=6.8,
+    )
+
+
+def make_origin(fleet: str = "a4000", host: str = "node-a", repeat: int = 1, **changes: Any) -> Origin:
+    values = {"run_id": "run-1", "launcher": "process"} | changes
+    return Origin(fleet=fleet, host=host, repeat=repeat, **values)
+
+
+def make_record(
+    rate: float = 100.0,
+    *,
+    case: Case | None = None,
+    origin: Origin | None = None,
+    environment: Environment | None = None,
+    warnings: tuple[str, ...] = (),
+    started_at: str = "2026-11-01T10:00:00Z",
+    parameters: int | None = None,
+    **changes: Any,
+) -> Record:
+    """Build a valid record; `rate` in samples per second."""
+    case = case or make_case()
+    return Record(
+        status=Status.OK,
+        case=case,
+        started_at=started_at,
+        finished_at=started_at,
+        origin=origin or make_origin(),
+        environment=environment or make_environment(),
+        measurement=make_measurement(case, rate, parameters),
+        validity=Validity(valid=True, checks=[Check(name="loss_finite", passed=True, detail="")]),
+        warnings=[SoftWarning(code=code, message=code) for code in warnings],
+        **changes,
+    )
+
+
+def make_failure(
+    status: str = "oom",
+    cause: str = "out of memory",
+    *,
+    case: Case | None = None,
+    origin: Origin | None = None,
+    environment: Environment | None = None,
+) -> Record:
+    """Build the record of a repeat that failed; without an environment, as the orchestrator writes it."""
+    return Record(
+        status=Status(status),
+        cause=cause,
+        case=case or make_case(),
+        started_at="2026-11-01T10:00:00Z",
+        finished_at="2026-11-01T10:00:01Z",
+        origin=origin or make_origin(),
+        environment=environment,
+    )
+
+
+def stored(*records: Record) -> list[StoredRecord]:
+    return [StoredRecord(Path(f"records/{i}.json"), record) for i, record in enumerate(records)]
+
+
+def repeats(
+    *rates: float, fleet: str = "a4000", host: str = "node-a", run_id: str = "run-1", **changes: Any
+) -> list[Record]:
+    """Build one record for each rate, repeats of one case on one host."""
+    price = changes.pop("usd_per_gpu_hour", None)
+    return [
+        make_record(rate, origin=make_origin(fleet, host, i, run_id=run_id, usd_per_gpu_hour=price), **changes)
+        for i, rate in enumerate(rates, 1)
+    ]
+
+
+def write_file(folder: Path, name: str, record: Record) -> StoredRecord:
+    path = folder / name
+    path.write_text(to_json(record), encoding="utf-8")
+    return read_stored(path)

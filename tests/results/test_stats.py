@@ -1,0 +1,112 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from results.errors import TooFewRepeats
+from results.stats import (
+    estimate,
+    nested_estimate,
+    ratio_interval,
+    ratio_of_estimates,
+    t_interval,
+    t_quantile,
+)
+
+RATES = [9800.0, 9812.0, 9826.0]
+
+
+def test_t_interval_is_that_of_scipy():
+    ours = t_interval(RATES)
+    low, high = scipy_stats.t.interval(0.95, 2, loc=np.mean(RATES), scale=scipy_stats.sem(RATES))
+    assert ours.value == pytest.approx(np.mean(RATES))
+    assert (ours.low, ours.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("degrees_of_freedom", [1, 2, 2.7, 30])
+def test_t_quantile_is_that_of_scipy(degrees_of_freedom, level):
+    expected = scipy_stats.t.ppf(0.5 + level / 2, degrees_of_freedom)
+    assert t_quantile(degrees_of_freedom, level) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("values", [[], [100.0]])
+def test_one_repeat_gives_no_interval(values):
+    with pytest.raises(TooFewRepeats, match="at least 2 values"):
+        t_interval(values)
+
+
+def test_ratio_interval_ends_where_the_difference_could_just_be_zero():
+    """Fieller's definition, checked without his formula: at each end, a − r b is t standard errors from 0."""
+    a, b = [190.0, 197.0, 188.0, 193.0], [100.0, 103.0, 98.0]
+    ours = ratio_interval(a, b)
+    part_a, part_b = np.var(a, ddof=1) / 4, ours.value**2 * np.var(b, ddof=1) / 3
+    welch = (part_a + part_b) ** 2 / (part_a**2 / 3 + part_b**2 / 2)
+    t = scipy_stats.t.ppf(0.975, welch)
+    for end in (ours.low, ours.high):
+        standard_error = math.sqrt(np.var(a, ddof=1) / 4 + end**2 * np.var(b, ddof=1) / 3)
+        assert abs(np.mean(a) - end * np.mean(b)) / standard_error == pytest.approx(t)
+    assert ours.value == pytest.approx(np.mean(a) / np.mean(b))
+    assert ours.low < ours.value < ours.high
+
+
+def test_ratio_of_exact_values_has_no_width():
+    ours = ratio_interval([200.0, 200.0], [100.0, 100.0])
+    assert (ours.low, ours.value, ours.high) == (2.0, 2.0, 2.0)
+
+
+def test_ratio_is_unbounded_where_the_divisor_may_be_zero():
+    assert ratio_interval([10.0, 11.0], [1.0, 30.0]).high == math.inf
+
+
+@given(st.lists(st.floats(90, 110), min_size=2, max_size=6), st.lists(st.floats(90, 110), min_size=2, max_size=6))
+def test_ratio_interval_holds_its_value_and_turns_over_with_its_sides(a, b):
+    ours, turned = ratio_interval(a, b), ratio_interval(b, a)
+    assert ours.low <= ours.value * (1 + 1e-9) and ours.value <= ours.high * (1 + 1e-9)
+    if all(0 < interval.low < interval.high < math.inf for interval in (ours, turned)):
+        assert 1 / turned.value == pytest.approx(ours.value)
+        assert (1 / turned.high, 1 / turned.low) == pytest.approx((ours.low, ours.high), rel=1e-6)
+
+
+def test_hosts_are_what_is_repeated_where_there_are_several():
+    hosts = [[100.0, 102.0], [110.0, 112.0], [105.0, 105.0]]
+    assert nested_estimate(hosts) == estimate([101.0, 111.0, 105.0])
+    assert nested_estimate(hosts[:1]) == estimate([100.0, 102.0])
+
+
+def coverage(hosts: int, repeats: int, host_cv: float, repeat_cv: float, draws: int = 2000) -> float:
+    """Return how often the interval of a ratio holds the true ratio, in draws with both kinds of variance."""
+    random = np.random.default_rng(20261121)
+    held = 0
+    for _ in range(draws):
+        fleets = []
+        for mean in (1.57 * 453.0, 453.0):
+            host = mean * (1 + host_cv * random.standard_normal((hosts, 1)))
+            fleets.append(host * (1 + repeat_cv * random.standard_normal((hosts, repeats))))
+        left, right = (nested_estimate(fleet.tolist()) for fleet in fleets)
+        held += ratio_of_estimates(left, right).contains(1.57)
+    return held / draws
+
+
+@pytest.mark.parametrize(
+    ("hosts", "repeats", "host_cv", "repeat_cv"),
+    [(3, 3, 0.02, 0.01), (5, 3, 0.005, 0.02), (4, 5, 0.05, 0.05), (1, 5, 0.0, 0.02)],
+)
+def test_intervals_of_ratios_hold_the_true_ratio_as_often_as_they_say(hosts, repeats, host_cv, repeat_cv):
+    assert coverage(hosts, repeats, host_cv, repeat_cv) == pytest.approx(0.95, abs=0.02)
+
+
+def test_leaving_out_the_spread_between_hosts_would_be_noticed_by_the_coverage_test():
+    """The test above can fail: pooled repeats of three different hosts promise far too much."""
+    random = np.random.default_rng(1)
+    held = 0
+    for _ in range(300):
+        fleets = [
+            (m * (1 + 0.02 * random.standard_normal((3, 1)) + 0.001 * random.standard_normal((3, 5)))).ravel()
+            for m in (2, 1)
+        ]
+        held += ratio_interval(*fleets).contains(2.0)
+    assert held / 300 < 0.85

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
+from tests.tfbench.conftest import REPOSITORY
+from tfbench.flags import FlagsError, parse
+
+CASES = [
+    Case(model="resnet50"),
+    Case(
+        model="googlenet",
+        precision=Precision.FP16,
+        batch_per_gpu=3,
+        num_gpus=2,
+        xla=XLA.REPLICA,
+        data=Data.HOST,
+        device=Device.CPU,
+        batch_norm=BatchNorm.NONE,
+        image_size=64,
+        warmup_steps=0,
+        num_steps=7,
+    ),
+    Case(model="inception_v3", precision=Precision.TF32, xla=XLA.AUTO, batch_norm=BatchNorm.KERAS),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_survives_the_command_line(case):
+    assert parse(case.flags()).case == case
+
+
+@pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
+def test_the_default_batch_follows_the_precision(precision, batch):
+    assert parse(["--model=resnet50", f"--precision={precision}"]).case.batch_per_gpu == batch
+
+
+def test_the_default_device_is_the_gpu():
+    assert parse(["--model=resnet50"]).case.device is Device.GPU
+
+
+def test_flags_can_come_from_a_file(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("--model=resnet152\n# a comment\n--batch_size=5\n")
+    case = parse([f"--flagfile={file}", "--num_gpus=4"]).case
+    assert (case.model, case.batch_per_gpu, case.num_gpus) == ("resnet152", 5, 4)
+
+
+def test_names_of_tf_cnn_benchmarks_are_understood():
+    case = parse(["--model=resnet50", "--num_batches=30", "--num_warmup_batches=4"]).case
+    assert (case.num_steps, case.warmup_steps) == (30, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["--model", "resnet50", "googlenet"]),
+        (["--model=resnet51"], ["resnet51", "resnet50"]),
+        (["--model=resnet50", "--batch_size=0"], ["batch_size", "0"]),
+        (["--model=resnet50", "--batch_size=many"], ["batch_size", "many"]),
+        (["--model=resnet50", "--precison=fp16"], ["precison", "precision"]),
+        (["--model=resnet50", "extra"], ["extra"]),
+        (["--model=resnet50", "--flagfile=/does/not/exist"], ["/does/not/exist"]),
+    ],
+)
+def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
+    with pytest.raises(FlagsError) as caught:
+        parse(arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_bad_flags_exit_with_2_and_without_a_traceback():
+    done = run("-m", "tfbench", "--model=resnet51")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", ["--help", "--helpfull"])
+def test_help_names_every_flag_without_importing_tensorflow(flag):
+    code = f"import sys; from tfbench.__main__ import main; c = main(['{flag}']); "
+    done = run("-c", code + "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; sys.exit(c)")
+    assert done.returncode == 0, done.stderr
+    names = {flag.partition("=")[0] for case in CASES for flag in case.flags()}
+    assert all(name in done.stdout for name in names | {"--output", "--max_seconds"})
+
+
+def test_every_field_of_a_case_has_a_flag():
+    case = CASES[1]
+    plain = Case(model="googlenet")
+    for field in dataclasses.fields(Case):
+        if field.name in ("model", "mode"):
+            continue
+        changed = dataclasses.replace(plain, **{field.name: getattr(case, field.name)})
+        assert parse(changed.flags()).case == changed, field.name

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from results.schema import BatchNorm, Precision
+from tfbench.models import NETWORKS
+
+pytestmark = pytest.mark.tensorflow
+
+FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
+
+# GFLOP per image forward and in training (without the images' gradient), and million elements per image moved without
+# and with fusion: counted independently of this code, from the layer graphs of keras.applications.
+PUBLISHED = [
+    ("resnet50", FUSED, 7.716, 22.91, 228, 127),
+    ("resnet50", KERAS, 7.716, 22.91, 228, 127),
+    ("resnet152", FUSED, 22.565, 67.46, 491, 269),
+    ("inception_v3", FUSED, 11.426, 34.24, 231, 136),
+    ("googlenet", NONE, 3.165, 9.26, 61, 34),
+    ("googlenet", FUSED, 3.165, 9.26, 87, 50),
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "forward", "training", "unfused", "fused"), PUBLISHED)
+def test_work_per_image_agrees_with_the_published_counts(one_replica, name, variant, forward, training, unfused, fused):
+    from tfbench.limits import work_per_sample
+
+    network = NETWORKS[name]
+    work = work_per_sample(network.build(variant, network.image_size, one_replica))
+    assert work.forward_flops / 1e9 == pytest.approx(forward, rel=0.02)
+    assert work.training_flops / 1e9 == pytest.approx(training, rel=0.02)
+    assert work.elements / 1e6 == pytest.approx(unfused, rel=0.03)
+    assert work.fused_elements / 1e6 == pytest.approx(fused, rel=0.03)
+    assert work.bytes(Precision.FP32) == 2 * work.bytes(Precision.FP16) == 4 * work.elements
+
+
+def test_half_the_image_size_is_a_quarter_of_the_work(one_replica):
+    from tfbench.limits import work_per_sample
+
+    network = NETWORKS["googlenet"]
+    small, large = (work_per_sample(network.build(NONE, size, one_replica)) for size in (64, 128))
+    assert large.forward_flops / small.forward_flops == pytest.approx(4.0, rel=0.02)
+
+
+def test_peaks_are_measured_and_do_not_depend_on_the_size_by_orders(tensorflow, monkeypatch):
+    from tfbench import peaks
+
+    monkeypatch.setattr(peaks, "MATRIX_SIZES", (128, 256))
+    monkeypatch.setattr(peaks, "MEASURE_SECONDS", 0.01)
+    monkeypatch.setattr(peaks, "COPY_ELEMENTS", {"CPU": 2**20})
+    assert 1e8 < peaks.matrix_flops_per_second(Precision.FP32, "CPU:0") < 1e14
+    assert 1e8 < peaks.memory_bytes_per_second("CPU:0") < 1e13
+
+
+def test_a_cpu_does_not_round_as_tf32(tensorflow):
+    from tfbench.peaks import tf32_observed
+
+    assert tf32_observed("CPU:0") is False

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from results.schema import Status
+from tfbench.outcome import MAX_CAUSE_LENGTH, CaseFailedError, outcome_of
+
+
+class ResourceExhaustedError(Exception):
+    """Named as TensorFlow's."""
+
+
+class InvalidArgumentError(Exception):
+    """Named as TensorFlow's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ResourceExhaustedError("OOM when allocating tensor with shape[128,64,112,112]"), Status.OOM),
+        (MemoryError(), Status.OOM),
+        (RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), Status.OOM),
+        (RuntimeError("CUDA driver version is insufficient for CUDA runtime version"), Status.DRIVER_TOO_OLD),
+        (RuntimeError("TensorFlow was not built with CUDA kernel binaries compatible with 12.0"), Status.UNSUPPORTED),
+        (InvalidArgumentError("Trying to access resource Variable located in device CPU:1"), Status.UNSUPPORTED),
+        (CaseFailedError(Status.NO_GPU, "none"), Status.NO_GPU),
+        (ValueError("nobody foresaw this"), Status.ERROR),
+        (ValueError("the BOOM of the OOMPH"), Status.ERROR),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_an_exception_becomes_the_word_that_a_user_can_act_on(error, status):
+    outcome = outcome_of(error)
+    assert outcome.status is status
+    assert outcome.cause
+
+
+def test_a_cause_leaves_the_graphs_nodes_out():
+    error = ResourceExhaustedError("OOM when allocating\n\t [[{{node resnet50/conv1}}]]\nHint: report_tensor")
+    assert outcome_of(error).cause == "ResourceExhaustedError: OOM when allocating"
+
+
+def test_a_cause_has_a_limit():
+    assert len(outcome_of(ValueError("x" * 100_000)).cause) == MAX_CAUSE_LENGTH

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from results.schema import GPU, Case, Environment, Measurement, Precision, Telemetry
+from tfbench.soft_warnings import needs_ptx_jit, soft_warnings
+
+ENVIRONMENT = Environment(
+    tfbench="0",
+    python="3.11",
+    tensorflow="2.21",
+    keras="3.15",
+    kernel="6",
+    operating_system="Debian",
+    cpu="x",
+    cpu_count=2,
+    cpu_limit=2.0,
+    memory_bytes=None,
+    intra_op_threads=2,
+    inter_op_threads=2,
+    tf32_enabled=False,
+    tf32_observed=False,
+)
+MEASUREMENT = Measurement(
+    unit="images",
+    samples_per_second=100.0,
+    samples=1000,
+    seconds=10.0,
+    num_steps=10,
+    step_seconds=[1.0] * 10,
+    step_p50_seconds=1.0,
+    step_p95_seconds=1.0,
+    step_cv=0.001,
+    step_drift=0.0,
+    build_seconds=1.0,
+    compile_seconds=1.0,
+    warmup_steps=10,
+    warmup_seconds=10.0,
+    replicas=1,
+    batch_per_gpu=100,
+    global_batch=100,
+    image_size=224,
+    parameters_trainable=1,
+    parameters_total=1,
+    loss_first=1.0,
+    loss_last=1.0,
+    warmup_settled=True,
+    flops_utilisation=0.3,
+    bandwidth_bound_samples_per_second=500.0,
+)
+
+
+def codes(case=None, environment=None, measurement=None, telemetry=None):
+    found = soft_warnings(
+        case or Case(model="resnet50"),
+        dataclasses.replace(ENVIRONMENT, **(environment or {})),
+        dataclasses.replace(MEASUREMENT, **(measurement or {})),
+        Telemetry(**(telemetry or {})),
+    )
+    assert all(warning.message for warning in found)
+    return [warning.code for warning in found]
+
+
+def test_a_clean_measurement_has_no_warning():
+    clean = {"temperature_start_celsius": 40.0, "throttle_power_share": 0.0, "other_processes": 0}
+    assert codes(telemetry=clean) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "code"),
+    [
+        ("measurement", {"step_cv": 0.3}, "high_cv"),
+        ("measurement", {"step_drift": -0.1}, "drift"),
+        ("measurement", {"warmup_settled": False}, "warmup_not_settled"),
+        ("measurement", {"flops_utilisation": 1.2}, "above_peak"),
+        ("measurement", {"bandwidth_bound_samples_per_second": 50.0}, "above_bandwidth"),
+        ("telemetry", {"temperature_start_celsius": 65.0}, "hot_start"),
+        ("telemetry", {"throttle_power_share": 0.5}, "throttled_power"),
+        ("telemetry", {"throttle_thermal_share": 0.5}, "throttled_thermal"),
+        ("telemetry", {"throttle_hardware_share": 0.5}, "throttled_hardware"),
+        ("telemetry", {"other_processes": 2}, "gpu_shared"),
+        ("telemetry", {"ecc_uncorrected_errors": 1}, "ecc_errors"),
+        ("telemetry", {"energy_joules": 100.0, "energy_integrated_joules": 150.0}, "energy_differs"),
+        ("environment", {"tf32_observed": True}, "tf32_not_as_asked"),
+        (
+            "environment",
+            {
+                "gpus": [GPU(index=0, name="RTX 5090", compute_capability="12.0")],
+                "wheel_compute_capabilities": ["sm_80", "sm_90", "compute_90"],
+            },
+            "ptx_jit",
+        ),
+    ],
+)
+def test_each_finding_has_its_own_warning(part, values, code):
+    assert codes(**{part: values}) == [code]
+
+
+def test_tf32_that_the_device_lacks_is_said():
+    assert codes(case=Case(model="resnet50", precision=Precision.TF32)) == ["tf32_not_as_asked"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for", "needed"),
+    [
+        ("8.6", ["sm_80", "compute_90"], False),
+        ("8.0", ["sm_86"], True),
+        ("9.0", ["sm_80", "compute_90"], True),
+        ("12.0", ["sm_90", "sm_120"], False),
+        ("12.0", ["sm_90a", "compute_90"], True),
+        ("8.6", [], False),
+        (None, ["sm_80"], False),
+    ],
+)
+def test_machine_code_runs_on_its_own_generation_only(capability, built_for, needed):
+    assert needs_ptx_jit(capability, built_for) is needed

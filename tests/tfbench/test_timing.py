@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from tfbench.timing import coefficient_of_variation, drift, percentile, take_steps
+
+
+class Loss:
+    """A step's result that is there only after `seconds` of work on a device of its own."""
+
+    def __init__(self, device, value):
+        self.device, self.value = device, value
+
+    def numpy(self):
+        self.device.finish_one()
+        return self.value
+
+
+class Device:
+    """Works on one step after another, whatever the host does meanwhile."""
+
+    def __init__(self, step_seconds):
+        self.step_seconds, self.free_at = step_seconds, 0.0
+        self.due, self.most_in_flight = [], 0
+
+    def step(self):
+        self.free_at = max(self.free_at, time.perf_counter()) + self.step_seconds
+        self.due.append(self.free_at)
+        self.most_in_flight = max(self.most_in_flight, len(self.due))
+        return Loss(self, float(len(self.due)))
+
+    def finish_one(self):
+        time.sleep(max(0.0, self.due[0] - time.perf_counter()))
+        self.due.pop(0)
+
+
+def test_step_times_add_up_to_the_interval_and_losses_are_kept():
+    device = Device(0.001)
+    interval = take_steps(device.step, 25)
+    assert len(interval.step_seconds) == len(interval.losses) == 25
+    assert math.isclose(sum(interval.step_seconds), interval.seconds, rel_tol=1e-9)
+    assert min(interval.step_seconds) >= 0
+    assert interval.seconds >= 25 * 0.001
+
+
+def test_the_host_prepares_the_next_step_while_the_device_works():
+    device = Device(0.005)
+
+    def slow_host():
+        time.sleep(0.004)
+        return device.step()
+
+    serial_seconds = 40 * (0.004 + 0.005)
+    assert take_steps(slow_host, 40).seconds < 0.9 * serial_seconds
+    assert device.most_in_flight == 2
+
+
+def test_a_line_is_reported_every_ten_steps_and_after_the_last():
+    seen = []
+    take_steps(Device(0.0001).step, 23, lambda step, seconds, loss: seen.append((step, seconds > 0)))
+    assert seen == [(10, True), (20, True), (23, True)]
+
+
+def test_an_error_of_a_step_reaches_the_caller():
+    class Broken:
+        def numpy(self):
+            raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        take_steps(Broken, 5)
+
+
+def test_percentiles_are_those_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
+    for share in (0.0, 0.5, 0.95, 1.0):
+        assert math.isclose(percentile(values, share), numpy.percentile(values, 100 * share))
+    assert percentile([2.0], 0.95) == 2.0
+
+
+def test_spread_and_drift_have_the_textbook_values():
+    assert coefficient_of_variation([1.0, 3.0]) == pytest.approx(math.sqrt(2) / 2)
+    assert coefficient_of_variation([1.0]) is None
+    assert drift([1.0, 1.0, 5.0, 1.0, 1.2, 1.2]) == pytest.approx(0.2)
+    assert drift([1.0, 2.0]) is None

@@ -1,0 +1,39 @@
+"""A network of three layers in the shape of the real ones, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from results.schema import Case, Device
+
+IMAGE_SIZE = 8
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class TinyNetwork:
+    """Stands in for `tfbench.models.Network`."""
+
+    name: str = "tiny"
+    source: str = "tests"
+    image_size: int = IMAGE_SIZE
+    classes: int = CLASSES
+    unit: str = "images"
+
+    def build(self, batch_norm, image_size, strategy):
+        from tensorflow import keras
+
+        from tfbench.models.layers import FusedBatchNormalization
+
+        with strategy.scope():
+            images = keras.Input((image_size, image_size, 3))
+            x = keras.layers.Conv2D(8, 3, use_bias=False)(images)
+            x = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)(x)
+            x = keras.layers.Activation("relu")(x)
+            x = keras.layers.GlobalAveragePooling2D()(x)
+            return keras.Model(images, keras.layers.Dense(CLASSES)(x))
+
+
+def tiny_case(**changes):
+    base = {"model": "tiny", "device": Device.CPU, "batch_per_gpu": 16, "warmup_steps": 2, "num_steps": 12}
+    return Case(**{**base, **changes})
