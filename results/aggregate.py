@@ -8,23 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from results.columns import COLUMNS
+from results.columns import COLUMNS, REPEAT_TYPES
 from results.stats import LEVEL
-
-REPEAT_TYPES = {
-    "row": "int64",
-    "run": "string",
-    "repeat": "int64",
-    "started_at": "string",
-    "samples_per_second": "float64",
-    "step_p50_seconds": "float64",
-    "step_p95_seconds": "float64",
-    "step_cv": "float64",
-    "samples_per_joule": "float64",
-    "power_mean_watts": "float64",
-    "temperature_steady_celsius": "float64",
-}
-"""Columns of `Merged.repeats`."""
 
 ORDER = [
     "fleet",
@@ -34,8 +19,11 @@ ORDER = [
     "precision",
     "xla",
     "data",
+    "mode",
+    "sequence_length",
     "batch_per_gpu",
     "num_gpus",
+    "num_hosts",
     "host",
 ]
 """Rows are sorted by these, then by the order in which they came."""
@@ -84,7 +72,7 @@ def _statistics(repeats: pd.DataFrame) -> pd.DataFrame:
     quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + LEVEL / 2)
     half = quantile * rates["std"] / np.sqrt(count)
     power = groups[["samples_per_joule", "power_mean_watts", "temperature_steady_celsius"]].mean()
-    steps = groups[["step_p50_seconds", "step_p95_seconds", "step_cv"]].median()
+    steps = groups[[name for name in REPEAT_TYPES if name.startswith(("step_", "latency_"))]].median()
     return steps.join(power).assign(
         samples_per_second=rates["mean"], ci95_low=rates["mean"] - half, ci95_high=rates["mean"] + half
     )

@@ -39,18 +39,28 @@ COLUMNS: dict[str, Column] = {
     "model": Column(TEXT, "-", "Network, e.g. `resnet50`."),
     "batch_norm": Column(TEXT, "-", "Variant of batch normalisation: `fused`, `keras` or `none`."),
     "precision": Column(TEXT, "-", "Arithmetic: `fp32` (IEEE, TF32 off), `tf32`, `fp16`, `bf16`."),
-    "batch_per_gpu": Column(WHOLE, "samples", "Samples per replica and step."),
-    "num_gpus": Column(WHOLE, "-", "Replicas: GPUs, or logical CPU devices where `device` is `cpu`."),
-    "global_batch": Column(WHOLE, "samples", "Samples per step over all replicas."),
+    "batch_per_gpu": Column(WHOLE, "samples", "Images or sequences per replica and pass."),
+    "num_gpus": Column(WHOLE, "-", "Replicas of each host: GPUs, or logical CPU devices where `device` is `cpu`."),
+    "num_hosts": Column(WHOLE, "-", "Hosts that train together."),
+    "communication": Column(TEXT, "-", "How several hosts add up their gradients: `auto`, `ring` or `nccl`."),
+    "all_reduce": Column(FLAG, "-", "False: gradients were not added up, to see what communication costs."),
+    "global_batch": Column(WHOLE, "samples", "Images or sequences of an update: all replicas, all accumulated batches."),
     "xla": Column(TEXT, "-", "What XLA compiles: `off`, `auto` or `replica`."),
-    "data": Column(TEXT, "-", "Where a batch comes from: `synthetic` (on the device) or `host`."),
-    "mode": Column(TEXT, "-", "What is measured; `train` = forward, backward, all-reduce and update."),
+    "data": Column(TEXT, "-", "Where a batch comes from: `synthetic` (on the device), `host` or `tfrecord`."),
+    "mode": Column(
+        TEXT, "-", "What is measured: `train` (forward, backward, all-reduce, update), `infer` or `device`."
+    ),
     "image_size": Column(WHOLE, "pixels", "Height and width of an image as asked for; empty: the network's own."),
+    "sequence_length": Column(WHOLE, "tokens", "Tokens of a sequence as asked for; empty: the network's own."),
+    "optimizer": Column(TEXT, "-", "How weights are updated: `momentum`, `adamw` or `lamb`."),
+    "accumulate": Column(WHOLE, "-", "Batches whose gradients are added up before an update."),
     "warmup_steps": Column(WHOLE, "steps", "Fewest steps before timing."),
     "num_steps": Column(WHOLE, "steps", "Timed steps of a repeat."),
     # the outcome
     "unit": Column(TEXT, "-", "What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
-    "input_size": Column(WHOLE, "pixels", "Height and width of an image as trained; empty without a number."),
+    "input_size": Column(
+        WHOLE, "pixels or tokens", "Height and width of an image, or length of a sequence, as trained; may be empty."
+    ),
     "status": Column(TEXT, "-", "`ok` when at least one repeat gave a number, else how most repeats failed."),
     "cause": Column(TEXT, "-", "Status and cause of the repeats that failed; empty when none did."),
     "repeats_ok": Column(WHOLE, "-", "Repeats (fresh processes) that gave a number."),
@@ -65,6 +75,11 @@ COLUMNS: dict[str, Column] = {
     "step_p50_seconds": Column(NUMBER, "seconds", "Median over the repeats of the median step."),
     "step_p95_seconds": Column(NUMBER, "seconds", "Median over the repeats of the 95th percentile step."),
     "step_cv": Column(NUMBER, "-", "Median over the repeats of standard deviation over mean of the steps."),
+    "latency_p50_seconds": Column(
+        NUMBER, "seconds", "Median over the repeats of the median latency at batch 1; inference only."
+    ),
+    "latency_p95_seconds": Column(NUMBER, "seconds", "Likewise of the 95th percentile."),
+    "latency_p99_seconds": Column(NUMBER, "seconds", "Likewise of the 99th percentile."),
     "samples_per_joule": Column(
         NUMBER,
         "samples/J",
@@ -125,3 +140,21 @@ SOFTWARE_COLUMNS: tuple[str, ...] = (
     "parameters",
 )
 """Columns of a row's identity beside fleet, host and case; numbers are merged where all of them are equal."""
+
+REPEAT_TYPES = {
+    "row": "int64",
+    "run": "string",
+    "repeat": "int64",
+    "started_at": "string",
+    "samples_per_second": "float64",
+    "step_p50_seconds": "float64",
+    "step_p95_seconds": "float64",
+    "step_cv": "float64",
+    "latency_p50_seconds": "float64",
+    "latency_p95_seconds": "float64",
+    "latency_p99_seconds": "float64",
+    "samples_per_joule": "float64",
+    "power_mean_watts": "float64",
+    "temperature_steady_celsius": "float64",
+}
+"""Columns of `Merged.repeats`."""

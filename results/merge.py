@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.columns import CASE_COLUMNS, REPEAT_TYPES, SOFTWARE_COLUMNS
 from results.schema import Environment, Measurement, Record, Status, Telemetry
 from results.store import StoredRecord
 
@@ -104,7 +104,7 @@ class _Collector:
 
     problems: list[str] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
-    measured: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in range(11)))
+    measured: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in REPEAT_TYPES))
     _runs: defaultdict[str, _Run] = field(default_factory=lambda: defaultdict(_Run))
     _places: dict[Place, int] = field(default_factory=dict)
     _rows: dict[tuple[int, Identity], int] = field(default_factory=dict)
@@ -143,6 +143,7 @@ class _Collector:
             measurement.step_p50_seconds,
             measurement.step_p95_seconds,
             measurement.step_cv,
+            *_latency(measurement),
             *_power(record.telemetry, measurement),
         )
         for column, value in zip(self.measured, values, strict=True):
@@ -218,11 +219,11 @@ class _Collector:
             "runs": len(group.runs),
             "last_started_at": group.last_started_at,
             "usd_per_gpu_hour": max(group.prices, key=group.prices.__getitem__) if group.prices else None,
-            "global_batch": cells["batch_per_gpu"] * cells["num_gpus"],
+            "global_batch": cells["batch_per_gpu"] * cells["num_gpus"] * cells["num_hosts"] * cells["accumulate"],
         }
         if group.measurement is not None:
             cells["unit"] = group.measurement.unit
-            cells["input_size"] = group.measurement.image_size
+            cells["input_size"] = group.measurement.image_size or group.measurement.sequence_length
         if len(group.prices) > 1:
             asked = ", ".join(f"{price:g}" for price in sorted(group.prices))
             self.problems.append(
@@ -252,6 +253,14 @@ def _identity(record: Record) -> Identity | None:
         record.method_version,
         measurement.parameters_trainable if measurement else None,
     )
+
+
+def _latency(measurement: Measurement) -> tuple[float | None, float | None, float | None]:
+    """Return p50, p95 and p99 in seconds; None for training."""
+    latency = measurement.latency
+    if latency is None:
+        return None, None, None
+    return latency.p50_seconds, latency.p95_seconds, latency.p99_seconds
 
 
 def _power(telemetry: Telemetry | None, measurement: Measurement) -> tuple[float | None, float | None, float | None]:

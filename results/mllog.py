@@ -25,8 +25,8 @@ def log_lines(record: Record) -> list[str]:
     points: dict[str, Any] = {
         "submission_benchmark": case.model,
         "submission_platform": origin.fleet if origin else "",
-        "global_batch_size": case.batch_per_gpu * case.num_gpus,
-        "number_of_ranks": case.num_gpus,
+        "global_batch_size": case.batch_per_gpu * case.replicas,
+        "number_of_ranks": case.replicas,
     }
     lines = [_line(started, "POINT_IN_TIME", key, value) for key, value in points.items()]
     lines.append(_line(started, "INTERVAL_START", "run_start", None, {"case": case.name}))

@@ -34,6 +34,9 @@ MAX_TEXT_LENGTH = 20_000
 MAX_LIST_LENGTH = 200_000
 """Longest list that a record may hold."""
 
+DEVICE_MODEL = "device"
+"""The `model` of a case that measures the device itself and no network."""
+
 
 class Status(enum.StrEnum):
     """How a repeat ended, in one word that a user can act on."""
@@ -45,6 +48,7 @@ class Status(enum.StrEnum):
     DRIVER_TOO_OLD = "driver_too_old"
     NOT_FINITE = "not_finite"
     INVALID = "invalid"  # a validity gate failed: see `validity`
+    BAD_INPUT = "bad_input"  # the data set is missing, empty or damaged
     TIMEOUT = "timeout"
     PULL_FAILED = "pull_failed"
     UNREACHABLE = "unreachable"
@@ -71,11 +75,28 @@ class XLA(enum.StrEnum):
     REPLICA = "replica"  # forward and backward pass compiled in each replica; all-reduce and update outside
 
 
+class Mode(enum.StrEnum):
+    """What is measured."""
+
+    TRAIN = "train"  # forward, backward, all-reduce, update
+    INFER = "infer"  # forward only: throughput at a batch, and latency at batch 1
+    DEVICE = "device"  # no network: matrix products, copies, all-reduce
+
+
 class Data(enum.StrEnum):
     """Where a step's batch comes from."""
 
     SYNTHETIC = "synthetic"  # one batch that lives on the device
     HOST = "host"  # synthetic, moved from the host at every step by tf.data
+    TFRECORD = "tfrecord"  # JPEG files in TFRecords, read, decoded and augmented by tf.data
+
+
+class Communication(enum.StrEnum):
+    """How hosts add up their gradients: a wish to `MultiWorkerMirroredStrategy`."""
+
+    AUTO = "auto"  # TensorFlow chooses
+    RING = "ring"  # over gRPC, through the hosts' memory
+    NCCL = "nccl"
 
 
 class Device(enum.StrEnum):
@@ -93,6 +114,21 @@ class BatchNorm(enum.StrEnum):
     NONE = "none"  # networks without batch normalisation
 
 
+class Optimizer(enum.StrEnum):
+    """How weights are updated: part of what is measured, because AdamW and LAMB keep two values per weight."""
+
+    MOMENTUM = "momentum"  # SGD with momentum 0.9
+    ADAMW = "adamw"  # Adam with decoupled weight decay
+    LAMB = "lamb"  # layer-wise trust ratio over Adam
+
+
+WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "gpt2_small", "vgg16", "vit_b16"})
+"""Networks without batch normalisation: that is their variant where a case names none."""
+
+TRAINED_BY_ADAMW = frozenset({"bert_large", "gpt2_small", "vit_b16"})
+"""Networks whose authors trained them by Adam; all others by SGD with momentum."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One point of the benchmark's matrix.
@@ -101,13 +137,21 @@ class Case:
         model: Name of the network, e.g. `resnet50`.
         precision: Arithmetic of the step.
         batch_per_gpu: Samples per replica and step.
-        num_gpus: Replicas: GPUs, or logical CPU devices where `device` is `cpu`.
+        num_gpus: Replicas of each host: GPUs, or logical CPU devices where `device` is `cpu`.
+        num_hosts: Hosts that train together, one process on each.
+        communication: How several hosts add up their gradients.
+        all_reduce: False: replicas do not add up their gradients and train apart. What that saves is the share of
+            communication; it is no training, and never in a table of speed.
         xla: Which part XLA compiles.
-        mode: What is measured; `train` = forward, backward, all-reduce, update.
+        mode: What is measured.
         data: Where the batch comes from.
         device: What trains.
-        batch_norm: Variant of batch normalisation.
+        batch_norm: Variant of batch normalisation; None becomes the network's own: `fused`, or `none` where it has
+            none.
         image_size: Height and width of an image in pixels; None: the network's own.
+        sequence_length: Tokens of a sequence; None: the network's own.
+        optimizer: How weights are updated; None becomes the network's own.
+        accumulate: Batches whose gradients are added up before an update; the global batch is so many times larger.
         warmup_steps: Fewest steps before timing starts.
         num_steps: Timed steps.
     """
@@ -116,29 +160,71 @@ class Case:
     precision: Precision = Precision.FP32
     batch_per_gpu: int = 128
     num_gpus: int = 1
+    num_hosts: int = 1
+    communication: Communication = Communication.AUTO
+    all_reduce: bool = True
     xla: XLA = XLA.OFF
-    mode: str = "train"
+    mode: Mode = Mode.TRAIN
     data: Data = Data.SYNTHETIC
     device: Device = Device.GPU
-    batch_norm: BatchNorm = BatchNorm.FUSED
+    batch_norm: BatchNorm | None = None
     image_size: int | None = None
+    sequence_length: int | None = None
+    optimizer: Optimizer | None = None
+    accumulate: int = 1
     warmup_steps: int = 10
     num_steps: int = 100
+
+    def __post_init__(self) -> None:
+        """Put the network's own where nothing was named, so that a record says what was measured."""
+        if self.batch_norm is None:
+            object.__setattr__(self, "batch_norm", self._own_batch_norm)
+        if self.optimizer is None:
+            object.__setattr__(self, "optimizer", self._own_optimizer)
+
+    @property
+    def _own_batch_norm(self) -> BatchNorm:
+        return BatchNorm.NONE if self.model in WITHOUT_BATCH_NORM else BatchNorm.FUSED
+
+    @property
+    def _own_optimizer(self) -> Optimizer:
+        return Optimizer.ADAMW if self.model in TRAINED_BY_ADAMW else Optimizer.MOMENTUM
+
+    @property
+    def global_batch(self) -> int:
+        """Images or sequences of an update, over all replicas."""
+        return self.batch_per_gpu * self.replicas * self.accumulate
+
+    @property
+    def replicas(self) -> int:
+        """Replicas over all hosts."""
+        return self.num_hosts * self.num_gpus
 
     @property
     def name(self) -> str:
         """Name the case in letters, digits, dots, `-` and `_`: equal cases have equal names."""
-        parts = [self.model, self.precision, f"b{self.batch_per_gpu}", f"{self.num_gpus}{self.device}"]
-        if self.mode != "train":
+        hosts = "" if self.num_hosts == 1 else f"{self.num_hosts}x"
+        parts = [self.model, self.precision, f"b{self.batch_per_gpu}", f"{hosts}{self.num_gpus}{self.device}"]
+        if self.communication is not Communication.AUTO:
+            parts.append(self.communication)
+        if not self.all_reduce:
+            parts.append("no-all-reduce")
+        if self.mode not in (Mode.TRAIN, self.model):
             parts.append(self.mode)
         if self.xla is not XLA.OFF:
             parts.append(f"xla-{self.xla}")
         if self.data is not Data.SYNTHETIC:
             parts.append(self.data)
-        if self.batch_norm is not BatchNorm.FUSED:
+        if self.batch_norm is not self._own_batch_norm:
             parts.append(f"bn-{self.batch_norm}")
         if self.image_size is not None:
             parts.append(f"{self.image_size}px")
+        if self.sequence_length is not None:
+            parts.append(f"seq{self.sequence_length}")
+        if self.optimizer is not self._own_optimizer:
+            parts.append(str(self.optimizer))
+        if self.accumulate > 1:
+            parts.append(f"acc{self.accumulate}")
         parts.append(f"w{self.warmup_steps}s{self.num_steps}")
         return "-".join(parts)
 
@@ -157,8 +243,18 @@ class Case:
             f"--warmup_steps={self.warmup_steps}",
             f"--num_steps={self.num_steps}",
         ]
+        if self.num_hosts > 1:
+            flags += [f"--num_hosts={self.num_hosts}", f"--communication={self.communication}"]
+        if not self.all_reduce:
+            flags.append("--noall_reduce")
         if self.image_size is not None:
             flags.append(f"--image_size={self.image_size}")
+        if self.sequence_length is not None:
+            flags.append(f"--sequence_length={self.sequence_length}")
+        if self.optimizer is not self._own_optimizer:
+            flags.append(f"--optimizer={self.optimizer}")
+        if self.accumulate > 1:
+            flags.append(f"--accumulate={self.accumulate}")
         return flags
 
 
@@ -245,6 +341,95 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Latency:
+    """How long one sample takes: batch 1 on the first device, which is waited for after every call.
+
+    Attributes:
+        step_seconds: Of each call, from the host's call until the host has the answer.
+    """
+
+    p50_seconds: float
+    p95_seconds: float
+    p99_seconds: float
+    step_seconds: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputLimit:
+    """Whether the input or the device limited the steps: real input against synthetic, in the same process.
+
+    Attributes:
+        synthetic_step_seconds: Median step with a batch that lives on the device, half of the steps before and
+            half after the timed ones.
+        step_ratio: Median timed step over `synthetic_step_seconds`.
+        limited: Whether `step_ratio` is above `limit`: the device waited for its input.
+        wait_share: Share of the timed interval in which the host waited for the next batch.
+        read_bytes_per_second: Encoded images used, in bytes of their files.
+        files: Of the data set.
+    """
+
+    synthetic_step_seconds: float
+    step_ratio: float
+    limit: float
+    limited: bool
+    wait_share: float
+    read_bytes_per_second: float
+    files: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceResult:
+    """One micro-benchmark of the devices: what was reached, or why nothing could be.
+
+    Attributes:
+        metric: `matrix_product`, `memory_copy`, `host_to_device`, `device_to_host` or `all_reduce`.
+        unit: Of `value`: `FLOP/s`, `OP/s` (integers) or `B/s`.
+        arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`, `int8`; None where bytes are only moved.
+        devices: That took part.
+        size: Rows of the square matrices, or bytes of one array.
+        amount: Operations of one call, or bytes that it moved; of an all-reduce bytes × 2 (n − 1) / n.
+        seconds: Of one call in the fastest round.
+        p50_seconds: Median over the rounds.
+        p95_seconds: 95th percentile over the rounds.
+        value: `amount / seconds`; None: not measured.
+        reason: Why there is no value; None where there is one.
+    """
+
+    metric: str
+    unit: str
+    arithmetic: str | None = None
+    devices: int = 1
+    size: int | None = None
+    amount: float | None = None
+    seconds: float | None = None
+    p50_seconds: float | None = None
+    p95_seconds: float | None = None
+    value: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """What one of several hosts did in the timed steps.
+
+    Attributes:
+        rank: Its place in the cluster, from 0, the chief, which writes the record.
+        host: As the orchestrator names it; else its address.
+        seconds: Its own interval around all timed steps, from the common start.
+        samples: Of its own replicas in that interval.
+        samples_per_second: `samples / seconds`.
+        step_p50_seconds: Median of its steps.
+    """
+
+    rank: int
+    host: str
+    seconds: float
+    samples: int
+    samples_per_second: float
+    step_p50_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What was measured.
 
@@ -252,7 +437,7 @@ class Measurement:
         unit: What a sample is: `images`, `sequences`, `tokens`.
         samples_per_second: `samples / seconds`, over all replicas: a ratio of totals.
         samples: Samples of all timed steps, over all replicas.
-        seconds: One synchronised interval around all timed steps.
+        seconds: One synchronised interval around all timed steps; of several hosts the slowest one's.
         step_seconds: Duration of each timed step; their sum is at most `seconds`.
         step_p50_seconds: Median of `step_seconds`.
         step_p95_seconds: 95th percentile of `step_seconds`.
@@ -260,10 +445,11 @@ class Measurement:
         step_drift: Mean of the last third of `step_seconds` over that of the first third, minus 1.
         compile_seconds: Trace, compile and first step, before warm-up.
         warmup_steps: Steps of warm-up that were taken.
-        loss_first: Loss of the first step, over the global batch.
-        loss_last: Loss of the last timed step.
+        loss_first: Loss of the first step, over the global batch; inference: mean of the outputs.
+        loss_last: Likewise of the last timed step.
         warmup_settled: Whether consecutive windows of warm-up agreed; None: not looked for.
-        flops_per_sample: Floating point operations of one training step per sample, from the layers' shapes.
+        flops_per_sample: Floating point operations of one step per sample, from the layers' shapes; inference:
+            of the forward pass.
         bytes_per_sample: Memory traffic per sample where no two operations are fused, likewise.
         fused_bytes_per_sample: Memory traffic per sample where everything that can be fused is: a lower bound.
         peak_flops_per_second: Of all replicas, measured by matrix products of this precision in this process.
@@ -273,6 +459,18 @@ class Measurement:
             fusion or a cache saves traffic.
         bandwidth_bound_samples_per_second: What `fused_bytes_per_sample` allows at `peak_bytes_per_second`.
         host_bytes_per_second: Input moved from the host to the devices while timing; None: none was.
+        global_batch: Images or sequences of an update, over all replicas and accumulated batches.
+        sequence_length: Tokens of a sequence as trained; None: samples are images. Where the unit is `tokens` a sample
+            is one of them, else a sample is a whole sequence.
+        attention: How attention is computed: `matmul` = two batched matrix products around a softmax, with nothing
+            fused but what XLA fuses; None: the network has none.
+        seed: Of the initial weights and the data, drawn independently of TensorFlow's version; None: not asked for.
+        losses: Of each timed step, over the global batch; kept where a seed was asked for.
+        latency: Inference only.
+        input_limit: Real input only.
+        ranks: A part per host where several train together, by rank; else empty.
+        all_reduce_bytes_per_second: Bus bandwidth of several hosts' all-reduce of one large tensor: its bytes ×
+            2 (n − 1) / n over the time of one all-reduce, n replicas; None: one host.
     """
 
     unit: str
@@ -307,11 +505,19 @@ class Measurement:
     bandwidth_utilisation: float | None = None
     bandwidth_bound_samples_per_second: float | None = None
     host_bytes_per_second: float | None = None
+    sequence_length: int | None = None
+    attention: str | None = None
+    seed: int | None = None
+    losses: list[float] = field(default_factory=list)
+    latency: Latency | None = None
+    input_limit: InputLimit | None = None
+    ranks: list[Rank] = field(default_factory=list)
+    all_reduce_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """What was observed while timing; what a device does not offer is None, never a guess.
+    """What was observed while timing, on all hosts; what a device does not offer is None, never a guess.
 
     Attributes:
         host_memory_peak_bytes: Largest resident set of the process.
@@ -414,6 +620,7 @@ class Record:
         cause: Why `status` is not `ok`, for a person; None when it is.
         started_at: UTC, ISO 8601.
         finished_at: UTC, ISO 8601.
+        device_results: Of a case whose model is `device`; it has no `measurement`.
     """
 
     status: Status
@@ -427,6 +634,7 @@ class Record:
     telemetry: Telemetry | None = None
     validity: Validity | None = None
     warnings: list[SoftWarning] = field(default_factory=list)
+    device_results: list[DeviceResult] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
     method_version: int = METHOD_VERSION
 
@@ -594,7 +802,8 @@ def _contradictions(record: Record) -> list[str]:
     """Name what a well-formed record claims and cannot be: a number without proof, a failure without a cause."""
     problems = []
     if record.status is Status.OK:
-        if record.measurement is None or record.environment is None or record.validity is None:
+        measured = record.device_results if record.case.model == DEVICE_MODEL else record.measurement
+        if not measured or record.environment is None or record.validity is None:
             problems.append("status is ok, but measurement, environment or validity is missing")
         elif not record.validity.valid or any(check.passed is False for check in record.validity.checks):
             problems.append("status is ok, but a validity check failed")
@@ -604,7 +813,20 @@ def _contradictions(record: Record) -> list[str]:
         problems.append(f"status is {record.status}, but cause is empty")
     if record.measurement is not None:
         problems.extend(_measurement_contradictions(record.case, record.measurement))
+    for index, result in enumerate(record.device_results):
+        problems.extend(f"device_results[{index}]: {problem}" for problem in _result_contradictions(result))
     return problems
+
+
+def _result_contradictions(result: DeviceResult) -> list[str]:
+    """Check that a device's figure follows from what was counted, or is missing for a reason."""
+    if result.value is None:
+        return [] if result.reason else ["has neither a value nor a reason"]
+    if result.amount is None or result.seconds is None or min(result.amount, result.seconds, result.value) <= 0:
+        return ["amount, seconds and value must be positive"]
+    if not math.isclose(result.value, result.amount / result.seconds, rel_tol=1e-6):
+        return [f"value is {result.value}, but amount / seconds is {result.amount / result.seconds}"]
+    return []
 
 
 def _measurement_contradictions(case: Case, measurement: Measurement) -> list[str]:
@@ -617,14 +839,33 @@ def _measurement_contradictions(case: Case, measurement: Measurement) -> list[st
         problems.append(
             f"measurement.samples_per_second is {measurement.samples_per_second}, but samples / seconds is {rate}"
         )
-    if measurement.samples != measurement.global_batch * measurement.num_steps:
-        problems.append("measurement.samples is not global_batch × num_steps")
-    if measurement.global_batch != measurement.batch_per_gpu * measurement.replicas:
-        problems.append("measurement.global_batch is not batch_per_gpu × replicas")
-    if (measurement.replicas, measurement.batch_per_gpu) != (case.num_gpus, case.batch_per_gpu):
+    tokens = (measurement.sequence_length or 1) if measurement.unit == "tokens" else 1
+    if measurement.samples != measurement.global_batch * measurement.num_steps * tokens:
+        problems.append("measurement.samples is not global_batch × num_steps (× sequence_length where they are tokens)")
+    if measurement.global_batch != measurement.batch_per_gpu * measurement.replicas * case.accumulate:
+        problems.append("measurement.global_batch is not batch_per_gpu × replicas × accumulate")
+    if (measurement.replicas, measurement.batch_per_gpu) != (case.replicas, case.batch_per_gpu):
         problems.append("measurement: replicas or batch_per_gpu differ from the case's")
+    if measurement.ranks or case.num_hosts > 1:
+        problems.extend(_rank_contradictions(case, measurement))
     if len(measurement.step_seconds) != measurement.num_steps:
         problems.append("measurement.step_seconds has not one entry per step")
     elif min(measurement.step_seconds) < 0 or sum(measurement.step_seconds) > measurement.seconds * 1.001:
         problems.append("measurement.step_seconds adds up to more than measurement.seconds")
+    return problems
+
+
+def _rank_contradictions(case: Case, measurement: Measurement) -> list[str]:
+    """Check that the ranks are those of the case, and that the whole follows from them."""
+    ranks = measurement.ranks
+    if case.num_hosts == 1 or [rank.rank for rank in ranks] != list(range(case.num_hosts)):
+        return [f"measurement.ranks: one is wanted for each of {case.num_hosts} hosts that train together"]
+    problems = []
+    if sum(rank.samples for rank in ranks) != measurement.samples:
+        problems.append("measurement.samples is not the sum over the ranks")
+    if not math.isclose(measurement.seconds, max(rank.seconds for rank in ranks), rel_tol=1e-9):
+        problems.append("measurement.seconds is not that of the slowest rank")
+    for rank in ranks:
+        if rank.seconds <= 0 or not math.isclose(rank.samples_per_second, rank.samples / rank.seconds, rel_tol=1e-6):
+            problems.append(f"measurement.ranks[{rank.rank}]: samples_per_second is not samples / seconds")
     return problems

@@ -7,13 +7,16 @@ from pathlib import Path
 
 from absl import flags
 
-from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
+from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Precision
 from tfbench.models import NETWORKS
 
-USAGE = """Train one network on this machine and write what was measured as one JSON record.
+USAGE = """Measure one network on this machine and write what was measured as one JSON record.
 
   python -m tfbench --model=resnet50 --precision=fp16 --num_gpus=2 --output=record.json
   python -m tfbench --model=resnet50 --device=cpu --batch_size=4 --num_steps=10
+  python -m tfbench --model=resnet50 --mode=infer --precision=fp16
+  python -m tfbench --model=resnet50 --data=tfrecord --data_dir=FOLDER    (python -m tfbench.make_dataset makes one)
+  python -m tfbench --model=device --num_gpus=2      matrix products, copies, all-reduce: no network
 
 Progress goes to stderr; the record goes to --output, or to stdout without it.
 Exit code: 0 measured; 3 not measured, the record says why; 2 bad flags; 1 a bug.
@@ -39,6 +42,7 @@ class Options:
         max_cooling_seconds: But no longer than this is waited.
         telemetry: Observe the devices while timing.
         peaks: Measure the device's own limits after timing.
+        data_dir: Folder of the TFRecords; None: the case needs none.
     """
 
     max_warmup_steps: int | None = None
@@ -46,6 +50,7 @@ class Options:
     max_cooling_seconds: float = 60.0
     telemetry: bool = True
     peaks: bool = True
+    data_dir: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +91,8 @@ def parse(arguments: list[str]) -> Request:
     if rest:
         raise FlagsError(f"only flags are expected (--name=value). Received: {rest[0]!r}")
     asked_help = values.help or values.helpfull
-    if values.model is None and not asked_help:
-        raise FlagsError(f"--model is missing: one of {', '.join(NETWORKS)}")
+    if not asked_help:
+        _check(values)
     return Request(
         case=_case(values),
         output=Path(values.output) if values.output else None,
@@ -98,6 +103,7 @@ def parse(arguments: list[str]) -> Request:
             max_cooling_seconds=values.max_cooling_seconds,
             telemetry=values.telemetry,
             peaks=values.peaks,
+            data_dir=Path(values.data_dir) if values.data_dir else None,
         ),
         find_max_batch=values.find_max_batch,
         help=asked_help,
@@ -109,6 +115,24 @@ def help_text() -> str:
     return USAGE + _definitions().get_help()
 
 
+def _check(values: flags.FlagValues) -> None:
+    """Check what one flag alone cannot tell."""
+    if values.model is None:
+        raise FlagsError(f"--model is missing: one of {', '.join((*NETWORKS, DEVICE_MODEL))}")
+    if (values.model == DEVICE_MODEL) != (values.mode == Mode.DEVICE) and values["mode"].present:
+        raise FlagsError(
+            f"--mode={Mode.DEVICE} and --model={DEVICE_MODEL} belong together. "
+            f"Received: --mode={values.mode} --model={values.model}"
+        )
+    if (values.data == Data.TFRECORD) != bool(values.data_dir):
+        raise FlagsError(
+            f"--data={Data.TFRECORD} and --data_dir=FOLDER belong together. "
+            f"Received: --data={values.data}, --data_dir={values.data_dir or '(none)'}"
+        )
+    if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
+        raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
+
+
 def _case(values: flags.FlagValues) -> Case:
     precision = Precision(values.precision)
     half = precision in (Precision.FP16, Precision.BF16)
@@ -117,8 +141,11 @@ def _case(values: flags.FlagValues) -> Case:
         precision=precision,
         batch_per_gpu=values.batch_size or (HALF_PRECISION_BATCH if half else FULL_PRECISION_BATCH),
         num_gpus=values.num_gpus,
+        num_hosts=values.num_hosts,
+        communication=Communication(values.communication),
+        all_reduce=values.all_reduce,
         xla=XLA(values.xla),
-        mode=values.mode,
+        mode=Mode.DEVICE if values.model == DEVICE_MODEL else Mode(values.mode),
         data=Data(values.data),
         device=Device(values.device),
         batch_norm=BatchNorm(values.batch_norm),
@@ -133,7 +160,7 @@ def _definitions() -> flags.FlagValues:
     values = flags.FlagValues()
     own = {"flag_values": values}
     defaults = Case(model="")
-    flags.DEFINE_enum("model", None, list(NETWORKS), "Network to train.", **own)
+    flags.DEFINE_enum("model", None, [*NETWORKS, DEVICE_MODEL], "Network, or the device itself.", **own)
     flags.DEFINE_enum("precision", "fp32", list(Precision), "fp32 = IEEE, TF32 off.", **own)
     flags.DEFINE_integer(
         "batch_size",
@@ -144,6 +171,13 @@ def _definitions() -> flags.FlagValues:
         **own,
     )
     flags.DEFINE_integer("num_gpus", 1, "Replicas; logical devices with --device=cpu.", lower_bound=1, **own)
+    flags.DEFINE_integer(
+        "num_hosts", 1, "Hosts that train together: this process is the one that TF_CONFIG says.", lower_bound=1, **own
+    )
+    flags.DEFINE_enum("communication", "auto", list(Communication), "How several hosts add up their gradients.", **own)
+    flags.DEFINE_boolean(
+        "all_reduce", True, "--noall_reduce shows what communication costs: replicas then train apart.", **own
+    )
     flags.DEFINE_enum("device", "gpu", list(Device), "What trains. gpu never falls back to the CPU.", **own)
     flags.DEFINE_enum(
         "xla",
@@ -152,8 +186,13 @@ def _definitions() -> flags.FlagValues:
         "auto = clusters chosen by TensorFlow; replica = the whole pass compiled.",
         **own,
     )
-    flags.DEFINE_enum("mode", "train", ["train"], "What a step does.", **own)
-    flags.DEFINE_enum("data", "synthetic", list(Data), "synthetic = on the device; host = tf.data.", **own)
+    flags.DEFINE_enum(
+        "mode", "train", list(Mode), "infer = forward only, and latency at batch 1; device goes with its model.", **own
+    )
+    flags.DEFINE_enum(
+        "data", "synthetic", list(Data), "synthetic = on the device; host = tf.data; tfrecord = JPEG files.", **own
+    )
+    flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", **own)
     flags.DEFINE_enum("batch_norm", "fused", list(BatchNorm), "Variant of batch normalisation.", **own)
     flags.DEFINE_integer("image_size", None, "Pixels. Default: the network's own.", lower_bound=32, **own)
     flags.DEFINE_integer("warmup_steps", defaults.warmup_steps, "Untimed steps.", lower_bound=0, **own)
