@@ -44,7 +44,7 @@ COLUMNS: dict[str, Column] = {
     "num_hosts": Column(WHOLE, "-", "Hosts that train together."),
     "communication": Column(TEXT, "-", "How several hosts add up their gradients: `auto`, `ring` or `nccl`."),
     "all_reduce": Column(FLAG, "-", "False: gradients were not added up, to see what communication costs."),
-    "global_batch": Column(WHOLE, "samples", "Images or sequences of an update: all replicas, all accumulated batches."),
+    "global_batch": Column(WHOLE, "samples", "Images or sequences of an update, over all replicas."),
     "xla": Column(TEXT, "-", "What XLA compiles: `off`, `auto` or `replica`."),
     "data": Column(TEXT, "-", "Where a batch comes from: `synthetic` (on the device), `host` or `tfrecord`."),
     "mode": Column(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from absl import flags
 
-from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Precision
+from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Optimizer, Precision
 from tfbench.models import NETWORKS
 
 USAGE = """Measure one network on this machine and write what was measured as one JSON record.
@@ -42,6 +42,7 @@ class Options:
         max_cooling_seconds: But no longer than this is waited.
         telemetry: Observe the devices while timing.
         peaks: Measure the device's own limits after timing.
+        seed: Draw initial weights and data from it, the same in every TensorFlow, and keep the losses.
         data_dir: Folder of the TFRecords; None: the case needs none.
     """
 
@@ -50,6 +51,7 @@ class Options:
     max_cooling_seconds: float = 60.0
     telemetry: bool = True
     peaks: bool = True
+    seed: int | None = None
     data_dir: Path | None = None
 
 
@@ -103,6 +105,7 @@ def parse(arguments: list[str]) -> Request:
             max_cooling_seconds=values.max_cooling_seconds,
             telemetry=values.telemetry,
             peaks=values.peaks,
+            seed=values.seed,
             data_dir=Path(values.data_dir) if values.data_dir else None,
         ),
         find_max_batch=values.find_max_batch,
@@ -148,8 +151,11 @@ def _case(values: flags.FlagValues) -> Case:
         mode=Mode.DEVICE if values.model == DEVICE_MODEL else Mode(values.mode),
         data=Data(values.data),
         device=Device(values.device),
-        batch_norm=BatchNorm(values.batch_norm),
+        batch_norm=BatchNorm(values.batch_norm) if values.batch_norm else None,
         image_size=values.image_size,
+        sequence_length=values.sequence_length,
+        optimizer=Optimizer(values.optimizer) if values.optimizer else None,
+        accumulate=values.accumulate,
         warmup_steps=values.warmup_steps,
         num_steps=values.num_steps,
     )
@@ -193,8 +199,17 @@ def _definitions() -> flags.FlagValues:
         "data", "synthetic", list(Data), "synthetic = on the device; host = tf.data; tfrecord = JPEG files.", **own
     )
     flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", **own)
-    flags.DEFINE_enum("batch_norm", "fused", list(BatchNorm), "Variant of batch normalisation.", **own)
+    flags.DEFINE_enum(
+        "batch_norm", None, list(BatchNorm), "Default: fused, or none where the network has none.", **own
+    )
     flags.DEFINE_integer("image_size", None, "Pixels. Default: the network's own.", lower_bound=32, **own)
+    flags.DEFINE_integer("sequence_length", None, "Tokens. Default: the network's own.", lower_bound=8, **own)
+    flags.DEFINE_enum(
+        "optimizer", None, list(Optimizer), "Default: adamw for transformers, else SGD with momentum.", **own
+    )
+    flags.DEFINE_integer(
+        "accumulate", 1, "Batches whose gradients are added up before an update.", lower_bound=1, **own
+    )
     flags.DEFINE_integer("warmup_steps", defaults.warmup_steps, "Untimed steps.", lower_bound=0, **own)
     flags.DEFINE_integer("num_steps", defaults.num_steps, "Timed steps.", lower_bound=1, **own)
     flags.DEFINE_alias("num_batches", "num_steps", **own)
@@ -230,4 +245,11 @@ def _define_options(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_boolean("telemetry", defaults.telemetry, "Observe power, clocks and heat while timing.", **own)
     flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's own limits after timing.", **own)
+    flags.DEFINE_integer(
+        "seed",
+        None,
+        "Draw initial weights and data from this seed, the same in every TensorFlow, and keep each step's loss.",
+        lower_bound=0,
+        **own,
+    )
     flags.DEFINE_boolean("find_max_batch", False, "Search the largest batch per GPU that fits, then measure it.", **own)

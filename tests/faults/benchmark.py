@@ -197,7 +197,7 @@ def _case(flags: dict[str, str]) -> schema.Case:
         batch_per_gpu=int(flags["batch_size"]),
         num_gpus=int(flags["num_gpus"]),
         xla=schema.XLA(flags["xla"]),
-        mode=flags["mode"],
+        mode=schema.Mode(flags["mode"]),
         data=schema.Data(flags["data"]),
         device=schema.Device(flags["device"]),
         batch_norm=schema.BatchNorm(flags["batch_norm"]),
