@@ -35,6 +35,7 @@ ALIASES = {
     ),
     "settings": (
         *("fleet", "host", "source", "framework", "xla", "batch_norm", "data", "mode", "unit", "image_size", "device"),
+        *("sequence_length", "optimizer", "accumulate"),
         *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher"),
         *("power_limit_watts", "cpu", "cpu_limit", "parameters", "warmup_steps", "num_steps"),
     ),

@@ -25,7 +25,7 @@ def log_lines(record: Record) -> list[str]:
     points: dict[str, Any] = {
         "submission_benchmark": case.model,
         "submission_platform": origin.fleet if origin else "",
-        "global_batch_size": case.batch_per_gpu * case.replicas,
+        "global_batch_size": case.global_batch,
         "number_of_ranks": case.replicas,
     }
     lines = [_line(started, "POINT_IN_TIME", key, value) for key, value in points.items()]

@@ -96,7 +96,10 @@ def wide_grids(merged: Merged) -> list[Grid]:
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
 
 
-_SETTINGS = ("device", "batch_norm", "xla", "data", "mode", "image_size", "warmup_steps", "num_steps")
+_SETTINGS = (
+    *("device", "batch_norm", "xla", "data", "mode", "image_size", "sequence_length", "optimizer", "accumulate"),
+    *("warmup_steps", "num_steps"),
+)
 
 
 def _varies_within_case(rows: Sequence[dict[str, Any]], column: str) -> bool:

@@ -199,9 +199,7 @@ def _definitions() -> flags.FlagValues:
         "data", "synthetic", list(Data), "synthetic = on the device; host = tf.data; tfrecord = JPEG files.", **own
     )
     flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", **own)
-    flags.DEFINE_enum(
-        "batch_norm", None, list(BatchNorm), "Default: fused, or none where the network has none.", **own
-    )
+    flags.DEFINE_enum("batch_norm", None, list(BatchNorm), "Default: fused, or none where the network has none.", **own)
     flags.DEFINE_integer("image_size", None, "Pixels. Default: the network's own.", lower_bound=32, **own)
     flags.DEFINE_integer("sequence_length", None, "Tokens. Default: the network's own.", lower_bound=8, **own)
     flags.DEFINE_enum(

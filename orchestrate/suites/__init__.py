@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from orchestrate.documents import read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
-from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
+from results.schema import XLA, BatchNorm, Case, Data, Device, Optimizer, Precision
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
@@ -52,13 +52,22 @@ class CaseBlock(BaseModel):
     )
     xla: XLA | Few[XLA] = Field(XLA.OFF, description="one or more of off, auto and replica", examples=["[off, auto]"])
     data: Data | Few[Data] = Field(Data.SYNTHETIC, description="synthetic or host", examples=["synthetic"])
-    batch_norm: BatchNorm | Few[BatchNorm] = Field(
-        BatchNorm.FUSED, description="one or more of fused, keras and none", examples=["fused"]
+    batch_norm: BatchNorm | Few[BatchNorm] | None = Field(
+        None, description="one or more of fused, keras and none; left out: the network's own", examples=["fused"]
     )
     device: Literal["auto"] | Device = Field(
         "auto", description="auto, gpu or cpu (auto: gpu where the host has one)", examples=["gpu"]
     )
     image_size: Count | None = Field(None, description="pixels; left out: the network's own", examples=["224"])
+    sequence_length: Count | Few[Count] | None = Field(
+        None, description="tokens, one length or a list; left out: the network's own", examples=["[128, 384, 512]"]
+    )
+    optimizer: Optimizer | Few[Optimizer] | None = Field(
+        None, description="one or more of momentum, adamw and lamb; left out: the network's own", examples=["lamb"]
+    )
+    accumulate: Count | Few[Count] = Field(
+        1, description="a whole number or a list: batches of one update", examples=["[1, 4]"]
+    )
     warmup_steps: Steps = Field(10, description="a whole number of at least 1", examples=["20"])
     num_steps: Steps = Field(100, description="a whole number of at least 1: timed steps", examples=["100"])
 
@@ -149,6 +158,11 @@ def _listed(value: T | list[T]) -> list[T]:
     return value if isinstance(value, list) else [value]
 
 
+def _listed_or_own(value: T | list[T] | None) -> list[T | None]:
+    """List the values; None where the network's own is wanted."""
+    return [None] if value is None else [*_listed(value)]
+
+
 def _batches(block: CaseBlock) -> dict[Precision, int]:
     batch = block.batch_per_gpu
     return batch if isinstance(batch, dict) else dict.fromkeys(Precision, batch)
@@ -161,7 +175,10 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
         _listed(block.num_gpus),
         _listed(block.xla),
         _listed(block.data),
-        _listed(block.batch_norm),
+        _listed_or_own(block.batch_norm),
+        _listed_or_own(block.sequence_length),
+        _listed_or_own(block.optimizer),
+        _listed(block.accumulate),
     )
     return [
         Case(
@@ -174,8 +191,11 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             batch_norm=batch_norm,
             device=device if block.device == "auto" else block.device,
             image_size=block.image_size,
+            sequence_length=sequence_length,
+            optimizer=optimizer,
+            accumulate=accumulate,
             warmup_steps=block.warmup_steps,
             num_steps=block.num_steps,
         )
-        for model, precision, num_gpus, xla, data, batch_norm in matrix
+        for model, precision, num_gpus, xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
     ]
