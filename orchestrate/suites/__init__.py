@@ -6,6 +6,7 @@ A block of `cases` is a small matrix: every value may be a list, and all combina
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -158,7 +159,7 @@ def _listed(value: T | list[T]) -> list[T]:
     return value if isinstance(value, list) else [value]
 
 
-def _listed_or_own(value: T | list[T] | None) -> list[T | None]:
+def _listed_or_own(value: T | list[T] | None) -> Sequence[T | None]:
     """List the values; None where the network's own is wanted."""
     return [None] if value is None else [*_listed(value)]
 
