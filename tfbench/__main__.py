@@ -128,6 +128,11 @@ def _summarise(record: Record) -> None:
         f"  step {m.step_p50_seconds * 1000:.1f} ms (p95 {m.step_p95_seconds * 1000:.1f} ms{spread})",
         f"  build {m.build_seconds:.1f} s, compile {m.compile_seconds:.1f} s, warm-up {m.warmup_seconds:.1f} s",
     ]
+    if m.latency is not None:
+        p50, p95, p99 = (
+            f"{seconds * 1000:.2f}" for seconds in (m.latency.p50_seconds, m.latency.p95_seconds, m.latency.p99_seconds)
+        )
+        lines.append(f"  latency at batch 1: p50 {p50} ms, p95 {p95} ms, p99 {p99} ms")
     lines += [f"  warning {warning.code}: {warning.message}" for warning in record.warnings]
     print("\n".join(lines), file=sys.stderr)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tensorflow import keras
 
-from results.schema import Precision
+from results.schema import Mode, Precision
 from tfbench.models.layers import FusedBatchNormalization
 from tfbench.types import Layer, Model, Tensor
 
@@ -22,27 +22,37 @@ BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Pr
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one sample costs in one training step.
+    """What one sample costs in one step.
 
     Attributes:
         forward_flops: Forward pass.
         training_flops: Forward and backward pass.
-        elements: Activations and their gradients read and written, no two operations fused.
+        elements: Activations and their gradients read and written in training, no two operations fused.
         fused_elements: Likewise, with all fused that can be.
+        forward_elements: Activations read and written in inference, no two operations fused.
+        forward_fused_elements: Likewise, with all fused that can be.
     """
 
     forward_flops: float
     training_flops: float
     elements: float
     fused_elements: float
+    forward_elements: float
+    forward_fused_elements: float
 
-    def bytes(self, precision: Precision) -> float:
+    def flops(self, mode: Mode) -> float:
+        """Return the operations of a step of training or of inference."""
+        return self.forward_flops if mode is Mode.INFER else self.training_flops
+
+    def bytes(self, precision: Precision, mode: Mode = Mode.TRAIN) -> float:
         """Return the traffic without fusion, in bytes."""
-        return self.elements * BYTES_PER_ELEMENT[precision]
+        elements = self.forward_elements if mode is Mode.INFER else self.elements
+        return elements * BYTES_PER_ELEMENT[precision]
 
-    def fused_bytes(self, precision: Precision) -> float:
+    def fused_bytes(self, precision: Precision, mode: Mode = Mode.TRAIN) -> float:
         """Return the traffic with fusion, in bytes."""
-        return self.fused_elements * BYTES_PER_ELEMENT[precision]
+        elements = self.forward_fused_elements if mode is Mode.INFER else self.fused_elements
+        return elements * BYTES_PER_ELEMENT[precision]
 
 
 def work_per_sample(model: Model) -> Work:
@@ -50,7 +60,7 @@ def work_per_sample(model: Model) -> Work:
     layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     consumers = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
     differentiated: set[int] = set()
-    forward = backward = elements = fused = 0.0
+    forward = backward = elements = fused = forward_elements = forward_fused = 0.0
     for layer in layers:
         inputs = _inputs(layer)
         wanted = any(id(tensor) in differentiated for tensor in inputs)
@@ -61,7 +71,16 @@ def work_per_sample(model: Model) -> Work:
         backward += 2 * flops if wanted else flops
         elements += _elements(layer, wanted) + _branch_sum(layer, consumers)
         fused += _fused_elements(layer, wanted)
-    return Work(forward_flops=forward, training_flops=forward + backward, elements=elements, fused_elements=fused)
+        forward_elements += _forward_elements(layer)
+        forward_fused += _forward_fused_elements(layer)
+    return Work(
+        forward_flops=forward,
+        training_flops=forward + backward,
+        elements=elements,
+        fused_elements=fused,
+        forward_elements=forward_elements,
+        forward_fused_elements=forward_fused,
+    )
 
 
 _BATCH_NORMS = (keras.layers.BatchNormalization, FusedBatchNormalization)
@@ -115,6 +134,23 @@ def _fused_elements(layer: Layer, wanted: bool) -> float:
     if isinstance(layer, keras.layers.Add | keras.layers.Concatenate):
         return 2 * out  # forward: the other branch; backward: its gradient
     return 2 * (into + out) if isinstance(layer, _POOLS) else 0.0  # ReLU, padding: part of their neighbours
+
+
+def _forward_elements(layer: Layer) -> float:
+    """Count the elements that a layer of an inference reads and writes, as an operation of its own."""
+    return sum(_size(tensor) for tensor in _inputs(layer)) + _size(layer.output)
+
+
+def _forward_fused_elements(layer: Layer) -> float:
+    """Count likewise where normalisation and activation are part of the operation before, and nothing is joined.
+
+    An addition is part of the operation before, too, but has to read its other branch.
+    """
+    if isinstance(layer, keras.layers.Add):
+        return _size(layer.output)
+    if isinstance(layer, keras.layers.Conv2D | keras.layers.Dense | _POOLS[0] | _POOLS[1]):
+        return _forward_elements(layer)
+    return 0.0
 
 
 def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:

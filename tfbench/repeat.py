@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from results.progress import state_line
-from results.schema import BatchNorm, Case, Check, Device, Measurement, Status
+from results.schema import BatchNorm, Case, Check, Device, Measurement, Mode, Status
 from tfbench import validity
 from tfbench.devices import configure, create_strategy, threads_for
 from tfbench.environment import read_environment
 from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.host import cpu_limit
+from tfbench.inference import Inference
 from tfbench.inputs import Batch, batch_source
 from tfbench.models import NETWORKS, Network
 from tfbench.nvml import GPUs
@@ -98,25 +99,31 @@ def measure(
     announce("building")
     begin = time.perf_counter()
     model = network.build(case.batch_norm, image_size, strategy)
-    training = make_training(case, model, strategy)
+    infers = case.mode is Mode.INFER
+    workload = Inference(case, model, strategy) if infers else make_training(case, model, strategy)
     next_batch = batch_source(case, image_size, network.classes, strategy)
     build_seconds = time.perf_counter() - begin
+    global_batch = case.batch_per_gpu * case.num_gpus
 
     def step() -> Tensor:
-        return training.step(next_batch())
+        return workload.step(next_batch())
 
-    first, compile_seconds = _first_step(case, training, next_batch, findings.checks)
+    if isinstance(workload, Inference):
+        first, compile_seconds = _first_inference(workload, next_batch, findings.checks)
+    else:
+        first, compile_seconds = _first_step(case, workload, next_batch, findings.checks)
     _require(findings.checks)
 
     cooling_seconds = cool_down(gpus.temperatures_celsius, options.max_start_celsius, options.max_cooling_seconds)
     start_celsius = max(gpus.temperatures_celsius(), default=None)
     announce("warming")
-    report = print_steps(training.global_batch, network.unit)
+    report = print_steps(global_batch, network.unit)
     ceiling = options.max_warmup_steps
     if ceiling is None:
         ceiling = default_ceiling(case.warmup_steps)
     warmup = warm_up(step, case.warmup_steps, ceiling, report)
-    findings.checks.append(validity.finite_check("loss_finite_before_timing", [first, *warmup.losses]))
+    losses = "outputs" if infers else "loss"
+    findings.checks.append(validity.finite_check(f"{losses}_finite_before_timing", [first, *warmup.losses]))
     _require(findings.checks)
 
     announce("timing")
@@ -129,11 +136,12 @@ def measure(
         temperature_start_celsius=start_celsius,
         cooling_seconds=cooling_seconds if len(gpus) else None,
     )
-    findings.checks.append(validity.finite_check("loss_finite_while_timing", timed.losses))
+    findings.checks.append(validity.finite_check(f"{losses}_finite_while_timing", timed.losses))
     _require(findings.checks)
+    latency = workload.latency(next_batch(), case.num_steps) if isinstance(workload, Inference) else None
     findings.measurement = Measurement(
-        **timed_fields(training.global_batch, timed),
-        **limit_fields(case, model, training.global_batch, timed, options.peaks),
+        **timed_fields(global_batch, timed),
+        **limit_fields(case, model, global_batch, timed, options.peaks),
         unit=network.unit,
         build_seconds=build_seconds,
         compile_seconds=compile_seconds,
@@ -142,16 +150,33 @@ def measure(
         warmup_settled=warmup.settled,
         replicas=case.num_gpus,
         batch_per_gpu=case.batch_per_gpu,
-        global_batch=training.global_batch,
+        global_batch=global_batch,
         image_size=image_size,
         parameters_trainable=_count(model.trainable_weights),
         parameters_total=_count(model.weights),
         loss_first=first,
         loss_last=timed.losses[-1],
-        host_bytes_per_second=host_bytes_per_second(case, image_size, training.global_batch, timed),
+        host_bytes_per_second=host_bytes_per_second(case, image_size, global_batch, timed),
+        latency=latency,
     )
     if findings.environment is not None:
         findings.environment = replace(findings.environment, tf32_observed=tf32_observed(first_device(case)))
+
+
+def _first_inference(inference: Inference, next_batch: Callable[[], Batch], checks: list[Check]) -> tuple[float, float]:
+    """Trace, compile and take the first step; compare several replicas with one device.
+
+    Returns:
+        The mean of the first step's outputs, and the seconds that it took.
+    """
+    batch = next_batch()
+    announce("compiling")
+    begin = time.perf_counter()
+    mean = float(inference.step(batch))
+    compile_seconds = time.perf_counter() - begin
+    announce("checking")
+    checks.extend(inference.checks(batch))
+    return mean, compile_seconds
 
 
 def _first_step(
@@ -206,7 +231,7 @@ def _require(checks: list[Check]) -> None:
     failed = [check for check in checks if check.passed is False]
     if not failed:
         return
-    only_finite = all(check.name.startswith("loss_finite") for check in failed)
+    only_finite = all("_finite_" in check.name for check in failed)
     raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
 
 

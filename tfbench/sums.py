@@ -49,9 +49,10 @@ def limit_fields(
         measure_peaks: Else only the network's work is given.
     """
     work = work_per_sample(model)
-    traffic, fused = work.bytes(case.precision), work.fused_bytes(case.precision)
+    step_flops = work.flops(case.mode)
+    traffic, fused = work.bytes(case.precision, case.mode), work.fused_bytes(case.precision, case.mode)
     fields: dict[str, float | None] = {
-        "flops_per_sample": work.training_flops,
+        "flops_per_sample": step_flops,
         "bytes_per_sample": traffic,
         "fused_bytes_per_sample": fused,
     }
@@ -63,7 +64,7 @@ def limit_fields(
     bandwidth = memory_bytes_per_second(first_device(case))
     if flops is not None:
         fields["peak_flops_per_second"] = flops * devices
-        fields["flops_utilisation"] = rate * work.training_flops / (flops * devices)
+        fields["flops_utilisation"] = rate * step_flops / (flops * devices)
     if bandwidth is not None:
         fields["peak_bytes_per_second"] = bandwidth * devices
         fields["bandwidth_utilisation"] = rate * traffic / (bandwidth * devices)

@@ -36,8 +36,8 @@ def finite_check(name: str, losses: Sequence[float]) -> Check:
     """Check that every loss is a number."""
     bad = [index for index, loss in enumerate(losses, start=1) if not math.isfinite(loss)]
     if bad:
-        return Check(name=name, passed=False, detail=f"loss of step {bad[0]} is {losses[bad[0] - 1]}")
-    return Check(name=name, passed=True, detail=f"{len(losses)} losses, all finite", value=losses[-1])
+        return Check(name=name, passed=False, detail=f"the value of step {bad[0]} is {losses[bad[0] - 1]}")
+    return Check(name=name, passed=True, detail=f"{len(losses)} steps, all finite", value=losses[-1])
 
 
 class OneDeviceReference:
@@ -79,10 +79,10 @@ def update_check(training: Training, reference: OneDeviceReference) -> Check:
             for v, g in zip(velocity, reference.gradients, strict=True)
         )
         worst = max(worst, math.sqrt(squares) / norm if norm else math.inf)
-    return _within(
+    return within(
         "update_equals_one_device",
         worst,
-        UPDATE_LIMITS[training.case.precision] * _factor(training.case),
+        UPDATE_LIMITS[training.case.precision] * xla_factor(training.case),
         f"{training.case.num_gpus} replicas against one device that takes the same shards in turn",
     )
 
@@ -90,9 +90,9 @@ def update_check(training: Training, reference: OneDeviceReference) -> Check:
 def loss_check(training: Training, reference: OneDeviceReference, loss: float) -> Check:
     """Compare the loss that N replicas report with one device's."""
     difference = abs(loss - reference.loss) / abs(reference.loss) if reference.loss else math.inf
-    limit = LOSS_LIMITS[training.case.precision] * _factor(training.case)
+    limit = LOSS_LIMITS[training.case.precision] * xla_factor(training.case)
     detail = f"replicas report {loss:.6g}, one device {reference.loss:.6g}"
-    return _within("loss_equals_one_device", difference, limit, detail)
+    return within("loss_equals_one_device", difference, limit, detail)
 
 
 def replicas_check(training: Training) -> Check:
@@ -103,7 +103,7 @@ def replicas_check(training: Training) -> Check:
         size = float(np.abs(first).max()) or 1.0
         worst = max([worst, *(float(np.abs(other - first).max()) / size for other in others)])
     detail = f"weights of {training.case.num_gpus} replicas after a few steps"
-    return _within("replicas_equal", worst, DIVERGENCE_LIMIT, detail)
+    return within("replicas_equal", worst, DIVERGENCE_LIMIT, detail)
 
 
 def does_not_apply(name: str) -> Check:
@@ -137,11 +137,13 @@ def failures(checks: Sequence[Check]) -> str:
     return "; ".join(texts)
 
 
-def _factor(case: Case) -> float:
+def xla_factor(case: Case) -> float:
+    """Return how many times wider limits are for this case."""
     return 1.0 if case.xla is XLA.OFF else XLA_FACTOR
 
 
-def _within(name: str, value: float, limit: float, detail: str) -> Check:
+def within(name: str, value: float, limit: float, detail: str) -> Check:
+    """Check that a difference is a number and no larger than its limit."""
     if not math.isfinite(value):
         return Check(name=name, passed=False, detail=f"{detail}: the difference is {value}", limit=limit)
     return Check(name=name, passed=value <= limit, detail=detail, value=value, limit=limit)

@@ -1,0 +1,115 @@
+"""Inference: the forward pass alone, at a batch on all replicas, and one sample at a time on the first device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from results.schema import XLA, Case, Check, Latency, Precision
+from tfbench.inputs import Batch
+from tfbench.timing import percentile
+from tfbench.types import Model, Strategy, Tensor
+from tfbench.validity import does_not_apply, replicas_of, within, xla_factor
+
+LATENCY_STEPS = 100
+"""Fewest calls at batch 1: below a hundred there is no 99th percentile."""
+
+LATENCY_WARMUP_STEPS = 10
+
+OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
+"""Largest relative difference between the outputs of a replica and of one device for the same samples."""
+
+
+class Inference:
+    """A network that only answers.
+
+    Attributes:
+        step: Takes the replicas' batches and returns the mean of all outputs: a scalar that is there only when
+            every replica has finished, and a number only when every output is one.
+    """
+
+    def __init__(self, case: Case, model: Model, strategy: Strategy) -> None:
+        self.case, self.model, self.strategy = case, model, strategy
+        self._compute = tf.function(self._forward, jit_compile=True) if case.xla is XLA.REPLICA else self._forward
+        self.step = tf.function(self._step)
+        self._replicas_outputs = tf.function(lambda batch: strategy.run(self._outputs, args=batch))
+
+    def checks(self, batch: Batch) -> list[Check]:
+        """Check that all outputs are numbers, and that several replicas give those of one device."""
+        shards = replicas_of(self.strategy, batch)
+        outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
+        checks = [_finite(outputs)]
+        name = "outputs_equal_one_device"
+        checks.append(does_not_apply(name) if len(shards) == 1 else self._same_as_one_device(name, shards, outputs))
+        return checks
+
+    def latency(self, batch: Batch, count: int) -> Latency:
+        """Time single samples on the first device; after each one the host waits for the answer.
+
+        Args:
+            batch: Of all replicas; the first sample of the first one is used.
+            count: Calls, at least; no fewer than `LATENCY_STEPS` are made.
+        """
+        inputs, *_ = replicas_of(self.strategy, batch)[0]
+        device = tf.nest.flatten(inputs)[0].device
+        with tf.device(device):
+            one = tf.nest.map_structure(lambda tensor: tf.identity(tensor[:1]), inputs)
+
+            @tf.function
+            def answer() -> Tensor:
+                return _mean(self._compute(one))
+
+            seconds = []
+            for call in range(-LATENCY_WARMUP_STEPS, max(count, LATENCY_STEPS)):
+                begin = time.perf_counter()
+                answer().numpy()
+                if call >= 0:
+                    seconds.append(time.perf_counter() - begin)
+        return Latency(
+            p50_seconds=percentile(seconds, 0.50),
+            p95_seconds=percentile(seconds, 0.95),
+            p99_seconds=percentile(seconds, 0.99),
+            step_seconds=seconds,
+        )
+
+    def _step(self, batch: Batch) -> Tensor:
+        means = self.strategy.run(lambda inputs, *_: _mean(self._compute(inputs)), args=batch)
+        return self.strategy.reduce(tf.distribute.ReduceOp.MEAN, means, axis=None)
+
+    def _forward(self, inputs: Tensor) -> list[Tensor]:
+        return tf.nest.flatten(self.model(inputs, training=False))
+
+    def _outputs(self, inputs: Tensor, *_: Tensor) -> list[Tensor]:
+        return [tf.cast(output, tf.float32) for output in self._compute(inputs)]
+
+    def _local_outputs(self, batch: Batch) -> list[list[Tensor]]:
+        """Return the outputs of each replica."""
+        local = [self.strategy.experimental_local_results(output) for output in self._replicas_outputs(batch)]
+        return [list(parts) for parts in zip(*local, strict=True)]
+
+    def _same_as_one_device(self, name: str, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]]) -> Check:
+        """Let the first device answer for every replica's samples: |y_r − y_1| / |y_1|, the worst replica counts."""
+        compute = tf.function(self._outputs)
+        worst = 0.0
+        with tf.device(tf.nest.flatten(shards[0])[0].device):
+            for shard, answered in zip(shards, outputs, strict=True):
+                for wanted, got in zip(compute(*shard), answered, strict=True):
+                    norm = float(np.linalg.norm(wanted.numpy())) or 1.0
+                    worst = max(worst, float(np.linalg.norm(got - wanted.numpy())) / norm)
+        limit = OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case)
+        return within(name, worst, limit, f"{len(shards)} replicas against one device that takes the same shards")
+
+
+def _mean(outputs: Sequence[Tensor]) -> Tensor:
+    return tf.add_n([tf.reduce_mean(tf.cast(output, tf.float32)) for output in outputs])
+
+
+def _finite(outputs: Sequence[list[np.ndarray]]) -> Check:
+    """Check every single output of the first step."""
+    bad = sum(int((~np.isfinite(part)).sum()) for parts in outputs for part in parts)
+    count = sum(part.size for parts in outputs for part in parts)
+    detail = f"{bad} of {count} outputs are not finite" if bad else f"{count} outputs, all finite"
+    return Check(name="outputs_finite_at_first", passed=not bad, detail=detail, value=float(bad), limit=0.0)
