@@ -69,7 +69,7 @@ def estimate(plan: Plan, durations: dict[tuple[str, str], float]) -> Estimate:
         known = [durations.get((entry.host.fleet, job.case.name)) for job in entry.jobs if job.blocked is None]
         seen += sum(value is not None for value in known)
         total = sum(value if value is not None else GUESSED_REPEAT_SECONDS for value in known)
-        seconds.append(total)
+        seconds.append(total / min(entry.host.lanes, max(1, len(known))))
         price = hourly_usd(entry)
         usd = None if usd is None or price is None else usd + price * total / 3600
     count = sum(job.blocked is None for job in plan.jobs)
@@ -88,6 +88,8 @@ def hourly_usd(entry: HostPlan) -> float | None:
 class Budget:
     """Keeps a run below a cost: no repeat begins that would end above it.
 
+    A host is counted from its start to its end; of a queue each repeat is, while it has a machine, under its own name.
+
     Args:
         limit_usd: For the whole run.
         hosts: Those that will work; each needs a price.
@@ -98,32 +100,33 @@ class Budget:
         self._limit_usd = limit_usd
         self._rates = {entry.host.key: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
         self._durations = dict(durations)
-        self._began: dict[str, float] = {}
-        self._spent = dict.fromkeys(self._rates, 0.0)
-        self._reserved = dict.fromkeys(self._rates, 0.0)
+        self._began: dict[str, tuple[str, float]] = {}
+        self._reserved: dict[str, float] = {}
+        self._reserved_usd = 0.0
+        self._settled_usd = 0.0
         self._lock = threading.Lock()
 
-    def begin(self, host: str) -> None:
-        """Start to count a host's time."""
+    def begin(self, host: str, meter: str | None = None) -> None:
+        """Start to count the time of a host, or of a repeat in its queue."""
         with self._lock:
-            self._began[host] = time.monotonic()
+            self._settle(meter or host)
+            self._began[meter or host] = host, time.monotonic()
 
-    def end(self, host: str) -> None:
-        """Stop to count a host's time."""
+    def end(self, host: str, meter: str | None = None) -> None:
+        """Stop to count; nothing happens when nothing is counted."""
         with self._lock:
-            self._spent[host] = self._cost(host)
-            self._began.pop(host, None)
-            self._reserved[host] = 0.0
+            if meter is None or meter in self._began:
+                self._reserve(meter or host, 0.0)
+            self._settle(meter or host)
 
-    def allows(self, host: str, fleet: str, case: str) -> bool:
-        """Tell whether one more repeat of a host can end within the limit; if so, its cost is reserved."""
+    def allows(self, host: str, fleet: str, case: str, meter: str | None = None) -> bool:
+        """Tell whether one more repeat can end within the limit; if so, its cost is reserved."""
         with self._lock:
-            seconds = self._durations.get((fleet, case), GUESSED_REPEAT_SECONDS)
-            wanted = self._rates[host] * seconds
-            others = sum(value for name, value in self._reserved.items() if name != host)
-            if sum(map(self._cost, self._rates)) + others + wanted > self._limit_usd:
+            wanted = self._rates[host] * self._durations.get((fleet, case), GUESSED_REPEAT_SECONDS)
+            others = self._reserved_usd - self._reserved.get(meter or host, 0.0)
+            if self._spent() + others + wanted > self._limit_usd:
                 return False
-            self._reserved[host] = wanted
+            self._reserve(meter or host, wanted)
             return True
 
     def learn(self, fleet: str, case: str, seconds: float) -> None:
@@ -134,8 +137,21 @@ class Budget:
     def spent_usd(self) -> float:
         """Return what the run has cost so far."""
         with self._lock:
-            return sum(map(self._cost, self._rates))
+            return self._spent()
 
-    def _cost(self, host: str) -> float:
-        began = self._began.get(host)
-        return self._spent[host] + (0.0 if began is None else self._rates[host] * (time.monotonic() - began))
+    def _spent(self) -> float:
+        return self._settled_usd + sum(map(self._running_usd, self._began))
+
+    def _running_usd(self, meter: str) -> float:
+        host, began = self._began[meter]
+        return self._rates[host] * (time.monotonic() - began)
+
+    def _settle(self, meter: str) -> None:
+        if meter in self._began:
+            self._settled_usd += self._running_usd(meter)
+            del self._began[meter]
+
+    def _reserve(self, meter: str, usd: float) -> None:
+        self._reserved_usd += usd - self._reserved.pop(meter, 0.0)
+        if usd:
+            self._reserved[meter] = usd

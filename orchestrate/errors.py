@@ -5,6 +5,7 @@
     │   ├── DocumentError          a file has mistakes: one line for each of them
     │   └── BuildFailed            an image could not be built, pushed or verified
     ├── NoUsableHost               nothing to measure on; exit code 4
+    ├── Withdrawn                  a repeat was taken out of its queue before it began: no record, `resume` runs it
     └── HostError                  a host or a repeat failed: becomes a record with `status`, the others go on
         ├── Unreachable            no connection, or it was refused
         ├── PullFailed             the image could not be had
@@ -47,6 +48,10 @@ class BuildFailed(UserError):
 
 class NoUsableHost(OrchestrateError):
     """No host can measure anything."""
+
+
+class Withdrawn(OrchestrateError):
+    """A repeat was taken out of its queue before it began."""
 
 
 class HostError(OrchestrateError):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from orchestrate.addresses import DockerAddress, check_connection
 from orchestrate.documents import Document, read_document, validate_document
 from orchestrate.errors import DocumentError, UserError
+from orchestrate.queues import Queue, SlurmQueue, check_queue
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
 from orchestrate.variants import read_variants
@@ -126,10 +127,15 @@ class HostEntry(Settings):
 
 
 class Fleet(Settings):
-    """A group of machines that are meant to be equal."""
+    """A group of machines that are meant to be equal: named one by one, or given by a queue."""
 
-    hosts: Annotated[dict[str, HostEntry], Field(min_length=1)] = Field(
-        description="a mapping of names to hosts", examples=["{node-a: {docker: 'ssh://node-a'}}"]
+    hosts: Annotated[dict[str, HostEntry], Field(min_length=1)] | None = Field(
+        None, description="a mapping of names to hosts", examples=["{node-a: {docker: 'ssh://node-a'}}"]
+    )
+    slurm: SlurmQueue | None = Field(
+        None,
+        description="a mapping that describes a Slurm cluster",
+        examples=["{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}"],
     )
 
 
@@ -150,10 +156,11 @@ class HostsFile(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine with all its settings resolved.
+    """A machine with all its settings resolved; or a queue, which stands in a plan as one host of its fleet.
 
     Attributes:
-        docker: None: a subprocess of this Python.
+        docker: None: a queue where there is one, else a subprocess of this Python.
+        queue: What gives the machines; None: this is one.
         gpus: GPU indices to use; None: all.
         variants: Image variants to measure with; empty: chosen by driver and GPU.
         image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
@@ -164,6 +171,7 @@ class Host:
     fleet: str
     name: str
     docker: DockerAddress | None
+    queue: Queue | None = None
     suite: str | None = None
     repeats: int | None = None
     gpus: tuple[int, ...] | None = None
@@ -198,7 +206,14 @@ class Host:
     @property
     def launcher(self) -> str:
         """Name what starts benchmarks here."""
+        if self.queue is not None:
+            return self.queue.kind
         return "process" if self.docker is None else "docker"
+
+    @property
+    def lanes(self) -> int:
+        """Tell how many repeats are followed at a time: more than one would disturb each other on one machine."""
+        return 1 if self.queue is None else self.queue.max_jobs
 
 
 def read_hosts(path: Path) -> list[Host]:
@@ -213,15 +228,35 @@ def read_hosts(path: Path) -> list[Host]:
     if document.problems or checked is None:
         raise DocumentError(document.report())
     return [
-        Host(
-            fleet=fleet_name,
-            name=name,
-            docker=addresses[fleet_name, name],
-            **_merge_settings(path.parent, checked.defaults, fleet, entry),
-        )
+        host
         for fleet_name, fleet in checked.fleets.items()
-        for name, entry in fleet.hosts.items()
+        for host in _fleet_hosts(fleet_name, fleet, checked.defaults, addresses, path.parent)
     ]
+
+
+def _fleet_hosts(
+    fleet_name: str,
+    fleet: Fleet,
+    defaults: Settings,
+    addresses: dict[tuple[str, str], DockerAddress | None],
+    folder: Path,
+) -> list[Host]:
+    """Resolve the settings of a fleet's hosts, or of the one that stands for its queue."""
+    queue = fleet.slurm
+    if queue is None:
+        return [
+            Host(
+                fleet=fleet_name,
+                name=name,
+                docker=addresses[fleet_name, name],
+                **_merge_settings(folder, defaults, fleet, entry),
+            )
+            for name, entry in (fleet.hosts or {}).items()
+        ]
+    settings = _merge_settings(folder, defaults, fleet) | {"gpus": None, "image_source": None}
+    if queue.container == "none":
+        settings |= {"registry": None, "image": None, "variants": ()}
+    return [Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)]
 
 
 def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], DockerAddress | None]:
@@ -234,11 +269,15 @@ def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], Do
     seen: dict[object, str] = {}
     check_level = _LevelCheck(document, folder)
     data = _mapping(document.data)
-    check_level(("defaults",), _mapping(data.get("defaults")))
+    defaults = _mapping(data.get("defaults"))
+    check_level(("defaults",), defaults)
     for fleet_name, fleet in _mapping(data.get("fleets")).items():
         fleet_path = ("fleets", fleet_name)
         _check_name(document, fleet_path, "fleet")
         check_level(fleet_path, _mapping(fleet))
+        if isinstance(fleet, dict) and (kind := check_queue(document, fleet_path, fleet, defaults, folder)):
+            _check_single(document, (*fleet_path, kind), None, seen)
+            continue
         for name, raw in _mapping(_mapping(fleet).get("hosts")).items():
             path, entry = (*fleet_path, "hosts", name), _mapping(raw)
             _check_name(document, path, "host")

@@ -53,6 +53,7 @@ def judge(
         stopped_for: Why we ended it ourselves; None: we did not.
         last_line: Last line of its output, for a cause.
     """
+    job = _placed(job, ending)
     if payload is None:
         return _without_record(job, ending, started_at, stopped_for, last_line)
     if len(payload) > MAX_RECORD_BYTES:
@@ -73,12 +74,23 @@ def judge(
         status, cause = stopped_for
         return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
     if record.status is Status.STOPPED:
+        if ending.failure is not None:
+            status, cause = ending.failure
+            return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
         cause = (
             "ended from outside, not by us: the engine or its machine was stopped or restarted, or somebody ended it"
         )
         return dataclasses.replace(record, status=Status.LOST, cause=cause, origin=job.origin)
     cause_text = None if record.cause is None else plain_text(record.cause, CAUSE_LENGTH)
     return dataclasses.replace(record, cause=cause_text, origin=job.origin)
+
+
+def _placed(job: Job, ending: Ending) -> Job:
+    """Name the machine that a queue chose: hosts differ, and a table shows by how much."""
+    if ending.node is None:
+        return job
+    digest = ending.image_digest or job.origin.image_digest
+    return dataclasses.replace(job, origin=dataclasses.replace(job.origin, host=ending.node, image_digest=digest))
 
 
 def _cleaned(value: object) -> object:
@@ -106,6 +118,8 @@ def _without_record(
     if stopped_for is not None:
         status, cause = stopped_for
         return failed_record(job, status, cause, started_at)
+    if ending.failure is not None:
+        return failed_record(job, *ending.failure, started_at)
     if ending.out_of_memory:
         cause = "the host's memory was not enough: the kernel killed the benchmark at its memory limit"
         return failed_record(job, Status.OOM, cause, started_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,12 +15,17 @@ from orchestrate.errors import UserError
 from orchestrate.facts import Facts, Image, facts_from_dict
 from orchestrate.hosts import Host
 from orchestrate.images import named_images
+from orchestrate.queues import Queue, queue_from_dict, queue_to_dict
 from orchestrate.suites import Suite
 from results import __version__
 from results.schema import Case, Device, Origin, RecordError, Status, from_dict
 
 PLAN_VERSION = 1
 DEFAULT_SUITE = "standard"
+
+SHORTEST_LIMIT_SECONDS = 600.0
+LIMIT_FACTOR = 3.0
+"""A queue gets so many times what a case took before as its limit: short limits start earlier, but nodes differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,7 @@ class Job:
         id: Unique in the run; names files and the container: the name is the lock.
         gpus: Indices of the GPUs to use, before CUDA_VISIBLE_DEVICES; empty on a CPU.
         gpu_uuids: The same GPUs by UUID, where the host told them.
+        max_seconds: The longest that it may run; None: the host's `timeout_minutes`.
         blocked: Status and cause with which it ends without being started; None: it can be tried.
     """
 
@@ -39,6 +45,7 @@ class Job:
     origin: Origin
     gpus: tuple[int, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
+    max_seconds: float | None = None
     blocked: tuple[Status, str] | None = None
 
 
@@ -95,6 +102,7 @@ def make_plan(
     run_id: str,
     seed: int,
     repeats: int | None = None,
+    durations: Mapping[tuple[str, str], float] | None = None,
 ) -> Plan:
     """Lay out every repeat of every case on every host.
 
@@ -105,6 +113,7 @@ def make_plan(
         run_id: Name of the run.
         seed: Of the order of repeats.
         repeats: Overrides those of hosts and suites.
+        durations: Seconds that repeats took before, by fleet and case name; limits in queues follow from them.
 
     Raises:
         UserError: A suite does not exist, or nothing is left to do.
@@ -117,7 +126,10 @@ def make_plan(
         facts, problem = (told, None) if isinstance(told, Facts) else (None, told)
         count = repeats or host.repeats or suite.repeats
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
-        jobs = _jobs(host, facts, cases, count, run_id, seed)
+        jobs = [
+            dataclasses.replace(job, max_seconds=_limit_seconds(host, job, durations or {}))
+            for job in _jobs(host, facts, cases, count, run_id, seed)
+        ]
         plans.append(
             HostPlan(
                 host=host,
@@ -132,6 +144,15 @@ def make_plan(
         raise UserError("the plan is empty: no case of the suite fits any host. See `plan` for what was left out")
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(plans))
+
+
+def _limit_seconds(host: Host, job: Job, durations: Mapping[tuple[str, str], float]) -> float | None:
+    """Return the limit of a repeat in a queue: a scheduler fits short jobs in earlier."""
+    if host.queue is None:
+        return None
+    most = host.timeout_minutes * 60
+    known = durations.get((host.fleet, job.case.name))
+    return most if known is None else min(most, max(SHORTEST_LIMIT_SECONDS, LIMIT_FACTOR * known))
 
 
 def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
@@ -227,6 +248,8 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 def _plain(value: object) -> object:
     """Turn dataclasses into dictionaries; unlike `dataclasses.asdict` without copying every text and number."""
+    if isinstance(value, Queue):
+        return queue_to_dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {key: _plain(inner) for key, inner in vars(value).items()}
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
@@ -256,10 +279,12 @@ def _host_plan(entry: dict[str, Any]) -> HostPlan:
     docker = raw.pop("docker")
     if docker is not None:
         docker = DockerAddress(**{**docker, "tls": tuple(docker["tls"]) if docker["tls"] else None})
+    queue = raw.pop("queue", None)  # plans of before there were queues have none
     gpus, device, variants = raw.pop("gpus"), raw.pop("device"), raw.pop("variants")
     host = Host(
         **raw,
         docker=docker,
+        queue=None if queue is None else queue_from_dict(queue),
         gpus=None if gpus is None else tuple(gpus),
         variants=tuple(variants),
         device=None if device is None else Device(device),
@@ -283,5 +308,6 @@ def _job(document: dict[str, Any]) -> Job:
         origin=from_dict(Origin, document["origin"]),
         gpus=tuple(document["gpus"]),
         gpu_uuids=tuple(document["gpu_uuids"]),
+        max_seconds=document.get("max_seconds"),
         blocked=None if blocked is None else (Status(blocked[0]), blocked[1]),
     )

@@ -24,7 +24,7 @@ from orchestrate.events import (
 )
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
-from orchestrate.launchers.base import Launcher
+from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.plan import Job, Plan
 from orchestrate.watchdog import Watchdog
 from orchestrate.worker import HostWorker, Options, Shared, Stop, set_record_aside
@@ -190,11 +190,15 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
         by_id = {job.id: job for job in entry.jobs}
         launcher = make(entry.host)
         try:
-            for job_id in launcher.running(plan.run_id):
-                if job_id in by_id:
-                    launcher.stop(by_id[job_id])
-                    launcher.remove(by_id[job_id])
-                    removed += 1
+            found = [by_id[job_id] for job_id in launcher.running(plan.run_id) if job_id in by_id]
+            if isinstance(launcher, QueueLauncher):
+                launcher.clear(found)
+                removed += len(found)
+                continue
+            for job in found:
+                launcher.stop(job)
+                launcher.remove(job)
+                removed += 1
         except HostError as error:
             problems.append(f"{entry.host.key}: {error.cause}")
             bus.emit(Warned(host=entry.host.key, message=error.cause))

@@ -108,6 +108,8 @@ def _image_notes(host: Host, facts: Facts | str) -> list[str]:
 
 
 def _reached(host: Host) -> str:
+    if host.queue is not None:
+        return host.queue.kind
     if host.docker is None:
         return "process"
     port = f":{host.docker.port}" if host.docker.port else ""

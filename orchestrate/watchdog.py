@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ class Watched:
         deadline: Monotonic seconds after which it is ended.
         silence_seconds: Longest time without a line of output.
         stopped_for: Why it was ended; None: it was not.
+        timeout_seconds: From its start to `deadline`.
+        waiting: It waits in a queue: no time counts.
     """
 
     job: Job
@@ -31,6 +34,18 @@ class Watched:
     silence_seconds: float
     last_line_at: float = field(default_factory=time.monotonic)
     stopped_for: tuple[Status, str] | None = None
+    timeout_seconds: float = math.inf
+    waiting: bool = False
+
+    def wait(self) -> None:
+        """Stop to count: it waits in a queue."""
+        self.waiting = True
+
+    def run(self) -> None:
+        """Begin to count, from nothing: it runs, for the first time or again."""
+        self.last_line_at = time.monotonic()
+        self.deadline = self.last_line_at + self.timeout_seconds
+        self.waiting = False
 
     def heard(self) -> None:
         """Note a line of output."""
@@ -65,7 +80,8 @@ class Watchdog:
             timeout: Seconds that it may take; it gets `GRACE_SECONDS` more to end by itself.
             silence: Seconds that it may print nothing.
         """
-        watched = Watched(job, stop, time.monotonic() + timeout + GRACE_SECONDS, silence)
+        seconds = timeout + GRACE_SECONDS
+        watched = Watched(job, stop, time.monotonic() + seconds, silence, timeout_seconds=seconds)
         with self._lock:
             self._watched[job.id] = watched
         return watched
@@ -88,6 +104,8 @@ class Watchdog:
             with self._lock:
                 running = list(self._watched.values())
             for watched in running:
+                if watched.waiting:
+                    continue
                 if now > watched.deadline:
                     self._end(watched, Status.TIMEOUT, "took longer than timeout_minutes allows")
                 elif now - watched.last_line_at > watched.silence_seconds:

@@ -1,19 +1,23 @@
-"""The work of one host: its repeats one after another, each from start to record."""
+"""The work of one host: its repeats one after another, each from start to record; those of a queue side by side."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from orchestrate.attempt import Attempt
 from orchestrate.budget import Budget
-from orchestrate.errors import HostError
+from orchestrate.errors import HostError, Withdrawn
 from orchestrate.events import EventBus, HostLost, ImageProgress, ImageReady, JobResult, JobState, JobStep, Warned
 from orchestrate.hosts import Host
 from orchestrate.judge import failed_record, judge, now
-from orchestrate.launchers.base import Launcher
+from orchestrate.launchers.base import Launcher, QueueLauncher, Turn
 from orchestrate.plan import HostPlan, Job, learn
 from orchestrate.watchdog import Watchdog
 from results.progress import State, Step, parse_line
@@ -41,7 +45,7 @@ class Options:
         max_parallel: Hosts that work at a time; None: all.
         fail_fast: The first failure ends the run.
         retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
-        set_aside_after: A host is given up after so many faults of its own in a row.
+        set_aside_after: A host is given up after so many faults of its own in a row; a queue after so many per lane.
         max_usd: The run ends in time to stay below; None: no limit.
         again: Statuses whose repeats are measured again, when a run is resumed.
     """
@@ -114,13 +118,16 @@ class HostWorker:
         self._budget = shared.budget
         self._options = shared.options
         self._faults = 0
+        self._todo: deque[Job] = deque()
+        self._lock = threading.Lock()
+        self._withdrawn = False
 
     def work(self) -> None:
         """Run the host's repeats until they are done, the host is set aside, or the run is stopped."""
         if not self._entry.jobs or self._stop.launching.is_set():
             return
         launcher = self._make(self._host)
-        if self._budget is not None:
+        if self._budget is not None and self._host.queue is None:
             self._budget.begin(self._host.key)
         try:
             if not self._jobs:
@@ -135,22 +142,78 @@ class HostWorker:
             launcher.close()
 
     def _work_through(self, launcher: Launcher) -> None:
-        for position, job in enumerate(self._jobs):
-            if self._stop.launching.is_set() or not self._affordable(job):
+        """Run the repeats one after another; those of a queue in several lanes."""
+        self._todo.extend(self._jobs)
+        lanes = min(self._host.lanes, len(self._jobs))
+        if not isinstance(launcher, QueueLauncher):
+            self._work_lane(launcher)
+        elif self._enqueue(launcher):
+            with ThreadPoolExecutor(lanes, thread_name_prefix=self._host.key) as pool:
+                working = [pool.submit(self._work_lane, launcher) for _ in range(lanes)]
+            self._withdraw_when_stopped(launcher)
+            for lane in working:
+                lane.result()
+
+    def _enqueue(self, launcher: QueueLauncher) -> bool:
+        """Put what can be paid into the queue; a queue that refuses gives each repeat a record."""
+        affordable = list(itertools.takewhile(self._affordable, self._todo))
+        self._todo = deque(affordable)
+        try:
+            launcher.submit(affordable)
+        except HostError as error:
+            self._set_aside(error.status, error.cause, affordable)
+            return False
+        return True
+
+    def _work_lane(self, launcher: Launcher) -> None:
+        """Take repeats from the list until it is empty, the host is set aside, or the run is stopped."""
+        queued = self._host.queue is not None
+        while not self._stop.launching.is_set():
+            with self._lock:
+                job = self._todo.popleft() if self._todo else None
+            if job is None or not (queued or self._affordable(job)):
                 return
             record = self._run(launcher, job)
+            if record is None:
+                continue
             if self._options.fail_fast and record.status is not Status.OK:
                 self._stop.launching.set()
-            if self._faults >= self._options.set_aside_after:
-                self._set_aside(record.status, record.cause or "", self._jobs[position + 1 :])
-                return
+            if self._faults >= self._options.set_aside_after * self._host.lanes:
+                self._give_up(launcher, record)
 
-    def _run(self, launcher: Launcher, job: Job) -> Record:
-        """Run one repeat; again only when its host failed, never to improve a number."""
+    def _give_up(self, launcher: Launcher, record: Record) -> None:
+        """Set the host aside for the reason of its last failure."""
+        with self._lock:
+            left = list(self._todo)
+            self._todo.clear()
+            self._faults = 0
+        if not left:
+            return
+        self._set_aside(record.status, record.cause or "", left)
+        if isinstance(launcher, QueueLauncher):
+            self._try("take back what waits", lambda: launcher.clear(left))
+
+    def _withdraw_when_stopped(self, launcher: QueueLauncher) -> None:
+        """Take what waits out of the queue, once, when nothing new is to be started."""
+        if not self._stop.launching.is_set():
+            return
+        with self._lock:
+            before, self._withdrawn = self._withdrawn, True
+        if not before:
+            self._try("take back what waits", lambda: launcher.withdraw(self._jobs))
+
+    def _run(self, launcher: Launcher, job: Job) -> Record | None:
+        """Run one repeat; again only when its host failed, never to improve a number.
+
+        Returns:
+            None: it was taken out of its queue before it began.
+        """
         for attempt in range(self._options.retries + 1):
             if attempt:
                 set_record_aside(self._folder, job)
             record = self._run_once(launcher, job)
+            if record is None:
+                return None
             if record.status not in HOST_FAULTS:
                 self._faults = 0
                 break
@@ -159,7 +222,8 @@ class HostWorker:
 
     def _affordable(self, job: Job) -> bool:
         """Tell whether a repeat can end within the limit of cost."""
-        if self._budget is None or self._budget.allows(self._host.key, self._host.fleet, job.case.name):
+        meter = None if self._host.queue is None else job.id
+        if self._budget is None or self._budget.allows(self._host.key, self._host.fleet, job.case.name, meter):
             return True
         self._warn(f"starts nothing more: the run has cost {self._budget.spent_usd():.2f} USD, near its limit")
         return False
@@ -227,23 +291,27 @@ class HostWorker:
         for job in jobs:
             self._finish(job, failed_record(job, status, cause, now()), time.monotonic())
 
-    def _run_once(self, launcher: Launcher, job: Job) -> Record:
-        """Run one repeat, from start to record."""
-        began, started_at = time.monotonic(), now()
+    def _run_once(self, launcher: Launcher, job: Job) -> Record | None:
+        """Run one repeat, from start to record; see `_run`."""
+        attempt = Attempt(job, self._host.key, None if self._host.queue is None else self._budget)
         ended = False
         try:
-            record = self._measure(launcher, job, started_at)
+            record = self._measure(launcher, attempt)
             ended = True
+        except Withdrawn:
+            return None
         except HostError as error:
-            record = failed_record(job, error.status, error.cause, started_at)
+            record = failed_record(job, error.status, error.cause, attempt.started_at)
             ended = error.status is not Status.LOST  # what was lost may still run: `resume` and `stop` can find it
-        self._finish(job, record, began)
+        finally:
+            attempt.end()
+        self._finish(job, record, attempt.began)
         if ended:
             self._remove(launcher, job)
         return record
 
-    def _measure(self, launcher: Launcher, job: Job, started_at: str) -> Record:
-        host = self._host
+    def _measure(self, launcher: Launcher, attempt: Attempt) -> Record:
+        host, job = self._host, attempt.job
         self._state(job, "launching")
         adopted = launcher.start(job)
         if adopted:
@@ -251,9 +319,18 @@ class HostWorker:
         watched = self._watchdog.watch(
             job,
             lambda: self._end(launcher, job),
-            timeout=host.timeout_minutes * 60,
+            timeout=job.max_seconds or host.timeout_minutes * 60,
             silence=host.silence_minutes * 60,
         )
+
+        def on_turn(turn: Turn) -> None:
+            if (state := attempt.take(turn, watched)) is not None:
+                self._state(job, state)
+            if isinstance(launcher, QueueLauncher):
+                self._withdraw_when_stopped(launcher)
+
+        if host.queue is not None:
+            watched.wait()
         try:
             with _Log(self._folder, job) as log:
 
@@ -262,7 +339,7 @@ class HostWorker:
                     log.write(line)
                     self._progress(job, line)
 
-                ending = launcher.follow(job, on_line)
+                ending = launcher.follow(job, on_line, on_turn)
                 self._state(job, "collecting")
                 payload = launcher.collect(job)
         finally:
@@ -271,7 +348,7 @@ class HostWorker:
             job,
             ending,
             payload,
-            started_at=started_at,
+            started_at=attempt.started_at,
             stopped_for=watched.stopped_for,
             last_line=log.last_line,
         )
@@ -315,16 +392,17 @@ class HostWorker:
 
     def _remove(self, launcher: Launcher, job: Job) -> None:
         """Clean up on the host; the record is safe already, so that a failure is only a warning."""
-        try:
-            launcher.remove(job)
-        except HostError as error:
-            self._warn(f"could not clean up after {job.id}: {error.cause}")
+        self._try(f"clean up after {job.id}", lambda: launcher.remove(job))
 
     def _end(self, launcher: Launcher, job: Job) -> None:
+        self._try(f"end {job.id}", lambda: launcher.stop(job))
+
+    def _try(self, what: str, action: Callable[[], None]) -> None:
+        """Do something whose failure is only a warning."""
         try:
-            launcher.stop(job)
+            action()
         except HostError as error:
-            self._warn(f"could not end {job.id}: {error.cause}")
+            self._warn(f"could not {what}: {error.cause}")
 
     def _warn(self, message: str) -> None:
         self._bus.emit(Warned(host=self._host.key, message=message))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrate.errors import UserError
 from orchestrate.hosts import Host
-from orchestrate.launchers.base import Launcher
+from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 
 
@@ -17,6 +18,8 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
         run_path: The run's folder; None when nothing will be started.
         pulls: Shared by all hosts of a run.
     """
+    if host.queue is not None:
+        return _queue_launcher(host)
     if host.docker is None:
         from orchestrate.launchers.process import ProcessLauncher
 
@@ -24,3 +27,7 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
     from orchestrate.launchers.containers import ContainerLauncher  # the SDK takes 0.2 s to import
 
     return ContainerLauncher(host, pulls)
+
+
+def _queue_launcher(host: Host) -> QueueLauncher:
+    raise UserError(f"fleet {host.fleet}: there is no launcher for {host.launcher} yet")

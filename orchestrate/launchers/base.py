@@ -6,16 +6,40 @@ watchdog or from Ctrl-C while `follow` waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrate.facts import Facts
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
+from results.schema import Status
 
 OutputLine = Callable[[str], None]
 """Receives each line of output, already made safe to print."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Where a repeat stands in its queue.
+
+    Attributes:
+        waiting: It waits for a machine; False: it runs on one.
+        node: The machine; None: it is not known.
+        reason: Why it waits, in the queue's words.
+    """
+
+    waiting: bool
+    node: str | None = None
+    reason: str = ""
+
+
+OnTurn = Callable[[Turn], None]
+"""Told at every look whether a repeat waits or runs: time in a queue counts for nothing."""
+
+
+def always_running(turn: Turn) -> None:
+    """Ignore turns: where there is no queue, what was started runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +50,17 @@ class Ending:
         exit_code: Of the process, 128 + n for signal n; None: it cannot be known.
         out_of_memory: The kernel killed it at its memory limit.
         detail: What the engine added, for a person.
+        failure: What a queue says ended it, as a status and a cause; None: it ended by itself.
+        node: The machine that a queue chose; None: the launcher's host.
+        image_digest: What was started there, where only the node could know.
     """
 
     exit_code: int | None
     out_of_memory: bool = False
     detail: str = ""
+    failure: tuple[Status, str] | None = None
+    node: str | None = None
+    image_digest: str | None = None
 
 
 class Launcher(Protocol):
@@ -60,11 +90,12 @@ class Launcher(Protocol):
             HostError: It could not be started.
         """
 
-    def follow(self, job: Job, on_line: OutputLine) -> Ending:
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """Wait until the benchmark has ended, handing on its output.
 
         Raises:
             HostError: The host was lost for good.
+            Withdrawn: It was taken out of its queue before it began.
         """
 
     def collect(self, job: Job) -> bytes | None:
@@ -92,3 +123,37 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Let go of the host; what runs there goes on."""
+
+
+@runtime_checkable
+class QueueLauncher(Launcher, Protocol):
+    """Starts benchmarks through a queue that chooses the machines; all lanes of a fleet share one.
+
+    `start` then means: have it in the queue. Every other call is made from several lanes at a time.
+    """
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Put repeats into the queue, in their order and in few requests; what is in it already is adopted.
+
+        Raises:
+            HostError: The queue does not answer, or refuses.
+        """
+
+    def withdraw(self, jobs: Sequence[Job]) -> None:
+        """Take out of the queue those that have not begun, in few requests; what runs goes on.
+
+        `follow` raises `Withdrawn` for each of them that is followed.
+
+        Raises:
+            HostError: The queue does not answer.
+        """
+
+    def clear(self, jobs: Sequence[Job]) -> None:
+        """End and remove repeats, running, waiting or ended, in few requests.
+
+        Raises:
+            HostError: The queue does not answer.
+        """
+
+    def manifests(self, jobs: Sequence[Job]) -> list[str]:
+        """Return exactly what `submit` would hand in for repeats of which none is in the queue."""

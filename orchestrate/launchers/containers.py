@@ -15,7 +15,7 @@ from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreac
 from orchestrate.facts import Facts, Image, facts_from_probe
 from orchestrate.hosts import Host
 from orchestrate.images import image_reference, wanted_images
-from orchestrate.launchers.base import Ending, OutputLine
+from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import (
     JOB_LABEL,
     RECORD_PATH,
@@ -87,7 +87,7 @@ class ContainerLauncher:
             raise
         return adopted
 
-    def follow(self, job: Job, on_line: OutputLine) -> Ending:
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
         last_stamp = ""
         while True:

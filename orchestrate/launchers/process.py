@@ -18,7 +18,7 @@ from pathlib import Path
 from orchestrate.errors import LaunchFailed, Lost
 from orchestrate.facts import Facts, facts_from_probe
 from orchestrate.hosts import Host
-from orchestrate.launchers.base import Ending, OutputLine
+from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
@@ -91,7 +91,7 @@ class ProcessLauncher:
         self._children[job.id] = child
         return False
 
-    def follow(self, job: Job, on_line: OutputLine) -> Ending:
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
         tail = _Tail(self._folder(job) / "output.log")
         while True:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from orchestrate.errors import HostError
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
-from orchestrate.launchers.base import Ending, OutputLine
+from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
 from results.schema import (
@@ -127,7 +127,7 @@ class FakeLauncher:
         self._machine.containers.setdefault(job.id, "running")
         return adopted
 
-    def follow(self, job: Job, on_line: OutputLine) -> Ending:
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         for line in self._machine.lines:
             on_line(line)
         self._machine.on_follow(job)

@@ -78,6 +78,7 @@ KEYS = (
     *("version", "defaults", "fleets", "hosts", "suite", "repeats", "gpus", "device", "variant", "registry", "image"),
     *("image_source", "cpus", "memory_gb", "usd_per_gpu_hour", "timeout_minutes", "silence_minutes", "docker"),
     *("docker_socket", "ssh_config", "process", "tls", "insecure", "ca", "cert", "key"),
+    *("slurm", "partition", "gres", "container", "max_jobs", "shared_folder", "options", "ssh", "python", "requeue"),
     *("dockr", "Suite", "gpu", "price", "<<", "1", "null", "true", '""', '"a b"', '"\\0"', '"[red]x"', "a.b", "a" * 70),
     *("? [a]", "? {a: b}", "!!int 1", "node-b", "*a", "&a k"),
 )
@@ -101,6 +102,13 @@ SENSIBLE = {
     "ssh_config": ("ssh_config", "./ssh_config"),
     "insecure": ("true", "false"),
     "process": ("true", "false"),
+    "container": ("docker", "none", "podman"),
+    "gres": ('"gpu:4"', '"gpu:a5000:2"', '"gpu:a5000:0"', '"gpu:a b:2"', "gpu"),
+    "options": ("[]", "['--reservation=x']", "['--array=0-1']", "['--time', '-p x']"),
+    "max_jobs": ("1", "1000", "0"),
+    "ssh": ("login", '"u@login"', '"-oProxyCommand=x"', '"ssh://u@l:22"'),
+    "shared_folder": ("/home/x", "home/x", '"/home/a b"', '"/$(x)"'),
+    "slurm": ("{container: none, shared_folder: /x}", "{}"),
     "hosts": ("{a.b: {docker: 'ssh://c'}}", "{c: {docker: 'ssh://d'}, b.c: {docker: 'ssh://e'}}"),
 }
 """Values that are right, at least in some places."""

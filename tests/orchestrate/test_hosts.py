@@ -9,6 +9,7 @@ import pytest
 from orchestrate.addresses import DockerAddress
 from orchestrate.errors import DocumentError
 from orchestrate.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
+from orchestrate.queues import SlurmQueue
 from results.schema import Device
 
 PROJECT = Path(__file__).parents[2]
@@ -170,8 +171,8 @@ def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):
     for name in ("ca.pem", "cert.pem", "key.pem", "ssh_config"):
         (tmp_path / name).write_text("")
     hosts = read_hosts(write(tmp_path, text))
-    assert {host.launcher for host in hosts} == {"docker", "process"}
-    for model in (HostsFile, Settings, Fleet, HostEntry, TLSFiles):
+    assert {host.launcher for host in hosts} == {"docker", "process", "slurm"}
+    for model in (HostsFile, Settings, Fleet, HostEntry, TLSFiles, SlurmQueue):
         for key in model.model_fields:
             uses = [line for line in text.splitlines() if f"{key}:" in line.partition("#")[0]]
             assert uses, f"hosts.example.yml does not show {key}"

@@ -19,6 +19,7 @@ from orchestrate.addresses import DockerAddress
 from orchestrate.documents import parse_document
 from orchestrate.errors import DocumentError
 from orchestrate.hosts import Host, Settings, read_hosts
+from orchestrate.queues import QUEUES
 from orchestrate.suites import read_suite
 from orchestrate.text import plain_text
 from results.schema import Device
@@ -121,21 +122,51 @@ def expected_hosts(folder: Path, document: dict[str, Any]) -> Iterator[Host]:
     fleets = rest.pop("fleets")
     assert rest == {}
     for fleet_name, fleet in fleets.items():
-        fleet_level = {key: value for key, value in fleet.items() if key != "hosts"}
+        places = {"hosts", *QUEUES}
+        fleet_level = {key: value for key, value in fleet.items() if key not in places}
+        assert sum(fleet.get(place) is not None for place in places) == 1
+        if fleet.get("hosts") is None:
+            yield expected_queue(folder, fleet_name, fleet, [defaults, fleet_level])
+            continue
         for name, entry in fleet["hosts"].items():
             connection = {key: value for key, value in entry.items() if key not in Settings.model_fields}
             entry_level = {key: value for key, value in entry.items() if key in Settings.model_fields}
-            said: dict[str, Any] = {}
-            for level in (defaults, fleet_level, entry_level):
-                assert not (level.get("image") and (level.get("variant") or level.get("registry")))
-                if level.get("image") is not None:
-                    said = {key: value for key, value in said.items() if key not in ("variant", "registry")}
-                elif level.get("variant") is not None or level.get("registry") is not None:
-                    said.pop("image", None)
-                said |= {key: value for key, value in level.items() if value is not None}
+            said = innermost(defaults, fleet_level, entry_level)
             yield Host(
                 fleet=fleet_name, name=name, docker=expected_address(folder, connection), **resolved(folder, said)
             )
+
+
+def innermost(*levels: dict[str, Any]) -> dict[str, Any]:
+    """Let the innermost level win that says something."""
+    said: dict[str, Any] = {}
+    for level in levels:
+        assert not (level.get("image") and (level.get("variant") or level.get("registry")))
+        if level.get("image") is not None:
+            said = {key: value for key, value in said.items() if key not in ("variant", "registry")}
+        elif level.get("variant") is not None or level.get("registry") is not None:
+            said.pop("image", None)
+        said |= {key: value for key, value in level.items() if value is not None}
+    return said
+
+
+def expected_queue(folder: Path, fleet_name: str, fleet: dict[str, Any], levels: list[dict[str, Any]]) -> Host:
+    """Translate a queue; it has no GPUs to choose, and without containers no image."""
+    (kind,) = [kind for kind in QUEUES if fleet.get(kind) is not None]
+    said = innermost(*levels)
+    assert fleet.get("gpus") is None and fleet.get("image_source") is None
+    for key in ("gpus", "image_source"):
+        said.pop(key, None)
+    entry = dict(fleet[kind])
+    if kind == "slurm":
+        names_image = any(level.get("image") or level.get("variant") not in (None, "auto") for level in levels)
+        assert (entry["container"] == "none") or names_image
+        if entry["container"] == "none":
+            said = {key: value for key, value in said.items() if key not in ("image", "registry", "variant")}
+        if entry.get("ssh_config") is not None:
+            entry["ssh_config"] = str(folder / entry["ssh_config"])
+        assert all(not re.match("--(array|requeue|time)", option) for option in entry.get("options", ()))
+    return Host(fleet=fleet_name, name=kind, docker=None, queue=QUEUES[kind](**entry), **resolved(folder, said))
 
 
 def resolved(folder: Path, said: dict[str, Any]) -> dict[str, Any]:
