@@ -217,6 +217,13 @@ def validate_document(model: type[M], document: Document) -> M | None:
         return None
 
 
+def _closest(key: str, known: list[str]) -> str | None:
+    """Return the key that was most likely meant: first one of the same letters, as in `modle` for `model`."""
+    swapped = [name for name in known if sorted(name) == sorted(key)]
+    close = swapped or difflib.get_close_matches(key, known, n=1)
+    return close[0] if close else None
+
+
 def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -> tuple[int, str]:
     """Turn one of pydantic's findings into a line and a sentence with a remedy."""
     path = _document_path(document, detail["loc"])
@@ -226,8 +233,8 @@ def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     kind = detail["type"]
     if kind == "extra_forbidden":
         known = sorted(_known_keys(owner))
-        close = difflib.get_close_matches(str(path[-1]), known, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(known)}"
+        close = _closest(str(path[-1]), known)
+        hint = f"Did you mean {close!r}?" if close else f"Known keys: {', '.join(known)}"
         return line, f"{place}unknown key {shown(str(path[-1]))}. {hint}"
     if kind == "missing":
         return line, f"{place}{field_name or path[-1]} is missing.{_example(owner, field_name)}"

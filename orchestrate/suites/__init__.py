@@ -6,7 +6,7 @@ A block of `cases` is a small matrix: every value may be a list, and all combina
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from orchestrate.documents import read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
-from results.schema import XLA, BatchNorm, Case, Data, Device, Optimizer, Precision
+from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Data, Device, Mode, Optimizer, Precision
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
@@ -39,20 +39,25 @@ class CaseBlock(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: Model | Few[Model] = Field(
-        description="a network or a list of networks, in lower-case letters, digits, '.', '_' and '-'",
+        description="a network or a list of networks, in lower-case letters, digits, '.', '_' and '-'; device: none",
         examples=["[resnet50, googlenet]"],
+    )
+    mode: Mode | Few[Mode] = Field(
+        Mode.TRAIN, description="train, infer or both; device goes with its model", examples=["[train, infer]"]
     )
     precision: Precision | Few[Precision] = Field(
         Precision.FP32, description="one or more of fp32, tf32, fp16 and bf16", examples=["[fp32, fp16]"]
     )
-    batch_per_gpu: Count | dict[Precision, Count] = Field(
-        description="a whole number, or one for each precision", examples=["{fp32: 128, fp16: 256}"]
+    batch_per_gpu: Count | dict[Precision, Count] | None = Field(
+        None, description="a whole number, or one for each precision", examples=["{fp32: 128, fp16: 256}"]
     )
     num_gpus: Count | Few[Count] = Field(
         1, description="a whole number or a list of whole numbers", examples=["[1, 2, 4, 8]"]
     )
     xla: XLA | Few[XLA] = Field(XLA.OFF, description="one or more of off, auto and replica", examples=["[off, auto]"])
-    data: Data | Few[Data] = Field(Data.SYNTHETIC, description="synthetic or host", examples=["synthetic"])
+    data: Data | Few[Data] = Field(
+        Data.SYNTHETIC, description="one or more of synthetic, host and tfrecord", examples=["host"]
+    )
     batch_norm: BatchNorm | Few[BatchNorm] | None = Field(
         None, description="one or more of fused, keras and none; left out: the network's own", examples=["fused"]
     )
@@ -141,44 +146,67 @@ def read_suite(name: str) -> Suite:
     checked = validate_document(SuiteFile, document)
     if checked is not None:
         for index, block in enumerate(checked.cases):
-            missing = [p for p in _listed(block.precision) if p not in _batches(block)]
-            if missing:
-                document.problems.append(
-                    (
-                        document.line(("cases", index, "batch_per_gpu")),
-                        f"case {index + 1}: batch_per_gpu says nothing for {', '.join(missing)}. "
-                        f"Example: batch_per_gpu: {{{missing[0]}: 128}}",
-                    )
-                )
+            for key, problem in _contradictions(block):
+                document.problem(("cases", index, key), f"case {index + 1}: {problem}")
     if document.problems or checked is None:
         raise DocumentError(document.report())
     return Suite(Path(name).stem, checked.description, checked.repeats, tuple(checked.cases))
+
+
+def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
+    """Name what each value alone cannot tell: the key that is wrong, and what to write."""
+    modes = _listed(block.mode)
+    if DEVICE_MODEL in _listed(block.model):
+        if _listed(block.model) != [DEVICE_MODEL]:
+            yield "model", f"{DEVICE_MODEL} is no network and stands in a case of its own. Received: {block.model}"
+        said = block.model_fields_set - {"model", "mode", "num_gpus", "device"}
+        if said:
+            yield min(said), f"{min(said)} says nothing about model: {DEVICE_MODEL}. Remove it"
+        if "mode" in block.model_fields_set and modes != [Mode.DEVICE]:
+            yield "mode", f"model: {DEVICE_MODEL} has the mode {Mode.DEVICE} only. Remove it"
+        return
+    if Mode.DEVICE in modes:
+        yield "mode", f"{Mode.DEVICE} goes with model: {DEVICE_MODEL} only. Write train or infer"
+    if block.batch_per_gpu is None:
+        yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
+    elif missing := [precision for precision in _listed(block.precision) if precision not in _batches(block)]:
+        example = f"Example: batch_per_gpu: {{{missing[0]}: 128}}"
+        yield "batch_per_gpu", f"batch_per_gpu says nothing for {', '.join(missing)}. {example}"
+    if Data.TFRECORD in _listed(block.data) and modes != [Mode.TRAIN]:
+        yield "data", "tfrecord is for mode: train. Write a case of its own for it"
 
 
 def _listed(value: T | list[T]) -> list[T]:
     return value if isinstance(value, list) else [value]
 
 
-def _listed_or_own(value: T | list[T] | None) -> Sequence[T | None]:
+def _listed_or_own(value: T | list[T] | None) -> Iterator[T | None]:
     """List the values; None where the network's own is wanted."""
-    return [None] if value is None else [*_listed(value)]
+    if value is None:
+        yield None
+    else:
+        yield from _listed(value)
 
 
 def _batches(block: CaseBlock) -> dict[Precision, int]:
-    batch = block.batch_per_gpu
+    batch = 1 if block.batch_per_gpu is None else block.batch_per_gpu
     return batch if isinstance(batch, dict) else dict.fromkeys(Precision, batch)
 
 
 def _cases(block: CaseBlock, device: Device) -> list[Case]:
+    batch_norms = _listed_or_own(block.batch_norm)
+    lengths = _listed_or_own(block.sequence_length)
+    optimizers = _listed_or_own(block.optimizer)
     matrix = itertools.product(
         _listed(block.model),
         _listed(block.precision),
+        [Mode.DEVICE] if DEVICE_MODEL in _listed(block.model) else _listed(block.mode),
         _listed(block.num_gpus),
         _listed(block.xla),
         _listed(block.data),
-        _listed_or_own(block.batch_norm),
-        _listed_or_own(block.sequence_length),
-        _listed_or_own(block.optimizer),
+        batch_norms,
+        lengths,
+        optimizers,
         _listed(block.accumulate),
     )
     return [
@@ -188,6 +216,7 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             batch_per_gpu=_batches(block)[precision],
             num_gpus=num_gpus,
             xla=xla,
+            mode=mode,
             data=data,
             batch_norm=batch_norm,
             device=device if block.device == "auto" else block.device,
@@ -198,5 +227,5 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             warmup_steps=block.warmup_steps,
             num_steps=block.num_steps,
         )
-        for model, precision, num_gpus, xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
+        for model, precision, mode, num_gpus, xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
     ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.suites import read_suite, suite_names
-from results.schema import BatchNorm, Device, Precision
+from results.schema import DEVICE_MODEL, XLA, BatchNorm, Device, Mode, Precision
 
 
 def test_every_suite_that_comes_along_is_valid_and_says_what_it_is():
-    assert suite_names() == ["published", "quick", "standard"]
+    assert suite_names() == [
+        *("aime", "device", "inference", "published", "quick", "science", "standard", "transformers"),
+    ]
     for name in suite_names():
         suite = read_suite(name)
         assert suite.description and suite.repeats >= 3 and suite.cases(Device.GPU)
@@ -34,6 +37,50 @@ def test_the_quick_suite_measures_the_four_networks_on_what_the_host_has():
     cases = read_suite("quick").cases(Device.CPU)
     assert {case.model for case in cases} == {"resnet50", "resnet152", "inception_v3", "googlenet"}
     assert {case.device for case in cases} == {Device.CPU}
+
+
+def test_the_aime_suite_is_the_sources_matrix():
+    """Source: AIME, "Deep Learning GPU Benchmarks": 50 steps, the mean of three runs, fp32 and AMP, compiled or not."""
+    suite = read_suite("aime")
+    cases = suite.cases(Device.GPU)
+    assert suite.repeats == 3
+    assert {case.num_steps for case in cases} == {50}
+    assert {case.model for case in cases} == {"bert_large", "resnet50_v1.5"}
+    for model in ("bert_large", "resnet50_v1.5"):
+        matrix = {(case.precision, case.xla, case.num_gpus) for case in cases if case.model == model}
+        assert matrix == set(product((Precision.FP32, Precision.FP16), (XLA.OFF, XLA.REPLICA), (1, 2, 4, 8)))
+
+
+def test_the_inference_suite_only_infers():
+    assert {case.mode for case in read_suite("inference").cases(Device.GPU)} == {Mode.INFER}
+
+
+def test_the_device_has_one_case_for_each_count_and_says_nothing_of_a_batch():
+    cases = [case for case in read_suite("science").cases(Device.CPU) if case.model == DEVICE_MODEL]
+    assert cases == read_suite("device").cases(Device.CPU)
+    assert [(case.mode, case.batch_per_gpu, case.num_gpus) for case in cases] == [
+        (Mode.DEVICE, 1, count) for count in (1, 2, 4, 8)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("{model: resnet50}", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"),
+        ("{model: device, precision: fp16}", "precision says nothing about model: device. Remove it"),
+        ("{model: [device, resnet50]}", "device is no network and stands in a case of its own"),
+        ("{model: device, mode: infer}", "model: device has the mode device only. Remove it"),
+        ("{model: resnet50, batch_per_gpu: 8, mode: device}", "device goes with model: device only"),
+        ("{model: resnet50, batch_per_gpu: 8, mode: [train, infer], data: tfrecord}", "tfrecord is for mode: train"),
+        ("{model: resnet50, batch_per_gpu: 8, mode: serve}", "mode must be train, infer or both"),
+    ],
+)
+def test_what_does_not_go_together_is_named_with_its_line(tmp_path: Path, block: str, said: str):
+    path = tmp_path / "my.yml"
+    path.write_text(f"cases:\n  - {{model: resnet50, batch_per_gpu: 8}}\n  - {block}\n")
+    with pytest.raises(DocumentError) as caught:
+        read_suite(str(path))
+    assert f"{path}:3: case 2: {said}" in str(caught.value)
 
 
 def test_a_suite_of_the_users_own_names_its_mistakes(tmp_path: Path):
@@ -61,5 +108,8 @@ def test_a_batch_that_is_missing_for_a_precision_is_named(tmp_path: Path):
 
 
 def test_an_unknown_suite_lists_those_that_exist():
-    with pytest.raises(UserError, match=r"there is no suite 'fast'\. Suites: published, quick, standard"):
+    with pytest.raises(
+        UserError,
+        match=r"there is no suite 'fast'\. Suites: aime, device, inference, published, quick, science, standard",
+    ):
         read_suite("fast")
