@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from results.progress import record_lines
 from results.schema import Record, from_json, to_json
 
 
@@ -36,3 +37,12 @@ def write_record(record: Record, output: Path | None) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(output)
+
+
+def print_record(output: Path | None) -> None:
+    """Print a record that is in its file as lines on stdout; nothing where there is none."""
+    if output is None or not output.is_file():
+        return
+    for line in record_lines(output.read_bytes()):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()  # a line a write: nothing else of the output can come between its parts
