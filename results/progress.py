@@ -94,11 +94,11 @@ _RECORD = re.compile(r"tfbench: record (\d{1,4})/(\d{1,4}) ([0-9a-f]{16}) ([A-Za
 
 def record_lines(payload: bytes) -> Iterator[str]:
     """Return the lines that carry a record."""
-    packed = base64.b64encode(zlib.compress(payload, 9)).decode("ascii")
+    packed, digest = base64.b64encode(zlib.compress(payload, 9)).decode("ascii"), _digest(payload)
     count = -(-len(packed) // RECORD_CHARACTERS)
     for number in range(count):
         part = packed[number * RECORD_CHARACTERS : (number + 1) * RECORD_CHARACTERS]
-        yield f"tfbench: record {number + 1}/{count} {_digest(payload)} {part}"
+        yield f"tfbench: record {number + 1}/{count} {digest} {part}"
 
 
 class RecordReader:
@@ -133,7 +133,7 @@ class RecordReader:
         return bool(self._parts)
 
     def payload(self) -> bytes | None:
-        """Return the record, at most one byte more than the limit; None: parts are missing, or are not what was sent."""
+        """Return the record, at most one byte more than the limit; None: parts are missing or not what was sent."""
         digest, count = self._key
         if not count or len(self._parts) < count:
             return None
