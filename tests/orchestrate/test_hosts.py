@@ -9,7 +9,7 @@ import pytest
 from orchestrate.addresses import DockerAddress
 from orchestrate.errors import DocumentError
 from orchestrate.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
-from orchestrate.queues import SlurmQueue
+from orchestrate.queues import KubernetesQueue, SlurmQueue, Toleration
 from results.schema import Device
 
 PROJECT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ fleets:
 """,
         )
         == """\
-hosts.yml:2: suite: there is no suite 'standrd'. Suites: published, quick, standard; or the path of a file: my.yml
+hosts.yml:2: suite: there is no suite 'standrd'. Suites: aime, device, inference, published, quick, science, standard, transformers; or the path of a file: my.yml
 hosts.yml:5: fleet a4000: usd_per_gpu_hour must be a price in US dollars, at least 0. Received: 'cheap'. Example: usd_per_gpu_hour: 0.17
 hosts.yml:8: host node-b: gpus must be 'all' or a list of integers. Received: 'one'. Example: gpus: [0, 1]
 hosts.yml:9: 'node-a' stands twice: line 7 has it too. Remove or rename one of them
@@ -168,11 +168,11 @@ def test_a_missing_file_says_so(tmp_path: Path):
 
 def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):
     text = (PROJECT / "hosts.example.yml").read_text()
-    for name in ("ca.pem", "cert.pem", "key.pem", "ssh_config"):
+    for name in ("ca.pem", "cert.pem", "key.pem", "ssh_config", "kube.yml"):
         (tmp_path / name).write_text("")
     hosts = read_hosts(write(tmp_path, text))
-    assert {host.launcher for host in hosts} == {"docker", "process", "slurm"}
-    for model in (HostsFile, Settings, Fleet, HostEntry, TLSFiles, SlurmQueue):
+    assert {host.launcher for host in hosts} == {"docker", "process", "slurm", "kubernetes"}
+    for model in (HostsFile, Settings, Fleet, HostEntry, TLSFiles, SlurmQueue, KubernetesQueue, Toleration):
         for key in model.model_fields:
             uses = [line for line in text.splitlines() if f"{key}:" in line.partition("#")[0]]
             assert uses, f"hosts.example.yml does not show {key}"
