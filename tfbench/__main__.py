@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.max_batch import find_max_batch
 from tfbench.outcome import CaseFailedError, Outcome, outcome_of
-from tfbench.record_file import utc_now, write_record
+from tfbench.peers import Alone, Peers, may_be_a_peers
+from tfbench.record_file import print_record, utc_now, write_record
 from tfbench.supervisor import supervise
 
 EXIT_OK, EXIT_BUG, EXIT_BAD_FLAGS, EXIT_NOT_MEASURED = 0, 1, 2, 3
@@ -32,7 +34,10 @@ def main(arguments: list[str]) -> int:
     if request.help:
         print(help_text())
         return EXIT_OK
-    return measure(request)
+    code = measure(request)
+    if request.print_record:
+        print_record(request.output)
+    return code
 
 
 def measure(request: Request) -> int:
@@ -61,8 +66,18 @@ def measure(request: Request) -> int:
         request = dataclasses.replace(request, case=dataclasses.replace(request.case, batch_per_gpu=batch))
 
     def work(say_written: Callable[[], None]) -> int:
-        record = _measured(request, started_at)
-        write_record(record, request.output)
+        writing = threading.Lock()  # one record, also when another host is lost in the last moment
+
+        def end(outcome: Outcome) -> None:
+            writing.acquire()
+            write_outcome(outcome)
+            say_written()
+            os._exit(EXIT_NOT_MEASURED)
+
+        record = _measured(request, started_at, end)
+        writing.acquire()
+        if request.rank == 0 or record.status is not Status.OK:
+            write_record(record, request.output)
         say_written()
         _summarise(record)
         if record.status is Status.ERROR:
@@ -72,21 +87,34 @@ def measure(request: Request) -> int:
     return supervise(work, request.max_seconds, write_outcome, EXIT_NOT_MEASURED)
 
 
-def _measured(request: Request, started_at: str) -> Record:
-    """Measure; an exception becomes a status and a cause."""
+def _measured(request: Request, started_at: str, end: Callable[[Outcome], None]) -> Record:
+    """Measure; an exception becomes a status and a cause.
+
+    Args:
+        request: What to measure.
+        started_at: UTC, ISO 8601.
+        end: Ends this process with a record, when another host of the case is lost.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of the driver, which tells the rest
     print(state_line("starting"), file=sys.stderr, flush=True)
     findings = Findings()
     status, cause = Status.OK, None
+    peers: Peers | Alone = Alone()
     try:
         if request.case.device is Device.GPU:
             preload(package_folders())
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail
 
-        run_repeat(request.case, request.options, findings)
+        if request.cluster is not None:
+            peers = Peers(request.cluster, request.case.name, end)
+            peers.connect(request.options.max_rendezvous_seconds)
+        run_repeat(request.case, request.options, findings, peers)
     except Exception as error:  # noqa: BLE001 (a failure is data, too)
+        if may_be_a_peers(error):
+            peers.await_loss()
         outcome = outcome_of(error)
+        peers.tell_failure(outcome)
         status, cause = outcome.status, outcome.cause
         if status is Status.ERROR:
             _keep_traceback(request.output)

@@ -54,14 +54,18 @@ def configure(case: Case, threads: Threads) -> None:
 
 
 def create_strategy(case: Case) -> Strategy:
-    """Create the `MirroredStrategy` over the case's replicas.
+    """Create the `MirroredStrategy` over the case's replicas; of several hosts the `MultiWorkerMirroredStrategy`.
 
-    Of one device too, so that scaling compares like with like.
+    Of one device too, so that scaling compares like with like. For several hosts `TF_CONFIG` names them, and this
+    waits for all of them.
 
     Raises:
         CaseFailedError: `no_gpu`, with what was asked and what there is; never a silent fall to the CPU.
     """
     if case.device is Device.CPU:
+        if case.num_hosts > 1:
+            tf.config.set_visible_devices([], "GPU")
+            return _over_hosts(case)
         return tf.distribute.MirroredStrategy(_logical_cpus(case.num_gpus))
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < case.num_gpus:
@@ -76,7 +80,16 @@ def create_strategy(case: Case) -> Strategy:
     tf.config.set_visible_devices(used, "GPU")
     for gpu in used:
         tf.config.experimental.set_memory_growth(gpu, True)
+    if case.num_hosts > 1:
+        return _over_hosts(case)
     return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(case.num_gpus)])
+
+
+def _over_hosts(case: Case) -> Strategy:
+    """Create the strategy over all visible GPUs of all hosts; where there is none over one CPU device of each."""
+    wish = tf.distribute.experimental.CommunicationImplementation[case.communication.upper()]
+    options = tf.distribute.experimental.CommunicationOptions(implementation=wish)
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 def _logical_cpus(count: int) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from absl import flags
 
 from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Optimizer, Precision
+from tfbench.cluster import Cluster, ClusterError, read_cluster
 from tfbench.models import NETWORKS
+from tfbench.peers import CONNECT_SECONDS
 
 USAGE = """Measure one network on this machine and write what was measured as one JSON record.
 
@@ -42,6 +45,7 @@ class Options:
         max_cooling_seconds: But no longer than this is waited.
         telemetry: Observe the devices while timing.
         peaks: Measure the device's own limits after timing.
+        max_rendezvous_seconds: The ranks of a case of several hosts wait so long for each other.
         seed: Draw initial weights and data from it, the same in every TensorFlow, and keep the losses.
         data_dir: Folder of the TFRecords; None: the case needs none.
     """
@@ -51,6 +55,7 @@ class Options:
     max_cooling_seconds: float = 60.0
     telemetry: bool = True
     peaks: bool = True
+    max_rendezvous_seconds: float = CONNECT_SECONDS
     seed: int | None = None
     data_dir: Path | None = None
 
@@ -63,7 +68,9 @@ class Request:
         case: What to measure.
         output: Where the record goes; None: stdout.
         max_seconds: The process ends itself after this time; None: never.
+        cluster: The hosts of the case and which of them this is; None: it has one.
         options: How to measure it.
+        print_record: Print the record's file at last, for engines that give back output only.
         find_max_batch: Search the largest batch that fits first.
         help: Only show the flags.
     """
@@ -71,9 +78,16 @@ class Request:
     case: Case
     output: Path | None = None
     max_seconds: float | None = None
+    cluster: Cluster | None = None
     options: Options = Options()
+    print_record: bool = False
     find_max_batch: bool = False
     help: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Place of this host among those of the case; 0 where it has one."""
+        return 0 if self.cluster is None else self.cluster.rank
 
 
 def parse(arguments: list[str]) -> Request:
@@ -99,15 +113,18 @@ def parse(arguments: list[str]) -> Request:
         case=_case(values),
         output=Path(values.output) if values.output else None,
         max_seconds=values.max_seconds,
+        cluster=None if asked_help else _cluster(values),
         options=Options(
             max_warmup_steps=values.max_warmup_steps,
             max_start_celsius=values.max_start_temperature,
             max_cooling_seconds=values.max_cooling_seconds,
             telemetry=values.telemetry,
             peaks=values.peaks,
+            max_rendezvous_seconds=values.max_rendezvous_seconds,
             seed=values.seed,
             data_dir=Path(values.data_dir) if values.data_dir else None,
         ),
+        print_record=values.print_record,
         find_max_batch=values.find_max_batch,
         help=asked_help,
     )
@@ -134,6 +151,20 @@ def _check(values: flags.FlagValues) -> None:
         )
     if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
         raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
+
+
+def _cluster(values: flags.FlagValues) -> Cluster | None:
+    """Read which hosts train the case, and check what is for several hosts only, or for one."""
+    if values.num_hosts == 1 and values.communication != Communication.AUTO:
+        raise FlagsError(
+            f"--communication={values.communication} is for several hosts: add --num_hosts, or leave it out"
+        )
+    if values.num_hosts > 1 and values.find_max_batch:
+        raise FlagsError("--find_max_batch is for one host: find the batch there, then name it by --batch_size")
+    try:
+        return read_cluster(values.num_hosts, os.environ)
+    except ClusterError as error:
+        raise FlagsError(str(error)) from error
 
 
 def _case(values: flags.FlagValues) -> Case:
@@ -176,7 +207,9 @@ def _definitions() -> flags.FlagValues:
         lower_bound=1,
         **own,
     )
-    flags.DEFINE_integer("num_gpus", 1, "Replicas; logical devices with --device=cpu.", lower_bound=1, **own)
+    flags.DEFINE_integer(
+        "num_gpus", 1, "Replicas of each host; logical devices with --device=cpu.", lower_bound=1, **own
+    )
     flags.DEFINE_integer(
         "num_hosts", 1, "Hosts that train together: this process is the one that TF_CONFIG says.", lower_bound=1, **own
     )
@@ -213,6 +246,7 @@ def _definitions() -> flags.FlagValues:
     flags.DEFINE_alias("num_batches", "num_steps", **own)
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", **own)
     flags.DEFINE_string("output", None, "File for the record.", **own)
+    flags.DEFINE_boolean("print_record", False, "Print the file of --output at last, packed in lines.", **own)
     flags.DEFINE_float("max_seconds", None, "End with the status timeout after so long.", lower_bound=0.0, **own)
     _define_options(values)
     flags.DEFINE_boolean("help", False, "Show this.", short_name="h", **own)
@@ -239,6 +273,13 @@ def _define_options(values: flags.FlagValues) -> None:
         defaults.max_cooling_seconds,
         "Wait for that no longer than this.",
         lower_bound=0.0,
+        **own,
+    )
+    flags.DEFINE_float(
+        "max_rendezvous_seconds",
+        defaults.max_rendezvous_seconds,
+        "How long the processes of several hosts wait for each other.",
+        lower_bound=1.0,
         **own,
     )
     flags.DEFINE_boolean("telemetry", defaults.telemetry, "Observe power, clocks and heat while timing.", **own)

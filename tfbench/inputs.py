@@ -7,50 +7,91 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from results.schema import Case, Data
+from tfbench.tasks import IMAGES, Batch, NumpyDraws, Task, TensorFlowDraws
 from tfbench.types import ReplicaContext, Strategy, Tensor
 
-Batch = tuple[Tensor, Tensor]
-"""Images, float32 (batch, size, size, 3), standard normal, and labels, int32 (batch,); one pair per
-replica.
-"""
 
-SEED = 20_14
-
-
-def synthetic_batch(case: Case, image_size: int, classes: int, replica: int) -> Batch:
+def synthetic_batch(
+    case: Case, size: int, classes: int, replica: int, task: Task = IMAGES, seed: int | None = None
+) -> Batch:
     """Draw the batch of one replica; the same numbers wherever it is called.
 
     Args:
-        case: Its batch per GPU is drawn.
-        image_size: Height and width in pixels.
-        classes: Labels are below this.
+        case: Its batch per GPU is drawn, once for each of the batches that one step accumulates.
+        size: Height and width in pixels, or tokens of a sequence.
+        classes: Labels and tokens are below this.
         replica: Replicas get different batches, else a missing all-reduce would not show.
+        task: What an example is.
+        seed: Of numbers that are the same in every TensorFlow; None: fast ones, drawn on the device.
     """
-    shape = (case.batch_per_gpu, image_size, image_size, 3)
-    images = tf.random.stateless_normal(shape, (SEED, 2 * replica))
-    labels = tf.random.stateless_uniform(shape[:1], (SEED, 2 * replica + 1), 0, classes, tf.int32)
-    return images, labels
+    draws = TensorFlowDraws(replica) if seed is None else NumpyDraws(seed, replica)
+    return task.draw(draws, case.batch_per_gpu * case.accumulate, size, classes)
 
 
-def batch_source(case: Case, image_size: int, classes: int, strategy: Strategy) -> Callable[[], Batch]:
+def bytes_per_example(task: Task, size: int, classes: int) -> int:
+    """Return the bytes of one example's features and labels."""
+    example = task.draw(NumpyDraws(0, 0), 1, size, classes)
+    return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tf.nest.flatten(example))
+
+
+def batch_source(
+    case: Case, size: int, classes: int, strategy: Strategy, task: Task = IMAGES, seed: int | None = None
+) -> Callable[[], Batch]:
     """Return what gives the next step its batch, as values per replica.
 
     `synthetic` gives the same batch, already on the devices, at every step; `host` moves it there through
-    `tf.data`.
+    `tf.data`. The arguments are those of `synthetic_batch`.
     """
 
-    def of_replica(context: ReplicaContext) -> Batch:
-        return synthetic_batch(case, image_size, classes, context.replica_id_in_sync_group)
+    def of_replica(replica: int) -> Batch:
+        return synthetic_batch(case, size, classes, replica, task, seed)
 
     if case.data is Data.SYNTHETIC:
-        images = strategy.experimental_distribute_values_from_function(lambda context: of_replica(context)[0])
-        labels = strategy.experimental_distribute_values_from_function(lambda context: of_replica(context)[1])
-        return lambda: (images, labels)
-    parts = [synthetic_batch(case, image_size, classes, replica) for replica in range(case.num_gpus)]
+        batch = _on_each_replica(strategy, of_replica)
+        return lambda: batch
+    if case.num_hosts > 1:
+        return _host_source_of_a_rank(case, strategy, of_replica)
+    parts = [of_replica(replica) for replica in range(case.num_gpus)]
     with tf.device("CPU:0"):
-        images, labels = (tf.concat(tensors, 0) for tensors in zip(*parts, strict=True))
-        data = tf.data.Dataset.from_tensors((images, labels)).repeat().prefetch(2)
+        whole = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, 0), *parts)
+        data = tf.data.Dataset.from_tensors(whole).repeat().prefetch(2)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     iterator = iter(strategy.experimental_distribute_dataset(data.with_options(options)))
+    return lambda: next(iterator)
+
+
+def _on_each_replica(strategy: Strategy, of_replica: Callable[[int], Batch]) -> Batch:
+    """Draw each replica's batch on its own device; `experimental_distribute_values_from_function` would not."""
+    flat: list[list[Tensor]] = []
+
+    def keep(context: ReplicaContext) -> Tensor:
+        with tf.device(strategy.extended.worker_devices[len(flat)]):
+            flat.append(tf.nest.flatten(of_replica(context.replica_id_in_sync_group)))
+        return flat[-1][0]
+
+    first = strategy.experimental_distribute_values_from_function(keep)
+    others = [
+        strategy.experimental_distribute_values_from_function(_next_of([parts[index] for parts in flat]))
+        for index in range(1, len(flat[0]))
+    ]
+    return tf.nest.pack_sequence_as(of_replica(0), [first, *others])
+
+
+def _next_of(tensors: list[Tensor]) -> Callable[[ReplicaContext], Tensor]:
+    """Return a function that gives one tensor after another, in the order in which replicas ask."""
+    remaining = iter(tensors)
+    return lambda _: next(remaining)
+
+
+def _host_source_of_a_rank(case: Case, strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:
+    """Return what moves this host's own batches to its replicas, one of several hosts."""
+
+    def of_rank(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        first = context.input_pipeline_id * case.num_gpus
+        parts = [of_replica(first + index) for index in range(case.num_gpus)]
+        stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *parts)
+        return tf.data.Dataset.from_tensor_slices(stacked).repeat().prefetch(2 * case.num_gpus)
+
+    iterator = iter(strategy.distribute_datasets_from_function(of_rank))
     return lambda: next(iterator)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from results.progress import state_line
-from results.schema import BatchNorm, Case, Check, Device, Measurement, Mode, Status
+from results.schema import Case, Check, Data, Device, Measurement, Mode, Status
 from tfbench import validity
 from tfbench.devices import configure, create_strategy, threads_for
 from tfbench.environment import read_environment
@@ -16,11 +16,22 @@ from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.host import cpu_limit
 from tfbench.inference import Inference
-from tfbench.inputs import Batch, batch_source
+from tfbench.inputs import batch_source, bytes_per_example, synthetic_batch
 from tfbench.models import NETWORKS, Network
 from tfbench.nvml import GPUs
 from tfbench.outcome import CaseFailedError
 from tfbench.peaks import tf32_observed
+from tfbench.peers import Alone, Peers
+from tfbench.ranks import (
+    Ranks,
+    agree,
+    bus_bytes_per_second,
+    check_software,
+    combined,
+    meeting_of,
+    rank_parts,
+    ranks_check,
+)
 from tfbench.soft_warnings import soft_warnings
 from tfbench.sums import (
     device_memory_peak_bytes,
@@ -29,12 +40,14 @@ from tfbench.sums import (
     limit_fields,
     timed_fields,
 )
+from tfbench.tasks import TASKS, Batch
 from tfbench.telemetry import Observer, cool_down
 from tfbench.timing import print_steps, take_steps
 from tfbench.training import Training
 from tfbench.types import Strategy, Tensor, Variable
 from tfbench.versions import keras_version
 from tfbench.warmup import default_ceiling, warm_up
+from tfbench.weights import draw_weights
 
 STEPS_BEFORE_REPLICAS_CHECK = 3
 """Steps after which the weights of several replicas are compared."""
@@ -48,8 +61,14 @@ def announce(state: str) -> None:
     print(state_line(state), file=sys.stderr, flush=True)  # noqa: T201
 
 
-def run_repeat(case: Case, options: Options, findings: Findings) -> None:
+def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008
     """Set this fresh process up for a case and measure it; everything learned goes into `findings`.
+
+    Args:
+        case: What to measure.
+        options: How to measure it.
+        findings: Filled step by step.
+        peers: The other hosts that train it, connected.
 
     Raises:
         CaseFailedError: It cannot be measured, or a gate failed.
@@ -63,12 +82,14 @@ def run_repeat(case: Case, options: Options, findings: Findings) -> None:
     configure(case, threads)
     strategy = create_strategy(case)
     findings.environment = read_environment(case, threads)
+    check_software(peers, findings.environment)
     try:
-        measure(case, network, strategy, findings, options, gpus)
+        measure(case, network, strategy, findings, options, gpus, peers=peers)
     finally:
         gpus.close()
-    findings.telemetry = replace(findings.telemetry, other_processes=other_processes)
+    findings.telemetry = combined(peers, replace(findings.telemetry, other_processes=other_processes))
     findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
+    peers.finish()
 
 
 def measure(
@@ -79,6 +100,7 @@ def measure(
     options: Options,
     gpus: GPUs,
     make_training: Callable[..., Training] = Training,
+    peers: Ranks = Alone(),  # noqa: B008 (has no state)
 ) -> None:
     """Build, check, warm up and time a case.
 
@@ -90,20 +112,23 @@ def measure(
         options: How to measure it.
         gpus: Observed while timing; the null object on a CPU.
         make_training: Tests plant faults here.
+        peers: The other hosts that train the case.
 
     Raises:
         CaseFailedError: A gate failed.
         Exception: Anything that TensorFlow raises.
     """
-    image_size = case.image_size or network.image_size
+    size, task = network.size(case), TASKS[network.task]
     announce("building")
     begin = time.perf_counter()
-    model = network.build(case.batch_norm, image_size, strategy)
+    model = network.build(case.batch_norm, size, strategy)
+    if options.seed is not None:
+        draw_weights(model, options.seed)
     infers = case.mode is Mode.INFER
-    workload = Inference(case, model, strategy) if infers else make_training(case, model, strategy)
-    next_batch = batch_source(case, image_size, network.classes, strategy)
+    workload = Inference(case, model, strategy) if infers else make_training(case, model, strategy, task=task)
+    next_batch = batch_source(case, size, network.classes, strategy, task, options.seed)
     build_seconds = time.perf_counter() - begin
-    global_batch = case.batch_per_gpu * case.num_gpus
+    samples_per_step = case.global_batch * network.samples_per_example(case)
 
     def step() -> Tensor:
         return workload.step(next_batch())
@@ -111,24 +136,33 @@ def measure(
     if isinstance(workload, Inference):
         first, compile_seconds = _first_inference(workload, next_batch, findings.checks)
     else:
-        first, compile_seconds = _first_step(case, workload, next_batch, findings.checks)
-    _require(findings.checks)
+        shards = None
+        if case.num_hosts > 1:
+            shards = [
+                synthetic_batch(case, size, network.classes, replica, task, options.seed)
+                for replica in range(case.replicas)
+            ]
+        first, compile_seconds = _first_step(case, workload, next_batch, findings.checks, shards, peers)
+    _require(findings.checks, peers)
 
     cooling_seconds = cool_down(gpus.temperatures_celsius, options.max_start_celsius, options.max_cooling_seconds)
     start_celsius = max(gpus.temperatures_celsius(), default=None)
     announce("warming")
-    report = print_steps(global_batch, network.unit)
+    report = print_steps(samples_per_step, network.unit)
     ceiling = options.max_warmup_steps
     if ceiling is None:
         ceiling = default_ceiling(case.warmup_steps)
-    warmup = warm_up(step, case.warmup_steps, ceiling, report)
+    warmup = warm_up(step, case.warmup_steps, ceiling, report, lambda seconds: max(peers.gather("warm-up", seconds)))
     losses = "outputs" if infers else "loss"
     findings.checks.append(validity.finite_check(f"{losses}_finite_before_timing", [first, *warmup.losses]))
-    _require(findings.checks)
+    _require(findings.checks, peers)
 
     announce("timing")
     observer = Observer(gpus)
+    meet = meeting_of(strategy) if case.num_hosts > 1 else None
     observer.start()
+    if meet is not None:
+        meet()
     timed = take_steps(step, case.num_steps, report)
     findings.telemetry = replace(
         observer.stop(),
@@ -137,27 +171,38 @@ def measure(
         cooling_seconds=cooling_seconds if len(gpus) else None,
     )
     findings.checks.append(validity.finite_check(f"{losses}_finite_while_timing", timed.losses))
-    _require(findings.checks)
+    _require(findings.checks, peers)
+    ranks, bandwidth = [], None
+    if isinstance(peers, Peers):
+        ranks = rank_parts(peers, case, timed)
+        timed = replace(timed, seconds=max(rank.seconds for rank in ranks))
+        bandwidth = bus_bytes_per_second(strategy, case.replicas)
     latency = workload.latency(next_batch(), case.num_steps) if isinstance(workload, Inference) else None
     findings.measurement = Measurement(
-        **timed_fields(global_batch, timed),
-        **limit_fields(case, model, global_batch, timed, options.peaks),
+        **timed_fields(samples_per_step, timed),
+        **limit_fields(case, model, samples_per_step, timed, options.peaks),
         unit=network.unit,
         build_seconds=build_seconds,
         compile_seconds=compile_seconds,
         warmup_steps=warmup.steps,
         warmup_seconds=warmup.seconds,
         warmup_settled=warmup.settled,
-        replicas=case.num_gpus,
+        replicas=case.replicas,
         batch_per_gpu=case.batch_per_gpu,
-        global_batch=global_batch,
-        image_size=image_size,
+        global_batch=case.global_batch,
+        image_size=size if network.image_size else None,
+        sequence_length=size if network.sequence_length else None,
+        attention=network.attention,
+        seed=options.seed,
+        losses=timed.losses if options.seed is not None else [],
         parameters_trainable=_count(model.trainable_weights),
         parameters_total=_count(model.weights),
         loss_first=first,
         loss_last=timed.losses[-1],
-        host_bytes_per_second=host_bytes_per_second(case, image_size, global_batch, timed),
+        host_bytes_per_second=host_bytes_per_second(case, bytes_per_example(task, size, network.classes), timed),
         latency=latency,
+        ranks=ranks,
+        all_reduce_bytes_per_second=bandwidth,
     )
     if findings.environment is not None:
         findings.environment = replace(findings.environment, tf32_observed=tf32_observed(first_device(case)))
@@ -180,18 +225,31 @@ def _first_inference(inference: Inference, next_batch: Callable[[], Batch], chec
 
 
 def _first_step(
-    case: Case, training: Training, next_batch: Callable[[], Batch], checks: list[Check]
+    case: Case,
+    training: Training,
+    next_batch: Callable[[], Batch],
+    checks: list[Check],
+    shards: Sequence[Batch] | None,
+    peers: Ranks,
 ) -> tuple[float, float]:
     """Trace, compile and take the first step; with several replicas compare them with one device.
+
+    Args:
+        case: What is measured.
+        training: The network.
+        next_batch: Gives a step its batch.
+        checks: Added to.
+        shards: The batches of all replicas of all hosts; None: all are in what `next_batch` gives.
+        peers: The other hosts.
 
     Returns:
         The first step's loss, and the seconds that it took.
     """
     batch = next_batch()
     reference = None
-    if case.num_gpus > 1:
+    if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
         announce("checking")
-        reference = validity.OneDeviceReference(training, validity.replicas_of(training.strategy, batch))
+        reference = validity.OneDeviceReference(training, shards or validity.replicas_of(training.strategy, batch))
     announce("compiling")
     begin = time.perf_counter()
     loss = float(training.step(batch))
@@ -199,7 +257,9 @@ def _first_step(
     checks.append(validity.finite_check("loss_finite_at_first", [loss]))
     if reference is None:
         for name in ("loss_equals_one_device", "update_equals_one_device", "replicas_equal"):
-            checks.append(validity.does_not_apply(name))
+            checks.append(
+                validity.does_not_apply(name, "one replica" if case.all_reduce else "no all-reduce was asked for")
+            )
         return loss, compile_seconds
     announce("checking")
     for _ in range(MAX_SKIPPED_STEPS):
@@ -210,27 +270,44 @@ def _first_step(
     checks.append(validity.update_check(training, reference))
     for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
         training.step(next_batch())
-    checks.append(validity.replicas_check(training))
+    checks.append(validity.replicas_check(training) if case.replicas > 1 else validity.does_not_apply("replicas_equal"))
+    if case.num_hosts > 1:
+        checks.append(ranks_check(training, peers))
     return loss, compile_seconds
 
 
 def refuse_unsupported(case: Case, network: Network) -> None:
     """Refuse what cannot be measured, before anything is built."""
-    if refusal := validity.keras_refusal(keras_version(), case.num_gpus):
+    if refusal := validity.keras_refusal(keras_version(), case.replicas):
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
-    if not network.supports(case.batch_norm):
-        known = ", ".join(f"--batch_norm={variant}" for variant in network.parameters)
-        other = "has no batch normalisation of that kind" if case.batch_norm is not BatchNorm.NONE else "needs it"
-        raise CaseFailedError(
-            Status.UNSUPPORTED, f"--batch_norm={case.batch_norm}: {network.name} {other}. It has {known}."
-        )
+    if case.num_hosts > 1:
+        _refuse_over_hosts(case)
+    if refusal := network.refusal(case):
+        raise CaseFailedError(Status.UNSUPPORTED, refusal)
+    if case.mode is not Mode.TRAIN and case.accumulate > 1:
+        raise CaseFailedError(Status.UNSUPPORTED, f"--accumulate={case.accumulate} goes with --mode=train only")
 
 
-def _require(checks: list[Check]) -> None:
-    """Go on only when no gate failed."""
+def _refuse_over_hosts(case: Case) -> None:
+    """Refuse what several hosts cannot measure together."""
+    refusals = {
+        "--mode=train only: inference needs no other host": case.mode is not Mode.TRAIN,
+        "--data=synthetic or host only": case.data not in (Data.SYNTHETIC, Data.HOST),
+        "--num_gpus=1 on CPUs: TensorFlow uses one CPU device of each host": case.device is Device.CPU
+        and case.num_gpus > 1,
+    }
+    for wanted, refused in refusals.items():
+        if refused:
+            raise CaseFailedError(Status.UNSUPPORTED, f"--num_hosts={case.num_hosts} goes with {wanted}")
+
+
+def _require(checks: list[Check], peers: Ranks) -> None:
+    """Go on only when no gate failed, on any host."""
+    checks[:] = agree(peers, checks)
     failed = [check for check in checks if check.passed is False]
     if not failed:
         return
+    peers.finish()  # all know
     only_finite = all("_finite_" in check.name for check in failed)
     raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
 

@@ -13,14 +13,14 @@ from tfbench.timing import Interval, coefficient_of_variation, drift, percentile
 from tfbench.types import Model
 
 
-def timed_fields(global_batch: int, timed: Interval) -> dict[str, Any]:
+def timed_fields(samples_per_step: int, timed: Interval) -> dict[str, Any]:
     """Return the fields of a `Measurement` that follow from the timed steps.
 
     Args:
-        global_batch: Samples per step over all replicas.
+        samples_per_step: Over all replicas.
         timed: The timed steps.
     """
-    samples = global_batch * len(timed.step_seconds)
+    samples = samples_per_step * len(timed.step_seconds)
     return {
         "samples_per_second": samples / timed.seconds,
         "samples": samples,
@@ -35,7 +35,7 @@ def timed_fields(global_batch: int, timed: Interval) -> dict[str, Any]:
 
 
 def limit_fields(
-    case: Case, model: Model, global_batch: int, timed: Interval, measure_peaks: bool
+    case: Case, model: Model, samples_per_step: int, timed: Interval, measure_peaks: bool
 ) -> dict[str, float | None]:
     """Return the fields that compare with the device's limits, measured now on the first device.
 
@@ -44,11 +44,11 @@ def limit_fields(
     Args:
         case: What was measured.
         model: Its network.
-        global_batch: Samples per step over all replicas.
+        samples_per_step: Over all replicas.
         timed: The timed steps.
         measure_peaks: Else only the network's work is given.
     """
-    work = work_per_sample(model)
+    work = work_per_sample(model, samples_per_step / case.global_batch)
     step_flops = work.flops(case.mode)
     traffic, fused = work.bytes(case.precision, case.mode), work.fused_bytes(case.precision, case.mode)
     fields: dict[str, float | None] = {
@@ -58,8 +58,8 @@ def limit_fields(
     }
     if not measure_peaks:
         return fields
-    rate = global_batch * len(timed.step_seconds) / timed.seconds
-    devices = case.num_gpus if case.device is Device.GPU else 1
+    rate = samples_per_step * len(timed.step_seconds) / timed.seconds
+    devices = case.replicas if case.device is Device.GPU else case.num_hosts
     flops = matrix_flops_per_second(case.precision, first_device(case))
     bandwidth = memory_bytes_per_second(first_device(case))
     if flops is not None:
@@ -72,12 +72,11 @@ def limit_fields(
     return fields
 
 
-def host_bytes_per_second(case: Case, image_size: int, global_batch: int, timed: Interval) -> float | None:
+def host_bytes_per_second(case: Case, bytes_per_example: int, timed: Interval) -> float | None:
     """Return what the input moved from the host to the devices; None where the batch stays on the device."""
     if case.data is not Data.HOST:
         return None
-    bytes_per_sample = 4 * (3 * image_size**2 + 1)  # a float32 image and an int32 label
-    return bytes_per_sample * global_batch * len(timed.step_seconds) / timed.seconds
+    return bytes_per_example * case.global_batch * len(timed.step_seconds) / timed.seconds
 
 
 def device_memory_peak_bytes(case: Case) -> int | None:

@@ -1,7 +1,7 @@
 """One training step: forward, backward, all-reduce, update, on every replica.
 
-Not Keras's optimizers: they do several small operations per variable, and a benchmark of hardware should not
-time those. The update is one fused operation per variable on each replica's own copy.
+Gradients of several batches can be added up before an update (`--accumulate`), one batch after another, so that
+only one batch's activations are in memory.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from results.schema import XLA, Case, Precision
-from tfbench.inputs import Batch
+from tfbench.optimizers import make_updater
+from tfbench.tasks import IMAGES, Batch, Task
 from tfbench.types import Model, Strategy, Tensor
 from tfbench.variables import assign_local, components, tensorflow_variable
-
-LEARNING_RATE = 1e-3
-"""Small enough that no network here diverges on random labels; speed does not depend on it."""
-
-MOMENTUM = 0.9
 
 INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
 """As in Keras: halved when a gradient is not finite, doubled after so many steps in which all were."""
@@ -34,12 +30,18 @@ def sum_over_replicas(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors))
 
 
+def split_batch(batch: Batch, parts: int) -> Batch:
+    """Return a batch with its first axis, n, split into (parts, n / parts)."""
+    return tf.nest.map_structure(lambda tensor: tf.reshape(tensor, (parts, -1, *tensor.shape[1:])), batch)
+
+
 class Training:
     """A network in training.
 
     Attributes:
         variables: Trained TensorFlow variables, mirrored over the replicas.
-        velocity: Momentum of each; after the first step from zero it is the gradient that was applied.
+        updater: Changes them; after the first step its first moments are a known share of the gradient that was
+            applied.
         step: Takes the replicas' batches, trains one step, returns the loss over the global batch (a scalar
             that is there only when every replica has finished its update).
     """
@@ -50,17 +52,16 @@ class Training:
         model: Model,
         strategy: Strategy,
         *,
-        learning_rate: float = LEARNING_RATE,
+        task: Task = IMAGES,
+        learning_rate: float | None = None,
         all_reduce: AllReduce = sum_over_replicas,
     ) -> None:
         self.case, self.model, self.strategy = case, model, strategy
-        self.learning_rate = learning_rate
+        self.task = task
         self.variables = [tensorflow_variable(variable) for variable in model.trainable_variables]
-        self._all_reduce = all_reduce
+        self._all_reduce = all_reduce if case.all_reduce else list
         with strategy.scope():
-            self.velocity = [
-                tf.Variable(tf.zeros(variable.shape, tf.float32), trainable=False) for variable in self.variables
-            ]
+            self.updater = make_updater(case.optimizer, self.variables, learning_rate)
             self._loss_scale = tf.Variable(self._first_loss_scale(), trainable=False)
             self._finite_steps = tf.Variable(0, trainable=False)
         self.step = tf.function(self._step)
@@ -68,57 +69,70 @@ class Training:
     @property
     def global_batch(self) -> int:
         """Samples per step over all replicas."""
-        return self.case.batch_per_gpu * self.case.num_gpus
+        return self.case.global_batch
 
-    def forward_backward(self, images: Tensor, labels: Tensor, loss_scale: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return one replica's share of the loss, and its gradients times `loss_scale`; nothing is updated.
+    def forward_backward(self, features: Tensor, labels: Tensor, loss_scale: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return one batch's share of the loss, and its gradients times `loss_scale`; nothing is updated.
 
-        The share is the sum over the replica's samples divided by the *global* batch: shares add up to the
-        mean.
+        The share is the sum over the batch's samples divided by the *global* batch: shares add up to the mean.
         """
         with tf.GradientTape() as tape:
-            logits = tf.cast(self.model(images, training=True), tf.float32)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            losses = self.task.losses(self.model(features, training=True), labels)
             loss = tf.reduce_sum(losses) / self.global_batch
             scaled = loss * loss_scale if self._scales else loss
         return loss, tape.gradient(scaled, self.variables)
 
     def _step(self, batch: Batch) -> Tensor:
         shares = self.strategy.run(self._replica_step, args=batch)
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+        if self.case.num_hosts == 1:
+            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+        # Not once more over the network: it went around with the gradients, and every replica has all of it.
+        local = tf.add_n(self.strategy.experimental_local_results(shares))
+        return local / self.case.num_gpus if self.case.all_reduce else local
 
-    def _replica_step(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _replica_step(self, features: Tensor, labels: Tensor) -> Tensor:
+        loss, gradients = self._accumulated(features, labels, tf.convert_to_tensor(self._loss_scale))
+        if self.case.num_hosts > 1:
+            *gradients, loss = self._all_reduce([*gradients, loss])
+            updates = self._update(gradients)
+        else:
+            updates = self._update(self._all_reduce(gradients))
+        with tf.control_dependencies(updates):
+            return tf.identity(loss)
+
+    def _accumulated(self, features: Tensor, labels: Tensor, loss_scale: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the sum of `forward_backward` over this replica's batches, which are taken one after another."""
         compute = self.forward_backward
         if self.case.xla is XLA.REPLICA:
             compute = tf.function(compute, jit_compile=True)
-        loss, gradients = compute(images, labels, tf.convert_to_tensor(self._loss_scale))
-        updates = self._update(self._all_reduce(gradients))
-        with tf.control_dependencies(updates):
-            return tf.identity(loss)
+        if self.case.accumulate == 1:
+            return compute(features, labels, loss_scale)
+        batches = split_batch((features, labels), self.case.accumulate)
+
+        def add_next(index: Tensor, loss: Tensor, sums: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+            part, gradients = compute(*tf.nest.map_structure(lambda tensor: tensor[index], batches), loss_scale)
+            return index + 1, loss + part, [total + g for total, g in zip(sums, gradients, strict=True)]
+
+        nothing = [tf.zeros(variable.shape, tf.float32) for variable in self.variables]
+        _, loss, gradients = tf.while_loop(
+            lambda index, *_: index < self.case.accumulate, add_next, (0, 0.0, nothing), parallel_iterations=1
+        )
+        return loss, gradients
 
     def _update(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Apply summed gradients to this replica's copies.
 
         With loss scaling a step whose gradients are not finite must change nothing. That is done without a
         branch, for which the host would have to wait: gradients times 0 (`multiply_no_nan` makes NaN × 0 =
-        0), rate 0, momentum 1.
+        0), and an update that changes nothing.
         """
-        rate, momentum = tf.constant(self.learning_rate), tf.constant(MOMENTUM)
-        updates = []
-        if self._scales:
-            scale = tf.convert_to_tensor(self._loss_scale)
-            finite = tf.math.is_finite(tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
-            factor = tf.where(finite, 1.0 / scale, 0.0)
-            gradients = [tf.math.multiply_no_nan(gradient, factor) for gradient in gradients]
-            rate, momentum = tf.where(finite, rate, 0.0), tf.where(finite, momentum, 1.0)
-            updates += self._update_loss_scale(scale, finite)
-        for variable, velocity, gradient in zip(self.variables, self.velocity, gradients, strict=True):
-            updates.append(
-                tf.raw_ops.ResourceApplyMomentum(
-                    var=variable.handle, accum=velocity.handle, lr=rate, grad=gradient, momentum=momentum
-                )
-            )
-        return updates
+        if not self._scales:
+            return self.updater.apply(gradients, None)
+        scale = tf.convert_to_tensor(self._loss_scale)
+        finite = tf.math.is_finite(tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
+        factor = tf.where(finite, 1.0 / scale, 0.0)
+        gradients = [tf.math.multiply_no_nan(gradient, factor) for gradient in gradients]
+        return self._update_loss_scale(scale, finite) + self.updater.apply(gradients, finite)
 
     def _update_loss_scale(self, scale: Tensor, finite: Tensor) -> list[Tensor]:
         steps = tf.where(finite, tf.convert_to_tensor(self._finite_steps) + 1, 0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Precision
-from tfbench.inputs import Batch
-from tfbench.training import Training
+from tfbench.tasks import Batch
+from tfbench.training import Training, split_batch
 from tfbench.types import Strategy
 from tfbench.variables import components
 
@@ -43,7 +43,8 @@ def finite_check(name: str, losses: Sequence[float]) -> Check:
 class OneDeviceReference:
     """What one device computes for the global batch: mean loss and gradient at the weights of this moment.
 
-    The first device takes the replicas' batches one after another and averages. Batch normalisation thereby
+    The first device takes the replicas' batches, and of each the parts that a step accumulates, one after another
+    and averages. Batch normalisation thereby
     sees the same statistics as on the replicas (each replica's own batch), so that both sides compute the
     same function.
 
@@ -57,8 +58,8 @@ class OneDeviceReference:
         one = tf.constant(1.0)
         self.loss = 0.0
         self.gradients = [np.zeros(variable.shape, np.float32) for variable in training.variables]
-        for images, labels in shards:
-            share, gradients = compute(images, labels, one)
+        for features, labels in _one_by_one(shards, training.case.accumulate):
+            share, gradients = compute(features, labels, one)
             self.loss += float(share)
             for total, gradient in zip(self.gradients, gradients, strict=True):
                 total += gradient.numpy()
@@ -67,23 +68,25 @@ class OneDeviceReference:
 def update_check(training: Training, reference: OneDeviceReference) -> Check:
     """Compare the replicas' first update with one device's on the same global batch.
 
-    Momentum starts at zero, so the velocity after the first step is the gradient that was applied. The value
-    is |velocity − reference| / |reference|, Euclidean norms over all variables; the worst replica counts.
+    The first moments start at zero, so after the first step they are a known share of the gradient that was applied:
+    all of it with momentum, a tenth with AdamW and LAMB. The value is |applied − reference| / |reference|, Euclidean
+    norms over all variables; the worst replica counts.
     """
+    share = training.updater.first_share
     norm = math.sqrt(sum(float(np.square(g, dtype=np.float64).sum()) for g in reference.gradients))
     worst = 0.0
-    per_replica = zip(*(components(training.strategy, v) for v in training.velocity), strict=True)
-    for velocity in per_replica:
+    per_replica = zip(*(components(training.strategy, v) for v in training.updater.first_moments), strict=True)
+    for moments in per_replica:
         squares = sum(
-            float(np.square(v.numpy() - g, dtype=np.float64).sum())
-            for v, g in zip(velocity, reference.gradients, strict=True)
+            float(np.square(moment.numpy() / share - g, dtype=np.float64).sum())
+            for moment, g in zip(moments, reference.gradients, strict=True)
         )
         worst = max(worst, math.sqrt(squares) / norm if norm else math.inf)
     return within(
         "update_equals_one_device",
         worst,
         UPDATE_LIMITS[training.case.precision] * xla_factor(training.case),
-        f"{training.case.num_gpus} replicas against one device that takes the same shards in turn",
+        f"{training.case.replicas} replicas against one device that takes the same shards in turn",
     )
 
 
@@ -106,9 +109,9 @@ def replicas_check(training: Training) -> Check:
     return within("replicas_equal", worst, DIVERGENCE_LIMIT, detail)
 
 
-def does_not_apply(name: str) -> Check:
-    """Return the gate of a case with one replica only."""
-    return Check(name=name, passed=None, detail="does not apply: one replica")
+def does_not_apply(name: str, why: str = "one replica") -> Check:
+    """Return the gate of a case that has nothing to compare."""
+    return Check(name=name, passed=None, detail=f"does not apply: {why}")
 
 
 def keras_refusal(keras_version: str, replicas: int) -> str | None:
@@ -151,5 +154,13 @@ def within(name: str, value: float, limit: float, detail: str) -> Check:
 
 def replicas_of(strategy: Strategy, batch: Batch) -> list[Batch]:
     """Take a distributed batch apart: one per replica."""
-    images, labels = (strategy.experimental_local_results(part) for part in batch)
-    return list(zip(images, labels, strict=True))
+    parts = [strategy.experimental_local_results(tensor) for tensor in tf.nest.flatten(batch)]
+    return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*parts, strict=True)]
+
+
+def _one_by_one(shards: Sequence[Batch], accumulate: int) -> Iterator[Batch]:
+    """Give the batches of all replicas, and of each the parts that one step accumulates."""
+    for shard in shards:
+        parts = split_batch(shard, accumulate)
+        for index in range(accumulate):
+            yield tf.nest.map_structure(lambda tensor, index=index: tensor[index], parts)

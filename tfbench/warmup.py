@@ -39,7 +39,13 @@ def default_ceiling(floor: int) -> int:
     return floor * CEILING_FACTOR if floor >= 2 * WINDOW_STEPS else floor
 
 
-def warm_up(step: Callable[[], Tensor], floor: int, ceiling: int, report: Report) -> Warmup:
+def warm_up(
+    step: Callable[[], Tensor],
+    floor: int,
+    ceiling: int,
+    report: Report,
+    slowest: Callable[[float], float] = lambda seconds: seconds,
+) -> Warmup:
     """Take steps until their time has settled.
 
     Args:
@@ -47,6 +53,8 @@ def warm_up(step: Callable[[], Tensor], floor: int, ceiling: int, report: Report
         floor: Fewest steps.
         ceiling: Most steps; not above the floor: exactly the floor is taken and no evidence sought.
         report: See `take_steps`; counts on over all windows.
+        slowest: Turns a window's mean step time into that of the slowest of several hosts: all must take the same
+            number of steps.
     """
     done = Warmup()
     means: list[float] = []
@@ -57,7 +65,7 @@ def warm_up(step: Callable[[], Tensor], floor: int, ceiling: int, report: Report
         done.steps += count
         done.seconds += window.seconds
         done.losses += window.losses
-        means.append(window.seconds / count)
+        means.append(slowest(window.seconds / count))
         if seek and done.steps >= floor and _agree(means):
             done.settled = True
             return done

@@ -1,0 +1,206 @@
+"""A case of several hosts: what its ranks agree on, compare, and add up."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from results.schema import Case, Check, Environment, Rank, Status, Telemetry
+from tfbench.outcome import CaseFailedError
+from tfbench.peers import Alone, Peers
+from tfbench.timing import Interval
+from tfbench.training import Training
+from tfbench.types import Strategy, Tensor
+from tfbench.validity import DIVERGENCE_LIMIT, within
+from tfbench.variables import components
+
+ALL_REDUCE_ELEMENTS = 2**24
+"""float32 elements of the tensor that measures the bandwidth: 64 MiB, the size of a network's gradients."""
+
+ALL_REDUCE_ROUNDS = 5
+
+SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "nccl")
+"""What all ranks must have alike: anything else would measure neither."""
+
+SUMMED = frozenset(
+    {
+        "energy_joules",
+        "energy_integrated_joules",
+        "cpu_energy_joules",
+        "power_mean_watts",
+        "power_limit_watts",
+        "other_processes",
+        "ecc_uncorrected_errors",
+    }
+)
+SMALLEST = frozenset(
+    {
+        "sm_clock_mean_mhz",
+        "sm_clock_max_mhz",
+        "ecc_enabled",
+        "pcie_generation",
+        "pcie_width",
+        "pcie_width_max",
+        "samples",
+    }
+)
+"""How a figure of all hosts follows from theirs; of those in neither set the largest counts."""
+
+Ranks = Peers | Alone
+
+
+def check_software(peers: Ranks, environment: Environment) -> None:
+    """Compare what the ranks run on.
+
+    Raises:
+        CaseFailedError: `unsupported`: their software differs, and each says in what.
+    """
+    mine = {name: getattr(environment, name) for name in SAME_SOFTWARE}
+    chief, *others = peers.gather("software", mine)
+    for rank, theirs in enumerate(others, start=1):
+        differing = [f"{name} {theirs[name]} instead of {chief[name]}" for name in chief if theirs[name] != chief[name]]
+        if differing:
+            raise CaseFailedError(
+                Status.UNSUPPORTED, f"rank {rank} has {', '.join(differing)}: all hosts need the same image"
+            )
+
+
+def agree(peers: Ranks, checks: Sequence[Check]) -> list[Check]:
+    """Return the same verdicts on all ranks: of each check the worst."""
+    if peers.size == 1:
+        return list(checks)
+    of_ranks = [
+        [Check(**check) for check in told] for told in peers.gather("checks", [vars(check) for check in checks])
+    ]
+    return [_worst(same) for same in zip(*of_ranks, strict=True)]
+
+
+def _worst(same: Sequence[Check]) -> Check:
+    """Choose a check that failed before one that passed, then the one with the largest value."""
+    rank = max(range(len(same)), key=lambda index: (same[index].passed is False, same[index].value or 0.0))
+    check = same[rank]
+    return check if rank == 0 else replace(check, detail=f"rank {rank}: {check.detail}")
+
+
+def ranks_check(training: Training, peers: Ranks) -> Check:
+    """Compare all ranks' weights: max |w_r − w_0| / max |w_0|, the worst variable counts.
+
+    By their digests, which travel apart from what is checked. Only where these differ the chief's weights are handed
+    around, by an all-reduce to which the others add zeros.
+    """
+    mine = [components(training.strategy, variable)[0].numpy() for variable in training.variables]
+    digests = peers.gather("weights", [hashlib.sha256(values.tobytes()).hexdigest() for values in mine])
+    detail = f"weights of {peers.size} hosts after a few steps"
+    if all(of_rank == digests[0] for of_rank in digests):
+        return within("ranks_equal", 0.0, DIVERGENCE_LIMIT, detail)
+    worst = 0.0
+    for values in mine:
+        own = values * peers.size if peers.rank == 0 else np.zeros_like(values)
+        chiefs = _mean_over_replicas(training.strategy, own)
+        size = float(np.abs(chiefs).max()) or 1.0
+        worst = max(worst, float(np.abs(values - chiefs).max()) / size)
+    return within("ranks_equal", max(peers.gather("divergence", worst)), DIVERGENCE_LIMIT, detail)
+
+
+def _mean_over_replicas(strategy: Strategy, values: np.ndarray) -> np.ndarray:
+    """Average an array over all replicas; those of one rank have the same."""
+
+    def of_replica() -> Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.constant(values))
+
+    mean = tf.function(lambda: strategy.run(of_replica))()
+    return strategy.experimental_local_results(mean)[0].numpy()
+
+
+def meeting_of(strategy: Strategy) -> Callable[[], None]:
+    """Return a barrier: it ends on all ranks at the same moment, when the last has come.
+
+    An all-reduce, which ends later on no rank than a message would take to arrive.
+    """
+
+    @tf.function
+    def meet() -> Tensor:
+        def of_replica() -> Tensor:
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([]))
+
+        return strategy.run(of_replica)
+
+    def wait() -> None:
+        for part in strategy.experimental_local_results(meet()):
+            part.numpy()
+
+    wait()  # traced, and the connections between the ranks made, before it matters when it ends
+    return wait
+
+
+def rank_parts(peers: Peers, case: Case, timed: Interval) -> list[Rank]:
+    """Gather what each rank did in the timed steps."""
+    mine = {"seconds": timed.seconds, "step_p50_seconds": statistics.median(timed.step_seconds)}
+    samples = case.global_batch // case.num_hosts * len(timed.step_seconds)
+    return [
+        Rank(
+            rank=rank,
+            host=peers.cluster.addresses[rank],
+            samples=samples,
+            samples_per_second=samples / told["seconds"],
+            **told,
+        )
+        for rank, told in enumerate(peers.gather("timed", mine))
+    ]
+
+
+def combined(peers: Ranks, telemetry: Telemetry) -> Telemetry:
+    """Return the telemetry of all hosts together."""
+    if peers.size == 1:
+        return telemetry
+    told: list[dict[str, Any]] = peers.gather("telemetry", vars(telemetry))
+    return Telemetry(**{item.name: _combine(item.name, [of[item.name] for of in told]) for item in fields(Telemetry)})
+
+
+def _combine(name: str, every: Sequence[float | None]) -> float | None:
+    """Combine one figure; a sum that lacks a part is not known."""
+    known = [value for value in every if value is not None]
+    if not known or (name in SUMMED and len(known) < len(every)):
+        return None
+    return sum(known) if name in SUMMED else min(known) if name in SMALLEST else max(known)
+
+
+def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:
+    """Measure the all-reduce of one large tensor over all replicas of all ranks.
+
+    Args:
+        strategy: Over the replicas; all ranks call this at the same time.
+        replicas: n, of all ranks together.
+
+    Returns:
+        Bus bandwidth in bytes per second: bytes × 2 (n − 1) / n over the seconds of one all-reduce, which is what each
+        link carries in a ring, whatever the number of replicas.
+
+    Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
+    """
+
+    @tf.function
+    def reduce_once() -> Tensor:
+        def of_replica() -> Tensor:
+            tensor = tf.ones([ALL_REDUCE_ELEMENTS])
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)[:1]
+
+        return strategy.run(of_replica)
+
+    def wait() -> None:
+        for part in strategy.experimental_local_results(reduce_once()):
+            part.numpy()
+
+    wait()
+    begin = time.perf_counter()
+    for _ in range(ALL_REDUCE_ROUNDS):
+        wait()
+    seconds = (time.perf_counter() - begin) / ALL_REDUCE_ROUNDS
+    return 4.0 * ALL_REDUCE_ELEMENTS * 2.0 * (replicas - 1) / replicas / seconds
