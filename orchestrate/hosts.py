@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from orchestrate.addresses import DockerAddress, check_connection
 from orchestrate.documents import Document, read_document, validate_document
 from orchestrate.errors import DocumentError, UserError
-from orchestrate.queues import Queue, SlurmQueue, check_queue
+from orchestrate.queues import KubernetesQueue, Queue, SlurmQueue, check_queue
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
 from orchestrate.variants import read_variants
@@ -137,6 +137,11 @@ class Fleet(Settings):
         description="a mapping that describes a Slurm cluster",
         examples=["{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}"],
     )
+    kubernetes: KubernetesQueue | None = Field(
+        None,
+        description="a mapping that describes a namespace of a Kubernetes cluster",
+        examples=["{context: my-cluster, node_selector: {nvidia.com/gpu.product: NVIDIA-L4}}"],
+    )
 
 
 class HostsFile(BaseModel):
@@ -242,7 +247,7 @@ def _fleet_hosts(
     folder: Path,
 ) -> list[Host]:
     """Resolve the settings of a fleet's hosts, or of the one that stands for its queue."""
-    queue = fleet.slurm
+    queue = fleet.slurm or fleet.kubernetes
     if queue is None:
         return [
             Host(
@@ -254,7 +259,7 @@ def _fleet_hosts(
             for name, entry in (fleet.hosts or {}).items()
         ]
     settings = _merge_settings(folder, defaults, fleet) | {"gpus": None, "image_source": None}
-    if queue.container == "none":
+    if isinstance(queue, SlurmQueue) and queue.container == "none":
         settings |= {"registry": None, "image": None, "variants": ()}
     return [Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)]
 

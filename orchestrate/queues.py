@@ -108,9 +108,80 @@ class SlurmQueue(BaseModel):
         return self.model_copy(update={"ssh_config": config})
 
 
-Queue = SlurmQueue
+_DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_LABEL_VALUE = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
+_LABEL_KEY = rf"^(?:{_DNS_LABEL}(?:\.{_DNS_LABEL})*/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$"
 
-QUEUES: dict[str, type[Queue]] = {model.kind: model for model in (SlurmQueue,)}
+DNSName = Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}(?:\.{_DNS_LABEL})*$", max_length=253)]
+LabelKey = Annotated[StrictStr, Field(pattern=_LABEL_KEY)]
+LabelValue = Annotated[StrictStr, Field(pattern=_LABEL_VALUE)]
+
+
+class Toleration(BaseModel):
+    """A taint of nodes that repeats put up with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: LabelKey | None = Field(None, description="the key of a taint", examples=["nvidia.com/gpu"])
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists or Equal", examples=["Exists"])
+    value: LabelValue | None = Field(None, description="the value of a taint, for Equal", examples=["present"])
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="NoSchedule, PreferNoSchedule or NoExecute; all of them without it", examples=["NoSchedule"]
+    )
+
+
+class KubernetesQueue(BaseModel):
+    """A namespace of a Kubernetes cluster and a kind of its nodes, as `hosts.yml` describes them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: ClassVar[str] = "kubernetes"
+
+    context: Annotated[StrictStr, Field(min_length=1, max_length=253)] | None = Field(
+        None, description="the name of a context in the kubeconfig file", examples=["my-cluster"]
+    )
+    kubeconfig: StrictStr | None = Field(
+        None, description="the path of a kubeconfig file, instead of KUBECONFIG or ~/.kube/config", examples=["kube.yml"]
+    )
+    namespace: Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}$")] | None = Field(
+        None, description="the name of a namespace; the context's own without it", examples=["tfbench"]
+    )
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        {}, description="a mapping of labels that nodes must have", examples=["{nvidia.com/gpu.product: NVIDIA-L4}"]
+    )
+    tolerations: tuple[Toleration, ...] = Field(
+        (), description="a list of tolerations", examples=["[{key: nvidia.com/gpu, operator: Exists}]"]
+    )
+    image_pull_secrets: tuple[DNSName, ...] = Field(
+        (), description="a list of names of secrets in the namespace", examples=["[registry]"]
+    )
+    queue: Annotated[LabelValue, Field(min_length=1)] | None = Field(
+        None, description="the name of a LocalQueue of Kueue", examples=["bench"]
+    )
+    service_account: DNSName | None = Field(
+        None, description="the name of a service account; its token is never given", examples=["bench"]
+    )
+    runtime_class: DNSName | None = Field(None, description="the name of a runtime class", examples=["nvidia"])
+    gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
+        None, description="a whole number: GPUs of a node, where nodes cannot be listed", examples=["4"]
+    )
+    max_jobs: Lanes = Field(
+        8, description=f"a whole number of 1 to {MAX_LANES}: Jobs that exist at a time", examples=["8"]
+    )
+    pending_minutes: Minutes = Field(
+        60, description="a number of at least 1: the longest that no node may be free for a repeat", examples=["60"]
+    )
+
+    def in_folder(self, folder: Path) -> KubernetesQueue:
+        """Return it with paths of this machine resolved: they are relative to the hosts file."""
+        config = None if self.kubeconfig is None else str(resolve_path(self.kubeconfig, folder))
+        return self.model_copy(update={"kubeconfig": config})
+
+
+Queue = SlurmQueue | KubernetesQueue
+
+QUEUES: dict[str, type[SlurmQueue] | type[KubernetesQueue]] = {
+    model.kind: model for model in (SlurmQueue, KubernetesQueue)
+}
 """By the key of a fleet."""
 
 
@@ -203,4 +274,21 @@ def _check_slurm(
             note("ssh_config", f"ssh_config: no such file: {plain_text(str(file), 300)}")
 
 
-_CHECKS = {"slurm": _check_slurm}
+def _check_kubernetes(
+    note: _Note, fleet: dict[str, Any], entry: dict[str, Any], defaults: dict[str, Any], folder: Path
+) -> None:
+    if isinstance(entry.get("kubeconfig"), str):
+        file = resolve_path(entry["kubeconfig"], folder)
+        if not is_file(file):
+            note("kubeconfig", f"kubeconfig: no such file: {plain_text(str(file), 300)}")
+    levels = (fleet, defaults)
+    if not any(level.get("image") or level.get("registry") for level in levels):
+        note("kubernetes", "nodes pull images: say from where. Example: registry: ghcr.io/you", inside=False)
+    for item in entry.get("tolerations") or () if isinstance(entry.get("tolerations"), list) else ():
+        if isinstance(item, dict) and item.get("operator") == "Exists" and item.get("value") is not None:
+            note("tolerations", "a toleration with operator: Exists has no value. Remove it, or write Equal")
+        elif isinstance(item, dict) and item.get("key") is None and item.get("operator") != "Exists":
+            note("tolerations", "a toleration needs a key, or operator: Exists for all taints. Add one of them")
+
+
+_CHECKS = {"slurm": _check_slurm, "kubernetes": _check_kubernetes}

@@ -79,6 +79,7 @@ KEYS = (
     *("image_source", "cpus", "memory_gb", "usd_per_gpu_hour", "timeout_minutes", "silence_minutes", "docker"),
     *("docker_socket", "ssh_config", "process", "tls", "insecure", "ca", "cert", "key"),
     *("slurm", "partition", "gres", "container", "max_jobs", "shared_folder", "options", "ssh", "python", "requeue"),
+    *("kubernetes", "node_selector", "namespace", "tolerations", "image_pull_secrets", "queue", "kubeconfig"),
     *("dockr", "Suite", "gpu", "price", "<<", "1", "null", "true", '""', '"a b"', '"\\0"', '"[red]x"', "a.b", "a" * 70),
     *("? [a]", "? {a: b}", "!!int 1", "node-b", "*a", "&a k"),
 )
@@ -109,6 +110,12 @@ SENSIBLE = {
     "ssh": ("login", '"u@login"', '"-oProxyCommand=x"', '"ssh://u@l:22"'),
     "shared_folder": ("/home/x", "home/x", '"/home/a b"', '"/$(x)"'),
     "slurm": ("{container: none, shared_folder: /x}", "{}"),
+    "kubernetes": ("{}", "{context: c, max_jobs: 2}", "{queue: a b}"),
+    "node_selector": ("{nvidia.com/gpu.product: NVIDIA-L4}", "{a: '', b/c: x}", "{a b: x}", "{a: -x}", "[]"),
+    "namespace": ("bench", "Bench", "'-a'"),
+    "tolerations": ("[{key: a, operator: Exists}]", "[{key: a, operator: Exists, value: b}]", "[{}]", "[a]"),
+    "image_pull_secrets": ("[a, b.c]", "[A]"),
+    "kubeconfig": ("ssh_config", "nowhere.yml"),
     "hosts": ("{a.b: {docker: 'ssh://c'}}", "{c: {docker: 'ssh://d'}, b.c: {docker: 'ssh://e'}}"),
 }
 """Values that are right, at least in some places."""

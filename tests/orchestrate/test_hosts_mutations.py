@@ -166,6 +166,10 @@ def expected_queue(folder: Path, fleet_name: str, fleet: dict[str, Any], levels:
         if entry.get("ssh_config") is not None:
             entry["ssh_config"] = str(folder / entry["ssh_config"])
         assert all(not re.match("--(array|requeue|time)", option) for option in entry.get("options", ()))
+    if kind == "kubernetes":
+        assert any(level.get("image") or level.get("registry") for level in levels)
+        if entry.get("kubeconfig") is not None:
+            entry["kubeconfig"] = str(folder / entry["kubeconfig"])
     return Host(fleet=fleet_name, name=kind, docker=None, queue=QUEUES[kind](**entry), **resolved(folder, said))
 
 
