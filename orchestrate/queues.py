@@ -140,7 +140,7 @@ class KubernetesQueue(BaseModel):
         None, description="the name of a context in the kubeconfig file", examples=["my-cluster"]
     )
     kubeconfig: StrictStr | None = Field(
-        None, description="the path of a kubeconfig file, instead of KUBECONFIG or ~/.kube/config", examples=["kube.yml"]
+        None, description="the path of a kubeconfig file, instead of KUBECONFIG or ~/.kube/config", examples=["k.yml"]
     )
     namespace: Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}$")] | None = Field(
         None, description="the name of a namespace; the context's own without it", examples=["tfbench"]
