@@ -8,6 +8,7 @@ from orchestrate.errors import UserError
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
+from orchestrate.queues import SlurmQueue
 
 
 def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launcher:
@@ -30,4 +31,8 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
 
 
 def _queue_launcher(host: Host) -> QueueLauncher:
+    if isinstance(host.queue, SlurmQueue):
+        from orchestrate.launchers.slurm.launcher import SlurmLauncher
+
+        return SlurmLauncher(host, host.queue)
     raise UserError(f"fleet {host.fleet}: there is no launcher for {host.launcher} yet")

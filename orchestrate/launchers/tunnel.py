@@ -23,11 +23,7 @@ OPEN_DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 0.05
 
 OPTIONS = (
-    "-N",
-    "-T",
     "-oBatchMode=yes",  # never ask: a question would wait for ever
-    "-oExitOnForwardFailure=yes",
-    "-oStreamLocalBindUnlink=yes",
     f"-oConnectTimeout={CONNECT_TIMEOUT_SECONDS}",
     "-oServerAliveInterval=5",  # a dead link is noticed within 20 s; a false alarm costs a reconnection, no more
     "-oServerAliveCountMax=3",
@@ -36,6 +32,9 @@ OPTIONS = (
     "-oControlPath=none",
     "-oLogLevel=ERROR",
 )
+"""Of every ssh that we start."""
+
+FORWARDING = ("-N", "-T", "-oExitOnForwardFailure=yes", "-oStreamLocalBindUnlink=yes")
 
 
 _GUARDED = """\
@@ -69,9 +68,9 @@ class SSHTunnel:
         self._closed = False
 
     @property
-    def url(self) -> str:
-        """The address that a Docker client connects to."""
-        return f"unix://{self._socket}"
+    def path(self) -> str:
+        """The local socket that a client connects to."""
+        return str(self._socket)
 
     @property
     def _socket(self) -> Path:
@@ -100,7 +99,7 @@ class SSHTunnel:
 
     def _command(self) -> list[str]:
         address = self._address
-        command = ["ssh", *OPTIONS, "-L", f"{self._socket}:{address.socket}"]
+        command = ["ssh", *FORWARDING, *OPTIONS, "-L", f"{self._socket}:{address.socket}"]
         if address.ssh_config is not None:
             command += ["-F", address.ssh_config]
         if address.port is not None:
@@ -124,21 +123,11 @@ class SSHTunnel:
         deadline = time.monotonic() + OPEN_DEADLINE_SECONDS
         while not self._socket.exists():
             if self._process.poll() is not None:
-                raise Unreachable(self._explain(errors.read_bytes(), self._process.returncode))
+                raise Unreachable(explain_ssh(self._address.target, errors.read_bytes(), self._process.returncode))
             if time.monotonic() > deadline:
                 self._stop_process()
                 raise Unreachable(f"ssh {self._address.target}: no answer within {OPEN_DEADLINE_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
-
-    def _explain(self, errors: bytes, exit_code: int) -> str:
-        """Say in one line why ssh ended, with a remedy where the reason is known."""
-        lines = [plain_text(line, 300).strip() for line in errors.decode("utf-8", "replace").splitlines()]
-        said = " ".join(line for line in lines if line and not set(line) <= {"@"}) or f"exit code {exit_code}"
-        cause = f"ssh {self._address.target}: {plain_text(said, 500)}"
-        for sign, remedy in _REMEDIES.items():
-            if sign in said:
-                return f"{cause} {remedy}"
-        return cause
 
     def _stop_process(self) -> None:
         process, self._process = self._process, None
@@ -152,6 +141,23 @@ class SSHTunnel:
             process.wait()
         if process.stdin is not None:
             process.stdin.close()
+
+
+def explain_ssh(target: str, errors: bytes, exit_code: int) -> str:
+    """Say in one line why ssh ended, with a remedy where the reason is known.
+
+    Args:
+        target: Where it went.
+        errors: What it wrote on stderr.
+        exit_code: Of ssh.
+    """
+    lines = [plain_text(line, 300).strip() for line in errors.decode("utf-8", "replace").splitlines()]
+    said = " ".join(line for line in lines if line and not set(line) <= {"@"}) or f"exit code {exit_code}"
+    cause = f"ssh {target}: {plain_text(said, 500)}"
+    for sign, remedy in _REMEDIES.items():
+        if sign in said:
+            return f"{cause} {remedy}"
+    return cause
 
 
 _REMEDIES = {

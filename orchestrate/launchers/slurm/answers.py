@@ -1,0 +1,206 @@
+"""What a cluster answers, read distrustfully: states of jobs, files of repeats, and what ended them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from orchestrate.launchers.base import Ending
+from orchestrate.text import plain_text
+from results.schema import Status
+
+Task = tuple[int, int]
+"""Slurm's number of an array, and the index in it."""
+
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "SPECIAL_EXIT"})
+RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
+ACTIVE = WAITING | RUNNING
+
+ENDINGS: dict[str, tuple[Status, str]] = {
+    "NODE_FAIL": (Status.LOST, "node {node} failed while the benchmark ran (NODE_FAIL)"),
+    "BOOT_FAIL": (Status.LOST, "node {node} could not be started (BOOT_FAIL)"),
+    "PREEMPTED": (Status.LOST, "a job of higher priority took the node (PREEMPTED)"),
+    "REVOKED": (Status.LOST, "another cluster took the job (REVOKED)"),
+    "CANCELLED": (Status.LOST, "somebody cancelled the job (CANCELLED), not this run"),
+    "TIMEOUT": (Status.TIMEOUT, "Slurm ended it at its time limit (TIMEOUT). See time_limit_minutes"),
+    "DEADLINE": (Status.TIMEOUT, "Slurm ended it at its deadline (DEADLINE)"),
+    "OUT_OF_MEMORY": (
+        Status.OOM,
+        "the node's memory was not enough: Slurm ended it at its memory limit (OUT_OF_MEMORY). See memory_gb",
+    ),
+}
+"""What a state says of a repeat; those of Slurm's that are not here leave it to the benchmark's exit code."""
+
+_LIMIT = (Status.UNSUPPORTED, "Slurm will never start it: {reason}. Ask for less, or check account, qos and partition")
+_LAUNCH = (Status.LOST, "Slurm could not start it on a node, and holds it: {reason}. See the log of slurmd there")
+HOPELESS: dict[str, tuple[Status, str]] = {
+    **dict.fromkeys(("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"), _LIMIT),
+    **dict.fromkeys(("PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed"), _LIMIT),
+    **dict.fromkeys(("AssocMaxGRESPerJob", "QOSMaxGRESPerJob", "AssocMaxWallDurationPerJobLimit"), _LIMIT),
+    **dict.fromkeys(("QOSMaxWallDurationPerJobLimit", "ReservationDeleted"), _LIMIT),
+    **dict.fromkeys(("launch_failed_requeued_held", "launch failed requeued held"), _LAUNCH),
+}
+"""Reasons to wait that do not pass by themselves, with what they mean for a repeat."""
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
+_ARRAY = re.compile(r"([0-9]{1,15})_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\])")
+_COMMENT = re.compile(r"tfbench:([0-9]{1,6})")
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What Slurm tells of a job.
+
+    Attributes:
+        name: In its words, e.g. `PENDING`.
+        node: None: it has none.
+        reason: Why it waits, or why it ended.
+    """
+
+    name: str
+    node: str | None = None
+    reason: str = ""
+
+
+@dataclass
+class Answer:
+    """One answer of a cluster.
+
+    Attributes:
+        states: Of tasks that are told one by one.
+        waiting: Of arrays, index ranges (first, last) that wait, with the reason.
+        arrays: Slurm's number of each of our arrays that it knows.
+        files: Bytes by kind and repeat: `log` (what is new), `record`, `done`.
+        words: Other lines, as kind and value: `jobs`, `begun`, `ended`, `submitted`, …
+    """
+
+    states: dict[Task, JobState] = field(default_factory=dict)
+    waiting: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
+    arrays: dict[int, int] = field(default_factory=dict)
+    files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    words: list[tuple[str, str]] = field(default_factory=list)
+
+    def state(self, task: Task) -> JobState | None:
+        """Return what Slurm tells of a task; None: it knows nothing of it any more."""
+        if (told := self.states.get(task)) is not None:
+            return told
+        for first, last, reason in self.waiting.get(task[0], ()):
+            if first <= task[1] <= last:
+                return JobState("PENDING", reason=reason)
+        return None
+
+    def values(self, kind: str) -> list[str]:
+        """Return the values of one kind of line."""
+        return [value for word, value in self.words if word == kind]
+
+
+def read_answer(lines: Iterable[str]) -> Answer:
+    """Read the lines that our scripts print; what is none of them is passed over."""
+    answer = Answer()
+    for line in lines:
+        kind, bar, rest = line.partition("|")
+        if not bar:
+            continue
+        if kind == "state":
+            _read_state(rest, answer)
+        elif kind in ("log", "record", "done"):
+            job, _, text = rest.partition("|")
+            try:
+                answer.files[kind, job] = base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError):
+                continue  # cut off while it was written: it comes again
+        else:
+            answer.words.append((kind, rest))
+    return answer
+
+
+def _read_state(text: str, answer: Answer) -> None:
+    """Read `ARRAY_TASK|STATE|NODE|COMMENT|REASON`; the tasks of an array that wait stand in one line."""
+    parts = text.split("|", 4)
+    identity = _ARRAY.fullmatch(parts[0])
+    comment = _COMMENT.fullmatch(parts[3]) if len(parts) == 5 else None
+    if identity is None or comment is None:
+        return  # not one of our arrays
+    array, name, reason = int(identity[1]), parts[1], plain_text(parts[4], 200)
+    answer.arrays[int(comment[1])] = array
+    if identity[2] is None:
+        answer.waiting.setdefault(array, []).extend((*range_, reason) for range_ in _ranges(identity[3]))
+    else:
+        node = parts[2] if _NODE.fullmatch(parts[2]) else None
+        answer.states[array, int(identity[2])] = JobState(plain_text(name, 40), node, reason)
+
+
+def _ranges(text: str) -> Iterator[tuple[int, int]]:
+    """Read `1-4,7`; a step (`0-8:2`) is never ours."""
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if first.isdigit() and (not dash or last.isdigit()):
+            yield int(first), int(last if dash else first)
+
+
+def task_ranges(tasks: Iterable[Task]) -> list[str]:
+    """Name tasks for Slurm's commands in few words: `12_[0-3,7]`."""
+    by_array: dict[int, list[int]] = {}
+    for array, index in sorted(set(tasks)):
+        by_array.setdefault(array, []).append(index)
+    return [f"{array}_[{','.join(_spans(indices))}]" for array, indices in by_array.items()]
+
+
+def _spans(indices: list[int]) -> Iterator[str]:
+    start = last = indices[0]
+    for index in [*indices[1:], -1]:
+        if index != last + 1:
+            yield str(start) if start == last else f"{start}-{last}"
+            start = index
+        last = index
+
+
+def ending(state: JobState | None, status: bytes | None) -> Ending:
+    """Say how a repeat ended.
+
+    Args:
+        state: What Slurm tells last; None: it has forgotten the job.
+        status: What the batch script left at its end; None: it did not come so far.
+    """
+    left = dict(line.partition(" ")[::2] for line in (status or b"").decode("ascii", "replace").splitlines())
+    node = left.get("node", "")
+    place = node if _NODE.fullmatch(node) else None
+    if place is None and state is not None:
+        place = state.node
+    digest = _DIGEST.search(left.get("image", ""))
+    failure = None
+    if state is not None and state.name in ENDINGS:
+        word, cause = ENDINGS[state.name]
+        failure = word, cause.format(node=place or "?")
+    elif left.get("code") == "pull":
+        failure = Status.PULL_FAILED, "the node could not pull the image; the repeat's log says why"
+    elif status is None:
+        failure = _unexplained(state, place)
+    code = left.get("code", "")
+    return Ending(
+        exit_code=int(code) if code.isdigit() and len(code) <= 3 else 137 if code == "oom" else None,
+        out_of_memory=code == "oom",
+        failure=failure,
+        node=place,
+        image_digest=digest[0] if digest else None,
+    )
+
+
+def hopeless(state: JobState) -> Ending | None:
+    """Return how a repeat ends that waits for what will never come; None: there is hope."""
+    if state.name not in WAITING or state.reason not in HOPELESS:
+        return None
+    word, cause = HOPELESS[state.reason]
+    return Ending(exit_code=None, failure=(word, cause.format(reason=state.reason)))
+
+
+def _unexplained(state: JobState | None, node: str | None) -> tuple[Status, str]:
+    where = f" on node {node}" if node else ""
+    if state is None:
+        return Status.LOST, f"the job{where} is gone: Slurm has forgotten it, and it left nothing"
+    said = f"{state.name}{f', {state.reason}' if state.reason not in ('', 'None') else ''}"
+    return Status.ERROR, f"the batch script{where} ended without a result ({said}). Does the node see shared_folder?"

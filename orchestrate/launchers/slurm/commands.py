@@ -1,0 +1,168 @@
+"""The scripts that are run on the login host: each asks, or does, everything at once.
+
+What they print is lines of a word, a bar and a value, which `answers` reads. All names in them are quoted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+
+from orchestrate.queues import SlurmQueue
+from results.schema import MAX_RECORD_BYTES, Status
+
+LOG_BYTES = 64 * 1024
+"""Most of a repeat's output that one look brings while it runs."""
+
+LAST_LOG_BYTES = 4 * 1024 * 1024
+"""Most of its output that comes with its end."""
+
+LOOK_BYTES = 32 * 1024 * 1024
+"""Most that one look brings of all repeats together, but for the last of them: the rest comes with the next."""
+
+_FORMAT = "state|%i|%T|%N|%k|%r"
+
+_REFUSALS = {
+    "QOSMaxSubmit": Status.UNSUPPORTED,
+    "Invalid account": Status.UNSUPPORTED,
+    "invalid partition": Status.UNSUPPORTED,
+    "configuration is not available": Status.UNSUPPORTED,
+    "Invalid qos": Status.UNSUPPORTED,
+    "Invalid feature": Status.UNSUPPORTED,
+    "Invalid generic resource": Status.NO_GPU,
+}
+
+
+def refusal(said: str) -> Status:
+    """Return the status of repeats that `sbatch` refused, by what it said."""
+    return next((status for sign, status in _REFUSALS.items() if sign in said), Status.ERROR)
+
+
+def states(name: str) -> str:
+    """Ask for the states of a run's jobs; those that wait stand in one line per array, however many they are."""
+    return (
+        f'SLURM_BITSTR_LEN=0 squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --states=all '
+        f"--format={shlex.quote(_FORMAT)} || exit 3"
+    )
+
+
+def probe(queue: SlurmQueue) -> str:
+    """Ask what the partition's nodes are, and whether the shared folder is there."""
+    partition = "" if queue.partition is None else f" --partition={queue.partition}"
+    return f"""\
+command -v sbatch >/dev/null || {{ echo 'missing|sbatch'; return 0; }}
+echo "version|$(sinfo --version)"
+sinfo --noheader --format='partition|%R' || exit 3
+sinfo --noheader --Node --format='node|%N|%c|%m|%T|%G'{partition} || exit 3
+[ -d {queue.shared_folder} ] && [ -w {queue.shared_folder} ] || echo 'folder|missing'"""
+
+
+def survey(root: str, name: str) -> str:
+    """Ask what is there of a run: the tasks of its arrays, what began, what ended, what Slurm knows."""
+    return f"""\
+{states(name)}
+cd {shlex.quote(root)} 2>/dev/null || return 0
+for file in array-*.jobs; do
+    [ -f "$file" ] || continue
+    number=${{file#array-}}
+    sed "s/^/jobs|${{number%.jobs}}|/" "$file"
+done
+ls jobs | sed 's/^/begun|/'
+ls done | sed 's/^/ended|/'"""
+
+
+def submit(
+    root: str, number: int, script: str, jobs: Sequence[str], removals: Collection[str], after: int | None
+) -> str:
+    """Hand in an array, after what an interrupted controller left; its list of jobs is there before Slurm knows it.
+
+    Args:
+        root: The run's folder in the shared one.
+        number: Of the array.
+        script: What `sbatch` is given.
+        jobs: Ids in the order of the tasks.
+        removals: Ids of repeats whose folders go first.
+        after: Slurm's number of the array before: no two run at a time; None: there is none.
+    """
+    dependency = "" if after is None else f" --dependency=afterany:{after}"
+    file = f"array-{number}"
+    return f"""\
+umask 077
+mkdir -p {shlex.quote(root)} && cd {shlex.quote(root)} && mkdir -p jobs done || exit 4
+{_removal(removals)}
+cat >{file}.sh <<'END-OF-SCRIPT'
+{script}END-OF-SCRIPT
+cat >{file}.jobs <<'END-OF-JOBS'
+{chr(10).join(jobs)}
+END-OF-JOBS
+if said=$(sbatch --parsable --chdir=/{dependency} {file}.sh 2>&1); then
+    echo "submitted|$said" | tail -n 1
+else
+    rm -f {file}.jobs
+    echo "$said" | sed 's/^/refused|/'
+fi"""
+
+
+def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:
+    """End tasks; of those that ended meanwhile Slurm says so, which is no failure."""
+    if not tasks:
+        return ":"
+    only = " --state=PENDING" if waiting_only else ""
+    return f"scancel --quiet{only} {shlex.join(tasks)} 2>/dev/null || :"
+
+
+def remove(root: str, jobs: Collection[str]) -> str:
+    """Remove what repeats left."""
+    return f"cd {shlex.quote(root)} 2>/dev/null || return 0\n{_removal(jobs)}"
+
+
+def tidy(root: str, name: str, jobs: Collection[str]) -> str:
+    """Remove what repeats left, and the run's folder when nothing of it is anywhere any more."""
+    return f"""\
+{remove(root, jobs)}
+[ -z "$(ls -A jobs)$(ls -A done)" ] || return 0
+left=$(squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --format=%i) || exit 3
+[ -n "$left" ] || {{ cd / && rm -rf {shlex.quote(root)}; }}"""
+
+
+def look(root: str, name: str, followed: Mapping[str, int], cancels: Sequence[str], removals: Collection[str]) -> str:
+    """Do what is due, and ask for all that is new.
+
+    Args:
+        root: The run's folder in the shared one.
+        name: Of its jobs.
+        followed: Bytes that are known of the output of each repeat.
+        cancels: Tasks to end.
+        removals: Ids of repeats whose folders can go.
+    """
+    asked = "\n".join(f"tell {shlex.quote(job)} {offset}" for job, offset in followed.items())
+    return f"""\
+{cancel(cancels)}
+cd {shlex.quote(root)} || exit 4
+{_removal(removals)}
+ls done >/dev/null  # an NFS client looks at the folder itself, not at what it remembers
+{states(name)}
+left={LOOK_BYTES}
+send() {{ printf '%s|%s|' "$1" "$2"; tail -c "+$(($4 + 1))" "$3" | head -c "$5" | base64 | tr -d '\\n'; echo; }}
+tell() {{
+    log=jobs/$1/output.log record=jobs/$1/record.json size=0
+    [ ! -f "$log" ] || size=$(wc -c <"$log")
+    if [ -f "done/$1" ]; then
+        [ "$left" -gt 0 ] || return 0
+        left=$((left - size + $2))
+        [ "$size" -le "$2" ] || send log "$1" "$log" "$2" {LAST_LOG_BYTES}
+        if [ -f "$record" ] && [ ! -L "$record" ]; then
+            left=$((left - $(wc -c <"$record")))
+            send record "$1" "$record" 0 {MAX_RECORD_BYTES + 1}
+        fi
+        send done "$1" "done/$1" 0 1000
+    elif [ "$size" -gt "$2" ]; then
+        send log "$1" "$log" "$2" {LOG_BYTES}
+    fi
+}}
+{asked}"""
+
+
+def _removal(jobs: Collection[str]) -> str:
+    paths = [f"{folder}/{job}" for job in sorted(jobs) for folder in ("jobs", "done")]
+    return f"rm -rf {shlex.join(paths)}" if paths else ":"

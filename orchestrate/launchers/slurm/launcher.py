@@ -1,0 +1,351 @@
+"""Repeats as tasks of Slurm's job arrays: submitted all at once, followed by looks at the queue.
+
+Slurm and the shared folder hold the state of a run: a controller that dies loses nothing, and the cluster goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrate.errors import HostError, LaunchFailed, Unreachable, Withdrawn
+from orchestrate.facts import Facts
+from orchestrate.hosts import Host
+from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
+from orchestrate.launchers.polling import Poller
+from orchestrate.launchers.pulls import Progress
+from orchestrate.launchers.slurm import commands
+from orchestrate.launchers.slurm.answers import (
+    ACTIVE,
+    ENDINGS,
+    WAITING,
+    Answer,
+    JobState,
+    Task,
+    ending,
+    hopeless,
+    read_answer,
+    task_ranges,
+)
+from orchestrate.launchers.slurm.partition import facts_of
+from orchestrate.launchers.slurm.script import Array, batch_script, job_name, make_arrays, run_root
+from orchestrate.launchers.slurm.shell import LoginShell
+from orchestrate.plan import Job
+from orchestrate.queues import SlurmQueue
+from orchestrate.text import plain_text
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+SETTLE_SECONDS = 30.0
+"""From the end of a job to its last file: shared folders show what a node wrote only after a while."""
+
+END_SECONDS = 60.0
+"""Slurm kills what it was asked to end 30 seconds later (KillWait)."""
+
+
+@dataclass
+class _Track:
+    """A repeat that a lane follows.
+
+    Attributes:
+        offset: Bytes of its output that were handed on.
+        rest: Output after the last end of a line.
+        begun: It was seen to run, or left output.
+        status: What its batch script left at its end.
+        quiet_since: Since when Slurm has not told of it as running or waiting; monotonic seconds.
+    """
+
+    task: Task | None
+    offset: int = 0
+    rest: bytes = b""
+    lines: list[str] = field(default_factory=list)
+    begun: bool = False
+    state: JobState | None = None
+    status: bytes | None = None
+    record: bytes | None = None
+    quiet_since: float | None = None
+    ending: Ending | None = None
+
+
+class SlurmLauncher:
+    """Starts benchmarks through Slurm.
+
+    Args:
+        host: Settings of the fleet.
+        queue: Of that fleet.
+    """
+
+    def __init__(self, host: Host, queue: SlurmQueue) -> None:
+        self._host = host
+        self._queue = queue
+        self._shell = LoginShell(queue.ssh, queue.ssh_config)
+        self._poller = Poller(f"Slurm of fleet {host.fleet}", self._look, float(queue.poll_seconds))
+        self._lock = threading.Lock()
+        self._submitting = threading.Lock()
+        self._run_id = ""
+        self._surveyed = False
+        self._arrays: dict[int, list[str]] = {}
+        self._tasks: dict[str, Task] = {}
+        self._present: set[str] = set()
+        self._refused: dict[str, HostError] = {}
+        self._last_array: int | None = None
+        self._tracks: dict[str, _Track] = {}
+        self._records: dict[str, bytes | None] = {}
+        self._cancel: set[str] = set()
+        self._withdrawn: set[str] = set()
+        self._remove: set[str] = set()
+
+    def probe(self) -> Facts:
+        """See `Launcher.probe`: what Slurm says of the partition's nodes; none of them is asked."""
+        lines = self._shell.run(commands.probe(self._queue))
+        return facts_of(self._host, self._queue, read_answer(lines))
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        """See `Launcher.prepare`: nodes bring what they start."""
+
+    def start(self, job: Job) -> bool:
+        """See `Launcher.start`: after `submit` it is in the queue, but for one that is tried again."""
+        with self._lock:
+            adopted = job.id in self._present
+            known = adopted or job.id in self._tasks
+        if not known and job.id not in self._refused:
+            self.submit([job])
+        if (refused := self._refused.pop(job.id, None)) is not None:
+            raise refused
+        return adopted
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.submit`."""
+        if not jobs:
+            return
+        with self._submitting:
+            self._survey(jobs[0].origin.run_id)
+            missing = [job for job in jobs if job.id not in self._present and job.id not in self._tasks]
+            for array in make_arrays(missing, max(self._arrays, default=0) + 1):
+                try:
+                    number = self._submit_array(array)
+                except LaunchFailed as error:
+                    self._refused.update(dict.fromkeys((job.id for job in array.jobs), error))
+                    continue
+                with self._lock:
+                    self._note_array(array.number, number, [job.id for job in array.jobs])
+
+    def withdraw(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.withdraw`: Slurm itself leaves alone what has begun meanwhile."""
+        with self._lock:
+            tasks = [task for job in jobs if (task := self._tasks.get(job.id)) is not None]
+            self._withdrawn.update(job.id for job in jobs)
+        if tasks:
+            self._shell.run(commands.cancel(task_ranges(tasks), waiting_only=True))
+        self._poller.hurry()
+
+    def clear(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.clear`."""
+        if not jobs:
+            return
+        self._survey(jobs[0].origin.run_id)
+        names = {job.id for job in jobs}
+        with self._lock:
+            tasks = {job: task for job, task in self._tasks.items() if job in names}
+        if tasks:
+            self._shell.run(commands.cancel(task_ranges(tasks.values())))
+            deadline = time.monotonic() + END_SECONDS
+            while time.monotonic() < deadline:
+                answer = self._ask(commands.states(self._name))
+                told = map(answer.state, tasks.values())
+                if not any(state is not None and state.name in ACTIVE for state in told):
+                    break
+                time.sleep(1.0)
+        self._shell.run(commands.remove(self._root, names))
+        with self._lock:
+            for name in names:
+                self._forget(name)
+
+    def manifests(self, jobs: Sequence[Job]) -> list[str]:
+        """See `QueueLauncher.manifests`."""
+        return [batch_script(array, self._host, self._queue, PROJECT) for array in make_arrays(jobs, 1)]
+
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        """See `Launcher.follow`."""
+        with self._lock:
+            track = self._tracks[job.id] = _Track(self._tasks.get(job.id))
+        try:
+            while True:
+                self._poller.wait()
+                with self._lock:
+                    lines, track.lines = track.lines, []
+                    state, ended = track.state, track.ending
+                if ended is None and state is not None:
+                    on_turn(Turn(waiting=state.name in WAITING, node=state.node, reason=state.reason))
+                for line in lines:
+                    on_line(line)
+                if ended is not None:
+                    return self._end(job, track, ended)
+        finally:
+            with self._lock:
+                del self._tracks[job.id]
+
+    def _end(self, job: Job, track: _Track, ended: Ending) -> Ending:
+        if job.id in self._withdrawn and not track.begun:
+            with self._lock:
+                self._forget(job.id)
+            raise Withdrawn(job.id)
+        self._records[job.id] = track.record
+        return ended
+
+    def collect(self, job: Job) -> bytes | None:
+        """See `Launcher.collect`: it came with the end."""
+        return self._records.pop(job.id, None)
+
+    def stop(self, job: Job) -> None:
+        """See `Launcher.stop`: with the next look, for all at once."""
+        with self._lock:
+            self._cancel.add(job.id)
+        self._poller.hurry()
+
+    def remove(self, job: Job) -> None:
+        """See `Launcher.remove`: with the next look, for all at once."""
+        with self._lock:
+            self._remove.add(job.id)
+            self._forget(job.id)
+
+    def running(self, run_id: str) -> list[str]:
+        """See `Launcher.running`."""
+        self._survey(run_id)
+        return sorted(job for job in self._present if job.startswith(f"{self._host.key}."))
+
+    def close(self) -> None:
+        """See `Launcher.close`; what is left of a run that is done goes away."""
+        self._poller.close()
+        if self._surveyed:
+            with contextlib.suppress(HostError):  # `resume` and `stop` find what is left
+                self._shell.run(commands.tidy(self._root, self._name, self._remove))
+
+    # -- the cluster -------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return job_name(self._run_id, self._host)
+
+    @property
+    def _root(self) -> str:
+        return run_root(self._run_id, self._host, self._queue)
+
+    def _ask(self, script: str) -> Answer:
+        return read_answer(self._shell.run(script))
+
+    def _survey(self, run_id: str) -> None:
+        """Find out, once, what of a run is on the cluster: in its queue, running, or ended."""
+        if self._surveyed:
+            return
+        self._run_id = run_id
+        answer = self._ask(commands.survey(self._root, self._name))
+        with self._lock:
+            for value in answer.values("jobs"):
+                number, _, job = value.partition("|")
+                if number.isdigit():
+                    self._arrays.setdefault(int(number), []).append(job)
+            for own, jobs in self._arrays.items():
+                if (array := answer.arrays.get(own)) is not None:
+                    self._note_array(own, array, jobs)
+            ended = set(answer.values("ended"))
+            for job, task in list(self._tasks.items()):
+                state = answer.state(task)
+                if job not in ended and (state is None or state.name not in ACTIVE):
+                    del self._tasks[job]  # it ended while nobody looked, and left nothing
+            self._present = ended | self._tasks.keys()
+            self._remove |= set(answer.values("begun")) - self._present
+            self._surveyed = True
+
+    def _note_array(self, number: int, array: int, jobs: list[str]) -> None:
+        self._arrays[number] = jobs
+        self._tasks.update((job, (array, index)) for index, job in enumerate(jobs))
+        self._last_array = array if self._last_array is None else max(array, self._last_array)
+
+    def _submit_array(self, array: Array) -> int:
+        """Hand in an array; when the answer was lost, look whether it arrived before it is handed in again.
+
+        Raises:
+            LaunchFailed: Slurm refuses it.
+            Unreachable: It cannot be asked.
+        """
+        text = batch_script(array, self._host, self._queue, PROJECT)
+        names = [job.id for job in array.jobs]
+        with self._lock:
+            removals, self._remove = self._remove, set()
+        script = commands.submit(self._root, array.number, text, names, removals, self._last_array)
+        for tries in itertools.count(1):
+            try:
+                answer = self._ask(script)
+            except Unreachable:
+                if tries == 3:
+                    raise
+                if (found := self._ask(commands.states(self._name)).arrays.get(array.number)) is not None:
+                    return found
+                continue
+            for value in answer.values("submitted"):
+                number = value.partition(";")[0]
+                if number.isdigit():
+                    return int(number)
+            said = plain_text(" ".join(answer.values("refused")), 400)
+            raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {said}", commands.refusal(said))
+        raise AssertionError("never reached")
+
+    def _look(self) -> None:
+        """Ask for all that is followed, and do what is due: one script, whatever the number of repeats."""
+        with self._lock:
+            followed = {job: track.offset for job, track in self._tracks.items() if track.status is None}
+            cancels = [task for job in self._cancel if (task := self._tasks.get(job)) is not None]
+            removals = set(self._remove)
+        script = commands.look(self._root, self._name, followed, task_ranges(cancels), removals)
+        answer = self._ask(script)
+        now = time.monotonic()
+        with self._lock:
+            self._remove -= removals
+            for job, track in self._tracks.items():
+                self._take(job, track, answer, now)
+
+    def _take(self, job: str, track: _Track, answer: Answer, now: float) -> None:
+        """Take in what an answer says of one repeat."""
+        _take_output(track, answer.files.get(("log", job), b""))
+        if (status := answer.files.get(("done", job))) is not None:
+            track.status = status
+            track.record = answer.files.get(("record", job))
+        track.task = self._tasks.get(job, track.task)
+        told = None if track.task is None else answer.state(track.task)
+        track.state = told or track.state
+        track.begun = track.begun or track.status is not None or bool(track.offset)
+        track.begun = track.begun or (told is not None and told.name not in WAITING | {"CANCELLED"})
+        if told is not None and (given_up := hopeless(told)) is not None:
+            self._cancel.add(job)
+            track.ending = given_up
+            return
+        if track.status is not None and track.status.startswith(b"code 0\n"):
+            track.ending = ending(told, track.status)
+            return
+        if told is not None and told.name in ACTIVE:
+            track.quiet_since = None
+            return
+        track.quiet_since = track.quiet_since or now
+        explained = track.status is not None or (told is not None and told.name in ENDINGS)
+        if explained or now - track.quiet_since >= SETTLE_SECONDS:
+            track.ending = ending(told, track.status)
+
+    def _forget(self, job: str) -> None:
+        """Drop what is known of a repeat: the next `start` submits it again."""
+        self._tasks.pop(job, None)
+        self._present.discard(job)
+        self._cancel.discard(job)
+
+
+def _take_output(track: _Track, data: bytes) -> None:
+    """Divide output into lines; the last one waits for its end."""
+    track.offset += len(data)
+    *lines, track.rest = (track.rest + data).split(b"\n")
+    track.lines += [plain_text(line.decode("utf-8", "replace")) for line in lines]
+    track.rest = track.rest[-commands.LOG_BYTES :]

@@ -1,0 +1,200 @@
+"""What is submitted: one script for each job array, with a line for each repeat.
+
+A repeat leaves its output and record in a folder of its own, and at its end a file under `done/`, whole or not at all:
+that file, not Slurm's memory of a job, is what says that it ended by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrate.hosts import Host
+from orchestrate.images import image_reference
+from orchestrate.launchers.container import job_container
+from orchestrate.launchers.slurm.templates import run_lines
+from orchestrate.plan import Job
+from orchestrate.queues import SlurmQueue
+from results.schema import Device
+
+MAX_ARRAY = 1000
+"""Tasks of an array: Slurm's own limit is 1001 unless a site sets another."""
+
+GRACE_SECONDS = 300
+"""From a benchmark's own limit to Slurm's: it ends itself first, and writes why."""
+
+MAX_FILE_BLOCKS = (256 << 20) // 512
+"""Of `ulimit -f`: nothing a benchmark writes may fill the shared folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What Slurm is asked for; repeats that ask for the same share an array.
+
+    Attributes:
+        gpus: Of one node.
+    """
+
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Array:
+    """Repeats that are submitted together.
+
+    Attributes:
+        number: Of the array in its run, from 1; `comment` tells Slurm.
+        jobs: Task i is the i-th.
+    """
+
+    number: int
+    jobs: tuple[Job, ...]
+
+    @property
+    def comment(self) -> str:
+        """How an array is recognised in the queue."""
+        return f"tfbench:{self.number}"
+
+
+def resources(job: Job) -> Resources:
+    """Return what a repeat asks for."""
+    return Resources(gpus=job.case.num_gpus if job.case.device is Device.GPU else 0)
+
+
+def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
+    """Divide repeats into arrays of equal resources, small ones first: they start earliest."""
+    groups: dict[Resources, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(resources(job), []).append(job)
+    chunks = [
+        tuple(groups[kind][start : start + MAX_ARRAY])
+        for kind in sorted(groups, key=lambda kind: kind.gpus)
+        for start in range(0, len(groups[kind]), MAX_ARRAY)
+    ]
+    return [Array(number=number, jobs=chunk) for number, chunk in enumerate(chunks, start=first_number)]
+
+
+def job_name(run_id: str, host: Host) -> str:
+    """Name a run's jobs in the queue; also its folder in the shared one."""
+    return f"tfbench-{run_id}.{host.fleet}"
+
+
+def run_root(run_id: str, host: Host, queue: SlurmQueue) -> str:
+    """Return the folder of a run that login host and nodes share."""
+    return f"{queue.shared_folder}/{job_name(run_id, host)}"
+
+
+def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> str:
+    """Write the script that `sbatch` is given.
+
+    Args:
+        array: Repeats of equal resources, at least one.
+        host: Settings of the fleet.
+        queue: Of that fleet.
+        project: Where this tfbench is, for nodes that see it where `project` is not said.
+    """
+    first = array.jobs[0]
+    seconds = max(_limit_seconds(job, host, queue) for job in array.jobs)
+    options = _options(array, first, host, queue, seconds)
+    tasks = [
+        f"{index}) job={shlex.quote(job.id)}; set -- {shlex.join(_arguments(job, host, queue))}"
+        + (f"; image={shlex.quote(_image(job, host))}" if queue.container != "none" else "")
+        + " ;;"
+        for index, job in enumerate(array.jobs)
+    ]
+    container = job_container(first, host, _image(first, host)) if queue.container != "none" else None
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            *(f"#SBATCH {option}" for option in options),
+            f"root={shlex.quote(run_root(first.origin.run_id, host, queue))}",
+            'case "$SLURM_ARRAY_TASK_ID" in',
+            *tasks,
+            "*) exit 64 ;;",
+            "esac",
+            _BEGIN.format(blocks=MAX_FILE_BLOCKS),
+            *run_lines(queue, container, gpus=resources(first).gpus, project=project),
+            _END,
+        ]
+    )
+
+
+def _options(array: Array, first: Job, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
+    """Say what Slurm is asked for, as options of `sbatch`."""
+    minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS) / 60
+    gpus = resources(first).gpus
+    named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}
+    return [
+        f"--job-name={job_name(first.origin.run_id, host)}",
+        f"--comment={array.comment}",
+        f"--array=0-{len(array.jobs) - 1}%{queue.max_jobs}",
+        *(f"--{key}={value}" for key, value in named.items() if value is not None),
+        "--nodes=1",
+        "--ntasks=1",
+        *([f"--gres={queue.gres.rpartition(':')[0]}:{gpus}"] if gpus and queue.gres else []),
+        *(["--exclusive"] if queue.exclusive else []),
+        *([] if host.cpus is None else [f"--cpus-per-task={math.ceil(host.cpus)}"]),
+        *_memory(host, queue),
+        f"--time={math.ceil(minutes)}",
+        "--requeue" if queue.requeue else "--no-requeue",
+        "--output=/dev/null",
+        *queue.options,
+    ]
+
+
+def _memory(host: Host, queue: SlurmQueue) -> list[str]:
+    if host.memory_gb is not None:
+        return [f"--mem={math.ceil(host.memory_gb * 1e9 / (1 << 20))}M"]
+    return ["--mem=0"] if queue.exclusive else []  # 0: all that the node has
+
+
+def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
+    """Return a benchmark's own limit; where the user limits the job, it ends itself in time."""
+    wanted = job.max_seconds or host.timeout_minutes * 60
+    if queue.time_limit_minutes is None:
+        return wanted
+    return max(30.0, min(wanted, queue.time_limit_minutes * 60 - 60))
+
+
+def _arguments(job: Job, host: Host, queue: SlurmQueue) -> list[str]:
+    return [*job.case.flags(), f"--max_seconds={_limit_seconds(job, host, queue):g}"]
+
+
+def _image(job: Job, host: Host) -> str:
+    """Return what a repeat starts: by digest where `hosts.yml` names one."""
+    return job.origin.image or image_reference(host, job.origin.variant or "cpu")
+
+
+_BEGIN = """\
+umask 077
+folder="$root/jobs/$job"
+node="${{SLURMD_NODENAME:-$(hostname)}}"
+digest=
+leave() {{
+    mine="$root/done/.$job.$SLURM_JOB_ID"
+    printf 'code %s\\nnode %s\\nimage %s\\n' "$1" "$node" "$digest" >"$mine" && mv "$mine" "$root/done/$job"
+    case "$1" in *[!0-9]*) exit 1 ;; esac
+    exit "$1"
+}}
+finish() {{ :; }}
+end() {{ kill -TERM "$child"; }}
+if ! mkdir "$folder"; then
+    # The name is the lock: only a job that Slurm itself started again may measure a second time.
+    [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && rm -rf "$folder" && mkdir "$folder" || exit 65
+fi
+ulimit -f {blocks} || :"""
+
+_END = """\
+trap 'end' TERM
+while :; do
+    wait "$child"
+    code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+trap '' TERM
+finish
+leave "$code"
+"""
