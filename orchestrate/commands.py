@@ -27,15 +27,19 @@ from orchestrate.hosts import Host, read_hosts
 from orchestrate.launchers import make_launcher
 from orchestrate.launchers.base import Launcher
 from orchestrate.launchers.pulls import PullLimits
+from orchestrate.limits import allow_open_files
 from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import read_suite
 from orchestrate.worker import TRIED_AGAIN, Options, Stop
 from results.merge import merge_records
 from results.schema import Status
-from results.store import RunFolder, latest_run
+from results.store import Journal, RunFolder, latest_run
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_NO_HOST, EXIT_STOPPED = 0, 3, 4, 130
+
+MAX_ROWS_SHOWN = 1_000
+"""Rows up to which a run ends by showing all of them; of more, the tables per fleet, and how to see the rest."""
 
 MAX_REPORTED = 5_000
 """Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
@@ -69,6 +73,7 @@ def run(parsed: argparse.Namespace) -> int:
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
         raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: python -m orchestrate check")
     tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), Console(stderr=True))
+    allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
     folder.write_plan(plan_to_dict(planned))
     return _carry_out(parsed, planned, folder)
@@ -77,7 +82,9 @@ def run(parsed: argparse.Namespace) -> int:
 def resume(parsed: argparse.Namespace) -> int:
     """Go on with a run."""
     folder = _folder(parsed)
-    return _carry_out(parsed, plan_from_dict(folder.read_plan()), folder)
+    planned = plan_from_dict(folder.read_plan())
+    allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
+    return _carry_out(parsed, planned, folder)
 
 
 def status(parsed: argparse.Namespace) -> int:
@@ -102,12 +109,12 @@ def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> 
     bus = EventBus()
     display = make_display(parsed.display, Console(stderr=True))
     display.planned(planned)
-    bus.subscribe(_store_in(folder))
-    bus.subscribe(display.show)
-    stop = Stop()
-    with _locked(folder), display, _interrupts(stop, folder):
-        outcome = execute(planned, folder, _maker(folder.path), bus, stop, _options(parsed))
-    _show_results(folder, quiet=parsed.display == "json", report=parsed.report)
+    options, stop = _options(parsed), Stop()
+    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
+        bus.subscribe(_store_in(journal))
+        bus.subscribe(display.show)
+        outcome = execute(planned, folder, _maker(folder.path), bus, stop, options)
+    _show_results(folder, outcome.ok + outcome.failed, quiet=parsed.display == "json", report=parsed.report)
     if stop.launching.is_set() and outcome.missing:
         _tell(f"stopped. {_resume_hint(folder)}")
         return EXIT_STOPPED
@@ -133,26 +140,27 @@ def _options(parsed: argparse.Namespace) -> Options:
     )
 
 
-def _show_results(folder: RunFolder, *, quiet: bool, report: bool) -> None:
-    """Write the table of a run, and its report where it is wanted, and show the table."""
+def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
+    """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
     from results.fleets import fleet_rates
     from results.outliers import outliers
     from results.tables import render_ratios, render_results, render_wide, write_csv
 
-    stored = list(folder.records())
-    merged = merge_records(stored)
+    merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
     write_csv(merged, folder.table_path)
+    shown = len(merged.table) <= MAX_ROWS_SHOWN
     if not quiet:
         console = _stdout()
-        render_results(merged, console)
+        if shown:
+            render_results(merged, console)
         render_wide(merged, console)
         render_ratios(merged, console)
     _tell(
         *merged.problems,
         *map(str, outliers(fleet_rates(merged))),
         f"records, logs and results.csv: {folder.path}",
-        _write_report(len(stored), folder) if report else f"report: python -m results report {folder.path}",
-        f"again: python -m results show {folder.path}",
+        _write_report(records, folder) if report else f"report: python -m results report {folder.path}",
+        f"{'again' if shown else f'all {len(merged.table)} rows'}: python -m results show {folder.path}",
     )
 
 
@@ -228,12 +236,12 @@ def _exit_code(outcome: Outcome) -> int:
     return EXIT_SOME_FAILED if outcome.failed or outcome.missing else EXIT_OK
 
 
-def _store_in(folder: RunFolder) -> Callable[[Event], None]:
+def _store_in(journal: Journal) -> Callable[[Event], None]:
     """Append every event but single steps to the run's journal."""
 
     def store(event: Event) -> None:
         if not isinstance(event, JobStep):
-            folder.append_event(event_document(event))
+            journal.append(event_document(event))
 
     return store
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import signal
 from datetime import UTC, datetime
 from typing import cast
@@ -95,17 +94,18 @@ def _placed(job: Job, ending: Ending) -> Job:
 
 def _cleaned(value: object) -> object:
     """Make every text of a record safe to print and to store: it came from a host."""
-    if isinstance(value, enum.Enum):
-        return value
-    if isinstance(value, str):
+    if type(value) is str:  # not an enumeration's word, which is ours
         return plain_text(value)
     if isinstance(value, list):
+        if value and type(value[0]) is float:
+            return value  # step times, by the schema
         return [_cleaned(item) for item in value]
     if isinstance(value, dict):
         return {plain_text(key): _cleaned(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [item.name for item in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: _cleaned(getattr(value, name)) for name in names})
+        cleaned = {name: _cleaned(item) for name, item in vars(value).items()}
+        changed = {name: item for name, item in cleaned.items() if item is not vars(value)[name]}
+        return dataclasses.replace(value, **changed) if changed else value
     return value
 
 

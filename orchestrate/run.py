@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from orchestrate.events import (
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Launcher, QueueLauncher
-from orchestrate.plan import Job, Plan
+from orchestrate.plan import Plan
 from orchestrate.watchdog import Watchdog
 from orchestrate.worker import HostWorker, Options, Shared, Stop, set_record_aside
 from results.schema import Status
@@ -98,7 +98,8 @@ def execute(
     """
     began = time.monotonic()
     budget = _budget(plan, folder, options)
-    todo = {host.host.key: [job for job in host.jobs if not _is_done(folder, job, options)] for host in plan.hosts}
+    done = _done_before(plan, folder, options)
+    todo = {entry.host.key: [job for job in entry.jobs if job.id not in done] for entry in plan.hosts}
     left = sum(map(len, todo.values()))
     total = len(plan.jobs)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
@@ -106,12 +107,12 @@ def execute(
         for doubt in doubts(entry.host, entry.facts) if entry.facts else ():
             bus.emit(Warned(host=entry.host.key, message=doubt))
     with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
-        shared = Shared(folder, make, bus, stop, watchdog, budget, options)
+        shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done)
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
             workers = [pool.submit(HostWorker(entry, todo[entry.host.key], shared).work) for entry in plan.hosts]
         for worker in workers:
             worker.result()
-    outcome = count_records(plan, folder)
+    outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs])
     bus.emit(
         RunFinished(
             run_id=plan.run_id,
@@ -127,18 +128,25 @@ def execute(
 def count_records(plan: Plan, folder: RunFolder) -> Outcome:
     """Count how the repeats of a plan have ended so far."""
     records = [folder.read_record(job.id) for job in plan.jobs]
-    ok = sum(record is not None and record.status is Status.OK for record in records)
-    missing = sum(record is None for record in records)
-    return Outcome(ok=ok, failed=len(records) - ok - missing, missing=missing)
+    return _outcome([None if record is None else record.status for record in records])
 
 
-def _is_done(folder: RunFolder, job: Job, options: Options) -> bool:
-    """Tell whether a repeat has its result; one that should be measured again is moved aside first."""
-    record = folder.read_record(job.id)
-    if record is None or record.status not in options.again:
-        return record is not None
-    set_record_aside(folder, job)
-    return False
+def _outcome(statuses: Sequence[Status | None]) -> Outcome:
+    """Count how repeats have ended; None: one has no record."""
+    ok, missing = statuses.count(Status.OK), statuses.count(None)
+    return Outcome(ok=ok, failed=len(statuses) - ok - missing, missing=missing)
+
+
+def _done_before(plan: Plan, folder: RunFolder, options: Options) -> dict[str, Status]:
+    """Return the status of each repeat that has its result; what should be measured again is moved aside first."""
+    done = {}
+    for job in plan.jobs:
+        record = folder.read_record(job.id)
+        if record is not None and record.status in options.again:
+            set_record_aside(folder, job)
+        elif record is not None:
+            done[job.id] = record.status
+    return done
 
 
 def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:

@@ -84,6 +84,7 @@ class Shared:
 
     Attributes:
         budget: None: the run may cost what it costs.
+        statuses: How each repeat that has a record ended, by job id: each thread writes its own repeats'.
     """
 
     folder: RunFolder
@@ -93,6 +94,7 @@ class Shared:
     watchdog: Watchdog
     budget: Budget | None
     options: Options
+    statuses: dict[str, Status]
 
 
 def set_record_aside(folder: RunFolder, job: Job) -> None:
@@ -116,6 +118,7 @@ class HostWorker:
         self._stop = shared.stop
         self._watchdog = shared.watchdog
         self._budget = shared.budget
+        self._statuses = shared.statuses
         self._options = shared.options
         self._faults = 0
         self._todo: deque[Job] = deque()
@@ -374,6 +377,7 @@ class HostWorker:
     def _finish(self, job: Job, record: Record, began: float) -> None:
         """Store a record, then tell."""
         self._folder.write_record(job.id, record)
+        self._statuses[job.id] = record.status
         if self._budget is not None and record.status is Status.OK:
             self._budget.learn(self._host.fleet, job.case.name, time.monotonic() - began)
         measured = record.measurement if record.status is Status.OK else None

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def print_grid(grid: Grid, console: Console) -> None:
             overflow="fold",
         )
     for row in grid.rows:
-        table.add_row(*(escape(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))  # markup would be parsed, cell by cell
     with _wide_enough(console, table):
         console.print(table)
     for note in grid.notes:

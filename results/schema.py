@@ -745,25 +745,45 @@ def _build_dataclass(kind: Any, value: Any, where: str, problems: list[str]) -> 
     prefix = f"{where}." if where else ""
     problems.extend(f"{prefix}{key}: unknown key" for key in value if key not in wanted)
     arguments = {}
-    for name, (hint, required) in wanted.items():
+    for name, (hint, required, scalars) in wanted.items():
         if name in value:
-            arguments[name] = _build(hint, value[name], prefix + name, problems)
+            item = value[name]
+            if not _is_good(item, scalars):  # most are: nothing to build, nothing to report
+                item = _build(hint, item, prefix + name, problems)
+            arguments[name] = item
         elif required:
             problems.append(f"{prefix}{name}: missing")
     return None if problems else kind(**arguments)
 
 
 @functools.cache
-def _wanted(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Return type and need of each field; looked up once, because resolving annotations takes a millisecond."""
+def _wanted(kind: Any) -> dict[str, tuple[Any, bool, frozenset[type]]]:
+    """Return type and need of each field, and what needs no building; looked up once, it takes a millisecond."""
     hints = typing.get_type_hints(kind)
     return {
         item.name: (
             hints[item.name],
             item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING,
+            _scalars(hints[item.name]),
         )
         for item in dataclasses.fields(kind)
     }
+
+
+def _scalars(hint: Any) -> frozenset[type]:
+    """Return what a field may hold, where that is nothing but scalars of JSON; else nothing."""
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return frozenset(parts) if all(part in _TYPE_NAMES or part is type(None) for part in parts) else frozenset()
+
+
+def _is_good(value: Any, scalars: frozenset[type]) -> bool:
+    """Tell in one look whether `value` is one of `scalars` and within its limits."""
+    kind = type(value)
+    if kind not in scalars:
+        return False
+    if kind is float:
+        return math.isfinite(value)
+    return kind is not str or len(value) <= MAX_TEXT_LENGTH
 
 
 def _build_list(kind: Any, value: Any, where: str, problems: list[str]) -> Any:

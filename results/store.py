@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from results.schema import MAX_RECORD_BYTES, Record, RecordError, from_json, to_
 
 MAX_NAME_LENGTH = 200
 """Longest run or job id: file systems allow 255 bytes, and suffixes are added."""
+
+_LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 _NAME = re.compile(r"[A-Za-z0-9._+-]+")
 
@@ -39,6 +42,33 @@ class StoredRecord:
     path: Path
     record: Record | None
     error: RecordError | None = None
+
+
+class Journal:
+    """Adds events to a run; from several threads, one system call a line, none of them held back.
+
+    Args:
+        descriptor: Of the file, open to read and to append.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        size = os.fstat(descriptor).st_size
+        # A controller that died while writing left half a line: it must be ended, or the next event is lost too.
+        self._torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+
+    def append(self, document: dict[str, Any]) -> None:
+        """Add one event.
+
+        Raises:
+            ValueError: A number in it is not finite.
+        """
+        line = f"{_LINE.encode(document)}\n".encode()
+        with self._lock:
+            whole = b"\n" + line if self._torn else line
+            self._torn = True
+            self._torn = os.write(self._descriptor, whole) < len(whole)
 
 
 @dataclass(frozen=True)
@@ -148,18 +178,14 @@ class RunFolder:
             raise NotARun(f"{self.plan_path}: must be a JSON object. Restore the file or start a new run.")
         return document
 
-    def append_event(self, document: dict[str, Any]) -> None:
-        """Add one event; safe from several threads, one system call per line."""
-        line = json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n"
-        with self._lock:
-            descriptor = os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                # A controller that died while writing leaves half a line: end it, or this event is lost too.
-                size = os.fstat(descriptor).st_size
-                torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                os.write(descriptor, (b"\n" if torn else b"") + line.encode())
-            finally:
-                os.close(descriptor)
+    @contextmanager
+    def journal(self) -> Iterator[Journal]:
+        """Open the events for writing, after those that are there."""
+        descriptor = os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            yield Journal(descriptor)
+        finally:
+            os.close(descriptor)
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in the order they were written; a line torn by a crash is passed over."""

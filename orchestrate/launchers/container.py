@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrate.hosts import Host
 from orchestrate.plan import Job
@@ -49,6 +50,45 @@ class ContainerSpec:
     max_processes: int = MAX_PROCESSES
     limits: Mapping[str, int] = field(default_factory=lambda: {"fsize": MAX_FILE_BYTES})
     log_limit: Mapping[str, str] = field(default_factory=lambda: {"max-size": "10m", "max-file": "2"})
+
+
+def container_document(spec: ContainerSpec) -> dict[str, Any]:
+    """Say it in the engine's words: the body of its API's `ContainerCreate`."""
+    settings = {
+        "ReadonlyRootfs": True,
+        "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={spec.tmp_bytes},mode=1777"},
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges:true"],
+        "NetworkMode": "none",
+        "Init": True,
+        "ShmSize": spec.shm_bytes,
+        "PidsLimit": spec.max_processes,
+        "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in spec.limits.items()],
+        "LogConfig": {"Type": "json-file", "Config": dict(spec.log_limit)},
+        "NanoCpus": None if spec.cpus is None else int(spec.cpus * 1e9),
+        "Memory": spec.memory_bytes,
+        "MemorySwap": spec.memory_bytes,
+        "DeviceRequests": _device_requests(spec),
+    }
+    document = {
+        "Image": spec.image,
+        "Cmd": list(spec.command),
+        "Entrypoint": None if spec.entrypoint is None else list(spec.entrypoint),
+        "Env": [f"{name}={value}" for name, value in spec.environment.items()],
+        "Labels": dict(spec.labels),
+        "NetworkDisabled": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "HostConfig": {key: value for key, value in settings.items() if value is not None},
+    }
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _device_requests(spec: ContainerSpec) -> list[dict[str, Any]]:
+    capabilities = [["gpu", "compute", "utility"]]
+    if spec.all_gpus:
+        return [{"Count": -1, "Capabilities": capabilities}]
+    return [{"DeviceIDs": list(spec.gpus), "Capabilities": capabilities}] if spec.gpus else []
 
 
 def container_name(job: Job) -> str:

@@ -5,9 +5,9 @@ The end of a log stream is not the end of a benchmark, only the inspected state 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,7 +26,8 @@ from orchestrate.launchers.container import (
     registry_of,
     repository,
 )
-from orchestrate.launchers.docker import DockerEngine, NameTaken, NotThere
+from orchestrate.launchers.docker import DockerEngine
+from orchestrate.launchers.engine import NameTaken, NotThere
 from orchestrate.launchers.pulls import Progress, PullLimits, PullMeter
 from orchestrate.launchers.transfer import controller_address, send_image
 from orchestrate.plan import Job
@@ -91,13 +92,17 @@ class ContainerLauncher:
         """See `Launcher.follow`."""
         last_stamp = ""
         while True:
-            for stamp, line in self._log_lines(job, last_stamp, follow=True):
-                last_stamp = stamp
-                on_line(line)
+            complete = True
+            try:
+                for stamp, line in self._engine.log_lines(container_name(job), last_stamp, follow=True):
+                    last_stamp = stamp
+                    on_line(line)
+            except HostError:  # gone for a moment, or for good: the state tells
+                complete = False
             state = self._state(job)
             if not state.get("Running") and state.get("Status") not in ("created", "restarting"):
-                for _, line in self._log_lines(job, last_stamp, follow=False):
-                    on_line(line)  # what was printed while the link was down
+                if not complete or state.get("ExitCode") != 0:
+                    self._read_rest(job, last_stamp, on_line)
                 return Ending(
                     exit_code=state.get("ExitCode"),
                     out_of_memory=bool(state.get("OOMKilled")),
@@ -128,16 +133,15 @@ class ContainerLauncher:
         if self._controller is not None:
             self._controller.close()
 
-    def _log_lines(self, job: Job, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
-        """Return the lines of a log stream; a host that is gone for a moment has none now."""
-        try:
-            yield from self._engine.log_lines(container_name(job), after, follow=follow)
-        except Unreachable:
-            return
+    def _read_rest(self, job: Job, after: str, on_line: OutputLine) -> None:
+        """Hand on what was printed while the link was down."""
+        with contextlib.suppress(HostError):
+            for _, line in self._engine.log_lines(container_name(job), after, follow=False):
+                on_line(line)
 
     def _state(self, job: Job) -> dict[str, Any]:
         try:
-            return dict(self._engine.inspect(container_name(job))["State"])
+            return self._engine.state(container_name(job))
         except NotThere as error:
             raise Lost("the container is gone: somebody removed it, or the engine lost it") from error
         except Unreachable as error:

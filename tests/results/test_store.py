@@ -83,24 +83,29 @@ def test_a_plan_that_cannot_be_read_is_a_short_message(run, text):
 
 def test_events_are_read_in_order_and_a_torn_line_is_passed_over(run):
     assert list(run.read_events()) == []
-    run.append_event({"n": 1})
+    with run.journal() as journal:
+        journal.append({"n": 1})
     with run.events_path.open("a") as file:
         file.write('{"n": ')  # the controller died here
     assert list(run.read_events()) == [{"n": 1}]
-    RunFolder.open(run.path).append_event({"n": 2})
-    assert list(run.read_events()) == [{"n": 1}, {"n": 2}]
+    with RunFolder.open(run.path).journal() as journal:
+        journal.append({"n": 2})
+        journal.append({"n": 3})
+    assert list(run.read_events()) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert run.events_path.read_text() == '{"n": 1}\n{"n": \n{"n": 2}\n{"n": 3}\n'
 
 
 def test_events_of_many_threads_are_whole_lines(run):
     def write(thread):
         for i in range(50):
-            run.append_event({"thread": thread, "i": i, "text": "x" * 500})
+            journal.append({"thread": thread, "i": i, "text": "x" * 500})
 
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with run.journal() as journal:
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     lines = run.events_path.read_text().splitlines()
     assert len([json.loads(line) for line in lines]) == 400
     assert len(list(run.read_events())) == 400

@@ -1,0 +1,45 @@
+"""What a run takes of this machine: open files, of which many systems allow a process 1,024 unless it asks."""
+
+from __future__ import annotations
+
+import resource
+
+from orchestrate.errors import UserError
+from orchestrate.hosts import Host
+
+FILES_OF_OUR_OWN = 64
+"""Journal, lock, libraries, terminal, and what is open for a moment."""
+
+FILES_PER_HOST = 5
+"""Connection, log, record and its folder, and one more connection to end a repeat."""
+
+FILES_PER_TUNNEL = 3
+"""Pipe to ssh, and its errors while it starts."""
+
+
+def files_needed(hosts: list[Host], max_parallel: int | None) -> int:
+    """Return how many files a run may have open at a time, at most."""
+    counts = [
+        FILES_PER_HOST * host.lanes + (FILES_PER_TUNNEL if host.docker and host.docker.scheme == "ssh" else 0)
+        for host in hosts
+    ]
+    return FILES_OF_OUR_OWN + sum(sorted(counts, reverse=True)[:max_parallel])
+
+
+def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
+    """Raise this process's limit of open files as far as a run needs it.
+
+    Raises:
+        UserError: The system does not allow so many.
+    """
+    needed = files_needed(hosts, max_parallel)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        per_host = (needed - FILES_OF_OUR_OWN) / len(hosts[:max_parallel])
+        fitting = max(1, int((hard - FILES_OF_OUR_OWN) / per_host))
+        raise UserError(
+            f"{len(hosts)} hosts need {needed} open files, and this machine allows a process {hard}. "
+            f"Raise it (ulimit -Hn {needed}, or nofile in /etc/security/limits.conf), or give --max-parallel {fitting}"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
