@@ -1,7 +1,7 @@
 """The speed of light: what a network asks of the hardware, from its layers' shapes.
 
-FLOPs count multiplications and additions of convolutions and dense layers (1 multiply-add = 2), forward and
-backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a
+FLOPs count multiplications and additions of convolutions, dense layers and attention (1 multiply-add = 2), forward
+and backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a
 step reads and writes in device memory; see `docs/method.md` for the rules and where they come from.
 """
 
@@ -15,6 +15,17 @@ from tensorflow import keras
 
 from results.schema import Mode, Precision
 from tfbench.models.layers import FusedBatchNormalization
+from tfbench.models.transformer import (
+    Attention,
+    Gelu,
+    LayerNormalization,
+    Part,
+    Positions,
+    Projection,
+    Segments,
+    TiedDecoder,
+    TokenEmbedding,
+)
 from tfbench.types import Layer, Model, Tensor
 
 BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
@@ -55,8 +66,13 @@ class Work:
         return elements * BYTES_PER_ELEMENT[precision]
 
 
-def work_per_sample(model: Model) -> Work:
-    """Count a network's work from the shapes of its layers."""
+def work_per_sample(model: Model, samples_per_example: float = 1.0) -> Work:
+    """Count a network's work from the shapes of its layers.
+
+    Args:
+        model: Functional Keras model.
+        samples_per_example: How many samples an image or a sequence counts as: its tokens, where those are the unit.
+    """
     layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     consumers = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
     differentiated: set[int] = set()
@@ -74,27 +90,33 @@ def work_per_sample(model: Model) -> Work:
         forward_elements += _forward_elements(layer)
         forward_fused += _forward_fused_elements(layer)
     return Work(
-        forward_flops=forward,
-        training_flops=forward + backward,
-        elements=elements,
-        fused_elements=fused,
-        forward_elements=forward_elements,
-        forward_fused_elements=forward_fused,
+        forward_flops=forward / samples_per_example,
+        training_flops=(forward + backward) / samples_per_example,
+        elements=elements / samples_per_example,
+        fused_elements=fused / samples_per_example,
+        forward_elements=forward_elements / samples_per_example,
+        forward_fused_elements=forward_fused / samples_per_example,
     )
 
 
 _BATCH_NORMS = (keras.layers.BatchNormalization, FusedBatchNormalization)
 _POOLS = (keras.layers.MaxPooling2D, keras.layers.AveragePooling2D)
+_CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)
+_PRODUCTS = (*_CONVOLUTIONS, Projection)
+_NORMALISATIONS = (*_BATCH_NORMS, LayerNormalization)
+_ACTIVATIONS = (keras.layers.Activation, keras.layers.ReLU, Gelu)
+_SUMS = (keras.layers.Add, Positions, Segments)
+_VIEWS = (keras.layers.Reshape, keras.layers.Flatten)
 
 
 def _forward_flops(layer: Layer) -> float:
-    """Count 2 operations per weight and place where it is applied."""
-    if isinstance(layer, keras.layers.Conv2D):
+    """Count 2 operations per weight and place where it is applied; attention multiplies activations."""
+    if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
         places = math.prod(int(length) for length in layer.output.shape[1:3])
         return 2.0 * math.prod(int(length) for length in layer.kernel.shape) * places
     if isinstance(layer, keras.layers.Dense):
         return 2.0 * math.prod(int(length) for length in layer.kernel.shape)
-    return 0.0
+    return layer.forward_flops if isinstance(layer, Part) else 0.0
 
 
 def _elements(layer: Layer, wanted: bool) -> float:
@@ -105,15 +127,23 @@ def _elements(layer: Layer, wanted: bool) -> float:
         wanted: Whether the gradient with respect to its input is computed.
     """
     into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
-    if isinstance(layer, keras.layers.Conv2D):
+    if isinstance(layer, _PRODUCTS):
         # Forward; gradient of the weights; gradient of the input: each reads two or one and writes one.
         return (into + out) * (3 if wanted else 2)
-    if isinstance(layer, _BATCH_NORMS):
+    if isinstance(layer, _NORMALISATIONS):
         return 8 * out  # forward: x twice, y; backward: x and dy twice, dx
-    if isinstance(layer, keras.layers.Activation | keras.layers.ReLU):
+    if isinstance(layer, _ACTIVATIONS):
         return 5 * out  # forward: x, y; backward: y, dy, dx
-    if isinstance(layer, keras.layers.Add):
+    if isinstance(layer, _SUMS):
         return into + out  # its gradient is the one that came in
+    if isinstance(layer, Attention):
+        return _attention_elements(layer)
+    if isinstance(layer, TiedDecoder):
+        return 3 * (into + out) + 5 * out  # the loss of this many scores counts: in float32, softmax, its gradient
+    if isinstance(layer, TokenEmbedding):
+        return 3 * out  # forward: rows, y; backward: dy
+    if isinstance(layer, _VIEWS):
+        return 0.0
     if isinstance(layer, _POOLS):
         return 2 * (into + out) + into  # forward: x, y; backward: x, dy, dx
     return (into + out) * (2 if wanted else 1)  # concatenation, padding, mean, dense
@@ -127,10 +157,14 @@ def _fused_elements(layer: Layer, wanted: bool) -> float:
         wanted: Whether the gradient with respect to its input is computed.
     """
     into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
-    if isinstance(layer, keras.layers.Conv2D):
+    if isinstance(layer, (*_PRODUCTS, TiedDecoder)):
         return (into + out) * (3 if wanted else 2)
-    if isinstance(layer, _BATCH_NORMS):
+    if isinstance(layer, _NORMALISATIONS):
         return 5 * out  # forward: x, y; backward: x, dy, dx
+    if isinstance(layer, Attention):
+        return 12 * out  # forward: q, k, v, y; backward: q, k, v, y, dy, dq, dk, dv
+    if isinstance(layer, TokenEmbedding):
+        return 3 * out
     if isinstance(layer, keras.layers.Add | keras.layers.Concatenate):
         return 2 * out  # forward: the other branch; backward: its gradient
     return 2 * (into + out) if isinstance(layer, _POOLS) else 0.0  # ReLU, padding: part of their neighbours
@@ -148,9 +182,20 @@ def _forward_fused_elements(layer: Layer) -> float:
     """
     if isinstance(layer, keras.layers.Add):
         return _size(layer.output)
-    if isinstance(layer, keras.layers.Conv2D | keras.layers.Dense | _POOLS[0] | _POOLS[1]):
+    if isinstance(layer, (*_PRODUCTS, *_POOLS, keras.layers.Dense, Attention, TiedDecoder, TokenEmbedding)):
         return _forward_elements(layer)
     return 0.0
+
+
+def _attention_elements(layer: Layer) -> float:
+    """Count attention as TensorFlow computes it: products, mask and softmax apart, and heads moved before length."""
+    out = _size(layer.output)
+    scores = layer.heads * int(layer.output.shape[1]) ** 2
+    moved = 2 * 3 * out + 2 * out  # queries, keys and values, and the result: read and written
+    masked = 2 * scores * (layer.causal + (len(_inputs(layer)) > 1))
+    forward = moved + (2 * out + scores) + masked + 2 * scores + (scores + 2 * out)
+    # Products: four, of which each reads or writes the scores once. Softmax: weights and their gradient to the scores'.
+    return forward + moved + 4 * (2 * out + scores) + 3 * scores
 
 
 def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:

@@ -54,7 +54,7 @@ def test_the_update_is_that_of_momentum_sgd(one_replica):
     training, next_batch = build(tiny_case(), one_replica, learning_rate=0.5)
     before = weights_of(training)
     training.step(next_batch())
-    first_velocity = [variable.numpy() for variable in training.velocity]
+    first_velocity = [variable.numpy() for variable in training.updater.first_moments]
     after = weights_of(training)
     for old, new, velocity in zip(before, after, first_velocity, strict=True):
         np.testing.assert_allclose(new, old - 0.5 * velocity, rtol=1e-5, atol=1e-7)

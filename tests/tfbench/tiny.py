@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from results.schema import Case, Device
+from results.schema import BatchNorm, Case, Device
+from tfbench.models import Network
 
 IMAGE_SIZE = 8
 CLASSES = 10
 
 
-@dataclass(frozen=True)
-class TinyNetwork:
-    """Stands in for `tfbench.models.Network`."""
+@dataclass(frozen=True, kw_only=True)
+class TinyNetwork(Network):
+    """Stands in for a row of `tfbench.models.NETWORKS`."""
 
     name: str = "tiny"
     source: str = "tests"
+    parameters: dict[BatchNorm, int] = field(default_factory=lambda: {BatchNorm.FUSED: 0})
+    builder: str = ""
     image_size: int = IMAGE_SIZE
     classes: int = CLASSES
-    unit: str = "images"
 
     def build(self, batch_norm, image_size, strategy):
         from tensorflow import keras

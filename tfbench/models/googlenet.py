@@ -9,7 +9,7 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.layers import FusedBatchNormalization
+from tfbench.models.layers import normalised_convolution
 from tfbench.types import Model, Strategy, Tensor
 
 _INCEPTIONS = (
@@ -62,13 +62,7 @@ def _inception(x: Tensor, widths: tuple[int, ...], batch_norm: BatchNorm) -> Ten
 
 def _convolution(x: Tensor, filters: int, size: int, batch_norm: BatchNorm, strides: int = 1) -> Tensor:
     """Apply convolution, batch normalisation if any, and ReLU."""
-    bias = batch_norm is BatchNorm.NONE
-    x = keras.layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=bias)(x)
-    if batch_norm is BatchNorm.FUSED:
-        x = FusedBatchNormalization(momentum=0.99, epsilon=1e-3)(x)
-    elif batch_norm is BatchNorm.KERAS:
-        x = keras.layers.BatchNormalization()(x)
-    return keras.layers.Activation("relu")(x)
+    return normalised_convolution(x, filters, size, batch_norm, strides=strides, momentum=0.99, epsilon=1e-3)
 
 
 def _halve(x: Tensor) -> Tensor:

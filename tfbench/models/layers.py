@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tfbench.types import Layer, Model, Shape, Tensor
+from results.schema import BatchNorm
+from tfbench.types import Layer, Model, Shape, Tensor, Variable
 from tfbench.variables import assign_local, tensorflow_variable
 from tfbench.versions import keras_version
 
@@ -34,13 +35,11 @@ class FusedBatchNormalization(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         """Create the variables, shape (channels,), in float32 under every policy."""
         shape = (input_shape[-1],)
-        kept: dict[str, Any] = {"shape": shape, "dtype": "float32", _autocast_argument(): False}
         if self.scale:
-            self.gamma = self.add_weight(name="gamma", initializer="ones", **kept)
-        self.beta = self.add_weight(name="beta", initializer="zeros", **kept)
-        frozen = {"trainable": False, **kept}
-        self.moving_mean = self.add_weight(name="moving_mean", initializer="zeros", **frozen)
-        self.moving_variance = self.add_weight(name="moving_variance", initializer="ones", **frozen)
+            self.gamma = add_float32_weight(self, "gamma", shape, "ones")
+        self.beta = add_float32_weight(self, "beta", shape, "zeros")
+        self.moving_mean = add_float32_weight(self, "moving_mean", shape, "zeros", trainable=False)
+        self.moving_variance = add_float32_weight(self, "moving_variance", shape, "ones", trainable=False)
         super().build(input_shape)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: None = None) -> Tensor:
@@ -75,9 +74,56 @@ class FusedBatchNormalization(keras.layers.Layer):
         return {**super().get_config(), **own}
 
 
-def _autocast_argument() -> str:
-    """Name `add_weight`'s argument that keeps a variable in float32 under a mixed policy."""
-    return "experimental_autocast" if keras_version().startswith("2.") else "autocast"
+def add_float32_weight(
+    layer: Layer, name: str, shape: Shape, initializer: object, *, trainable: bool = True
+) -> Variable:
+    """Create a weight of a layer that is float32 under a mixed policy too and is never cast automatically."""
+    automatic_cast = "experimental_autocast" if keras_version().startswith("2.") else "autocast"
+    return layer.add_weight(
+        name=name,
+        shape=shape,
+        initializer=initializer,
+        dtype="float32",
+        trainable=trainable,
+        **{automatic_cast: False},
+    )
+
+
+def normalised_convolution(
+    x: Tensor,
+    filters: int,
+    size: int | tuple[int, int],
+    batch_norm: BatchNorm,
+    *,
+    momentum: float,
+    epsilon: float,
+    strides: int = 1,
+    padding: str = "same",
+    relu: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """Apply a convolution, batch normalisation and ReLU; the convolution has a bias only without normalisation.
+
+    Args:
+        x: Shape (batch, height, width, channels).
+        filters: Channels of the result.
+        size: Height and width of the kernel.
+        batch_norm: Its variant.
+        momentum: Share of the old moving average that is kept at a step.
+        epsilon: Added to the variance.
+        strides: Of the convolution.
+        padding: `same` or `valid`.
+        relu: Whether negative results become 0.
+        name: Of the convolution, and what the others' names begin with.
+    """
+    bias = batch_norm is BatchNorm.NONE
+    x = keras.layers.Conv2D(filters, size, strides=strides, padding=padding, use_bias=bias, name=name)(x)
+    names = {"name": name and f"{name}_normal"}
+    if batch_norm is BatchNorm.FUSED:
+        x = FusedBatchNormalization(momentum=momentum, epsilon=epsilon, **names)(x)
+    elif batch_norm is BatchNorm.KERAS:
+        x = keras.layers.BatchNormalization(momentum=momentum, epsilon=epsilon, **names)(x)
+    return keras.layers.Activation("relu", name=name and f"{name}_relu")(x) if relu else x
 
 
 def with_fused_batch_norm(model: Model) -> Model:

@@ -1,12 +1,16 @@
-"""ResNet v1 of `keras.applications`, the variant that tf_cnn_benchmarks calls `resnet50` and `resnet152`."""
+"""ResNets: v1 of `keras.applications`, which tf_cnn_benchmarks calls `resnet50` and `resnet152`, and v1.5."""
 
 from __future__ import annotations
 
 from tensorflow import keras
 
 from results.schema import BatchNorm
+from tfbench.models.layers import normalised_convolution
 from tfbench.models.stock import build_stock
-from tfbench.types import Model, Strategy
+from tfbench.types import Model, Strategy, Tensor
+
+_MOMENTUM, _EPSILON = 0.9, 1e-5
+"""Of v1.5's batch normalisation. Source: NVIDIA DeepLearningExamples, torchvision (whose momentum is 1 - 0.9)."""
 
 
 def resnet50(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
@@ -17,3 +21,54 @@ def resnet50(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Str
 def resnet152(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
     """Build ResNet152 (see `Network.build`)."""
     return build_stock(keras.applications.ResNet152, batch_norm, image_size, classes, strategy)
+
+
+def resnet_v1_5(
+    batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy, *, blocks: tuple[int, ...]
+) -> Model:
+    """Build a ResNet v1.5 (see `Network.build`): halved by the 3 × 3 of a block, not by its first 1 × 1.
+
+    Args:
+        batch_norm: `fused` or `keras`.
+        image_size: Height and width in pixels.
+        classes: Size of the output.
+        strategy: Holds the variables.
+        blocks: Bottlenecks of each stage; widths double from 64.
+    """
+    with strategy.scope():
+        images = keras.Input((image_size, image_size, 3))
+        x = _convolution(images, 64, 7, batch_norm, strides=2, name="stem")
+        x = keras.layers.MaxPooling2D(3, strides=2, padding="same")(x)
+        for stage, count in enumerate(blocks):
+            for block in range(count):
+                halve = stage > 0 and block == 0
+                x = _bottleneck(x, 64 * 2**stage, batch_norm, 2 if halve else 1, f"stage{stage + 1}_{block + 1}")
+        x = keras.layers.GlobalAveragePooling2D()(x)
+        return keras.Model(images, keras.layers.Dense(classes, name="classes")(x), name="resnet_v1_5")
+
+
+def _bottleneck(x: Tensor, width: int, batch_norm: BatchNorm, strides: int, name: str) -> Tensor:
+    """Add to `x`, or to its projection, what 1 × 1, 3 × 3 and 1 × 1 convolutions make of it."""
+    shortcut = x
+    if int(x.shape[-1]) != 4 * width:
+        shortcut = _convolution(x, 4 * width, 1, batch_norm, strides=strides, relu=False, name=f"{name}_shortcut")
+    x = _convolution(x, width, 1, batch_norm, name=f"{name}_reduce")
+    x = _convolution(x, width, 3, batch_norm, strides=strides, name=f"{name}_middle")
+    x = _convolution(x, 4 * width, 1, batch_norm, relu=False, name=f"{name}_widen")
+    return keras.layers.Activation("relu")(keras.layers.Add()([shortcut, x]))
+
+
+def _convolution(
+    x: Tensor, filters: int, size: int, batch_norm: BatchNorm, *, name: str, strides: int = 1, relu: bool = True
+) -> Tensor:
+    return normalised_convolution(
+        x,
+        filters,
+        size,
+        batch_norm,
+        strides=strides,
+        relu=relu,
+        momentum=_MOMENTUM,
+        epsilon=_EPSILON,
+        name=name,
+    )

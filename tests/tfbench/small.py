@@ -1,0 +1,38 @@
+"""The networks at a size that trains in a test: fewer layers, fewer classes, small images or short sequences."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from results.schema import Case, Device
+from tfbench.models import NETWORKS, Network
+
+FEWER = {
+    "resnet50_v1.5": {"blocks": (1, 1, 1, 1)},
+    "resnet152_v1.5": {"blocks": (1, 2, 1, 1)},
+    "bert_large": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
+    "gpt2_small": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
+    "vit_b16": {"layers": 2, "width": 32, "heads": 4},
+}
+"""Options of the builders; networks of `keras.applications` stay as deep as they are."""
+
+PIXELS = {"vgg16": 32, "alexnet": 64, "inception_v3": 75, "inception_v4": 75}
+TOKENS = 16
+CLASSES = 40
+
+
+def small_network(name: str) -> Network:
+    """Return a network that is like the one of that name, but small."""
+    network = NETWORKS[name]
+    changes = {"classes": CLASSES, "options": {**network.options, **FEWER.get(name, {})}}
+    if network.sequence_length is not None:
+        changes |= {"sequence_length": TOKENS, "longest": 2 * TOKENS}
+    else:
+        changes["image_size"] = PIXELS.get(name, 32)
+    return dataclasses.replace(network, **changes)
+
+
+def small_case(name: str, **changes) -> Case:
+    """Return a case of that network: two logical CPU replicas."""
+    base = {"model": name, "device": Device.CPU, "num_gpus": 2, "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 3}
+    return Case(**{**base, **changes})
