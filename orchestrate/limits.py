@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 
 from orchestrate.errors import UserError
@@ -19,11 +20,12 @@ FILES_PER_TUNNEL = 3
 
 def files_needed(hosts: list[Host], max_parallel: int | None) -> int:
     """Return how many files a run may have open at a time, at most."""
-    counts = [
-        FILES_PER_HOST * host.lanes + (FILES_PER_TUNNEL if host.docker and host.docker.scheme == "ssh" else 0)
-        for host in hosts
-    ]
-    return FILES_OF_OUR_OWN + sum(sorted(counts, reverse=True)[:max_parallel])
+    return FILES_OF_OUR_OWN + sum(sorted(map(_files, hosts), reverse=True)[:max_parallel])
+
+
+def _files(host: Host) -> int:
+    tunnel = host.docker is not None and host.docker.scheme == "ssh"
+    return FILES_PER_HOST * host.lanes + (FILES_PER_TUNNEL if tunnel else 0)
 
 
 def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
@@ -35,8 +37,8 @@ def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
     needed = files_needed(hosts, max_parallel)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        per_host = (needed - FILES_OF_OUR_OWN) / len(hosts[:max_parallel])
-        fitting = max(1, int((hard - FILES_OF_OUR_OWN) / per_host))
+        totals = itertools.accumulate(sorted(map(_files, hosts), reverse=True), initial=FILES_OF_OUR_OWN)
+        fitting = max(1, sum(total <= hard for total in totals) - 1)
         raise UserError(
             f"{len(hosts)} hosts need {needed} open files, and this machine allows a process {hard}. "
             f"Raise it (ulimit -Hn {needed}, or nofile in /etc/security/limits.conf), or give --max-parallel {fitting}"

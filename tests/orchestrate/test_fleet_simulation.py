@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.benchmarks.fleet.engine import DIGEST
 from tests.engines.docker import Engines
 
 HOSTS, REPEATS = 20, 3
+FEW_FILES = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh", sys.executable)
+"""Starts a controller that may open fewer files than its hosts take, unless it asks for more."""
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def test_twenty_engines_give_every_record_exactly_once_and_keep_nothing(short_fo
     hosts_file = write_hosts(short_folder, HOSTS, cases=1)
     output = short_folder / "output.txt"
     with stand_in_engines(short_folder, HOSTS, seconds=0.3):
-        exit_code, cpu_seconds, peak_bytes, _ = run_controller(short_folder, hosts_file, output)
+        exit_code, cpu_seconds, peak_bytes, _ = run_controller(short_folder, hosts_file, output, FEW_FILES)
     assert exit_code == 0, output.read_text()
     assert find_faults(short_folder) == []
     (run,) = (short_folder / "runs").iterdir()
