@@ -140,6 +140,12 @@ class Peers:
         self._tell_all({"failed": {"rank": self.rank, "status": str(outcome.status), "cause": outcome.cause}})
         time.sleep(LAST_WORDS_SECONDS)
 
+    def close(self) -> None:
+        """Leave the other ranks without a word."""
+        self._over = True
+        for link in self._links.values():
+            link.close()
+
     def await_loss(self) -> None:
         """Wait until it is clear which rank was lost, when TensorFlow has only seen that one was.
 
@@ -175,6 +181,7 @@ class Peers:
                 f"for {self._case!r}, or with other addresses: start all ranks with the same flags and cluster"
             )
             link.send({"failed": {"rank": 0, "status": str(Status.UNSUPPORTED), "cause": cause}})
+            link.close()
             self.tell_failure(Outcome(Status.UNSUPPORTED, cause))
             raise CaseFailedError(Status.UNSUPPORTED, cause)
         link.send({"welcome": rank})
@@ -187,12 +194,12 @@ class Peers:
                 link = _Link(socket.create_connection((host, port), timeout=HELLO_SECONDS))
                 link.send({"hello": self.rank, "case": self._case, "addresses": list(self.cluster.addresses)})
                 answer = link.receive_one(max(HELLO_SECONDS, deadline - time.monotonic())) or {}
-                if "failed" in answer:
-                    outcome = self._failure(answer["failed"])
-                    raise CaseFailedError(outcome.status, outcome.cause)
                 if answer.get("welcome") == self.rank:
                     return link
                 link.close()  # a proxy that has nobody behind it yet accepts, and closes
+                if "failed" in answer:
+                    outcome = self._failure(answer["failed"])
+                    raise CaseFailedError(outcome.status, outcome.cause)
             if time.monotonic() > deadline:
                 raise CaseFailedError(
                     Status.LOST, f"{self.cluster.name(0)} did not answer at port {port} within {seconds:g} s"
@@ -214,10 +221,15 @@ class Peers:
 
         Read on when all is over: to leave a connection with something unread would take back what was said last.
         """
+        heard_at = time.monotonic()
         try:
             while True:
-                for message in link.receive(SILENCE_SECONDS if self._began else CONNECT_SECONDS):
+                for message in link.receive(BEAT_SECONDS):
+                    heard_at = time.monotonic()
                     self._hear(rank, message)
+                limit = SILENCE_SECONDS if self._began else CONNECT_SECONDS
+                if time.monotonic() - heard_at > limit:
+                    raise _Gone(f"was not heard for {limit:g} s: it hangs, or its network is cut")
         except _Gone as error:
             self._lose(Outcome(Status.LOST, f"{self.cluster.name(rank)} {error}"), except_rank=rank)
 
@@ -303,18 +315,18 @@ class _Link:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, seconds: float) -> list[dict[str, Any]]:
-        """Wait for what comes next: at least one object.
+        """Wait for what comes next; nothing where nothing comes in time.
 
         Raises:
-            _Gone: Nothing came in time, the connection ended, or it carries something else.
+            _Gone: The connection ended, or it carries something else.
         """
         lines: list[bytes] = []
         while not lines:
-            if not select.select([self._connection], [], [], seconds)[0]:
-                raise _Gone(f"was not heard for {seconds:g} s: it hangs, or its network is cut")
             try:
+                if not select.select([self._connection], [], [], seconds)[0]:
+                    return []
                 chunk = self._connection.recv(1 << 16)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: closed by ourselves
                 raise _Gone(f"is gone: its connection broke ({error})") from error
             if not chunk:
                 raise _Gone("is gone: its process has ended")
@@ -334,7 +346,9 @@ class _Link:
         return None
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection, also for a thread that waits for what comes."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
 

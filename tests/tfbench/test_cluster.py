@@ -1,0 +1,257 @@
+"""`TF_CONFIG` and the connection between the ranks, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+import pytest
+
+from results.schema import Status
+from tfbench import peers as module
+from tfbench.cluster import Cluster, ClusterError, read_cluster
+from tfbench.flags import FlagsError, parse
+from tfbench.outcome import CaseFailedError, Outcome
+from tfbench.peers import Alone, Peers, may_be_a_peers
+
+TWO = ["10.0.0.11:29500", "10.0.0.12:29500"]
+
+
+def config(workers=TWO, kind="worker", index=0, **more):
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers, **more}, "task": {"type": kind, "index": index}})}
+
+
+def test_a_cluster_is_read_from_tf_config():
+    cluster = read_cluster(2, config(index=1))
+    assert (cluster.addresses, cluster.rank) == (tuple(TWO), 1)
+    assert cluster.control == ("10.0.0.11", 29501)
+    assert cluster.name(1) == "rank 1 (10.0.0.12:29500)"
+    assert read_cluster(2, config(["[fd00::1]:1", "[fd00::2]:1"])).control == ("fd00::1", 2)
+
+
+def test_one_host_needs_no_cluster():
+    assert read_cluster(1, {}) is None
+    assert read_cluster(1, config(TWO[:1])) is None
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "environment", "said"),
+    [
+        (2, {}, "needs the environment variable TF_CONFIG"),
+        (2, {"TF_CONFIG": "{"}, "is not a JSON object"),
+        (2, {"TF_CONFIG": "[]"}, "is not a JSON object"),
+        (2, {"TF_CONFIG": '{"cluster": 7}'}, "is not a JSON object"),
+        (3, config(), "--num_hosts=3 wants exactly that many"),
+        (1, config(), "--num_hosts=1 wants exactly that many"),
+        (2, config(chief=["a:1"]), "all under 'worker'"),
+        (2, config([7, "a:1"]), "7 is not host:port"),
+        (2, config(["a", "b:1"]), "'a' is not host:port"),
+        (2, config([":5", "b:1"]), "':5' is not host:port"),
+        (2, config(["a:65535", "b:1"]), "'a:65535' is not host:port with a port of 1 to 65534"),
+        (2, config(["fd00::1:5", "b:1"]), "'fd00::1:5' is not host:port"),
+        (2, config(["a:1", "a:1"]), "stands there twice"),
+        (2, config(["a:1", "a:2"]), "a:2 is where the chief hears the others"),
+        (2, config(kind="ps"), "must be of type 'worker'"),
+        (2, config(index=2), "with an index of 0 to 1"),
+        (2, config(index=True), "with an index of 0 to 1"),
+    ],
+)
+def test_a_wrong_cluster_is_refused_with_what_came_in_and_what_to_do(num_hosts, environment, said):
+    with pytest.raises(ClusterError) as caught:
+        read_cluster(num_hosts, environment)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--num_hosts=2",), "TF_CONFIG"),
+        (("--communication=ring",), "is for several hosts"),
+        (("--num_hosts=2", "--find_max_batch"), "is for one host"),
+    ],
+)
+def test_flags_of_several_hosts_are_checked(monkeypatch, flags, said):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(FlagsError, match=said):
+        parse(["--model=resnet50", *flags])
+
+
+def free_port():
+    """Find a port that is free, and the one above it too."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port = first.getsockname()[1]
+            try:
+                with socket.create_server(("127.0.0.1", port + 1)):
+                    return port
+            except (OSError, OverflowError):
+                continue
+
+
+class Ranks:
+    """Ranks in threads of this process."""
+
+    def __init__(self, count):
+        chief = free_port()
+        self.addresses = tuple(f"127.0.0.1:{chief + 2 * rank if rank else chief}" for rank in range(count))
+        self.lost = [threading.Event() for _ in range(count)]
+        self.outcomes = [None] * count
+        self.all = []
+        self.peers = [self.rank(rank) for rank in range(count)]
+
+    def rank(self, rank, case="case"):
+        def on_loss(outcome):
+            self.outcomes[rank] = outcome
+            self.lost[rank].set()
+
+        self.all.append(Peers(Cluster(addresses=self.addresses, rank=rank), case, on_loss))
+        return self.all[-1]
+
+    def together(self, work):
+        """Call `work(peers)` for all ranks at once; return what each gave or raised."""
+        answers = [None] * len(self.peers)
+
+        def run(rank):
+            try:
+                answers[rank] = work(self.peers[rank])
+            except CaseFailedError as error:
+                answers[rank] = error
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(self.peers))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        return answers
+
+    def connected(self):
+        assert self.together(lambda peers: peers.connect(10)) == [None] * len(self.peers)
+        assert self.together(lambda peers: peers.gather("begin", 0)) == [[0] * len(self.peers)] * len(self.peers)
+        return self
+
+
+@pytest.fixture
+def gang(quick):
+    """Make ranks, and take all of them apart in the end."""
+    made = []
+
+    def make(count):
+        made.append(Ranks(count))
+        return made[-1]
+
+    yield make
+    for ranks in made:
+        for peers in ranks.all:
+            peers.close()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.05)
+
+
+def test_every_rank_gets_what_all_ranks_gave_in_their_order(gang):
+    ranks = gang(3).connected()
+    for turn in range(20):
+        answers = ranks.together(lambda peers, turn=turn: peers.gather("turn", {"of": peers.rank, "turn": turn}))
+        assert answers == [[{"of": rank, "turn": turn} for rank in range(3)]] * 3
+    assert ranks.together(lambda peers: peers.finish()) == [None] * 3
+    assert ranks.outcomes == [None] * 3
+
+
+def test_alone_there_is_nobody_to_wait_for():
+    assert Alone().gather("anything", 7) == [7]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_is_named_by_all_others(gang, victim):
+    ranks = gang(3).connected()
+    ranks.peers[victim].close()
+    for rank in {0, 1, 2} - {victim}:
+        assert ranks.lost[rank].wait(5)
+        assert ranks.outcomes[rank].status is Status.LOST
+        assert f"rank {victim} (" in ranks.outcomes[rank].cause
+        assert "is gone" in ranks.outcomes[rank].cause
+
+
+def test_a_rank_that_falls_silent_is_lost(gang, monkeypatch):
+    ranks = gang(2).connected()
+    monkeypatch.setattr(ranks.peers[1], "_tell_all", lambda message: None)
+    assert ranks.lost[0].wait(5)
+    assert "rank 1" in ranks.outcomes[0].cause
+    assert "was not heard for 1 s" in ranks.outcomes[0].cause
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_failure_of_a_rank_is_the_outcome_of_all(gang, failing):
+    ranks = gang(3).connected()
+    ranks.peers[failing].tell_failure(Outcome(Status.OOM, "its memory is full"))
+    for rank in {0, 1, 2} - {failing}:
+        assert ranks.lost[rank].wait(5)
+        assert ranks.outcomes[rank].status is Status.OOM
+        assert ranks.outcomes[rank].cause.endswith(": its memory is full")
+        assert ranks.outcomes[rank].cause.startswith(f"rank {failing} (")
+
+
+def test_ranks_that_may_leave_are_not_missed(gang):
+    ranks = gang(2).connected()
+    ranks.together(lambda peers: peers.finish())
+    ranks.peers[1].close()
+    assert not ranks.lost[0].wait(0.5)
+
+
+def test_ranks_of_different_cases_refuse_each_other(gang):
+    ranks = gang(2)
+    ranks.peers[1] = ranks.rank(1, case="another")
+    chief, other = ranks.together(lambda peers: peers.connect(10))
+    assert (chief.status, other.status) == (Status.UNSUPPORTED, Status.UNSUPPORTED)
+    assert "another" in str(chief) and "same flags" in str(other)
+
+
+def test_a_rank_that_does_not_come_is_named(gang):
+    ranks = gang(3)
+    del ranks.peers[2]
+    chief, _ = ranks.together(lambda peers: peers.connect(1.5))
+    assert chief.status is Status.LOST and f"rank 2 ({ranks.addresses[2]})" in str(chief)
+    assert ranks.lost[1].wait(5)
+    assert f"rank 2 ({ranks.addresses[2]})" in ranks.outcomes[1].cause
+
+
+def test_strangers_at_the_chiefs_port_are_ignored(gang, monkeypatch):
+    monkeypatch.setattr(module, "HELLO_SECONDS", 0.3)
+    ranks = gang(2)
+    port = ranks.peers[0].cluster.control[1]
+    chief = threading.Thread(target=ranks.peers[0].connect, args=(10,))
+    chief.start()
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": 9}\n', b'{"hello": true}\n', b"[1]\n", b""):
+        stranger = _reach(port)
+        stranger.sendall(said)
+        stranger.close()
+    ranks.peers[1].connect(10)
+    chief.join(10)
+    assert not chief.is_alive()
+    assert ranks.together(lambda peers: peers.gather("still", peers.rank)) == [[0, 1]] * 2
+
+
+def _reach(port):
+    for _ in range(100):
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=1)
+        except ConnectionRefusedError:
+            threading.Event().wait(0.05)
+    raise AssertionError("the chief does not listen")
+
+
+def test_errors_that_may_come_from_a_lost_peer_are_known_from_others():
+    class UnavailableError(Exception):
+        pass
+
+    assert may_be_a_peers(UnavailableError("recvmsg:Connection reset by peer"))
+    assert may_be_a_peers(RuntimeError("Collective ops is aborted by: …"))
+    assert may_be_a_peers(ConnectionResetError())
+    assert not may_be_a_peers(MemoryError("out of memory"))
