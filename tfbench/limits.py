@@ -129,7 +129,7 @@ def _elements(layer: Layer, wanted: bool) -> float:
     into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
     if isinstance(layer, _PRODUCTS):
         # Forward; gradient of the weights; gradient of the input: each reads two or one and writes one.
-        return (into + out) * (3 if wanted else 2)
+        return (into + out) * (3 if wanted else 2) + (5 * out if _activates(layer) else 0)
     if isinstance(layer, _NORMALISATIONS):
         return 8 * out  # forward: x twice, y; backward: x and dy twice, dx
     if isinstance(layer, _ACTIVATIONS):
@@ -185,6 +185,11 @@ def _forward_fused_elements(layer: Layer) -> float:
     if isinstance(layer, (*_PRODUCTS, *_POOLS, keras.layers.Dense, Attention, TiedDecoder, TokenEmbedding)):
         return _forward_elements(layer)
     return 0.0
+
+
+def _activates(layer: Layer) -> bool:
+    """Say whether a convolution has its activation inside."""
+    return getattr(layer, "activation", keras.activations.linear) is not keras.activations.linear
 
 
 def _attention_elements(layer: Layer) -> float:

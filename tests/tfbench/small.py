@@ -13,6 +13,7 @@ FEWER = {
     "bert_large": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
     "gpt2_small": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
     "vit_b16": {"layers": 2, "width": 32, "heads": 4},
+    "inception_v4": {"blocks": (1, 1, 1)},
 }
 """Options of the builders; networks of `keras.applications` stay as deep as they are."""
 

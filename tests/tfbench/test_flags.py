@@ -6,9 +6,20 @@ import sys
 
 import pytest
 
-from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
+from results.schema import (
+    TRAINED_BY_ADAMW,
+    WITHOUT_BATCH_NORM,
+    XLA,
+    BatchNorm,
+    Case,
+    Data,
+    Device,
+    Optimizer,
+    Precision,
+)
 from tests.tfbench.conftest import REPOSITORY
 from tfbench.flags import FlagsError, parse
+from tfbench.models import NETWORKS
 
 CASES = [
     Case(model="resnet50"),
@@ -25,6 +36,8 @@ CASES = [
         warmup_steps=0,
         num_steps=7,
     ),
+    Case(model="bert_large", sequence_length=384, optimizer=Optimizer.LAMB, accumulate=8, precision=Precision.BF16),
+    Case(model="vgg16"),
     Case(model="inception_v3", precision=Precision.TF32, xla=XLA.AUTO, batch_norm=BatchNorm.KERAS),
 ]
 
@@ -37,6 +50,27 @@ def test_a_case_survives_the_command_line(case):
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
 def test_the_default_batch_follows_the_precision(precision, batch):
     assert parse(["--model=resnet50", f"--precision={precision}"]).case.batch_per_gpu == batch
+
+
+def test_batch_norm_and_optimizer_are_the_networks_own_where_none_is_named():
+    assert parse(["--model=vgg16"]).case.batch_norm is BatchNorm.NONE
+    assert parse(["--model=resnet50"]).case.batch_norm is BatchNorm.FUSED
+    assert parse(["--model=bert_large"]).case.optimizer is Optimizer.ADAMW
+    assert parse(["--model=bert_large", "--optimizer=lamb"]).case.name.endswith("-lamb-w10s100")
+    assert Case(model="bert_large", batch_norm=BatchNorm.NONE) == Case(model="bert_large")
+
+
+def test_every_network_without_batch_norm_is_known_to_the_contract():
+    own = {name: Case(model=name).batch_norm for name in NETWORKS}
+    assert all(NETWORKS[name].supports(batch_norm) for name, batch_norm in own.items())
+    assert {name for name, batch_norm in own.items() if batch_norm is BatchNorm.NONE} == WITHOUT_BATCH_NORM
+    assert set(NETWORKS) >= TRAINED_BY_ADAMW
+
+
+def test_sequences_and_accumulation_are_in_the_name_of_a_case():
+    case = Case(model="bert_large", sequence_length=384, accumulate=4, num_gpus=2, batch_per_gpu=8)
+    assert case.name == "bert_large-fp32-b8-2gpu-seq384-acc4-w10s100"
+    assert case.global_batch == 64
 
 
 def test_the_default_device_is_the_gpu():

@@ -29,6 +29,7 @@ class Network:
         sequence_length: Tokens of its sequences; None: it takes images.
         longest: Most tokens that it has positions for.
         multiple: Images are so many pixels, or a multiple of it.
+        smallest: Fewest pixels that leave something after all poolings.
         classes: Size of the output: classes, or words of the vocabulary.
         parameters: All parameters of each variant, with moving averages, at its own size and classes.
         builder: `module:function` of this package; called as `function(batch_norm, size, classes, strategy,
@@ -47,6 +48,7 @@ class Network:
     sequence_length: int | None = None
     longest: int | None = None
     multiple: int = 1
+    smallest: int = 32
     classes: int = 1000
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     task: str = "images"
@@ -78,6 +80,8 @@ class Network:
             return f"--sequence_length={case.sequence_length}: {self.name} takes images. Use --image_size."
         if self.longest is not None and self.size(case) > self.longest:
             return f"--sequence_length={self.size(case)}: {self.name} has {self.longest} positions."
+        if self.image_size is not None and self.size(case) < self.smallest:
+            return f"--image_size={self.size(case)}: {self.name} needs at least {self.smallest} pixels."
         if self.size(case) % self.multiple:
             return f"--image_size={self.size(case)}: {self.name} needs a multiple of {self.multiple}."
         return None
@@ -119,6 +123,7 @@ NETWORKS = {
             name="inception_v3",
             source="keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head",
             image_size=299,
+            smallest=75,
             parameters={FUSED: 23_851_784, KERAS: 23_851_784},
             builder="inception:inception_v3",
         ),
@@ -144,6 +149,43 @@ NETWORKS = {
             parameters={FUSED: 60_344_232, KERAS: 60_344_232},
             builder="resnet:resnet_v1_5",
             options={"blocks": (3, 8, 36, 3)},
+        ),
+        Network(
+            name="inception_v4",
+            source="Szegedy et al. 2016, no dropout, batch norm with scale",
+            image_size=299,
+            smallest=75,
+            parameters={FUSED: 42_742_984, KERAS: 42_742_984},
+            builder="inception_v4:inception_v4",
+        ),
+        Network(
+            name="vgg16",
+            source="keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout",
+            image_size=224,
+            parameters={NONE: 138_357_544},
+            builder="vgg:vgg16",
+        ),
+        Network(
+            name="alexnet",
+            source="Krizhevsky 2014, one tower, as in torchvision; no dropout",
+            image_size=224,
+            smallest=63,
+            parameters={NONE: 61_100_840},
+            builder="alexnet:alexnet",
+        ),
+        Network(
+            name="efficientnet_b0",
+            source="keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth",
+            image_size=224,
+            parameters={FUSED: 5_330_571, KERAS: 5_330_571},
+            builder="efficientnet:efficientnet_b0",
+        ),
+        Network(
+            name="efficientnet_v2_s",
+            source="keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth",
+            image_size=384,
+            parameters={FUSED: 21_612_360, KERAS: 21_612_360},
+            builder="efficientnet:efficientnet_v2_s",
         ),
         Network(
             name="bert_large",

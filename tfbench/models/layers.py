@@ -126,23 +126,28 @@ def normalised_convolution(
     return keras.layers.Activation("relu", name=name and f"{name}_relu")(x) if relu else x
 
 
-def with_fused_batch_norm(model: Model) -> Model:
-    """Rebuild a stock network: fused batch normalisation, and no bias where batch normalisation cancels it.
+def rebuilt(model: Model, *, fuse: bool) -> Model:
+    """Rebuild a stock network without dropout, and with fused batch normalisation where that is wanted.
+
+    Then there is no bias where batch normalisation cancels it.
 
     Args:
-        model: Functional model with `BatchNormalization` layers over the last axis.
+        model: Functional model; its `BatchNormalization` layers are over the last axis.
+        fuse: Whether to replace them.
 
     Returns:
         A new model with fresh weights, in the current strategy scope.
     """
-    cancelled = _biased_convolutions_before_batch_norm(model)
+    cancelled = _biased_convolutions_before_batch_norm(model) if fuse else set()
 
     def rebuild(layer: Layer) -> Layer:
         config = layer.get_config()
-        if isinstance(layer, keras.layers.BatchNormalization):
+        if fuse and isinstance(layer, keras.layers.BatchNormalization):
             return FusedBatchNormalization(
                 name=layer.name, momentum=layer.momentum, epsilon=layer.epsilon, scale=layer.scale
             )
+        if isinstance(layer, keras.layers.Dropout):
+            config["rate"] = 0.0
         if layer.name in cancelled:
             config["use_bias"] = False
         return layer.__class__.from_config(config)

@@ -1,4 +1,4 @@
-"""Networks of `keras.applications`, as they are or rebuilt with fused batch normalisation."""
+"""Networks of `keras.applications`, rebuilt without dropout, and with fused batch normalisation or their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from results.schema import BatchNorm
-from tfbench.models.layers import with_fused_batch_norm
+from tfbench.models.layers import rebuilt
 from tfbench.types import Model, Strategy
 
 
@@ -22,20 +22,13 @@ def build_stock(
 
     Args:
         application: e.g. `keras.applications.ResNet50`.
-        batch_norm: `fused` or `keras`.
+        batch_norm: `fused`; any other leaves the network's own layers.
         image_size: Height and width in pixels.
         classes: Size of the output.
         strategy: The `tf.distribute` strategy whose replicas hold the variables.
     """
-
-    def stock() -> Model:
+    with tf.device("CPU:0"):  # only its shape is used: it should take no GPU memory
         shape = (image_size, image_size, 3)
-        return application(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
-
-    if batch_norm is BatchNorm.FUSED:
-        with tf.device("CPU:0"):  # only its shape is used: it should take no GPU memory
-            pattern = stock()
-        with strategy.scope():
-            return with_fused_batch_norm(pattern)
+        pattern = application(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
     with strategy.scope():
-        return stock()
+        return rebuilt(pattern, fuse=batch_norm is BatchNorm.FUSED)
