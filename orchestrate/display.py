@@ -18,6 +18,8 @@ from orchestrate.plan import Plan
 from orchestrate.wording import Failures, clock, describe
 
 KINDS = ("auto", "live", "plain", "json", "none")
+_FREQUENT = (JobStep, ImageProgress)
+
 PLAIN_STEP_SECONDS = 10.0
 """Plain lines show a step at most so often per host: a pipe is read by people too."""
 
@@ -111,7 +113,7 @@ class PlainDisplay(_LineDisplay):
             self._done = event.done
         if isinstance(event, JobResult):
             self._done += 1
-        if isinstance(event, JobStep | ImageProgress) and not self._due(event.host):
+        if isinstance(event, _FREQUENT) and not self._due(event.host):
             return
         counted = f"{self._done}/{self._total} " if self._total else ""
         lines = [f"[{clock(time.monotonic() - self._began)}] {counted}{describe(event)}"]

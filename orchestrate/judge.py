@@ -59,7 +59,9 @@ def judge(
         cause = f"the record is larger than {MAX_RECORD_BYTES} bytes"
         return failed_record(job, Status.BAD_RESULT, cause, started_at)
     try:
-        record = cast(Record, _cleaned(from_json(payload)))
+        record = from_json(payload)
+        if not _is_plain(payload):
+            record = cast(Record, _cleaned(record))
     except RecordError as error:
         cause = f"the record is malformed: {'; '.join(error.problems[:3])}"
         return failed_record(job, Status.BAD_RESULT, cause, started_at)
@@ -90,6 +92,14 @@ def _placed(job: Job, ending: Ending) -> Job:
         return job
     digest = ending.image_digest or job.origin.image_digest
     return dataclasses.replace(job, origin=dataclasses.replace(job.origin, host=ending.node, image_digest=digest))
+
+
+def _is_plain(payload: bytes) -> bool:
+    """Tell whether JSON can hold nothing but printable ASCII: no other bytes, and no escapes that stand for them.
+
+    JSON itself forbids control characters in a text, but for the last of ASCII.
+    """
+    return payload.isascii() and b"\\" not in payload and b"\x7f" not in payload
 
 
 def _cleaned(value: object) -> object:

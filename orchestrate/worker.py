@@ -29,6 +29,9 @@ MakeLauncher = Callable[[Host], Launcher]
 MAX_LOG_BYTES = 4 * 1024 * 1024
 """Most that is kept of a repeat's output."""
 
+STEP_SECONDS = 1.0
+"""Events of steps come at most so often for each repeat; its log has them all."""
+
 HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
 """Failures that say something about the host rather than about the case."""
 
@@ -336,11 +339,12 @@ class HostWorker:
             watched.wait()
         try:
             with _Log(self._folder, job) as log:
+                steps = _Steps()
 
                 def on_line(line: str) -> None:
                     watched.heard()
                     log.write(line)
-                    self._progress(job, line)
+                    self._progress(job, line, steps)
 
                 ending = launcher.follow(job, on_line, on_turn)
                 self._state(job, "collecting")
@@ -356,11 +360,11 @@ class HostWorker:
             last_line=log.last_line,
         )
 
-    def _progress(self, job: Job, line: str) -> None:
+    def _progress(self, job: Job, line: str, steps: _Steps) -> None:
         match parse_line(line):
             case State(name):
                 self._state(job, name)
-            case Step(step, samples_per_second, unit):
+            case Step(step, samples_per_second, unit) if steps.due():
                 self._bus.emit(
                     JobStep(
                         job=job.id,
@@ -412,11 +416,26 @@ class HostWorker:
         self._bus.emit(Warned(host=self._host.key, message=message))
 
 
+class _Steps:
+    """Lets a step be told at most every `STEP_SECONDS`: a fast network prints a line every few milliseconds."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def due(self) -> bool:
+        """Tell whether a step may be told now; if so, it was."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + STEP_SECONDS
+        return True
+
+
 class _Log:
     """The output of one repeat on disk, bounded."""
 
     def __init__(self, folder: RunFolder, job: Job) -> None:
-        self._file = folder.log_path(job.id).open("w", encoding="utf-8")
+        self._file = folder.log_path(job.id).open("wb", buffering=0)  # a line is there as soon as it came
         self._left = MAX_LOG_BYTES
         self.last_line = ""
 
@@ -432,6 +451,6 @@ class _Log:
             self.last_line = line[:200]
         if self._left <= 0:
             return
-        self._left -= len(line.encode("utf-8", "replace")) + 1
-        self._file.write(line + "\n" if self._left > 0 else "tfbench: the rest of the output was not kept\n")
-        self._file.flush()
+        data = f"{line}\n".encode("utf-8", "replace")
+        self._left -= len(data)
+        self._file.write(data if self._left > 0 else b"tfbench: the rest of the output was not kept\n")

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -273,20 +274,26 @@ def _read_record(path: Path) -> Record:
 
 def _write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader, also after a power cut, finds the old content or the new, never half."""
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{threading.get_ident()}.tmp")
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name[:200]}.{os.getpid()}-{threading.get_ident()}.tmp"
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
+        with open(temporary, "wb", buffering=0) as stream:  # noqa: PTH123 (a fleet writes a hundred a second)
+            _write_all(stream, text.encode())
             os.fsync(stream.fileno())
-        temporary.replace(path)
+        os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    _sync_folder(folder)
 
 
-def _sync_folder(path: Path) -> None:
+def _write_all(stream: FileIO, data: bytes) -> None:
+    written = 0
+    while written < len(data):
+        written += stream.write(data[written:])
+
+
+def _sync_folder(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
