@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,9 @@ import results
 from tests.engines.docker import DockerEngine, Engines
 from tests.engines.images import PushedImage, build_image, make_base_image, push_image
 from tests.engines.processes import missing_requirements
+from tests.engines.required import skip_without
 from tests.engines.servers import Registry, SshHost, make_ssh_host
+from tests.engines.slurm import SlurmCluster, missing_programs
 
 CACHE = Path(__file__).parents[1] / ".cache" / "engines"
 
@@ -28,10 +29,7 @@ CACHE = Path(__file__).parents[1] / ".cache" / "engines"
 @pytest.fixture(scope="session")
 def engine_folder() -> Iterator[Path]:
     """Give a folder with a short name: a unix socket's path has at most 107 bytes."""
-    wish = os.environ.get("TFBENCH_TEST_ENGINES") or ("require" if os.environ.get("CI") == "true" else "skip")
-    reason = "TFBENCH_TEST_ENGINES=off" if wish == "off" else missing_requirements()
-    if reason is not None:
-        (pytest.fail if wish == "require" else pytest.skip)(f"needs a Docker engine: {reason}")
+    skip_without("a Docker engine", missing_requirements)
     folder = Path(tempfile.mkdtemp(prefix="tfb-"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -72,6 +70,20 @@ def ssh_host(engine_folder: Path, engines: Engines) -> Iterator[SshHost]:
         yield host
     finally:
         host.stop()
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """Start a Slurm cluster of two nodes."""
+    skip_without("Slurm", missing_programs)
+    folder = Path(tempfile.mkdtemp(prefix="tfb-slurm-"))
+    cluster = SlurmCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

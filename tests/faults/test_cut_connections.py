@@ -16,6 +16,7 @@ import pytest
 from results.schema import Status
 from tests.engines.docker import Engines
 from tests.engines.farhost import Wire, make_far_host, wires_missing
+from tests.engines.required import skip_without
 from tests.engines.servers import SshHost
 from tests.faults.conftest import Standins
 from tests.faults.controller import Runs, counted, ours, running, wait_until
@@ -86,8 +87,7 @@ def sshd_pid(host: SshHost) -> int:
 @pytest.fixture(scope="module")
 def wire() -> Iterator[Wire]:
     """Make a wire."""
-    if (reason := wires_missing()) is not None:
-        pytest.skip(reason)
+    skip_without("a network namespace", wires_missing)
     with Wire() as wire:
         yield wire
 
