@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from results.progress import state_line
-from results.schema import Device, Record, Status, Validity
+from results.schema import Device, DeviceResult, Record, Status, Validity
 from tfbench.cuda_libraries import package_folders, preload
 from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
@@ -130,6 +130,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         telemetry=findings.telemetry,
         validity=Validity(valid=findings.valid, checks=findings.checks) if findings.checks else None,
         warnings=findings.warnings,
+        device_results=findings.device_results,
     )
 
 
@@ -143,10 +144,26 @@ def _keep_traceback(output: Path | None) -> None:
     output.with_suffix(".traceback.txt").write_text(text, encoding="utf-8")
 
 
+def _device_line(result: DeviceResult) -> str:
+    """Write one micro-benchmark for a person."""
+    name = " ".join([result.metric, *([result.arithmetic] if result.arithmetic else [])])
+    if result.devices > 1:
+        name += f" over {result.devices}"
+    if result.value is None:
+        return f"{name:<24} not measured: {result.reason}"
+    size = f"n = {result.size}" if result.metric == "matrix_product" else f"{result.size:,} bytes"
+    return f"{name:<24} {result.value / 1e9:10.2f} G{result.unit}  ({size})"
+
+
 def _summarise(record: Record) -> None:
     """Print what a person wants to know first."""
+    if record.status is Status.OK and record.device_results:
+        print("\n".join(map(_device_line, record.device_results)), file=sys.stderr)
+        return
     if record.measurement is None:
         print(f"tfbench: {record.status}: {record.cause}", file=sys.stderr)
+        if record.status is Status.OOM:
+            print("tfbench: --find_max_batch searches the largest batch; --accumulate adds up several", file=sys.stderr)
         return
     m = record.measurement
     spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
