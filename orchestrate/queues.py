@@ -164,6 +164,9 @@ class KubernetesQueue(BaseModel):
     gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
         None, description="a whole number: GPUs of a node, where nodes cannot be listed", examples=["4"]
     )
+    exclusive: StrictBool = Field(
+        True, description="true or false (false: repeats may share a node, and disturb each other)", examples=["true"]
+    )
     max_jobs: Lanes = Field(
         8, description=f"a whole number of 1 to {MAX_LANES}: Jobs that exist at a time", examples=["8"]
     )

@@ -8,7 +8,7 @@ from orchestrate.errors import UserError
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.queues import SlurmQueue
+from orchestrate.queues import KubernetesQueue, SlurmQueue
 
 
 def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launcher:
@@ -35,4 +35,8 @@ def _queue_launcher(host: Host) -> QueueLauncher:
         from orchestrate.launchers.slurm.launcher import SlurmLauncher
 
         return SlurmLauncher(host, host.queue)
+    if isinstance(host.queue, KubernetesQueue):
+        from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
+
+        return KubernetesLauncher(host)
     raise UserError(f"fleet {host.fleet}: there is no launcher for {host.launcher} yet")

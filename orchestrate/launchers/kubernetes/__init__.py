@@ -1,0 +1,1 @@
+"""Benchmarks as Jobs of a Kubernetes cluster."""

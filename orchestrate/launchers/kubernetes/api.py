@@ -1,0 +1,380 @@
+"""A Kubernetes API server behind a dozen calls: the only file that knows the official client.
+
+Objects stay the plain dictionaries that the server sends, in the words of its documentation; nothing in them is
+trusted. What the client does not do stands here: a server that once answered is asked again for a while, lists come in
+pages, and every failure becomes one of ours, with the server's words and a remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import stamina
+import urllib3
+import urllib3.exceptions
+from kubernetes import client, config
+
+from orchestrate.errors import HostError, LaunchFailed, Unreachable
+from orchestrate.launchers.archives import read_bounded
+from orchestrate.queues import KubernetesQueue
+from orchestrate.text import plain_text
+from results.schema import Status
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
+RECONNECT_SECONDS = 120.0
+"""How long a server that once answered may be gone before a request is given up."""
+
+WATCH_SECONDS = 10
+"""The server ends a watch after this time, and the next one goes on from there: a dead link is noticed soon."""
+
+LOG_SILENCE_SECONDS = 60.0
+"""Longest silence of a log before its stream is opened again; a benchmark may be silent for longer."""
+
+PAGE_SIZE = 500
+MAX_ANSWER_BYTES = 64 << 20
+MAX_LOG_LINE_BYTES = 16 << 10
+MAX_OBJECT_BYTES = 4 << 20
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+Object = dict[str, Any]
+"""As the API documents it: `{"metadata": {"name": …}, "spec": {…}, "status": {…}}`."""
+
+
+class NotThere(HostError):
+    """There is no such object."""
+
+
+class NameTaken(HostError):
+    """There is an object of that name already."""
+
+
+class Gone(HostError):
+    """A watch cannot go on from where it was: list again."""
+
+
+class Refused(HostError):
+    """The server knows us too little: rights, a quota or credentials are missing."""
+
+    status = Status.UNREACHABLE
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Objects, and the version of the whole from which a watch goes on."""
+
+    items: list[Object]
+    version: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change that a watch tells; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    kind: str
+    item: Object
+
+
+class Cluster:
+    """One namespace of a cluster.
+
+    Args:
+        queue: Where it is, and as whom.
+        reconnect_seconds: How long a server that once answered may be gone.
+    """
+
+    def __init__(self, queue: KubernetesQueue, reconnect_seconds: float = RECONNECT_SECONDS) -> None:
+        self._queue = queue
+        self._reconnect_seconds = reconnect_seconds
+        self._lock = threading.Lock()
+        self._loaded: tuple[Any, str] | None = None
+        self._answered = False
+        self._watching: Any = None
+
+    @property
+    def namespace(self) -> str:
+        """Where Jobs are made.
+
+        Raises:
+            Refused: The kubeconfig file does not say how the cluster is reached.
+        """
+        return self._load()[1]
+
+    def nodes(self, selector: str) -> list[Object]:
+        """Return the nodes that have all labels of a selector."""
+        return self._list(lambda api: client.CoreV1Api(api).list_node, label_selector=selector).items
+
+    def pods(self, selector: str) -> Listing:
+        """Return the namespace's pods with a label."""
+        return self._list(self._core("list_namespaced_pod"), self.namespace, label_selector=selector)
+
+    def jobs(self, selector: str) -> Listing:
+        """Return the namespace's Jobs with a label."""
+        return self._list(self._batch("list_namespaced_job"), self.namespace, label_selector=selector)
+
+    def job(self, name: str) -> Object | None:
+        """Return a Job; None: there is none."""
+        try:
+            return self._ask(self._batch("read_namespaced_job"), name, self.namespace)
+        except NotThere:
+            return None
+
+    def create_job(self, manifest: Object) -> None:
+        """Create a Job.
+
+        Raises:
+            NameTaken: There is one of that name.
+        """
+        self._ask(self._batch("create_namespaced_job"), self.namespace, manifest)
+
+    def create_service(self, manifest: Object) -> None:
+        """Create a Service, or leave the one that is there: its name is its Job's."""
+        with contextlib.suppress(NameTaken):
+            self._ask(self._core("create_namespaced_service"), self.namespace, manifest)
+
+    def delete_job(self, name: str) -> None:
+        """Delete a Job after its pods have ended; nothing happens when there is none."""
+        with contextlib.suppress(NotThere):
+            self._ask(self._batch("delete_namespaced_job"), name, self.namespace, propagation_policy="Foreground")
+
+    def delete_service(self, name: str) -> None:
+        """Delete a Service; nothing happens when there is none."""
+        with contextlib.suppress(NotThere):
+            self._ask(self._core("delete_namespaced_service"), name, self.namespace)
+
+    def warnings(self, name: str) -> list[str]:
+        """Return what the cluster complains of about an object, the latest last."""
+        chosen = f"type=Warning,involvedObject.name={name}"
+        listing = self._list(self._core("list_namespaced_event"), self.namespace, field_selector=chosen)
+        items = sorted(listing.items, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
+        return [plain_text(f"{item.get('reason')}: {item.get('message')}", 400) for item in items]
+
+    def watch_pods(self, selector: str, version: str) -> Iterator[list[Change]]:
+        """Yield changes as they come, for at most `WATCH_SECONDS`.
+
+        Raises:
+            Gone: The version is too old.
+            Unreachable: The link was cut.
+        """
+        response = self._open(
+            self._core("list_namespaced_pod"),
+            self.namespace,
+            label_selector=selector,
+            resource_version=version,
+            allow_watch_bookmarks=True,
+            watch=True,
+            timeout_seconds=WATCH_SECONDS,
+            read_seconds=WATCH_SECONDS + CONNECT_SECONDS,
+        )
+        self._watching = response
+        try:
+            for lines in _line_groups(response.stream(), MAX_OBJECT_BYTES):
+                yield [change for line in lines if (change := _change(line)) is not None]
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(error) from error
+        finally:
+            self._watching = None
+            _let_go(response)
+
+    def end_watch(self) -> None:
+        """Wake the thread that waits in `watch_pods`."""
+        response = self._watching
+        if response is not None:
+            with contextlib.suppress(Exception):
+                response.shutdown()
+
+    def log_lines(self, pod: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[str]:
+        """Yield lines of a pod's log, each with its time stamp; what cannot be read now has none.
+
+        A cut or silent stream ends as if the log had: only the pod's state says that it has ended.
+        """
+        options: dict[str, Any] = {} if tail_lines is None else {"tail_lines": tail_lines}
+        find = self._core("read_namespaced_pod_log")
+        try:
+            response = self._open(
+                find, pod, self.namespace, follow=follow, timestamps=True, read_seconds=LOG_SILENCE_SECONDS, **options
+            )
+        except HostError:
+            return  # the container has not begun, its node does not answer, or the pod is gone
+        try:
+            for lines in _line_groups(response.stream(), MAX_LOG_LINE_BYTES):
+                yield from lines
+        except (urllib3.exceptions.HTTPError, OSError):
+            return
+        finally:
+            _let_go(response)
+
+    def close(self) -> None:
+        """Let go of the server."""
+        self.end_watch()
+        if self._loaded is not None:
+            self._loaded[0].rest_client.pool_manager.clear()
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def _core(self, name: str) -> Callable[[Any], Callable[..., Any]]:
+        return lambda api: getattr(client.CoreV1Api(api), name)
+
+    def _batch(self, name: str) -> Callable[[Any], Callable[..., Any]]:
+        return lambda api: getattr(client.BatchV1Api(api), name)
+
+    def _list(self, find: Callable[[Any], Callable[..., Any]], *arguments: Any, **options: Any) -> Listing:  # noqa: ANN401
+        """Return all pages of a list; one that expires half-way begins anew."""
+        items: list[Object] = []
+        following = None
+        while True:
+            page: dict[str, Any] = {} if following is None else {"_continue": following}
+            try:
+                answer = self._ask(find, *arguments, limit=PAGE_SIZE, **options, **page)
+            except Gone:
+                items, following = [], None
+                continue
+            items.extend(item for item in answer.get("items") or () if isinstance(item, dict))
+            metadata = answer.get("metadata") or {}
+            following = metadata.get("continue") or None
+            if following is None:
+                return Listing(items, str(metadata.get("resourceVersion") or ""))
+
+    def _ask(self, find: Callable[[Any], Callable[..., Any]], *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
+        """Ask, and again for a while where the server has answered before."""
+        patience = self._reconnect_seconds if self._answered else 0.0
+        for attempt in stamina.retry_context(
+            on=Unreachable, attempts=None if patience else 1, timeout=patience or None, wait_initial=0.2, wait_max=5.0
+        ):
+            with attempt:
+                response = self._open(find, *arguments, **options)
+                try:
+                    body = read_bounded(response.stream(), MAX_ANSWER_BYTES)
+                    answer = json.loads(body)
+                except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
+                    raise self._unreachable(error) from error
+                finally:
+                    _let_go(response)
+                self._answered = True
+        return answer if isinstance(answer, dict) else {}
+
+    def _open(
+        self,
+        find: Callable[[Any], Callable[..., Any]],
+        *arguments: Any,  # noqa: ANN401
+        read_seconds: float = ANSWER_SECONDS,
+        **options: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Send one request and return its response, unread; a refusal is raised."""
+        api, _ = self._load()
+        try:
+            response = find(api)(
+                *arguments, **options, _preload_content=False, _request_timeout=(CONNECT_SECONDS, read_seconds)
+            )
+        except client.ApiException as error:
+            raise _refusal(error.status or 0, _message(error.body)) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(error) from error
+        if response.status >= 300:
+            with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
+                body = read_bounded(response.stream(), MAX_ANSWER_BYTES)
+            _let_go(response)
+            raise _refusal(response.status, _message(body))
+        return response
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        host = self._load()[0].configuration.host
+        return Unreachable(f"{host} does not answer: {plain_text(str(error), 200)}")
+
+    def _load(self) -> tuple[Any, str]:
+        """Read the configuration once: the client, and the namespace."""
+        with self._lock:
+            if self._loaded is None:
+                try:
+                    self._loaded = _read_configuration(self._queue)
+                except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+                    raise Refused(
+                        f"the cluster cannot be reached: {plain_text(str(error), 300)}. "
+                        "Check context and kubeconfig in hosts.yml; kubectl config get-contexts shows what there is"
+                    ) from error
+            return self._loaded
+
+
+def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
+    settings: Any = client.Configuration()
+    settings.retries = urllib3.Retry(0, redirect=0)  # we repeat requests ourselves, and say so
+    settings.connection_pool_maxsize = queue.max_jobs + 4  # each lane follows a log
+    path = queue.kubeconfig or os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
+    found = any(Path(part).expanduser().exists() for part in path.split(os.pathsep))
+    if not found and queue.context is None and queue.kubeconfig is None and NAMESPACE_FILE.exists():
+        config.load_incluster_config(client_configuration=settings)
+        return client.ApiClient(settings), queue.namespace or NAMESPACE_FILE.read_text().strip()
+    config.load_kube_config(path, context=queue.context, client_configuration=settings, persist_config=False)
+    contexts, active = config.list_kube_config_contexts(path)
+    chosen = next((item for item in contexts if item["name"] == queue.context), active)
+    return client.ApiClient(settings), queue.namespace or chosen["context"].get("namespace") or "default"
+
+
+def _refusal(status: int, message: str) -> HostError:
+    """Turn an answer of the server into what it means."""
+    if status == 404:
+        return NotThere(message)
+    if status == 409 and "already exists" in message:
+        return NameTaken(message)
+    if status == 410:
+        return Gone(message)
+    if status == 401:
+        return Refused(f"the cluster does not accept our credentials: {message}. Log in again, then repeat")
+    if status == 403:
+        return Refused(f"the cluster refuses: {message}. Rights that are needed: containers/kubernetes/")
+    if status in (409, 429) or status >= 500 or status == 0:
+        return Unreachable(f"the cluster cannot answer now: {message}")
+    return LaunchFailed(f"the cluster does not accept what we ask: {message}")
+
+
+def _message(body: bytes | str | None) -> str:
+    """Return the message of a Status object, or what came instead."""
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body or ""
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(text)
+        if isinstance(document, dict) and document.get("message"):
+            text = str(document["message"])
+    return plain_text(" ".join(text.split()), 300) or "no reason was given"
+
+
+def _change(line: str) -> Change | None:
+    """Read a line of a watch.
+
+    Raises:
+        Gone, HostError: The server ends the watch.
+    """
+    try:
+        event = json.loads(line)
+        kind, item = str(event["type"]), event["object"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if kind == "ERROR":
+        code = item.get("code") if isinstance(item, dict) else None
+        raise _refusal(code if isinstance(code, int) else 0, _message(json.dumps(item)))
+    return Change(kind, item) if isinstance(item, dict) else None
+
+
+def _line_groups(chunks: Iterable[bytes], limit_bytes: int) -> Iterator[list[str]]:
+    """Yield the lines that each piece of a stream completes; a longer line loses its end, and fills no memory."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[:limit_bytes]
+        if lines:
+            yield [line[:limit_bytes].decode("utf-8", "replace") for line in lines]
+    if rest:
+        yield [rest.decode("utf-8", "replace")]
+
+
+def _let_go(response: Any) -> None:  # noqa: ANN401
+    """Give the connection back; one that was not read to its end is closed."""
+    with contextlib.suppress(Exception):
+        response.close()
+        response.release_conn()

@@ -1,0 +1,351 @@
+"""Benchmarks as Jobs of a Kubernetes cluster: one for each repeat, created when a lane is free.
+
+A Job's name is its lock. What a pod printed is all that it leaves, so its record travels as its last lines. The end of
+a log is not the end of a benchmark, only the pod's state is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrate.errors import HostError, LaunchFailed, Lost, Withdrawn
+from orchestrate.facts import Facts, Image
+from orchestrate.hosts import Host
+from orchestrate.images import wanted_images
+from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
+from orchestrate.launchers.container import JOB_LABEL
+from orchestrate.launchers.kubernetes.api import Cluster, NameTaken, Object, Refused
+from orchestrate.launchers.kubernetes.manifests import (
+    belongs_to,
+    manifests,
+    object_name,
+    run_selector,
+    to_yaml,
+)
+from orchestrate.launchers.kubernetes.nodes import fleet_facts
+from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state
+from orchestrate.launchers.kubernetes.view import PodView, Seen
+from orchestrate.launchers.polling import Poller
+from orchestrate.launchers.pulls import Progress
+from orchestrate.plan import Job
+from orchestrate.queues import KubernetesQueue
+from orchestrate.text import plain_text
+from orchestrate.variants import read_variants
+from results.progress import MAX_RECORD_LINES, RecordReader
+from results.schema import GPU, MAX_RECORD_BYTES, Status
+
+PULL_PATIENCE_SECONDS = 300.0
+"""How long an image may fail to come for reasons that may pass."""
+
+LOOK_AT_JOB_SECONDS = 5.0
+"""From one look at a Job that has no pod to the next."""
+
+BETWEEN_LOOKS_SECONDS = 0.1
+REMOVAL_SECONDS = 120.0
+"""How long an earlier Job of the same name may take to go away."""
+
+
+class KubernetesLauncher:
+    """Starts benchmarks in one namespace of a cluster; all lanes of a fleet share it.
+
+    Args:
+        host: Settings of the fleet; `host.queue` says where the cluster is.
+        cluster: Instead of the one that `host.queue` names, for tests.
+    """
+
+    def __init__(self, host: Host, cluster: Cluster | None = None) -> None:
+        if not isinstance(host.queue, KubernetesQueue):
+            raise ValueError(f"fleet {host.fleet} is not on Kubernetes")
+        self._host = host
+        self._queue = host.queue
+        self._cluster = cluster or Cluster(host.queue)
+        self._view: PodView | None = None
+        self._poller: Poller | None = None
+        self._logs: dict[str, _Log] = {}
+        self._withdrawn: set[str] = set()
+        self._digests: dict[str, str] = {}
+        self._progress_at = time.monotonic()
+
+    def probe(self) -> Facts:
+        """See `Launcher.probe`: what the nodes' labels tell; nothing is started."""
+        facts = self._ask_nodes()
+        named = bool(self._host.image or self._host.variants)
+        if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
+            raise LaunchFailed(
+                "the nodes do not tell their driver and compute capability, so no image can be chosen. "
+                "Install NVIDIA's GPU feature discovery, or name variant: in hosts.yml",
+                Status.UNSUPPORTED,
+            )
+        images = wanted_images(self._host, facts, read_variants())
+        return dataclasses.replace(facts, images=tuple(map(_pin, images)))
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        """See `Launcher.prepare`: nodes bring images themselves."""
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.submit`: Jobs are created by `start`, so that no more exist than there are lanes."""
+        if jobs:
+            self._watch(jobs[0])
+
+    def start(self, job: Job) -> bool:
+        """See `Launcher.start`."""
+        self._watch(job)
+        *others, manifest = self._manifests(job)
+        for service in others:
+            self._cluster.create_service(service)
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while True:
+            try:
+                self._cluster.create_job(manifest)
+                return False
+            except NameTaken:
+                found = self._cluster.job(object_name(job))
+            if found is None:
+                continue  # it went away just now
+            if not belongs_to(found, job):
+                raise LaunchFailed(f"a Job named {object_name(job)} is there and is not ours. Remove it")
+            if not (found.get("metadata") or {}).get("deletionTimestamp"):
+                return True
+            if time.monotonic() > deadline:
+                raise Lost(f"an earlier Job {object_name(job)} does not go away: its node may be lost")
+            time.sleep(1.0)
+
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        """See `Launcher.follow`."""
+        poller = self._watch(job)
+        log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
+        patience = _Patience(self._queue.pending_minutes * 60)
+        job_look = _JobLook(self._cluster, job)
+        while True:
+            seen = self._seen(job)
+            state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
+            if isinstance(state, Waiting):
+                if job.id in self._withdrawn:
+                    raise Withdrawn
+                on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
+                failure = patience.lost(state, self._progress_at)
+                if failure is not None:
+                    return Ending(exit_code=None, failure=failure)
+            elif isinstance(state, Running):
+                self._progress_at = time.monotonic()
+                on_turn(Turn(waiting=False, node=state.node))
+                if seen is not None:
+                    log.read(name_of(seen.pod), on_line, follow=True)
+            else:
+                return self._ended(job, seen, state, log, on_line, on_turn)
+            poller.wait()
+
+    def collect(self, job: Job) -> bytes | None:
+        """See `Launcher.collect`: put together from the last lines of the pod's log."""
+        log = self._logs.get(job.id)
+        if log is None:
+            return None
+        payload = log.record.payload()
+        if payload is None and log.record.begun and not log.cut_short:
+            raise LaunchFailed("its record came incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
+        return payload
+
+    def stop(self, job: Job) -> None:
+        """See `Launcher.stop`: its log is followed to its end, and carries its record."""
+        self._cluster.delete_job(object_name(job))
+
+    def withdraw(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.withdraw`."""
+        for job in jobs:
+            seen = None if self._view is None else self._seen(job)
+            if job.id in self._logs and (seen is None or isinstance(read_state(seen.pod), Waiting)):
+                self._withdrawn.add(job.id)
+                self._cluster.delete_job(object_name(job))
+
+    def clear(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.clear`."""
+        for job in jobs:
+            self.remove(job)
+
+    def remove(self, job: Job) -> None:
+        """See `Launcher.remove`."""
+        self._cluster.delete_job(object_name(job))
+        if job.case.num_hosts > 1:
+            self._cluster.delete_service(object_name(job))
+        self._logs.pop(job.id, None)
+        if self._view is not None:
+            self._view.forget(object_name(job))
+
+    def running(self, run_id: str) -> list[str]:
+        """See `Launcher.running`."""
+        items = self._cluster.jobs(run_selector(run_id)).items
+        named = [((item.get("metadata") or {}).get("annotations") or {}).get(JOB_LABEL) for item in items]
+        return [name for name in named if isinstance(name, str)]
+
+    def manifests(self, jobs: Sequence[Job]) -> list[str]:
+        """See `QueueLauncher.manifests`: YAML as `kubectl apply` takes it."""
+        return [to_yaml(self._manifests(job)) for job in jobs]
+
+    def close(self) -> None:
+        """See `Launcher.close`."""
+        self._cluster.end_watch()
+        if self._poller is not None:
+            self._poller.close()
+        self._cluster.close()
+
+    def _ask_nodes(self) -> Facts:
+        """Return what the nodes tell; where they may not be listed, what hosts.yml tells."""
+        selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
+        try:
+            nodes = self._cluster.nodes(selector)
+        except Refused as error:
+            count = self._queue.gpus_per_node
+            if count is None or not (self._host.image or self._host.variants):
+                raise Refused(
+                    f"{error.cause}. Or, where nodes may not be listed, say gpus_per_node: and variant: in hosts.yml"
+                ) from error
+            gpus = tuple(GPU(index=index, name="GPU") for index in range(count if self._host.wants_gpus else 0))
+            return Facts(gpus=gpus, engine="kubernetes")
+        return fleet_facts(nodes, self._queue, wants_gpus=self._host.wants_gpus)
+
+    def _manifests(self, job: Job) -> list[Object]:
+        return manifests(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
+
+    def _watch(self, job: Job) -> Poller:
+        """Begin to watch the pods of a run; all its repeats are of one."""
+        if self._poller is None or self._view is None:
+            self._view = PodView(self._cluster, run_selector(job.origin.run_id))
+            self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, BETWEEN_LOOKS_SECONDS)
+        return self._poller
+
+    def _seen(self, job: Job) -> Seen | None:
+        return None if self._view is None else self._view.of_job(object_name(job))
+
+    def _ended(
+        self, job: Job, seen: Seen | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
+    ) -> Ending:
+        """Take the last of what it printed, and learn what its image's tag means."""
+        self._progress_at = time.monotonic()
+        if seen is not None and ending.exit_code is not None:
+            on_turn(Turn(waiting=False, node=ending.node))
+            if log.record.payload() is None:
+                log.read(name_of(seen.pod), on_line, follow=False)
+        log.cut_short = ending.failure is not None or ending.exit_code is None
+        if ending.image_digest and job.origin.image:
+            self._digests.setdefault(job.origin.image, ending.image_digest)
+        return self._of_all_ranks(job, ending)
+
+    def _of_all_ranks(self, job: Job, ending: Ending) -> Ending:
+        """Say how a case of several hosts ended: as its first rank, unless that was only ended with the others."""
+        if job.case.num_hosts == 1 or self._view is None or (ending.exit_code == 0 and ending.failure is None):
+            return ending
+        states = [read_state(seen.pod, deleted=seen.deleted) for seen in self._view.all_of_job(object_name(job))]
+        others = [state for state in states if isinstance(state, Ending) and state.failure and not state.exit_code]
+        return dataclasses.replace(ending, failure=others[0].failure) if others and not ending.failure else ending
+
+
+@dataclass
+class _Log:
+    """The output of one repeat, read once, however often its stream is cut."""
+
+    cluster: Cluster
+    record: RecordReader
+    stamp: str = ""
+    cut_short: bool = False
+
+    def read(self, pod: str, on_line: OutputLine, *, follow: bool) -> None:
+        """Hand on what has not been read yet, until the stream ends."""
+        before = self.stamp
+        tail = None if follow else MAX_RECORD_LINES * 4
+        for line in self.cluster.log_lines(pod, follow=follow, tail_lines=tail):
+            stamp, _, text = line.partition(" ")
+            if self.record.take(text) or (before and stamp <= before):
+                continue
+            self.stamp = max(self.stamp, stamp)
+            on_line(plain_text(text))
+
+
+@dataclass
+class _Patience:
+    """Tells for how long waiting has been in vain.
+
+    Attributes:
+        pending_seconds: How long no node may take a repeat.
+    """
+
+    pending_seconds: float
+    since: float | None = None
+
+    def lost(self, state: Waiting, progress_at: float) -> tuple[Status, str] | None:
+        """Return why waiting is to end; None: not yet.
+
+        Args:
+            state: How it waits now.
+            progress_at: When a repeat of the fleet last ran: nodes that our own repeats hold are not missing.
+        """
+        now = time.monotonic()
+        if state.failure is None:
+            self.since = None
+            return None
+        self.since = now if self.since is None else self.since
+        if not state.passing:
+            return state.failure
+        since = self.since if state.scheduled else max(self.since, progress_at)
+        limit = PULL_PATIENCE_SECONDS if state.scheduled else self.pending_seconds
+        if now - since < limit:
+            return None
+        status, cause = state.failure
+        return status, f"after {limit / 60:g} minutes: {cause}"
+
+
+class _JobLook:
+    """What a Job without a pod tells: it waits for a quota or a queue, or is gone.
+
+    Args:
+        cluster: Where it is.
+        job: Its repeat.
+    """
+
+    def __init__(self, cluster: Cluster, job: Job) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._at = float("-inf")
+        self._state: State = Waiting("waiting for a pod")
+
+    def state(self) -> State:
+        """Return the state as it was at most a few seconds ago."""
+        if time.monotonic() - self._at >= LOOK_AT_JOB_SECONDS:
+            try:
+                self._state = self._look()
+            except HostError:
+                return self._state  # the poller knows how long the cluster has been silent
+            self._at = time.monotonic()
+        return self._state
+
+    def _look(self) -> State:
+        name = object_name(self._job)
+        found = self._cluster.job(name)
+        if found is None:
+            return Ending(exit_code=None, failure=(Status.LOST, f"its Job {name} is gone: somebody deleted it"))
+        for condition in _failed(found):
+            said = plain_text(f"{condition.get('reason')}: {condition.get('message')}", 300)
+            status = Status.TIMEOUT if condition.get("reason") == "DeadlineExceeded" else Status.LOST
+            return Ending(exit_code=None, failure=(status, f"the cluster gave its Job up: {said}"))
+        if (found.get("spec") or {}).get("suspend"):
+            return Waiting("suspended: it waits in its queue")
+        complaints = self._cluster.warnings(name)
+        if complaints:
+            return Waiting(
+                complaints[-1], (Status.UNREACHABLE, f"the cluster makes no pod: {complaints[-1]}"), passing=True
+            )
+        return Waiting("waiting for a pod")
+
+
+def _failed(item: Object) -> Iterator[Object]:
+    for condition in (item.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Failed" and condition.get("status") == "True":
+            yield condition
+
+
+def _pin(image: Image) -> Image:
+    """Take the digest out of a reference that names one; what a tag means, the first node tells."""
+    _, at, digest = image.reference.partition("@")
+    return dataclasses.replace(image, digest=digest) if at else image

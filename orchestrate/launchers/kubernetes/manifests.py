@@ -1,0 +1,271 @@
+"""What is handed to the cluster: a Job for each repeat, as plain data in the API's own words.
+
+A pod is allowed no more than a container on a Docker engine (`launchers/container.py`): a fixed unprivileged user, a
+read-only root, no capabilities, no new privileges, no token. What it writes is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from orchestrate.errors import LaunchFailed
+from orchestrate.hosts import Host
+from orchestrate.launchers.container import (
+    GIBIBYTE,
+    JOB_LABEL,
+    MAX_FILE_BYTES,
+    RECORD_PATH,
+    RUN_LABEL,
+    SHM_BYTES,
+    TMP_BYTES,
+    container_name,
+    repository,
+)
+from orchestrate.plan import Job
+from orchestrate.queues import KubernetesQueue
+from orchestrate.watchdog import GRACE_SECONDS
+from results.schema import Device
+
+Manifest = dict[str, Any]
+
+CONTAINER = "benchmark"
+USER = 10001
+"""That of the images; a number, because the kubelet must see that it is not root."""
+
+GPU_RESOURCE = "nvidia.com/gpu"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+APP_LABEL, APP = "app.kubernetes.io/name", "tfbench"
+PEERS_LABEL = "tfbench.peers"
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+
+PULL_SECONDS = 3600
+"""Longest that a node may take to bring the image; the limit of a pod counts from before that."""
+
+STOP_SECONDS = 30
+"""A benchmark that is asked to end has this long to write and print its record."""
+
+KEPT_SECONDS = 7 * 24 * 3600
+"""So long a Job that has ended waits for a controller to collect it; then the cluster removes it."""
+
+PORT = 29500
+"""Of ranks that train together; rank 0 listens on the next one too."""
+
+LOG_BYTES = GIBIBYTE
+MAX_NAME = 52
+"""A Job's name goes into its pods' names and labels, with up to 11 characters more: 63 in all."""
+
+
+def run_selector(run_id: str) -> str:
+    """Return the selector of all that belongs to a run."""
+    return f"{RUN_LABEL}={_label_value(run_id)}"
+
+
+def object_name(job: Job) -> str:
+    """Name a repeat's Job: the name is the lock that keeps two controllers from starting a repeat twice."""
+    digest = hashlib.sha256(container_name(job).encode()).hexdigest()[:10]
+    words = re.sub(r"[^a-z0-9]+", "-", f"tfbench-{job.id}".lower())[: MAX_NAME - len(digest) - 1]
+    return f"{words.strip('-')}-{digest}"
+
+
+def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | None = None) -> Manifest:
+    """Describe the Job of a repeat.
+
+    Args:
+        job: The repeat.
+        host: Settings: image, limits.
+        queue: Where it runs.
+        digest: What the image's tag means, where it is known; None: as the plan says.
+    """
+    labels, annotations = _labels(job), _annotations(job)
+    ranks = job.case.num_hosts
+    seconds = _seconds(job, host)
+    labels_of_job = {**labels, **({QUEUE_LABEL: queue.queue} if queue.queue else {})}
+    indexed = {"completions": ranks, "parallelism": ranks, "completionMode": "Indexed"} if ranks > 1 else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": object_name(job), "labels": labels_of_job, "annotations": annotations},
+        "spec": {
+            "backoffLimit": 0,  # a repeat is a fresh process, once: what failed is a result
+            "activeDeadlineSeconds": int(queue.pending_minutes * 60) + seconds,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            **indexed,
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": _pod(job, host, queue, digest, seconds),
+            },
+        },
+    }
+
+
+def service_manifest(job: Job) -> Manifest:
+    """Describe the headless Service that gives the ranks of a repeat their names."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": object_name(job), "labels": _labels(job), "annotations": _annotations(job)},
+        "spec": {
+            "clusterIP": "None",
+            "selector": {JOB_LABEL: _labels(job)[JOB_LABEL]},
+            "publishNotReadyAddresses": True,  # ranks look for each other before any is ready
+            "ports": [{"name": "rank", "port": PORT}, {"name": "control", "port": PORT + 1}],
+        },
+    }
+
+
+def manifests(job: Job, host: Host, queue: KubernetesQueue, digest: str | None = None) -> list[Manifest]:
+    """Describe all that a repeat needs, in the order in which it is created; see `job_manifest`."""
+    return [*([service_manifest(job)] if job.case.num_hosts > 1 else []), job_manifest(job, host, queue, digest)]
+
+
+def to_yaml(documents: Sequence[Manifest]) -> str:
+    """Write manifests as `kubectl apply` takes them."""
+    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 10_000
+    yaml.explicit_start = True
+    yaml.dump_all(documents, text)
+    return text.getvalue()
+
+
+def belongs_to(item: Manifest, job: Job) -> bool:
+    """Tell whether an object was made for a repeat."""
+    annotations = (item.get("metadata") or {}).get("annotations") or {}
+    return annotations.get(JOB_LABEL) == job.id and annotations.get(RUN_LABEL) == job.origin.run_id
+
+
+def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
+    """Describe the pod; optional parts that are empty are left out."""
+    optional: dict[str, Any] = {
+        "nodeSelector": dict(queue.node_selector),
+        "tolerations": [item.model_dump(exclude_none=True) for item in queue.tolerations],
+        "imagePullSecrets": [{"name": name} for name in queue.image_pull_secrets],
+        "serviceAccountName": queue.service_account,
+        "runtimeClassName": queue.runtime_class,
+        "subdomain": object_name(job) if job.case.num_hosts > 1 else None,
+        "affinity": _apart(job) if queue.exclusive or job.case.num_hosts > 1 else None,
+    }
+    return {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": seconds,  # a pod that ends by its own limit keeps its log; one of its Job's does not
+        "terminationGracePeriodSeconds": STOP_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(job, host, digest)],
+        "volumes": [
+            {"name": "record", "emptyDir": {"sizeLimit": str(MAX_FILE_BYTES)}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": str(TMP_BYTES)}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(SHM_BYTES)}},
+        ],
+        **{key: value for key, value in optional.items() if value},
+    }
+
+
+def _container(job: Job, host: Host, digest: str | None) -> Manifest:
+    image = _image(job, digest)
+    limit = job.max_seconds or host.timeout_minutes * 60
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
+        "args": [*job.case.flags(), f"--output={RECORD_PATH}", f"--max_seconds={limit:g}", "--print_record"],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_rank_environment(job)],
+        "resources": _resources(job, host),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "record", "mountPath": str(RECORD_PATH.rpartition("/")[0])},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+
+
+def _image(job: Job, digest: str | None) -> str:
+    """Name what is started: by digest where there is one, because tags move."""
+    reference, known = job.origin.image, job.origin.image_digest or digest
+    if not reference:
+        raise LaunchFailed("no image suits the nodes, or none could be chosen. See: python -m orchestrate check")
+    return f"{repository(reference)}@{known}" if known else reference
+
+
+def _resources(job: Job, host: Host) -> Manifest:
+    limits: dict[str, str] = {"ephemeral-storage": str(TMP_BYTES + MAX_FILE_BYTES + LOG_BYTES)}
+    requests = {"ephemeral-storage": str(GIBIBYTE)}
+    if host.cpus is not None:
+        limits["cpu"] = requests["cpu"] = f"{int(host.cpus * 1000)}m"
+    if host.memory_gb is not None:
+        limits["memory"] = requests["memory"] = str(int(host.memory_gb * 1e9))
+    if job.case.device is Device.GPU:
+        limits[GPU_RESOURCE] = requests[GPU_RESOURCE] = str(job.case.num_gpus)
+    return {"limits": limits, "requests": requests}
+
+
+def _rank_environment(job: Job) -> list[Manifest]:
+    """Tell each rank who it is and who the others are; the same text for all of them."""
+    if job.case.num_hosts == 1:
+        return []
+    name = object_name(job)
+    workers = [f"{name}-{rank}.{name}:{PORT}" for rank in range(job.case.num_hosts)]
+    task = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": "RANK"}})
+    return [
+        {
+            "name": "TFBENCH_RANK",
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}},
+        },
+        {"name": "TF_CONFIG", "value": task.replace('"RANK"', "$(TFBENCH_RANK)")},
+    ]
+
+
+def _apart(job: Job) -> Manifest:
+    """Keep repeats from sharing a node: they would disturb each other."""
+    term = {"labelSelector": {"matchLabels": {APP_LABEL: APP}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _seconds(job: Job, host: Host) -> int:
+    """Return the limit of a pod: the benchmark ends itself first, and writes why."""
+    return int(PULL_SECONDS + (job.max_seconds or host.timeout_minutes * 60) + GRACE_SECONDS + STOP_SECONDS)
+
+
+def _labels(job: Job) -> dict[str, str]:
+    peers = {PEERS_LABEL: "true"} if job.case.num_hosts > 1 else {}
+    name = object_name(job)
+    return {APP_LABEL: APP, RUN_LABEL: _label_value(job.origin.run_id), JOB_LABEL: name, **peers}
+
+
+def _annotations(job: Job) -> dict[str, str]:
+    """Return what labels cannot hold: they have 63 characters."""
+    return {
+        RUN_LABEL: job.origin.run_id,
+        JOB_LABEL: job.id,
+        "tfbench.case": job.case.name,
+        "tfbench.repeat": str(job.origin.repeat),
+    }
+
+
+def _label_value(text: str) -> str:
+    """Return a text as a label's value; one that labels cannot hold keeps its beginning, and a digest."""
+    if re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", text):
+        return text
+    words = re.sub(r"[^A-Za-z0-9]+", "-", text)[:40].strip("-")
+    return f"{words or 'run'}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

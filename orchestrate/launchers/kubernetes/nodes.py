@@ -1,0 +1,176 @@
+"""What nodes say about themselves: the labels of NVIDIA's GPU feature discovery, as facts of a fleet.
+
+Source: k8s-device-plugin, docs/gpu-feature-discovery; driver labels had other names before 0.15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrate.errors import LaunchFailed
+from orchestrate.facts import Facts
+from orchestrate.launchers.kubernetes.manifests import GPU_RESOURCE
+from orchestrate.queues import KubernetesQueue, Toleration
+from orchestrate.text import plain_text
+from orchestrate.variants import parse_version
+from results.schema import GPU, Status
+
+Node = dict[str, Any]
+
+MEBIBYTE = 1 << 20
+MAX_GPUS = 64
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|[kKMGTPE]i?)?")
+_UNITS = {"m": 1e-3, "": 1.0} | {
+    f"{letter}{binary}": float((1024 if binary else 1000) ** power)
+    for power, letter in enumerate("KMGTPE", start=1)
+    for binary in ("", "i")
+}
+
+
+@dataclass(frozen=True, order=True)
+class Kind:
+    """What nodes of a fleet have in common.
+
+    Attributes:
+        product: Name of the GPUs; empty: there are none.
+        capability: Their compute capability, e.g. `8.6`.
+        memory_mib: Of each.
+        count: GPUs that pods can have.
+    """
+
+    product: str = ""
+    capability: str = ""
+    memory_mib: int = 0
+    count: int = 0
+
+
+def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
+    """Return what all nodes offer that repeats may come to.
+
+    Raises:
+        LaunchFailed: There is no such node, they differ, or their GPUs are shared.
+    """
+    usable = [node for node in nodes if _is_usable(node, queue)]
+    if not usable:
+        chosen = ", ".join(f"{key}={value}" for key, value in queue.node_selector.items()) or "any label"
+        raise LaunchFailed(
+            f"no node is ready for repeats: {len(nodes)} have {chosen}, and those are not ready, cordoned or tainted. "
+            "Check node_selector and tolerations in hosts.yml",
+            Status.UNREACHABLE,
+        )
+    kinds = Counter(map(_kind, usable))
+    if wants_gpus and len({(kind.product, kind.capability, kind.memory_mib) for kind in kinds}) > 1:
+        seen = "; ".join(
+            f"{n} with {kind.count} {kind.product or 'no GPU'}" for kind, n in sorted(kinds.items(), reverse=True)
+        )
+        raise LaunchFailed(
+            f"the nodes of the fleet differ: {seen}. Choose one kind in hosts.yml, "
+            f"e.g. node_selector: {{nvidia.com/gpu.product: {max(kinds).product.replace(' ', '-')}}}",
+            Status.UNSUPPORTED,
+        )
+    kind = min(kinds, key=lambda kind: kind.count)
+    info = _mapping(usable[0], "status", "nodeInfo")
+    drivers = sorted({driver for node in usable if (driver := _driver(_labels(node)))}, key=parse_version)
+    return Facts(
+        cpu_count=_whole(_least(usable, "cpu")),
+        memory_bytes=_whole(_least(usable, "memory")),
+        kernel=plain_text(str(info.get("kernelVersion")), 100),
+        operating_system=plain_text(str(info.get("osImage")), 100),
+        engine=plain_text(f"kubernetes {info.get('kubeletVersion')}, {info.get('containerRuntimeVersion')}", 100),
+        driver=drivers[0] if drivers and kind.count else None,
+        gpus=_gpus(kind) if wants_gpus else (),
+        gpu_runtime="device plugin" if kind.count else None,
+    )
+
+
+def _gpus(kind: Kind) -> tuple[GPU, ...]:
+    return tuple(
+        GPU(
+            index=index,
+            name=kind.product,
+            compute_capability=kind.capability or None,
+            memory_bytes=kind.memory_mib * MEBIBYTE or None,
+        )
+        for index in range(min(kind.count, MAX_GPUS))
+    )
+
+
+def _kind(node: Node) -> Kind:
+    labels = _labels(node)
+    count = _whole(_quantity(_mapping(node, "status", "allocatable").get(GPU_RESOURCE))) or 0
+    if not count:
+        return Kind()
+    product = plain_text(labels.get("nvidia.com/gpu.product", "GPU"), 100)
+    replicas = _number(labels.get("nvidia.com/gpu.replicas"))
+    if replicas > 1 or product.endswith("-SHARED"):
+        raise LaunchFailed(
+            f"the GPUs of the nodes are shared {max(replicas, 2)} times ({product}): another pod on the same GPU would "
+            "disturb the measurement. Choose nodes without time-slicing, by node_selector in hosts.yml",
+            Status.UNSUPPORTED,
+        )
+    major, minor = labels.get("nvidia.com/gpu.compute.major", ""), labels.get("nvidia.com/gpu.compute.minor", "0")
+    capability = f"{major}.{minor}" if major.isdigit() and minor.isdigit() else ""
+    return Kind(product.replace("-", " "), capability, _number(labels.get("nvidia.com/gpu.memory")), count)
+
+
+def _driver(labels: dict[str, str]) -> str | None:
+    """Return the driver's version from the labels of either generation."""
+    full = labels.get("nvidia.com/cuda.driver-version.full")
+    if full is None:
+        old = [labels.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
+        full = ".".join(part for part in old if part)
+    return full if re.fullmatch(r"\d{1,5}(\.\d{1,5}){0,3}", full) else None
+
+
+def _is_usable(node: Node, queue: KubernetesQueue) -> bool:
+    """Tell whether pods of a fleet can be scheduled to a node."""
+    spec = _mapping(node, "spec")
+    conditions = _mapping(node, "status").get("conditions") or ()
+    ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
+    taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in ("NoSchedule", "NoExecute")]
+    tolerated = all(any(_tolerates(item, taint) for item in queue.tolerations) for taint in taints)
+    return bool(ready and not spec.get("unschedulable") and tolerated)
+
+
+def _tolerates(toleration: Toleration, taint: dict[str, Any]) -> bool:
+    if toleration.effect not in (None, taint.get("effect")):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in (None, taint.get("key"))
+    return toleration.key == taint.get("key") and (toleration.value or "") == (taint.get("value") or "")
+
+
+def _least(nodes: Sequence[Node], resource: str) -> float | None:
+    amounts = [_quantity(_mapping(node, "status", "allocatable").get(resource)) for node in nodes]
+    known = [amount for amount in amounts if amount is not None]
+    return min(known, default=None)
+
+
+def _quantity(text: object) -> float | None:
+    """Read a quantity, e.g. `8`, `7500m`, `64Gi`; None: it is something else."""
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        return None
+    return float(match[1]) * _UNITS[(match[2] or "").replace("k", "K")]
+
+
+def _whole(amount: float | None) -> int | None:
+    return None if amount is None else int(amount)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else 0
+
+
+def _labels(node: Node) -> dict[str, str]:
+    return {str(key): str(value) for key, value in _mapping(node, "metadata", "labels").items()}
+
+
+def _mapping(value: Any, *path: str) -> dict[str, Any]:  # noqa: ANN401
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
