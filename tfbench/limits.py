@@ -14,18 +14,10 @@ from dataclasses import dataclass
 from tensorflow import keras
 
 from results.schema import Mode, Precision
+from tfbench.models.embeddings import Positions, Segments, TiedDecoder, TokenEmbedding
 from tfbench.models.layers import FusedBatchNormalization
-from tfbench.models.transformer import (
-    Attention,
-    Gelu,
-    LayerNormalization,
-    Part,
-    Positions,
-    Projection,
-    Segments,
-    TiedDecoder,
-    TokenEmbedding,
-)
+from tfbench.models.parts import Gelu, LayerNormalization, Part, Projection
+from tfbench.models.transformer import Attention
 from tfbench.types import Layer, Model, Tensor
 
 BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}

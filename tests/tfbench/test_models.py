@@ -72,7 +72,7 @@ def test_a_case_that_names_only_a_network_is_measurable(name):
 
 def test_layer_normalisation_and_gelu_have_the_gradients_of_their_definitions(tensorflow):
     tf = tensorflow
-    from tfbench.models.transformer import gelu_exact, gelu_tanh, normalise_rows
+    from tfbench.models.parts import gelu_exact, gelu_tanh, normalise_rows
 
     def normalise_plainly(x, scale, offset):
         mean, variance = tf.nn.moments(x, -1, keepdims=True)

@@ -9,19 +9,9 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.transformer import (
-    Attention,
-    First,
-    Gelu,
-    LayerNormalization,
-    Pick,
-    Positions,
-    Projection,
-    Segments,
-    TiedDecoder,
-    TokenEmbedding,
-    feed_forward,
-)
+from tfbench.models.embeddings import First, Pick, Positions, Segments, TiedDecoder, TokenEmbedding
+from tfbench.models.parts import Gelu, LayerNormalization, Projection
+from tfbench.models.transformer import Attention, feed_forward
 from tfbench.tasks import masked_positions
 from tfbench.types import Model, Strategy, Tensor
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.transformer import LayerNormalization, Positions, TiedDecoder, TokenEmbedding, pre_normalised_block
+from tfbench.models.embeddings import Positions, TiedDecoder, TokenEmbedding
+from tfbench.models.parts import LayerNormalization
+from tfbench.models.transformer import pre_normalised_block
 from tfbench.types import Model, Strategy
 
 EPSILON = 1e-5

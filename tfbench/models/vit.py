@@ -8,7 +8,9 @@ import tensorflow as tf
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.transformer import First, LayerNormalization, Part, Positions, Projection, pre_normalised_block
+from tfbench.models.embeddings import First, Positions
+from tfbench.models.parts import LayerNormalization, Part, Projection
+from tfbench.models.transformer import pre_normalised_block
 from tfbench.types import Model, Shape, Strategy, Tensor
 
 EPSILON = 1e-6
