@@ -21,7 +21,7 @@ MOMENTUM = 0.9
 BETA_1, BETA_2, EPSILON, WEIGHT_DECAY = 0.9, 0.999, 1e-6, 0.01
 """Of AdamW and LAMB. Source: Devlin et al. 2018, A.2, and their code; You et al. 2019, section 3."""
 
-LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-4, Optimizer.LAMB: 1e-3}
+LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-5, Optimizer.LAMB: 1e-3}
 """Small enough that no network here diverges on random labels; speed does not depend on them."""
 
 
