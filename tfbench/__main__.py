@@ -178,6 +178,12 @@ def _summarise(record: Record) -> None:
             f"{seconds * 1000:.2f}" for seconds in (m.latency.p50_seconds, m.latency.p95_seconds, m.latency.p99_seconds)
         )
         lines.append(f"  latency at batch 1: p50 {p50} ms, p95 {p95} ms, p99 {p99} ms")
+    if m.input_limit is not None:
+        limit = "the input" if m.input_limit.limited else "the device"
+        lines.append(
+            f"  {limit} was the limit: {m.input_limit.step_ratio:.2f} times the step with synthetic data, "
+            f"{m.input_limit.read_bytes_per_second / 1e6:.1f} MB/s read"
+        )
     lines += [f"  warning {warning.code}: {warning.message}" for warning in record.warnings]
     print("\n".join(lines), file=sys.stderr)
 

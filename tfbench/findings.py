@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from results.schema import Check, Environment, Measurement, SoftWarning, Telemetry
+from results.schema import Check, DeviceResult, Environment, Measurement, SoftWarning, Telemetry
 
 
 @dataclass
@@ -16,6 +16,7 @@ class Findings:
     telemetry: Telemetry | None = None
     checks: list[Check] = field(default_factory=list)
     warnings: list[SoftWarning] = field(default_factory=list)
+    device_results: list[DeviceResult] = field(default_factory=list)
 
     @property
     def valid(self) -> bool:

@@ -144,11 +144,15 @@ def _check(values: flags.FlagValues) -> None:
             f"--mode={Mode.DEVICE} and --model={DEVICE_MODEL} belong together. "
             f"Received: --mode={values.mode} --model={values.model}"
         )
+    if values.model == DEVICE_MODEL and (values.num_hosts > 1 or values.find_max_batch):
+        raise FlagsError(f"--model={DEVICE_MODEL} measures one host and has no batch: leave out the other flag")
     if (values.data == Data.TFRECORD) != bool(values.data_dir):
         raise FlagsError(
             f"--data={Data.TFRECORD} and --data_dir=FOLDER belong together. "
             f"Received: --data={values.data}, --data_dir={values.data_dir or '(none)'}"
         )
+    if values.data == Data.TFRECORD and values.find_max_batch:
+        raise FlagsError(f"--find_max_batch searches with --data={Data.SYNTHETIC}: then name the batch by --batch_size")
     if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
         raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
 

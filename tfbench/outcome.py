@@ -40,6 +40,7 @@ class Outcome:
 _KNOWN = (
     (Status.DRIVER_TOO_OLD, r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
     (Status.OOM, r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|out of memory|failed to allocate memory"),
+    (Status.BAD_INPUT, r"Invalid JPEG|jpeg::Uncompress|Could not parse example|corrupted record|truncated record"),
     (
         Status.UNSUPPORTED,
         r"not built with CUDA kernel binaries compatible|no kernel image is available"
@@ -51,6 +52,7 @@ _KNOWN = (
 _BY_TYPE = {
     "ResourceExhaustedError": Status.OOM,
     "MemoryError": Status.OOM,
+    "DataLossError": Status.BAD_INPUT,
     "UnimplementedError": Status.UNSUPPORTED,
     "KeyboardInterrupt": Status.STOPPED,
 }

@@ -10,12 +10,14 @@ from dataclasses import replace
 from results.progress import state_line
 from results.schema import Case, Check, Data, Device, Measurement, Mode, Status
 from tfbench import validity
+from tfbench.device_case import measure_devices
 from tfbench.devices import configure, create_strategy, threads_for
 from tfbench.environment import read_environment
 from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.host import cpu_limit
 from tfbench.inference import Inference
+from tfbench.input_limit import InputComparison, WaitingSource
 from tfbench.inputs import batch_source, bytes_per_example, synthetic_batch
 from tfbench.models import NETWORKS, Network
 from tfbench.nvml import GPUs
@@ -42,6 +44,7 @@ from tfbench.sums import (
 )
 from tfbench.tasks import TASKS, Batch
 from tfbench.telemetry import Observer, cool_down
+from tfbench.tfrecords import open_data_set, tfrecord_source
 from tfbench.timing import print_steps, take_steps
 from tfbench.training import Training
 from tfbench.types import Strategy, Tensor, Variable
@@ -74,9 +77,9 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
         CaseFailedError: It cannot be measured, or a gate failed.
         Exception: Anything that TensorFlow raises.
     """
-    network = NETWORKS[case.model]
     threads = threads_for(cpu_limit())
-    refuse_unsupported(case, network)
+    if case.mode is not Mode.DEVICE:
+        refuse_unsupported(case, NETWORKS[case.model])
     gpus = GPUs(case.num_gpus if case.device is Device.GPU and options.telemetry else 0)
     other_processes = gpus.processes()  # before this process becomes one of them
     configure(case, threads)
@@ -84,7 +87,11 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     findings.environment = read_environment(case, threads)
     check_software(peers, findings.environment)
     try:
-        measure(case, network, strategy, findings, options, gpus, peers=peers)
+        if case.mode is Mode.DEVICE:
+            announce("timing")
+            measure_devices(case, strategy, findings, options, gpus)
+        else:
+            measure(case, NETWORKS[case.model], strategy, findings, options, gpus, peers=peers)
     finally:
         gpus.close()
     findings.telemetry = combined(peers, replace(findings.telemetry, other_processes=other_processes))
@@ -119,6 +126,7 @@ def measure(
         Exception: Anything that TensorFlow raises.
     """
     size, task = network.size(case), TASKS[network.task]
+    data_set = open_data_set(options.data_dir, network.classes) if options.data_dir else None
     announce("building")
     begin = time.perf_counter()
     model = network.build(case.batch_norm, size, strategy)
@@ -126,7 +134,10 @@ def measure(
         draw_weights(model, options.seed)
     infers = case.mode is Mode.INFER
     workload = Inference(case, model, strategy) if infers else make_training(case, model, strategy, task=task)
-    next_batch = batch_source(case, size, network.classes, strategy, task, options.seed)
+    if data_set is None:
+        next_batch = batch_source(case, size, network.classes, strategy, task, options.seed)
+    else:
+        next_batch = WaitingSource(tfrecord_source(case, data_set, size, strategy))
     build_seconds = time.perf_counter() - begin
     samples_per_step = case.global_batch * network.samples_per_example(case)
 
@@ -157,6 +168,10 @@ def measure(
     findings.checks.append(validity.finite_check(f"{losses}_finite_before_timing", [first, *warmup.losses]))
     _require(findings.checks, peers)
 
+    comparison = None
+    if isinstance(next_batch, WaitingSource):
+        on_device = batch_source(replace(case, data=Data.SYNTHETIC), size, network.classes, strategy, task)
+        comparison = InputComparison(next_batch, step, lambda: workload.step(on_device()), case.num_steps)
     announce("timing")
     observer = Observer(gpus)
     meet = meeting_of(strategy) if case.num_hosts > 1 else None
@@ -170,6 +185,9 @@ def measure(
         temperature_start_celsius=start_celsius,
         cooling_seconds=cooling_seconds if len(gpus) else None,
     )
+    input_limit = None
+    if comparison is not None and data_set is not None:
+        input_limit = comparison.result(timed, data_set, case.global_batch * case.num_steps)
     findings.checks.append(validity.finite_check(f"{losses}_finite_while_timing", timed.losses))
     _require(findings.checks, peers)
     ranks, bandwidth = [], None
@@ -201,6 +219,7 @@ def measure(
         loss_last=timed.losses[-1],
         host_bytes_per_second=host_bytes_per_second(case, bytes_per_example(task, size, network.classes), timed),
         latency=latency,
+        input_limit=input_limit,
         ranks=ranks,
         all_reduce_bytes_per_second=bandwidth,
     )
@@ -284,6 +303,8 @@ def refuse_unsupported(case: Case, network: Network) -> None:
         _refuse_over_hosts(case)
     if refusal := network.refusal(case):
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
+    if case.data is Data.TFRECORD and network.task != "images":
+        raise CaseFailedError(Status.UNSUPPORTED, f"--data={case.data} holds images, and {network.name} takes none")
     if case.mode is not Mode.TRAIN and case.accumulate > 1:
         raise CaseFailedError(Status.UNSUPPORTED, f"--accumulate={case.accumulate} goes with --mode=train only")
 

@@ -16,12 +16,14 @@ ENERGY_DIFFERENCE_LIMIT = 0.1
 
 
 def soft_warnings(
-    case: Case, environment: Environment, measurement: Measurement, telemetry: Telemetry
+    case: Case, environment: Environment, measurement: Measurement | None, telemetry: Telemetry
 ) -> list[SoftWarning]:
-    """Look through a finished measurement."""
+    """Look through a finished measurement; None: the devices alone were measured."""
+    of_steps = (
+        [] if measurement is None else [*_of_speed(measurement), *_of_limits(measurement), *_of_the_input(measurement)]
+    )
     return [
-        *_of_speed(measurement),
-        *_of_limits(measurement),
+        *of_steps,
         *_of_the_gpus(telemetry),
         *_of_the_software(case, environment),
     ]
@@ -75,6 +77,19 @@ def _of_limits(measurement: Measurement) -> Iterator[SoftWarning]:
             value=measurement.samples_per_second,
             limit=bound,
             hint="raise --batch_size until the activations no longer fit the caches",
+        )
+
+
+def _of_the_input(measurement: Measurement) -> Iterator[SoftWarning]:
+    found = measurement.input_limit
+    if found is not None and found.limited:
+        yield SoftWarning(
+            code="input_limited",
+            message=f"a step with real input took {found.step_ratio:.2f} times as long as with a batch on the device, "
+            f"and {found.wait_share:.0%} of the time went by waiting for the next batch: the input is the limit",
+            value=found.step_ratio,
+            limit=found.limit,
+            hint="--data=synthetic measures the device alone; for the input, more CPUs or a faster disk",
         )
 
 

@@ -74,7 +74,7 @@ def limit_fields(
 
 def host_bytes_per_second(case: Case, bytes_per_example: int, timed: Interval) -> float | None:
     """Return what the input moved from the host to the devices; None where the batch stays on the device."""
-    if case.data is not Data.HOST:
+    if case.data is Data.SYNTHETIC:
         return None
     return bytes_per_example * case.global_batch * len(timed.step_seconds) / timed.seconds
 

@@ -1,0 +1,72 @@
+"""The case that measures no network but the devices themselves: `--model=device`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tensorflow as tf
+
+from results.schema import Case, Check, DeviceResult, Status
+from tfbench import validity
+from tfbench.findings import Findings
+from tfbench.flags import Options
+from tfbench.nvml import GPUs
+from tfbench.outcome import CaseFailedError
+from tfbench.peaks import ARITHMETIC, matrix_product, memory_add, product_check, tf32_observed, unsupported
+from tfbench.sums import device_memory_peak_bytes, first_device
+from tfbench.telemetry import Observer, cool_down
+from tfbench.transfers import all_reduce, all_reduce_check, host_transfers, memory_copy
+from tfbench.types import Strategy
+
+
+def measure_devices(case: Case, strategy: Strategy, findings: Findings, options: Options, gpus: GPUs) -> None:
+    """Measure the first device of a case, and the all-reduce over all of them.
+
+    Args:
+        case: Its device and number of replicas count.
+        strategy: Over these.
+        findings: Filled.
+        options: How to measure it.
+        gpus: Observed meanwhile; the null object on a CPU.
+
+    Raises:
+        CaseFailedError: A gate failed: a device gives wrong results.
+    """
+    cooling_seconds = cool_down(gpus.temperatures_celsius, options.max_start_celsius, options.max_cooling_seconds)
+    start_celsius = max(gpus.temperatures_celsius(), default=None)
+    observer = Observer(gpus)
+    observer.start()
+    device = first_device(case)
+    for arithmetic in ARITHMETIC:
+        result, check = product_of(arithmetic, device)
+        findings.device_results.append(result)
+        findings.checks.append(check)
+    findings.device_results += [memory_add(device), memory_copy(device), *host_transfers(device)]
+    if case.num_gpus > 1:
+        findings.device_results += all_reduce(strategy)
+        findings.checks.append(all_reduce_check(strategy))
+    findings.telemetry = replace(
+        observer.stop(),
+        device_memory_peak_bytes=device_memory_peak_bytes(case),
+        temperature_start_celsius=start_celsius,
+        cooling_seconds=cooling_seconds if len(gpus) else None,
+    )
+    if any(check.passed is False for check in findings.checks):
+        raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
+
+
+def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
+    """Measure and check one kind of matrix products; what the device lacks has a reason instead."""
+    name = f"product_{arithmetic}"
+    tf.config.experimental.enable_tensor_float_32_execution(arithmetic == "tf32")
+    try:
+        if arithmetic == "tf32" and not tf32_observed(device):
+            wanted = DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic=arithmetic)
+            reason = "the device does not round as TF32 does: that needs a GPU of compute capability 8.0 or more"
+            return unsupported(wanted, reason), validity.does_not_apply(name, reason)
+        result = matrix_product(arithmetic, device)
+        if result.value is None:
+            return result, validity.does_not_apply(name, result.reason or "not measured")
+        return result, product_check(arithmetic, device)
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
