@@ -47,7 +47,7 @@ HOPELESS: dict[str, tuple[Status, str]] = {
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
-_ARRAY = re.compile(r"([0-9]{1,15})_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\])")
+_ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\]))?")
 _COMMENT = re.compile(r"tfbench:([0-9]{1,6})")
 
 
@@ -72,6 +72,7 @@ class Answer:
 
     Attributes:
         states: Of tasks that are told one by one.
+        rests: Of arrays whose rest ended at once: what was cancelled before it began.
         waiting: Of arrays, index ranges (first, last) that wait, with the reason.
         arrays: Slurm's number of each of our arrays that it knows.
         files: Bytes by kind and repeat: `log` (what is new), `record`, `done`.
@@ -79,6 +80,7 @@ class Answer:
     """
 
     states: dict[Task, JobState] = field(default_factory=dict)
+    rests: dict[int, JobState] = field(default_factory=dict)
     waiting: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     arrays: dict[int, int] = field(default_factory=dict)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Answer:
         for first, last, reason in self.waiting.get(task[0], ()):
             if first <= task[1] <= last:
                 return JobState("PENDING", reason=reason)
-        return None
+        return self.rests.get(task[0])
 
     def values(self, kind: str) -> list[str]:
         """Return the values of one kind of line."""
@@ -127,11 +129,14 @@ def _read_state(text: str, answer: Answer) -> None:
         return  # not one of our arrays
     array, name, reason = int(identity[1]), parts[1], plain_text(parts[4], 200)
     answer.arrays[int(comment[1])] = array
-    if identity[2] is None:
-        answer.waiting.setdefault(array, []).extend((*range_, reason) for range_ in _ranges(identity[3]))
+    node = parts[2] if _NODE.fullmatch(parts[2]) else None
+    state = JobState(plain_text(name, 40), node, reason)
+    if identity[2] is not None:
+        answer.states[array, int(identity[2])] = state
+    elif identity[3] is None:
+        answer.rests[array] = state
     else:
-        node = parts[2] if _NODE.fullmatch(parts[2]) else None
-        answer.states[array, int(identity[2])] = JobState(plain_text(name, 40), node, reason)
+        answer.waiting.setdefault(array, []).extend((*range_, reason) for range_ in _ranges(identity[3]))
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:

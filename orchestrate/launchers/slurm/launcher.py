@@ -71,6 +71,10 @@ class _Track:
     quiet_since: float | None = None
     ending: Ending | None = None
 
+    def wait_again(self) -> None:
+        """Forget an attempt that Slurm took back."""
+        self.offset, self.rest, self.status, self.record, self.quiet_since = 0, b"", None, None, None
+
 
 class SlurmLauncher:
     """Starts benchmarks through Slurm.
@@ -312,19 +316,21 @@ class SlurmLauncher:
 
     def _take(self, job: str, track: _Track, answer: Answer, now: float) -> None:
         """Take in what an answer says of one repeat."""
+        track.task = self._tasks.get(job, track.task)
+        told = None if track.task is None else answer.state(track.task)
+        track.state = told or track.state
+        if told is not None and told.name in WAITING:
+            track.wait_again()
+            if (given_up := hopeless(told)) is not None:
+                self._cancel.add(job)
+                track.ending = given_up
+            return  # what lies there is of an attempt that Slurm took back
         _take_output(track, answer.files.get(("log", job), b""))
         if (status := answer.files.get(("done", job))) is not None:
             track.status = status
             track.record = answer.files.get(("record", job))
-        track.task = self._tasks.get(job, track.task)
-        told = None if track.task is None else answer.state(track.task)
-        track.state = told or track.state
         track.begun = track.begun or track.status is not None or bool(track.offset)
-        track.begun = track.begun or (told is not None and told.name not in WAITING | {"CANCELLED"})
-        if told is not None and (given_up := hopeless(told)) is not None:
-            self._cancel.add(job)
-            track.ending = given_up
-            return
+        track.begun = track.begun or (told is not None and told.name != "CANCELLED")
         if track.status is not None and track.status.startswith(b"code 0\n"):
             track.ending = ending(told, track.status)
             return
@@ -332,7 +338,8 @@ class SlurmLauncher:
             track.quiet_since = None
             return
         track.quiet_since = track.quiet_since or now
-        explained = track.status is not None or (told is not None and told.name in ENDINGS)
+        explained = track.status is not None or (job in self._withdrawn and not track.begun)
+        explained = explained or (told is not None and told.name in ENDINGS)
         if explained or now - track.quiet_since >= SETTLE_SECONDS:
             track.ending = ending(told, track.status)
 

@@ -115,10 +115,19 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
             *tasks,
             "*) exit 64 ;;",
             "esac",
-            _BEGIN.format(blocks=MAX_FILE_BLOCKS),
+            _BEGIN.format(blocks=MAX_FILE_BLOCKS, visible=_visible(resources(first).gpus)),
             *run_lines(queue, container, gpus=resources(first).gpus, project=project),
             _END,
         ]
+    )
+
+
+def _visible(gpus: int) -> str:
+    """Leave a benchmark the GPUs that it asked for."""
+    return (
+        f'export CUDA_VISIBLE_DEVICES="$(printf %s "${{CUDA_VISIBLE_DEVICES:-}}" | cut -d , -f 1-{gpus})"'
+        if gpus
+        else ":"
     )
 
 
@@ -183,9 +192,11 @@ finish() {{ :; }}
 end() {{ kill -TERM "$child"; }}
 if ! mkdir "$folder"; then
     # The name is the lock: only a job that Slurm itself started again may measure a second time.
-    [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && rm -rf "$folder" && mkdir "$folder" || exit 65
+    [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && rm -rf "$folder" "$root/done/$job" && mkdir "$folder" || exit 65
 fi
-ulimit -f {blocks} || :"""
+ulimit -f {blocks} || :
+# A node that a job has for itself comes with all its GPUs.
+{visible}"""
 
 _END = """\
 trap 'end' TERM
