@@ -72,6 +72,16 @@ def estimate(plan: Plan, durations: dict[tuple[str, str], float]) -> Estimate:
         seconds.append(total / min(entry.host.lanes, max(1, len(known))))
         price = hourly_usd(entry)
         usd = None if usd is None or price is None else usd + price * total / 3600
+    for gang in plan.gangs:
+        known_seconds = durations.get((gang.job.origin.fleet, gang.job.case.name))
+        seen += known_seconds is not None
+        took = GUESSED_REPEAT_SECONDS if known_seconds is None else known_seconds
+        names = {(part.origin.fleet, part.origin.host) for part in gang.members}
+        for index, entry in enumerate(plan.hosts):
+            if (entry.host.fleet, entry.host.name) in names:
+                seconds[index] += took
+                price = hourly_usd(entry)
+                usd = None if usd is None or price is None else usd + price * took / 3600
     count = sum(job.blocked is None for job in plan.jobs)
     return Estimate(max(seconds, default=0.0), usd, seen / count if count else 1.0)
 

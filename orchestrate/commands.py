@@ -21,8 +21,9 @@ from orchestrate import tables
 from orchestrate.budget import earlier_durations, estimate
 from orchestrate.display import make_display
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.events import Event, EventBus, JobStep, event_document
+from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.facts import Facts
+from orchestrate.gangs import add_gangs
 from orchestrate.hosts import Host, read_hosts
 from orchestrate.launchers import make_launcher
 from orchestrate.launchers.base import Launcher
@@ -30,7 +31,7 @@ from orchestrate.launchers.pulls import PullLimits
 from orchestrate.limits import allow_open_files
 from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, count_records, execute, probe_hosts, stop_run
-from orchestrate.suites import read_suite
+from orchestrate.suites import Suite, read_suite
 from orchestrate.worker import TRIED_AGAIN, Options, Stop
 from results.merge import merge_records
 from results.schema import Status
@@ -68,7 +69,8 @@ def plan(parsed: argparse.Namespace) -> int:
 def run(parsed: argparse.Namespace) -> int:
     """Measure."""
     run_id = parsed.run_id or new_run_id()
-    planned = _plan(parsed, run_id, _progress_bus(parsed))
+    raw: dict[str, str] = {}
+    planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__)
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
         raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: python -m orchestrate check")
@@ -76,6 +78,8 @@ def run(parsed: argparse.Namespace) -> int:
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
     folder.write_plan(plan_to_dict(planned))
+    while raw:
+        folder.write_facts(*raw.popitem())
     return _carry_out(parsed, planned, folder)
 
 
@@ -113,7 +117,7 @@ def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> 
     with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
-        outcome = execute(planned, folder, _maker(folder.path), bus, stop, options)
+        outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
     _show_results(folder, outcome.ok + outcome.failed, quiet=parsed.display == "json", report=parsed.report)
     if stop.launching.is_set() and outcome.missing:
         _tell(f"stopped. {_resume_hint(folder)}")
@@ -179,20 +183,21 @@ def _write_report(count: int, folder: RunFolder) -> str:
     return f"report: {folder.report_path}" if done.returncode == 0 else f"{by_hand} (it failed just now)"
 
 
-def _plan(parsed: argparse.Namespace, run_id: str, bus: EventBus) -> Plan:
+def _plan(
+    parsed: argparse.Namespace, run_id: str, bus: EventBus, keep: Callable[[str, str], None] | None = None
+) -> Plan:
+    """Ask all hosts and plan; `keep` takes their raw facts."""
     hosts = _hosts(parsed)
     read = lru_cache(read_suite)
     for host in hosts:  # mistakes in names come before anything is asked of a host
         read(parsed.suite or host.suite or "standard")
-    probed = probe_hosts(hosts, _maker(None), bus)
-    return make_plan(
-        hosts,
-        probed,
-        lambda name: read(parsed.suite or name),
-        run_id=run_id,
-        seed=parsed.seed,
-        repeats=parsed.repeats,
-    )
+    probed = probe_hosts(hosts, _maker(None, bus), bus, keep)
+
+    def chosen(name: str) -> Suite:
+        return read(parsed.suite or name)
+
+    alone = make_plan(hosts, probed, chosen, run_id=run_id, seed=parsed.seed, repeats=parsed.repeats)
+    return add_gangs(alone, chosen, repeats=parsed.repeats)
 
 
 def _hosts(parsed: argparse.Namespace) -> list[Host]:
@@ -209,10 +214,15 @@ def _hosts(parsed: argparse.Namespace) -> list[Host]:
     return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
 
 
-def _maker(run_path: Path | None) -> Callable[[Host], Launcher]:
-    """Return what makes launchers; those of one run share a limit of pulls."""
+def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host], Launcher]:
+    """Return what makes launchers; those of one run share a limit of pulls, and tell what happens to them on a bus."""
     stamina.instrumentation.set_on_retry_hooks(())  # it would write on stderr, in the middle of a display
-    pulls = PullLimits()
+
+    def tell(host: str, message: str) -> None:
+        if bus is not None:
+            bus.emit(Warned(host=host, message=message))
+
+    pulls = PullLimits(tell=tell)
     return lambda host: make_launcher(host, run_path, pulls)
 
 

@@ -83,6 +83,17 @@ class Settings(BaseModel):
         None, description="a number above 0: the longest that a repeat may print nothing", examples=["15"]
     )
 
+    network: Literal["bridge", "host"] | None = Field(
+        None,
+        description="bridge (only the ports that are needed) or host, for cases of several hosts",
+        examples=["bridge"],
+    )
+    cluster_port: Annotated[StrictInt, Field(ge=1024, le=60_000)] | None = Field(
+        None,
+        description="a port of 1024 to 60000: the first at which hosts that train together reach each other",
+        examples=["29500"],
+    )
+
 
 class TLSFiles(BaseModel):
     """Files for a `tcp://` engine: mutual TLS, both sides verified."""
@@ -111,6 +122,11 @@ class HostEntry(Settings):
         None,
         description="the path of an ssh configuration file, instead of ~/.ssh/config",
         examples=["ssh_config"],
+    )
+    address: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}$")] | None = Field(
+        None,
+        description="the name or address at which the fleet's other hosts reach this one, without a port",
+        examples=["10.0.0.11"],
     )
     process: StrictBool | None = Field(
         None, description="true: a subprocess of this Python, without Docker", examples=["true"]
@@ -171,6 +187,9 @@ class Host:
         image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
         device: What to train on; None: the GPU where there is one.
         cpus: CPUs that a benchmark may use; None: all.
+        address: Where the fleet's other hosts reach it; None: where its engine is reached.
+        network: `bridge` or `host`: of containers that train together with those of other hosts.
+        cluster_port: First of the ports for that.
     """
 
     fleet: str
@@ -190,6 +209,17 @@ class Host:
     usd_per_gpu_hour: float | None = None
     timeout_minutes: float = 60.0
     silence_minutes: float = 15.0
+    address: str | None = None
+    network: str = "bridge"
+    cluster_port: int = 29_500
+
+    @property
+    def cluster_address(self) -> str | None:
+        """Where the fleet's other hosts reach this one; None: nobody said."""
+        if self.address is not None or self.docker is None or self.docker.scheme == "unix":
+            return self.address
+        where = self.docker.target.rpartition("@")[2]
+        return where.rpartition(":")[0].strip("[]") if self.docker.scheme == "tcp" else where
 
     @property
     def key(self) -> str:
@@ -254,6 +284,7 @@ def _fleet_hosts(
                 fleet=fleet_name,
                 name=name,
                 docker=addresses[fleet_name, name],
+                address=entry.address,
                 **_merge_settings(folder, defaults, fleet, entry),
             )
             for name, entry in (fleet.hosts or {}).items()
@@ -390,7 +421,7 @@ def _check_unused(document: Document, path: tuple[str, ...], entry: dict[str, An
         if entry.get(key) is not None and scheme != needed:
             document.problem((*path, key), f"host {name}: {key} is for {needed}:// only. Remove it")
     if entry.get("process") is True:
-        for key in ("registry", "variant", "image", "image_source", "memory_gb"):
+        for key in ("registry", "variant", "image", "image_source", "memory_gb", "address"):
             if entry.get(key) is not None:
                 document.problem((*path, key), f"host {name}: {key} is for Docker engines only. Remove it")
 

@@ -15,6 +15,7 @@ from orchestrate.errors import UserError
 from orchestrate.facts import Facts, Image, facts_from_dict
 from orchestrate.hosts import Host
 from orchestrate.images import named_images
+from orchestrate.members import Member
 from orchestrate.queues import Queue, queue_from_dict, queue_to_dict
 from orchestrate.suites import Suite
 from results import __version__
@@ -38,6 +39,7 @@ class Job:
         gpu_uuids: The same GPUs by UUID, where the host told them.
         max_seconds: The longest that it may run; None: the host's `timeout_minutes`.
         blocked: Status and cause with which it ends without being started; None: it can be tried.
+        member: This host's part in a case of several hosts; None: it has one.
     """
 
     id: str
@@ -47,6 +49,20 @@ class Job:
     gpu_uuids: tuple[str, ...] = ()
     max_seconds: float | None = None
     blocked: tuple[Status, str] | None = None
+    member: Member | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """One repeat of a case that several hosts train together; it has one record.
+
+    Attributes:
+        job: The whole, under the chief's name; its origin names all hosts.
+        members: Each host's part, by rank.
+    """
+
+    job: Job
+    members: tuple[Job, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +89,27 @@ class Plan:
 
     Attributes:
         seed: Of the order of repeats.
+        gangs: Repeats that several hosts do together, in their order: when each has done what it does alone.
     """
 
     run_id: str
     created_at: str
     seed: int
     hosts: tuple[HostPlan, ...]
+    gangs: tuple[Gang, ...] = ()
     tfbench: str = __version__
     plan_version: int = PLAN_VERSION
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs of all hosts."""
-        return [job for host in self.hosts for job in host.jobs]
+        """All repeats of all hosts, alone and together: each has one record."""
+        return [*(job for host in self.hosts for job in host.jobs), *(gang.job for gang in self.gangs)]
+
+    def jobs_on(self, host: Host) -> list[Job]:
+        """Everything that may lie on a host: its own repeats, and its parts of those of several hosts."""
+        alone = next((entry.jobs for entry in self.hosts if entry.host.key == host.key), ())
+        parts = (part for gang in self.gangs for part in gang.members)
+        return [*alone, *(part for part in parts if (part.origin.fleet, part.origin.host) == (host.fleet, host.name))]
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -140,7 +164,8 @@ def make_plan(
                 left_out=tuple(left_out),
             )
         )
-    if not any(plan.jobs for plan in plans):
+    together = any(case.num_hosts > 1 for plan in plans for case in read_suite(plan.suite).cases(Device.GPU))
+    if not together and not any(plan.jobs for plan in plans):
         raise UserError("the plan is empty: no case of the suite fits any host. See `plan` for what was left out")
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(plans))
@@ -161,6 +186,8 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
     device = host.device or (Device.GPU if gpu_count else Device.CPU)
     cases, left_out = [], []
     for case in suite.cases(device):
+        if case.num_hosts > 1 and host.queue is None:
+            continue  # see `gangs.add_gangs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
             left_out.append(f"{case.name}: needs {case.num_gpus} GPUs, the host offers {gpu_count}")
         else:
@@ -218,13 +245,32 @@ def _jobs(host: Host, facts: Facts | None, cases: Sequence[Case], repeats: int, 
         shuffle.shuffle(cells)
         for case, image in cells:
             variant = f"{image.variant}." if image and len(images) > 1 else ""
-            job = Job(
-                id=f"{host.key}.{case.name}.{variant}r{repeat}",
-                case=case,
-                origin=_origin(host, image, run_id, repeat),
-            )
-            jobs.append(learn(job, host, facts) if facts else job)
+            jobs.append(host_job(host, facts, case, repeat, run_id, image, variant))
     return jobs
+
+
+def host_job(
+    host: Host,
+    facts: Facts | None,
+    case: Case,
+    repeat: int,
+    run_id: str,
+    image: Image | None = None,
+    variant: str = "",
+) -> Job:
+    """Make one host's job, or part of one.
+
+    Args:
+        host: Where it runs.
+        facts: What the host told; None: nothing yet.
+        case: What is measured.
+        repeat: From 1.
+        run_id: Name of the run.
+        image: What it starts from; None: the host's first image.
+        variant: Distinguishes jobs of several images in their names.
+    """
+    job = Job(id=f"{host.key}.{case.name}.{variant}r{repeat}", case=case, origin=_origin(host, image, run_id, repeat))
+    return learn(job, host, facts) if facts else job
 
 
 def _origin(host: Host, image: Image | None, run_id: str, repeat: int) -> Origin:
@@ -269,7 +315,10 @@ def plan_from_dict(document: dict[str, Any]) -> Plan:
         )
     try:
         hosts = tuple(_host_plan(entry) for entry in document["hosts"])
-        return Plan(**{**document, "hosts": hosts})
+        gangs = tuple(
+            Gang(job=_job(gang["job"]), members=tuple(map(_job, gang["members"]))) for gang in document.get("gangs", ())
+        )
+        return Plan(**{**document, "hosts": hosts, "gangs": gangs})
     except (KeyError, TypeError, ValueError, RecordError) as error:
         raise UserError(f"plan.json is damaged: {error}. The records in the run's folder are unharmed") from error
 
@@ -301,7 +350,7 @@ def _host_plan(entry: dict[str, Any]) -> HostPlan:
 
 
 def _job(document: dict[str, Any]) -> Job:
-    blocked = document["blocked"]
+    blocked, member = document["blocked"], document.get("member")
     return Job(
         id=document["id"],
         case=from_dict(Case, document["case"]),
@@ -310,4 +359,5 @@ def _job(document: dict[str, Any]) -> Job:
         gpu_uuids=tuple(document["gpu_uuids"]),
         max_seconds=document.get("max_seconds"),
         blocked=None if blocked is None else (Status(blocked[0]), blocked[1]),
+        member=None if member is None else Member(**{**member, "addresses": tuple(member["addresses"])}),
     )

@@ -6,6 +6,7 @@ not run again, so that a run can be resumed after any interruption.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from orchestrate.events import (
     Warned,
 )
 from orchestrate.facts import Facts
+from orchestrate.gang_worker import work_together
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.plan import Plan
@@ -50,8 +52,16 @@ class Outcome:
     missing: int
 
 
-def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[str, Facts | str]:
+def probe_hosts(
+    hosts: list[Host], make: MakeLauncher, bus: EventBus, keep: Callable[[str, str], None] | None = None
+) -> dict[str, Facts | str]:
     """Ask all hosts what they are, side by side.
+
+    Args:
+        hosts: Whom to ask.
+        make: Gives a launcher for a host.
+        bus: Told of each answer.
+        keep: Takes a host's key and its raw facts; None: nobody wants them.
 
     Returns:
         By `Host.key`: facts, or why it could not be asked.
@@ -62,7 +72,9 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[st
         try:
             facts = launcher.probe()
             bus.emit(HostChecked(host=host.key, problem=facts.problem, gpus=len(facts.gpus)))
-            return facts
+            if keep is not None and facts.raw:
+                keep(host.key, facts.raw)
+            return dataclasses.replace(facts, raw="")
         except HostError as error:
             bus.emit(HostChecked(host=host.key, problem=error.cause))
             return error.cause
@@ -100,8 +112,8 @@ def execute(
     budget = _budget(plan, folder, options)
     done = _done_before(plan, folder, options)
     todo = {entry.host.key: [job for job in entry.jobs if job.id not in done] for entry in plan.hosts}
-    left = sum(map(len, todo.values()))
     total = len(plan.jobs)
+    left = sum(job.id not in done for job in plan.jobs)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     for entry in plan.hosts:
         for doubt in doubts(entry.host, entry.facts) if entry.facts else ():
@@ -109,8 +121,12 @@ def execute(
     with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
         shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done)
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
-            workers = [pool.submit(HostWorker(entry, todo[entry.host.key], shared).work) for entry in plan.hosts]
-        for worker in workers:
+            workers = {
+                entry.host.key: pool.submit(HostWorker(entry, todo[entry.host.key], shared).work)
+                for entry in plan.hosts
+            }
+            work_together(plan, workers, shared, dict(done))
+        for worker in workers.values():
             worker.result()
     outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs])
     bus.emit(
@@ -195,7 +211,7 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
         raise UserError(f"run {plan.run_id} has no repeats")
     removed, problems = 0, []
     for entry in plan.hosts:
-        by_id = {job.id: job for job in entry.jobs}
+        by_id = {job.id: job for job in plan.jobs_on(entry.host)}
         launcher = make(entry.host)
         try:
             found = [by_id[job_id] for job_id in launcher.running(plan.run_id) if job_id in by_id]

@@ -10,21 +10,21 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrate.budget import Estimate
-from orchestrate.check import doubts
+from orchestrate.check import doubts, state_words
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
-from orchestrate.plan import HostPlan, Plan
+from orchestrate.plan import HostPlan, Job, Plan
 from results.schema import GPU, Status
 from results.store import RunFolder
 
 
 def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console: Console) -> None:
     """Show what every host told, whether it can measure, and what to do about what is wrong."""
-    table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "driver", "image", "verdict")
+    table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
     for host in hosts:
         facts = probed[host.key]
         if isinstance(facts, str):
-            _row(table, host.fleet, host.name, _reached(host), *[""] * 5, "unusable")
+            _row(table, host.fleet, host.name, _reached(host), *[""] * 6, "unusable")
             continue
         memory = "" if facts.memory_bytes is None else f"{facts.memory_bytes / 1e9:.0f} GB"
         _row(
@@ -35,6 +35,7 @@ def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console:
             f"{facts.cpu or ''} × {facts.cpu_limit or '?'}".strip(" ×"),
             memory,
             _gpus(facts),
+            _gpu_states(facts),
             facts.driver or "none",
             "\n".join(image.reference for image in facts.images) or "none needed",
             "unusable" if facts.problem else "doubtful" if doubts(host, facts) else "ready",
@@ -52,6 +53,13 @@ def render_plan(plan: Plan, console: Console) -> None:
         counts = Counter((job.case.name, job.origin.image or "none needed") for job in entry.jobs)
         for (name, image), repeats in counts.items():
             _row(table, entry.host.fleet, entry.host.name, entry.suite, name, str(repeats), image)
+    suites = {entry.host.fleet: entry.suite for entry in reversed(plan.hosts)}
+    together = Counter(
+        (gang.job.origin.fleet, gang.job.origin.host, gang.job.case.name, gang.job.origin.image or "none needed")
+        for gang in plan.gangs
+    )
+    for (fleet, hosts, name, image), repeats in together.items():
+        _row(table, fleet, hosts, suites[fleet], name, str(repeats), image)
     console.print(table)
     for entry in plan.hosts:
         for line in _notes(entry):
@@ -74,18 +82,26 @@ def render_estimate(estimated: Estimate, console: Console) -> None:
 def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console) -> None:
     """Show how many repeats of each host have ended, and how."""
     table = _table("fleet", "host", "done", "ok", "failed", "why")
-    for entry in plan.hosts:
-        records = [folder.read_record(job.id) for job in entry.jobs]
+    for fleet, host, jobs in _places(plan):
+        records = [folder.read_record(job.id) for job in jobs]
         done = [record for record in records if record is not None]
         failed = Counter(str(record.status) for record in done if record.status is not Status.OK)
         causes = "; ".join(dict.fromkeys(record.cause or "" for record in done if record.status is not Status.OK))
         ok = len(done) - failed.total()
         counts = f"{len(done)}/{len(records)}"
         words = ", ".join(f"{number} {status}" for status, number in failed.items())
-        _row(table, entry.host.fleet, entry.host.name, counts, str(ok), words, causes)
+        _row(table, fleet, host, counts, str(ok), words, causes)
     console.print(table)
     state = "a controller works on it" if running else "no controller works on it"
     console.print(f"run {plan.run_id}: {state}; {folder.path}", markup=False, soft_wrap=True)
+
+
+def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
+    """Return fleet, host or hosts together, and the repeats there."""
+    places = {(entry.host.fleet, entry.host.name): list(entry.jobs) for entry in plan.hosts}
+    for gang in plan.gangs:
+        places.setdefault((gang.job.origin.fleet, gang.job.origin.host), []).append(gang.job)
+    return [(fleet, host, jobs) for (fleet, host), jobs in places.items()]
 
 
 def _notes(entry: HostPlan) -> list[str]:
@@ -119,6 +135,12 @@ def _reached(host: Host) -> str:
 def _gpus(facts: Facts) -> str:
     kinds = Counter(_gpu(gpu) for gpu in facts.gpus)
     return "\n".join(f"{number} × {kind}" for kind, number in kinds.items()) or "none"
+
+
+def _gpu_states(facts: Facts) -> str:
+    """Say what the GPUs do now, equal ones together."""
+    kinds = Counter(map(state_words, facts.gpu_states))
+    return "\n".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
 
 
 def _gpu(gpu: GPU) -> str:

@@ -15,6 +15,7 @@ from orchestrate.attempt import Attempt
 from orchestrate.budget import Budget
 from orchestrate.errors import HostError, Withdrawn
 from orchestrate.events import EventBus, HostLost, ImageProgress, ImageReady, JobResult, JobState, JobStep, Warned
+from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.judge import failed_record, judge, now
 from orchestrate.launchers.base import Launcher, QueueLauncher, Turn
@@ -247,6 +248,7 @@ class HostWorker:
         try:
             told = facts if facts is not None else launcher.probe()
             if facts is None:
+                self._keep_facts(told)
                 self._jobs = [learn(job, self._host, told) for job in self._jobs]
             self._finish_blocked()
             self._sweep(launcher)
@@ -255,6 +257,11 @@ class HostWorker:
             self._set_aside(error.status, error.cause, self._jobs)
             return False
         return True
+
+    def _keep_facts(self, told: Facts) -> None:
+        """Keep the raw facts of a host that could not be asked before the run."""
+        if told.raw:
+            self._folder.write_facts(self._host.key, told.raw)
 
     def _finish_blocked(self) -> None:
         """Write the records of what cannot run here, before anything is pulled for it."""
@@ -338,7 +345,7 @@ class HostWorker:
         if host.queue is not None:
             watched.wait()
         try:
-            with _Log(self._folder, job) as log:
+            with Log(self._folder, job) as log:
                 steps = _Steps()
 
                 def on_line(line: str) -> None:
@@ -431,7 +438,7 @@ class _Steps:
         return True
 
 
-class _Log:
+class Log:
     """The output of one repeat on disk, bounded."""
 
     def __init__(self, folder: RunFolder, job: Job) -> None:
@@ -439,7 +446,7 @@ class _Log:
         self._left = MAX_LOG_BYTES
         self.last_line = ""
 
-    def __enter__(self) -> _Log:
+    def __enter__(self) -> Log:
         return self
 
     def __exit__(self, *_: object) -> None:

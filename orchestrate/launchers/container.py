@@ -14,6 +14,9 @@ RUN_LABEL = "tfbench.run"
 JOB_LABEL = "tfbench.job"
 RECORD_PATH = "/out/record.json"
 
+CDI_GPU = "nvidia.com/gpu"
+"""Vendor and class of NVIDIA's devices in the Container Device Interface; a device is `nvidia.com/gpu=NAME`."""
+
 GIBIBYTE = 1 << 30
 SHM_BYTES = GIBIBYTE  # NCCL's rings live there; the engine's 64 MiB is too little
 TMP_BYTES = 4 * GIBIBYTE
@@ -23,16 +26,19 @@ MAX_PROCESSES = 32_768  # threads count too, and TensorFlow and NCCL start hundr
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerSpec:
-    """A container without rights: read-only root, no network, no capabilities, no new privileges.
+    """A container without rights: read-only root, no capabilities, no new privileges; no network unless it has peers.
 
     Attributes:
         gpus: UUIDs or indices of the GPUs that it sees.
         all_gpus: It sees all GPUs, whatever `gpus` says.
+        cdi: `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; else the NVIDIA runtime is asked.
         cpus: CPUs that it may use; None: all.
         memory_bytes: None: all.
         max_processes: Processes and threads that it may have.
         limits: Resource limits by name; -1: none.
         log_limit: Of the engine's log of its output.
+        network: `none`; `bridge`: its own, reached through `ports` only; `host`: the machine's.
+        ports: TCP ports of the machine that lead to the same ports of a container on the bridge.
     """
 
     image: str
@@ -43,6 +49,7 @@ class ContainerSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     all_gpus: bool = False
+    cdi: bool = False
     cpus: float | None = None
     memory_bytes: int | None = None
     shm_bytes: int = SHM_BYTES
@@ -50,6 +57,8 @@ class ContainerSpec:
     max_processes: int = MAX_PROCESSES
     limits: Mapping[str, int] = field(default_factory=lambda: {"fsize": MAX_FILE_BYTES})
     log_limit: Mapping[str, str] = field(default_factory=lambda: {"max-size": "10m", "max-file": "2"})
+    network: str = "none"
+    ports: tuple[int, ...] = ()
 
 
 def container_document(spec: ContainerSpec) -> dict[str, Any]:
@@ -59,7 +68,8 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
         "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={spec.tmp_bytes},mode=1777"},
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges:true"],
-        "NetworkMode": "none",
+        "NetworkMode": spec.network,
+        "PortBindings": {f"{port}/tcp": [{"HostPort": str(port)}] for port in spec.ports} or None,
         "Init": True,
         "ShmSize": spec.shm_bytes,
         "PidsLimit": spec.max_processes,
@@ -70,13 +80,14 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
         "MemorySwap": spec.memory_bytes,
         "DeviceRequests": _device_requests(spec),
     }
-    document = {
+    document: dict[str, Any] = {
         "Image": spec.image,
         "Cmd": list(spec.command),
         "Entrypoint": None if spec.entrypoint is None else list(spec.entrypoint),
         "Env": [f"{name}={value}" for name, value in spec.environment.items()],
         "Labels": dict(spec.labels),
-        "NetworkDisabled": True,
+        "NetworkDisabled": spec.network == "none",
+        "ExposedPorts": {f"{port}/tcp": {} for port in spec.ports} or None,
         "AttachStdout": True,
         "AttachStderr": True,
         "HostConfig": {key: value for key, value in settings.items() if value is not None},
@@ -86,6 +97,8 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
 
 def _device_requests(spec: ContainerSpec) -> list[dict[str, Any]]:
     capabilities = [["gpu", "compute", "utility"]]
+    if spec.cdi:
+        return [{"Driver": "cdi", "DeviceIDs": list(spec.gpus)}] if spec.gpus else []
     if spec.all_gpus:
         return [{"Count": -1, "Capabilities": capabilities}]
     return [{"DeviceIDs": list(spec.gpus), "Capabilities": capabilities}] if spec.gpus else []
@@ -96,39 +109,55 @@ def container_name(job: Job) -> str:
     return f"tfbench-{job.origin.run_id}-{job.id}"
 
 
-def job_container(job: Job, host: Host, image: str) -> ContainerSpec:
+def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] = frozenset()) -> ContainerSpec:
     """Describe the container of a repeat.
 
     Args:
         job: The repeat.
         host: Settings of the host: limits and deadline.
         image: What to start, by digest.
+        cdi_devices: What the engine offers, where CDI is all that it has.
     """
     limits = {"fsize": MAX_FILE_BYTES}
     if job.gpus:  # NCCL pins memory; an engine without privileges may not raise the limit, so only where it is needed
         limits["memlock"] = -1
+    member = job.member
     return ContainerSpec(
         image=image,
         name=container_name(job),
         command=(*job.case.flags(), f"--output={RECORD_PATH}", f"--max_seconds={host.timeout_minutes * 60:g}"),
-        environment={"PYTHONUNBUFFERED": "1"},
+        environment={"PYTHONUNBUFFERED": "1", **(member.environment if member else {})},
         labels={
             RUN_LABEL: job.origin.run_id,
             JOB_LABEL: job.id,
             "tfbench.case": job.case.name,
             "tfbench.repeat": str(job.origin.repeat),
         },
-        gpus=job.gpu_uuids or tuple(map(str, job.gpus)),
+        gpus=_cdi_names(job, cdi_devices) if cdi_devices else job.gpu_uuids or tuple(map(str, job.gpus)),
+        cdi=bool(cdi_devices),
         cpus=host.cpus,
         memory_bytes=None if host.memory_gb is None else int(host.memory_gb * 1e9),
         limits=limits,
+        network=member.network if member else "none",
+        ports=member.ports if member and member.network == "bridge" else (),
     )
 
 
-def probe_container(image: str) -> ContainerSpec:
+def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
+    """Name a job's GPUs as the engine offers them: by UUID where it does, else by index."""
+    names = [f"{CDI_GPU}={uuid}" for uuid in job.gpu_uuids or ()]
+    return tuple(names if names and devices.issuperset(names) else [f"{CDI_GPU}={index}" for index in job.gpus])
+
+
+def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
     """Describe a container that sees all GPUs and tells about them."""
     return ContainerSpec(
-        image=image, name=unique_name("probe"), entrypoint=("python3.11", "-m", "tfbench.probe"), all_gpus=True
+        image=image,
+        name=unique_name("probe"),
+        entrypoint=("python3.11", "-m", "tfbench.probe"),
+        all_gpus=True,
+        gpus=(f"{CDI_GPU}=all",) if cdi else (),
+        cdi=cdi,
     )
 
 

@@ -79,7 +79,8 @@ class ProcessLauncher:
                 child = subprocess.Popen(
                     command,
                     cwd=PROJECT,
-                    env=self._environment(job.gpu_uuids or tuple(map(str, job.gpus))),
+                    env=self._environment(job.gpu_uuids or tuple(map(str, job.gpus)))
+                    | (job.member.environment if job.member else {}),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from orchestrate.documents import read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
-from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Data, Device, Mode, Optimizer, Precision
+from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Optimizer, Precision
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
@@ -53,6 +53,15 @@ class CaseBlock(BaseModel):
     )
     num_gpus: Count | Few[Count] = Field(
         1, description="a whole number or a list of whole numbers", examples=["[1, 2, 4, 8]"]
+    )
+    num_hosts: Count | Few[Count] = Field(
+        1, description="a whole number or a list: hosts of a fleet that train together", examples=["[1, 2, 4]"]
+    )
+    communication: Communication = Field(
+        Communication.AUTO, description="auto, ring or nccl: between several hosts", examples=["ring"]
+    )
+    all_reduce: StrictBool | Few[StrictBool] = Field(
+        True, description="true, false (to see what communication costs) or both", examples=["[true, false]"]
     )
     xla: XLA | Few[XLA] = Field(XLA.OFF, description="one or more of off, auto and replica", examples=["[off, auto]"])
     data: Data | Few[Data] = Field(
@@ -172,6 +181,13 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
     elif missing := [precision for precision in _listed(block.precision) if precision not in _batches(block)]:
         example = f"Example: batch_per_gpu: {{{missing[0]}: 128}}"
         yield "batch_per_gpu", f"batch_per_gpu says nothing for {', '.join(missing)}. {example}"
+    many = max(_listed(block.num_hosts)) > 1
+    if many and (modes != [Mode.TRAIN] or Data.TFRECORD in _listed(block.data)):
+        yield "num_hosts", "several hosts go with mode: train and data: synthetic or host. Write a case of its own"
+    if not many and block.communication is not Communication.AUTO:
+        yield "communication", "communication is between several hosts. Add num_hosts, or remove it"
+    if False in _listed(block.all_reduce) and modes != [Mode.TRAIN]:
+        yield "all_reduce", "all_reduce is for mode: train. Write a case of its own"
     if Data.TFRECORD in _listed(block.data) and modes != [Mode.TRAIN]:
         yield "data", "tfrecord is for mode: train. Write a case of its own for it"
 
@@ -201,7 +217,7 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
         _listed(block.model),
         _listed(block.precision),
         [Mode.DEVICE] if DEVICE_MODEL in _listed(block.model) else _listed(block.mode),
-        _listed(block.num_gpus),
+        itertools.product(_listed(block.num_gpus), _listed(block.num_hosts), _listed(block.all_reduce)),
         _listed(block.xla),
         _listed(block.data),
         batch_norms,
@@ -215,6 +231,9 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             precision=precision,
             batch_per_gpu=_batches(block)[precision],
             num_gpus=num_gpus,
+            num_hosts=num_hosts,
+            communication=block.communication if num_hosts > 1 else Communication.AUTO,
+            all_reduce=all_reduce,
             xla=xla,
             mode=mode,
             data=data,
@@ -227,5 +246,9 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             warmup_steps=block.warmup_steps,
             num_steps=block.num_steps,
         )
-        for model, precision, mode, num_gpus, xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
+        for model, precision, mode, (
+            num_gpus,
+            num_hosts,
+            all_reduce,
+        ), xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
     ]
