@@ -14,9 +14,11 @@ import tensorflow as tf
 
 from results.schema import Case, Check, Environment, Rank, Status, Telemetry
 from tfbench.outcome import CaseFailedError
+from tfbench.peaks import wait_for
 from tfbench.peers import Alone, Peers
 from tfbench.timing import Interval
 from tfbench.training import Training
+from tfbench.transfers import bus_bytes, sum_over_replicas
 from tfbench.types import Strategy, Tensor
 from tfbench.validity import DIVERGENCE_LIMIT, within
 from tfbench.variables import components
@@ -185,22 +187,10 @@ def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:
 
     Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
     """
-
-    @tf.function
-    def reduce_once() -> Tensor:
-        def of_replica() -> Tensor:
-            tensor = tf.ones([ALL_REDUCE_ELEMENTS])
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)[:1]
-
-        return strategy.run(of_replica)
-
-    def wait() -> None:
-        for part in strategy.experimental_local_results(reduce_once()):
-            part.numpy()
-
-    wait()
+    start = sum_over_replicas(strategy, ALL_REDUCE_ELEMENTS)
+    wait_for(start())
     begin = time.perf_counter()
     for _ in range(ALL_REDUCE_ROUNDS):
-        wait()
+        wait_for(start())
     seconds = (time.perf_counter() - begin) / ALL_REDUCE_ROUNDS
-    return 4.0 * ALL_REDUCE_ELEMENTS * 2.0 * (replicas - 1) / replicas / seconds
+    return bus_bytes(4 * ALL_REDUCE_ELEMENTS, replicas) / seconds
