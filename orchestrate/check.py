@@ -2,13 +2,65 @@
 
 from __future__ import annotations
 
-from orchestrate.facts import Facts
+from orchestrate.facts import Facts, GPUState
 from orchestrate.hosts import Host
 from results.schema import Device
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
 MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
+
+
+MAX_IDLE_UTILISATION = 0.05
+MAX_IDLE_MEMORY_BYTES = 1 << 30
+"""A GPU without work has some hundred MB in use: the driver's own, and a desktop's."""
+
+MAX_IDLE_CELSIUS = 65.0
+LOW_POWER_SHARE = 0.95
+
+
+def is_busy(state: GPUState) -> bool:
+    """Tell whether somebody else uses a GPU; what is not told counts as nothing."""
+    return (
+        (state.processes or 0) > 0
+        or (state.utilisation or 0.0) > MAX_IDLE_UTILISATION
+        or (state.memory_used_bytes or 0) > MAX_IDLE_MEMORY_BYTES
+    )
+
+
+def state_words(state: GPUState) -> str:
+    """Say what a GPU did: `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
+    parts = ["busy" if is_busy(state) else "idle"]
+    if is_busy(state):
+        if state.utilisation is not None:
+            parts.append(f"{state.utilisation:.0%} used")
+        if state.memory_used_bytes is not None:
+            parts.append(f"{state.memory_used_bytes / 1e9:.1f} GB taken")
+        if state.processes:
+            parts.append(f"{state.processes} process{'es' if state.processes > 1 else ''}")
+    if state.temperature_celsius is not None:
+        parts.append(f"{state.temperature_celsius:.0f} °C")
+    return ", ".join(parts)
+
+
+def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
+    """Name what is doubtful about a GPU as it is now."""
+    found, name = [], f"GPU {state.index}"
+    if is_busy(state):
+        found.append(
+            f"{name} is {state_words(state)}: numbers would be too low. See who with nvidia-smi there and end it, "
+            "or leave this GPU out by gpus:"
+        )
+    elif (state.temperature_celsius or 0.0) > MAX_IDLE_CELSIUS:
+        found.append(f"{name} is at {state.temperature_celsius:.0f} °C without work. Look at its fans and its air")
+    limit = next((gpu.power_limit_watts for gpu in facts.gpus if gpu.index == state.index), None)
+    default = state.power_limit_default_watts
+    if limit is not None and default is not None and limit < default * LOW_POWER_SHARE:
+        found.append(
+            f"{name} is held to {limit:.0f} W of {default:.0f} W. If that is not meant: "
+            f"sudo nvidia-smi -i {state.index} -pl {default:.0f}"
+        )
+    return found
 
 
 def doubts(host: Host, facts: Facts) -> list[str]:
@@ -28,10 +80,11 @@ def doubts(host: Host, facts: Facts) -> list[str]:
     skew = facts.clock_skew_seconds
     if skew is not None and abs(skew) > MAX_CLOCK_SKEW_SECONDS:
         found.append(f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours. Let it follow NTP")
-    if facts.disk_free_bytes is not None and facts.disk_free_bytes < MIN_DISK_BYTES:
-        found.append(
-            f"only {facts.disk_free_bytes / 1e9:.0f} GB of disk are free. Remove old images: docker image prune"
-        )
+    disk = facts.disk_free_bytes if host.docker is not None else None
+    if disk is not None and disk < MIN_DISK_BYTES:
+        found.append(f"only {disk / 1e9:.0f} GB of disk are free. Remove old images: docker image prune")
+    used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
+    found += [said for state in used for said in _gpu_doubts(state, facts)]
     missing = [index for index in host.gpus or () if index not in {gpu.index for gpu in facts.gpus}]
     if missing:
         found.append(f"gpus: names {missing}, which it has not. It has {[gpu.index for gpu in facts.gpus]}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from orchestrate.text import plain_text
 from results.schema import GPU, RecordError, Status, from_dict
 
 MAX_PROBE_BYTES = 256 * 1024
+MAX_RAW_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +35,40 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GPUState:
+    """What a GPU did when its host was asked; what it does not tell is None.
+
+    Attributes:
+        index: As in `results.schema.GPU`.
+        utilisation: Share of the last moments in which a kernel ran, 0 to 1.
+        memory_used_bytes: By all processes of the machine.
+        processes: Those that compute or draw; asked through a container, the driver may hide those outside of it.
+        power_limit_default_watts: What the card is sold with; the enforced limit stands in `GPU`.
+    """
+
+    index: int
+    utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    processes: int | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_default_watts: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """What a host offers; what it does not tell is None.
 
     Attributes:
         cpu_limit: CPUs that a benchmark may use; may be fractional.
         gpus: In the driver's order.
+        gpu_states: What they did when the host was asked, in the same order; empty: not told.
         engine: Name and version of the Docker engine; None without one.
         gpu_runtime: How the engine gives GPUs to containers; None: it cannot, or there is no engine.
         clock_skew_seconds: How far the host's clock is ahead of ours.
         disk_free_bytes: Where containers write.
         images: What benchmarks start from; empty without Docker.
+        raw: All that engine and driver told, as JSON, for `facts/` of a run; empty once it is kept there.
     """
 
     cpu: str | None = None
@@ -55,11 +79,13 @@ class Facts:
     operating_system: str | None = None
     driver: str | None = None
     gpus: tuple[GPU, ...] = ()
+    gpu_states: tuple[GPUState, ...] = ()
     engine: str | None = None
     gpu_runtime: str | None = None
     clock_skew_seconds: float | None = None
     disk_free_bytes: int | None = None
     images: tuple[Image, ...] = ()
+    raw: str = field(default="", compare=False, repr=False)
 
     @property
     def problem(self) -> str | None:
@@ -77,7 +103,8 @@ def facts_from_dict(document: dict[str, Any]) -> Facts:
     """
     gpus = tuple(from_dict(GPU, gpu) for gpu in document["gpus"])
     images = tuple(Image(**{**image, "status": Status(image["status"])}) for image in document["images"])
-    return Facts(**{**document, "gpus": gpus, "images": images})
+    states = tuple(from_dict(GPUState, state) for state in document.get("gpu_states", ()))  # older plans have none
+    return Facts(**{**document, "gpus": gpus, "gpu_states": states, "images": images})
 
 
 def facts_from_probe(text: str | bytes) -> Facts:
@@ -93,7 +120,8 @@ def facts_from_probe(text: str | bytes) -> Facts:
         raise ValueError("the probe printed no object with gpus")
     try:
         gpus = tuple(from_dict(GPU, gpu) for gpu in document["gpus"])
-    except RecordError as error:
+        states = tuple(_state(state) for state in document.get("gpu_states") or ())
+    except (RecordError, TypeError) as error:
         raise ValueError(f"the probe's gpus are malformed: {error}") from error
     return Facts(
         cpu=_text(document, "cpu"),
@@ -105,7 +133,23 @@ def facts_from_probe(text: str | bytes) -> Facts:
         driver=_text(document, "driver"),
         disk_free_bytes=_integer(document, "disk_free_bytes"),
         gpus=gpus,
+        gpu_states=states,
+        raw=raw_json(probe=document),
     )
+
+
+def raw_json(**told: object) -> str:
+    """Write what a host told, by who told it; what is too much is left out whole, because half of it is no JSON."""
+    text = json.dumps(told, indent=1)
+    return text if len(text) <= MAX_RAW_CHARACTERS else json.dumps({"left_out": f"{len(text)} characters"})
+
+
+def _state(document: object) -> GPUState:
+    """Read a state; keys that a later probe may add are passed over."""
+    known = {item.name for item in fields(GPUState)}
+    if not isinstance(document, dict):
+        raise TypeError("a state is no object")
+    return from_dict(GPUState, {key: value for key, value in document.items() if key in known})
 
 
 def _text(document: dict[str, Any], key: str) -> str | None:

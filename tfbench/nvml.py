@@ -15,6 +15,9 @@ from tfbench.gpu_samples import Sample
 
 T = TypeVar("T")
 
+_NOT_OFFERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError))
+"""An old driver lacks the newest version of a query; the package says so by an error of its own."""
+
 Handle = Any
 """What NVML calls a device by."""
 
@@ -55,7 +58,7 @@ def offered(query: Callable[..., T], *arguments: object) -> T | None:
     """Return what a query of NVML answers; None where this card or driver does not offer it."""
     try:
         return query(*arguments)
-    except pynvml.NVMLError:
+    except _NOT_OFFERED:
         return None
 
 

@@ -6,25 +6,39 @@
      "kernel": "6.1.0-18-amd64", "operating_system": "Debian GNU/Linux 12 (bookworm)", "python": "3.11.2",
      "tensorflow": "2.21.0", "keras": "3.15.1", "driver": "550.54.14", "cuda_driver": "12.4",
      "gpus": [{"index": 0, "name": "NVIDIA RTX A4000", "uuid": "GPU-…", "compute_capability": "8.6",
-               "memory_bytes": 17171480576, "power_limit_watts": 140.0}]}
+               "memory_bytes": 17171480576, "power_limit_watts": 140.0}],
+     "disk_free_bytes": 812345678901,
+     "gpu_states": [{"index": 0, "utilisation": 0.0, "memory_used_bytes": 3145728, "processes": 0,
+                     "temperature_celsius": 34, "power_watts": 8.1, "power_limit_default_watts": 140.0}],
+     "gpu_raw": [{"name": "NVIDIA RTX A4000", "vbios": "94.04.55.00.06", …}]}
 
 `cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise.
 Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a package or card does
-not tell is null. The keys are those of `tfbench.host.HostFacts`; keys are added, never renamed.
+not tell is null. The keys are those of `tfbench.host.HostFacts`, `gpu_states` those of `tfbench.gpu_states.GPUState`,
+and `gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 
+from tfbench.gpu_states import read_states
 from tfbench.host import host_facts
 
 
 def main() -> int:
     """Print the facts."""
-    sys.stdout.write(json.dumps(dataclasses.asdict(host_facts())) + "\n")
+    states, raw = read_states()
+    told = {
+        **dataclasses.asdict(host_facts()),
+        "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: where the engine keeps its images
+        "gpu_states": [dataclasses.asdict(state) for state in states],
+        "gpu_raw": raw,
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
     return 0
 
 

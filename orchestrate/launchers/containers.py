@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import time
 from datetime import UTC, datetime
 from typing import Any
 
 from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
-from orchestrate.facts import Facts, Image, facts_from_probe
+from orchestrate.facts import Facts, Image, facts_from_probe, raw_json
 from orchestrate.hosts import Host
 from orchestrate.images import image_reference, wanted_images
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import (
+    CDI_GPU,
     JOB_LABEL,
     RECORD_PATH,
     RUN_LABEL,
@@ -34,6 +36,10 @@ from orchestrate.plan import Job
 from orchestrate.text import plain_text
 from orchestrate.variants import read_variants
 from results.schema import Status
+
+CDI = "CDI"
+MAY_HOLD_SECRETS = ("HttpProxy", "HttpsProxy", "NoProxy", "Labels", "Swarm", "RegistryConfig")
+"""What is not kept of an engine's facts."""
 
 PROBE_SECONDS = 120.0
 MAX_PROBE_BYTES = 1 << 20
@@ -54,6 +60,7 @@ class ContainerLauncher:
         self._host = host
         self._engine = DockerEngine(host.docker)
         self._pulls = pulls
+        self._devices: frozenset[str] | None = None
         # Only asked where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
@@ -75,7 +82,8 @@ class ContainerLauncher:
         image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
         adopted = False
         try:
-            self._engine.create(job_container(job, self._host, image))
+            devices = self._cdi_devices() if job.gpus else frozenset()
+            self._engine.create(job_container(job, self._host, image, devices))
         except NameTaken:
             adopted = True
             if self._state_of_ours(job) != "created":
@@ -182,7 +190,10 @@ class ContainerLauncher:
         if not self._host.pulls:
             raise PullFailed(f"image {image} is not on the host any more")
         with self._pulls.turn(registry_of(image)):
-            self._engine.pull(image, PullMeter(on_progress))
+            self._engine.pull(image, PullMeter(on_progress, self._tell_retry))
+
+    def _tell_retry(self, cause: str) -> None:
+        self._pulls.tell(self._host.key, f"tries the pull again: {cause}")
 
     def _ask_driver(self, facts: Facts) -> Facts:
         """Ask the NVIDIA driver, through a container that sees all GPUs.
@@ -195,7 +206,7 @@ class ContainerLauncher:
         reference = self._host.image or image_reference(self._host, "cpu")
         image = _pinned(reference, self._digest(reference), self._host)
         self._bring(image, lambda done, total: None)
-        spec = probe_container(image)
+        spec = probe_container(image, cdi=facts.gpu_runtime == CDI)
         self._engine.create(spec)
         try:
             self._engine.start(spec.name)
@@ -206,8 +217,21 @@ class ContainerLauncher:
         finally:
             self._engine.remove(spec.name)
         return dataclasses.replace(
-            facts, driver=told.driver, gpus=told.gpus, cpu=told.cpu, disk_free_bytes=told.disk_free_bytes
+            facts,
+            driver=told.driver,
+            gpus=told.gpus,
+            gpu_states=told.gpu_states,
+            cpu=told.cpu,
+            disk_free_bytes=told.disk_free_bytes,
+            raw=raw_json(**{**json.loads(facts.raw), **json.loads(told.raw)}),
         )
+
+    def _cdi_devices(self) -> frozenset[str]:
+        """Return the GPUs that the engine offers by CDI, where that is the only way; asked once."""
+        if self._devices is None:
+            info = self._engine.info()
+            self._devices = _cdi_gpus(info) if _gpu_runtime(info) == CDI else frozenset()
+        return self._devices
 
 
 def _pinned(reference: str, digest: str | None, host: Host) -> str:
@@ -219,9 +243,6 @@ def _pinned(reference: str, digest: str | None, host: Host) -> str:
 
 def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts:
     """Take in what the engine tells; nothing in it is trusted."""
-    devices = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or []]
-    runtime = "nvidia" in (info.get("Runtimes") or {})
-    cdi = any(name.startswith("nvidia.com/gpu") for name in devices)
     cpus = info.get("NCPU")
     memory = info.get("MemTotal")
     return Facts(
@@ -231,9 +252,26 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts
         kernel=plain_text(str(info.get("KernelVersion")), 100),
         operating_system=plain_text(str(info.get("OperatingSystem")), 100),
         engine=f"docker {plain_text(str(info.get('ServerVersion')), 50)}",
-        gpu_runtime="NVIDIA runtime" if runtime else "CDI" if cdi else None,
+        gpu_runtime=_gpu_runtime(info),
         clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
+        raw=raw_json(engine={key: value for key, value in info.items() if key not in MAY_HOLD_SECRETS}),
     )
+
+
+def _gpu_runtime(info: dict[str, Any]) -> str | None:
+    """Say how an engine gives GPUs to containers; None: it cannot."""
+    runtimes = info.get("Runtimes")
+    if isinstance(runtimes, dict) and "nvidia" in runtimes:
+        return "NVIDIA runtime"
+    return CDI if _cdi_gpus(info) else None
+
+
+def _cdi_gpus(info: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the GPUs that an engine has found by CDI."""
+    devices = info.get("DiscoveredDevices")
+    found = devices if isinstance(devices, list) else []
+    names = (str(device.get("ID", "")) for device in found if isinstance(device, dict))
+    return frozenset(name for name in names if name.startswith(f"{CDI_GPU}="))
 
 
 def _skew(stamp: str, asked_at: datetime) -> float | None:

@@ -86,12 +86,19 @@ class DockerEngine(ContainerEngine):
         Raises:
             PullFailed: It cannot be had; PullInterrupted: not this time.
         """
+        cause = ""
         for attempt in stamina.retry_context(
             on=PullInterrupted, attempts=meter.attempts, timeout=meter.deadline_seconds, wait_initial=1.0, wait_max=30.0
         ):
             with attempt:
+                if attempt.num > 1:
+                    meter.on_retry(cause)
                 meter.restart()
-                self._pull_once(reference, meter)
+                try:
+                    self._pull_once(reference, meter)
+                except PullInterrupted as error:
+                    cause = error.cause
+                    raise
         if self.image_id(reference) is None:
             raise PullFailed(f"image {reference}: the pull ended, but the image is not there")
 

@@ -20,13 +20,17 @@ Progress = Callable[[int, int], None]
 
 
 class PullLimits:
-    """How many pulls a registry gets at a time, from all hosts of a run together.
+    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is told.
 
     Args:
         per_registry: That many.
+        tell: Receives a host's key and what its user should know of a pull.
     """
 
-    def __init__(self, per_registry: int = MAX_PULLS_PER_REGISTRY) -> None:
+    def __init__(
+        self, per_registry: int = MAX_PULLS_PER_REGISTRY, tell: Callable[[str, str], None] = lambda host, message: None
+    ) -> None:
+        self.tell = tell
         self._per_registry = per_registry
         self._lock = threading.Lock()
         self._registries: dict[str, threading.Semaphore] = {}
@@ -45,11 +49,13 @@ class PullMeter:
 
     Args:
         on_progress: Told how far it is.
+        on_retry: Told why it is tried again.
     """
 
     def __init__(
         self,
         on_progress: Progress,
+        on_retry: Callable[[str], None] = lambda cause: None,
         *,
         stall_seconds: float = STALL_SECONDS,
         deadline_seconds: float = DEADLINE_SECONDS,
@@ -57,6 +63,7 @@ class PullMeter:
     ) -> None:
         self.deadline_seconds = deadline_seconds
         self.attempts = attempts
+        self.on_retry = on_retry
         self._on_progress = on_progress
         self._stall_seconds = stall_seconds
         self._deadline = time.monotonic() + deadline_seconds

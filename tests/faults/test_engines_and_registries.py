@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.launchers.pulls import ATTEMPTS
 from results.schema import Status
 from tests.engines.docker import Engines
 from tests.engines.fragile import FragileEngine
@@ -101,6 +102,10 @@ def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
     assert records["good"].status is Status.OK
     assert records["corrupt"].status is Status.PULL_FAILED
     assert "verification failed" in (records["corrupt"].cause or "")
+    told = [event for event in runs.events("warning") if event["host"] == "all.corrupt"]
+    assert len(told) == ATTEMPTS - 1
+    assert all("tries the pull again" in event["message"] for event in told)
+    assert "verification failed" in told[0]["message"]
     assert counted(engines.second, "create", runs.path.name) == {}, "the old image was started"
 
     resumed = runs.run("resume", "--display=plain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from orchestrate.addresses import DockerAddress
 from orchestrate.check import doubts
-from orchestrate.facts import Facts, Image
+from orchestrate.facts import Facts, GPUState, Image
 from orchestrate.hosts import Host
 from orchestrate.tables import render_check
 from results.schema import GPU, Device, Status
@@ -28,6 +29,10 @@ def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
 def test_nothing_is_doubtful_about_a_good_host():
     assert doubts(host(), GOOD) == []
     assert doubts(host(None), Facts()) == []
+    idle = GPUState(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
+    other = GPUState(index=1, processes=7)
+    assert doubts(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
+    assert doubts(host(), dataclasses.replace(GOOD, gpu_states=(GPUState(index=0),))) == []
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,18 @@ def test_nothing_is_doubtful_about_a_good_host():
         ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Let it follow NTP"),
         ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk are free"),
+        (
+            {},
+            {"gpu_states": (GPUState(index=0, utilisation=0.87, memory_used_bytes=12_300_000_000, processes=3),)},
+            "GPU 0 is busy, 87% used, 12.3 GB taken, 3 processes: numbers would be too low. See who with nvidia-smi",
+        ),
+        ({}, {"gpu_states": (GPUState(index=0, memory_used_bytes=2 << 30),)}, "GPU 0 is busy, 2.1 GB taken"),
+        ({}, {"gpu_states": (GPUState(index=0, utilisation=0.0, temperature_celsius=78.0),)}, "at 78 °C without work"),
+        (
+            {},
+            {"gpu_states": (GPUState(index=0, power_limit_default_watts=200.0),)},
+            "GPU 0 is held to 140 W of 200 W. If that is not meant: sudo nvidia-smi -i 0 -pl 200",
+        ),
         ({"gpus": (0, 5)}, {}, "gpus: names [5], which it has not. It has [0]"),
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
     ],
@@ -54,15 +71,15 @@ def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     bad = Image(variant=None, reference="x", reason="", status=Status.DRIVER_TOO_OLD, problem="driver 470 is too old")
     hosts = [host(), Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
     probed = {
-        "a4000.node-a": Facts(**{**GOOD.__dict__, "images": (image,)}),
+        "a4000.node-a": dataclasses.replace(GOOD, images=(image,), gpu_states=(GPUState(index=0, processes=2),)),
         "f.old": Facts(images=(bad,)),
         "f.[bold]gone": "ssh node: connection refused",
     }
     stream = io.StringIO()
-    render_check(hosts, probed, Console(file=stream, width=200))
+    render_check(hosts, probed, Console(file=stream, width=230))
     text = stream.getvalue()
     assert "1 × NVIDIA RTX A4000, 16 GiB, 140 W, cc 8.6" in text and "ssh://bench@node-a:2222" in text
-    assert "ready" in text and text.count("unusable") == 2
+    assert "busy, 2 processes" in text and "doubtful" in text and text.count("unusable") == 2
     assert "a4000.node-a: r/tfbench:0.1.0-cuda12.5: machine code of 8.0 runs on 8.6" in text
     assert "f.old: x: driver 470 is too old" in text
     assert "f.[bold]gone: cannot measure now: ssh node: connection refused" in text

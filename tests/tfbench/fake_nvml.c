@@ -45,6 +45,12 @@ int nvmlDeviceGetCudaComputeCapability(Device *d, int *major, int *minor) {
 int nvmlDeviceGetMemoryInfo(Device *d, Memory *m) {
     ANSWER((m->total = 16000, m->used = 1000ull * (1 + d->index), m->free = m->total - m->used));
 }
+int nvmlDeviceGetUtilizationRates(Device *d, unsigned rates[2]) {
+    (void)d; ANSWER((rates[0] = d->index ? 87 : 0, rates[1] = 0));
+}
+int nvmlDeviceGetPowerManagementDefaultLimit(Device *d, unsigned *milliwatts) {
+    ANSWER(*milliwatts = d->index ? 200000 : 140000);
+}
 int nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *milliwatts) { (void)d; ANSWER(*milliwatts = 140000); }
 int nvmlDeviceGetPowerUsage(Device *d, unsigned *milliwatts) {
     ++power_calls;

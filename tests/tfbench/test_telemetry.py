@@ -188,6 +188,18 @@ def test_cooling_is_bounded_and_asks_nothing_of_a_cpu():
     assert cool_down(list, 50.0, 5.0, lambda _: None) == 0.0
 
 
+def test_the_probe_tells_what_the_gpus_do_now_and_keeps_all_that_the_driver_says(fake_driver):
+    told = run(fake_driver, "shared", "-m", "tfbench.probe")
+    idle, busy = told["gpu_states"]
+    assert (idle["index"], idle["utilisation"], idle["processes"], idle["temperature_celsius"]) == (0, 0.0, 0, 60)
+    assert (busy["index"], busy["utilisation"], busy["processes"], busy["memory_used_bytes"]) == (1, 0.87, 1, 2000)
+    assert (busy["power_watts"], busy["power_limit_default_watts"]) == (120.0, 200.0)
+    raw = told["gpu_raw"][1]
+    assert (raw["uuid"], raw["utilisation_percent"]["gpu"], raw["power_limit_milliwatts"]) == ("GPU-1", 87, 140000)
+    assert raw["memory"] == {"total": 16000, "free": 14000, "used": 2000}
+    assert "vbios" not in raw, "this driver does not offer it"
+
+
 def package(folder, name, microjoules):
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in (("name", name), ("energy_uj", microjoules), ("max_energy_range_uj", 1_000_000)):
