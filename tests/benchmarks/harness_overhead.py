@@ -27,6 +27,7 @@ from tfbench.host import cpu_limit
 from tfbench.inputs import batch_source
 from tfbench.models import NETWORKS
 from tfbench.nvml import GPUs
+from tfbench.tasks import TASKS
 from tfbench.telemetry import Observer
 from tfbench.timing import print_steps, take_steps
 from tfbench.training import Training
@@ -41,15 +42,15 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         device=Device(options.device),
         batch_per_gpu=options.batch_size,
         image_size=options.image_size,
-        batch_norm=BatchNorm(options.batch_norm),
+        batch_norm=BatchNorm(options.batch_norm) if options.batch_norm else None,
     )
     network = NETWORKS[case.model]
-    image_size = case.image_size or network.image_size
+    size, task = network.size(case), TASKS[network.task]
     configure(case, threads_for(cpu_limit()))
     strategy = create_strategy(case)
-    training = Training(case, network.build(case.batch_norm, image_size, strategy), strategy)
-    next_batch = batch_source(case, image_size, network.classes, strategy)
-    report = print_steps(training.global_batch, network.unit)
+    training = Training(case, network.build(case.batch_norm, size, strategy), strategy, task=task)
+    next_batch = batch_source(case, size, network.classes, strategy, task)
+    report = print_steps(training.global_batch * network.samples_per_example(case), network.unit)
     gpus = GPUs(2)
 
     def step():
@@ -99,7 +100,7 @@ def main() -> int:
     """Measure, with the fake driver where there is no other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="googlenet", choices=list(NETWORKS))
-    parser.add_argument("--batch_norm", default="fused")
+    parser.add_argument("--batch_norm")
     parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"])
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--image_size", type=int)

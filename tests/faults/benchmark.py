@@ -25,14 +25,19 @@ EVIL_NAME = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028"
 
 
 def main() -> None:
-    flags = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
+    named = (argument.removeprefix("--").partition("=") for argument in sys.argv[1:])
+    flags = {name: value for name, _, value in named}
     behaviour = json.loads(os.environ.get("STANDIN", "{}"))
-    output, case = Path(flags["output"]), _case(flags)
+    output, case = Path(flags["output"]), case_from_flags(flags)
     signal.signal(signal.SIGTERM, lambda *_: _end(output, case, schema.Status.STOPPED, "stopped by SIGTERM"))
     signal.signal(signal.SIGALRM, lambda *_: _end(output, case, schema.Status.TIMEOUT, "took longer than asked"))
     signal.setitimer(signal.ITIMER_REAL, float(flags["max_seconds"]))
     print(progress.state_line("timing"), flush=True)
-    DOES[behaviour.get("does", "work")](output, case, float(behaviour.get("seconds", 0.5)))
+    try:
+        DOES[behaviour.get("does", "work")](output, case, float(behaviour.get("seconds", 0.5)))
+    finally:
+        if "print_record" in flags and output.is_file():
+            print(*progress.record_lines(output.read_bytes()), sep="\n", flush=True)
 
 
 def work(output: Path, case: schema.Case, seconds: float) -> None:
@@ -166,7 +171,7 @@ def good_record(case: schema.Case, name: str = "stand-in") -> schema.Record:
             step_p50_seconds=STEP_SECONDS, step_p95_seconds=STEP_SECONDS, step_cv=0.0, step_drift=0.0,
             build_seconds=0.0, compile_seconds=0.0, warmup_steps=case.warmup_steps, warmup_seconds=0.0,
             replicas=case.num_gpus, batch_per_gpu=case.batch_per_gpu,
-            global_batch=case.batch_per_gpu * case.num_gpus, image_size=case.image_size,
+            global_batch=case.global_batch, image_size=case.image_size,
             parameters_trainable=1, parameters_total=1, loss_first=7.0, loss_last=6.0,
         ),
         validity=schema.Validity(valid=True, checks=[schema.Check(name="finite", passed=True, detail=name)]),
@@ -189,8 +194,8 @@ def _end(output: Path, case: schema.Case, status: schema.Status, cause: str) -> 
     sys.exit(1)
 
 
-def _case(flags: dict[str, str]) -> schema.Case:
-    size = flags.get("image_size")
+def case_from_flags(flags: dict[str, str]) -> schema.Case:
+    size, length, optimizer = (flags.get(name) for name in ("image_size", "sequence_length", "optimizer"))
     return schema.Case(
         model=flags["model"],
         precision=schema.Precision(flags["precision"]),
@@ -202,6 +207,9 @@ def _case(flags: dict[str, str]) -> schema.Case:
         device=schema.Device(flags["device"]),
         batch_norm=schema.BatchNorm(flags["batch_norm"]),
         image_size=None if size is None else int(size),
+        sequence_length=None if length is None else int(length),
+        optimizer=None if optimizer is None else schema.Optimizer(optimizer),
+        accumulate=int(flags.get("accumulate", "1")),
         warmup_steps=int(flags["warmup_steps"]),
         num_steps=int(flags["num_steps"]),
     )
