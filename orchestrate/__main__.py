@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_hosts(plan)
     _add_planning(plan)
     plan.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+    plan.add_argument(
+        "--show-manifests", action="store_true", help="show exactly what would be handed to Slurm or Kubernetes"
+    )
     run = _command(commands, "run", "measure: one fresh process for every repeat of every case")
     _add_hosts(run)
     _add_planning(run)
@@ -161,6 +164,12 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", help="measure this suite, whatever hosts.yml says: a name, or a file my.yml")
     parser.add_argument("--repeats", type=_positive, help="repeats of each case, whatever suite and hosts.yml say")
     parser.add_argument("--seed", type=int, default=1, help="of the order of repeats (default: 1)")
+    parser.add_argument(
+        "--target-ci",
+        type=_share,
+        metavar="PERCENT",
+        help="end timed steps (after 50) and repeats (after 3) early when a case is known to ± so much, e.g. 2%%",
+    )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -202,6 +211,17 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}")
     return value
+
+
+def _share(text: str) -> float:
+    """Read a percentage, with or without its sign, as a share of 1."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0.01 <= percent < 100:
+        raise argparse.ArgumentTypeError(f"is a percentage from 0.01 to 100, e.g. 2%. Received: {text}")
+    return percent / 100
 
 
 if __name__ == "__main__":

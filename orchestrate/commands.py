@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import signal
@@ -194,7 +195,7 @@ def _plan(
     probed = probe_hosts(hosts, _maker(None, bus), bus, keep)
 
     def chosen(name: str) -> Suite:
-        return read(parsed.suite or name)
+        return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
 
     alone = make_plan(hosts, probed, chosen, run_id=run_id, seed=parsed.seed, repeats=parsed.repeats)
     return add_gangs(alone, chosen, repeats=parsed.repeats)

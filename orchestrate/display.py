@@ -13,7 +13,16 @@ from typing import IO, Protocol
 
 from rich.console import Console
 
-from orchestrate.events import Event, ImageProgress, JobResult, JobStep, RunFinished, RunStarted, event_document
+from orchestrate.events import (
+    Event,
+    ImageProgress,
+    JobResult,
+    JobSpared,
+    JobStep,
+    RunFinished,
+    RunStarted,
+    event_document,
+)
 from orchestrate.plan import Plan
 from orchestrate.wording import Failures, clock, describe
 
@@ -111,7 +120,7 @@ class PlainDisplay(_LineDisplay):
         self._failures.note(event)
         if isinstance(event, RunStarted):
             self._done = event.done
-        if isinstance(event, JobResult):
+        if isinstance(event, JobResult | JobSpared):
             self._done += 1
         if isinstance(event, _FREQUENT) and not self._due(event.host):
             return

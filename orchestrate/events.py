@@ -96,6 +96,16 @@ class JobResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobSpared:
+    """A repeat is left out, because its case is known as closely as was asked."""
+
+    job: str
+    host: str
+    case: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Warned:
     """Something that the user should know; the run goes on."""
 
@@ -118,6 +128,8 @@ class RunFinished:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
+        spared: Repeats that were not needed, because their case was known closely enough.
+        saved_seconds: What they and the steps that were not needed would have taken.
     """
 
     run_id: str
@@ -125,6 +137,8 @@ class RunFinished:
     failed: int
     missing: int
     seconds: float
+    spared: int = 0
+    saved_seconds: float = 0.0
 
 
 Event = (
@@ -135,6 +149,7 @@ Event = (
     | JobState
     | JobStep
     | JobResult
+    | JobSpared
     | Warned
     | HostLost
     | RunFinished
@@ -148,6 +163,7 @@ NAMES: dict[type, str] = {
     JobState: "job_state",
     JobStep: "job_step",
     JobResult: "job_result",
+    JobSpared: "job_spared",
     Warned: "warning",
     HostLost: "host_lost",
     RunFinished: "run_finished",

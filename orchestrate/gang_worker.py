@@ -10,7 +10,7 @@ import dataclasses
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -23,7 +23,7 @@ from orchestrate.judge import failed_record, judge, now
 from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.plan import Gang, Job, Plan, learn
 from orchestrate.watchdog import Watched
-from orchestrate.worker import HOST_FAULTS, Log, Shared, set_record_aside
+from orchestrate.worker import HOST_FAULTS, Log, Shared, set_record_aside, spare
 from results.progress import State, Step, parse_line
 from results.schema import Record, Status
 
@@ -76,14 +76,14 @@ class Part:
         return f"the part on {self.host.key} ended with exit code {code}"
 
 
-def work_together(plan: Plan, alone: Mapping[str, Future[None]], shared: Shared, done: Mapping[str, object]) -> None:
+def work_together(plan: Plan, alone: Mapping[str, Future[None]], shared: Shared, done: Collection[str]) -> None:
     """Do what is left of a plan's gangs, fleet by fleet, side by side; each when its hosts have done their own work.
 
     Args:
         plan: The whole plan.
         alone: By `Host.key`, the work of each host by itself.
         shared: What workers share.
-        done: Ids of the repeats that have a record.
+        done: Ids of the repeats that have a record or need none.
     """
     fleets = {fleet: list(gangs) for fleet, gangs in groupby(plan.gangs, key=lambda gang: gang.job.origin.fleet)}
     if not fleets:
@@ -182,6 +182,8 @@ class GangWorker:
         for position, gang in enumerate(self.todo):
             if self.shared.stop.launching.is_set() or not self._affordable(gang):
                 return
+            if spare(gang.job, hosts_of(gang, self.plan)[0].key, self.shared):
+                continue
             record = self._run(gang)
             if self.shared.options.fail_fast and record.status is not Status.OK:
                 self.shared.stop.launching.set()
@@ -322,6 +324,7 @@ class GangWorker:
         job, seconds = gang.job, time.monotonic() - began
         self.shared.folder.write_record(job.id, record)
         self.shared.statuses[job.id] = record.status
+        self.shared.early.add(job, record)
         if self.shared.budget is not None and record.status is Status.OK:
             self.shared.budget.learn(job.origin.fleet, job.case.name, seconds)
         measured = record.measurement if record.status is Status.OK else None

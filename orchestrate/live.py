@@ -21,6 +21,7 @@ from orchestrate.events import (
     ImageProgress,
     ImageReady,
     JobResult,
+    JobSpared,
     JobState,
     JobStep,
     RunFinished,
@@ -155,6 +156,9 @@ class LiveDisplay:
                 row.step, row.speed = str(event.step), f"{event.samples_per_second:.1f}"
             case JobResult():
                 self._end(row, event)
+            case JobSpared():
+                row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
+                row.state = DONE if row.position >= row.total else row.state
             case HostLost():
                 row.state, row.step = SET_ASIDE, ""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from orchestrate.budget import Budget, earlier_durations
 from orchestrate.check import doubts
+from orchestrate.early_end import EarlyEnd
 from orchestrate.errors import HostError, UserError
 from orchestrate.events import (
     EventBus,
@@ -45,11 +46,13 @@ class Outcome:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
+        spared: Repeats without a record, because their case was known closely enough (`--target-ci`).
     """
 
     ok: int
     failed: int
     missing: int
+    spared: int = 0
 
 
 def probe_hosts(
@@ -110,31 +113,35 @@ def execute(
     """
     began = time.monotonic()
     budget = _budget(plan, folder, options)
-    done = _done_before(plan, folder, options)
-    todo = {entry.host.key: [job for job in entry.jobs if job.id not in done] for entry in plan.hosts}
+    early = EarlyEnd()
+    done = _done_before(plan, folder, options, early)
+    settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
+    todo = {entry.host.key: [job for job in entry.jobs if job.id not in settled] for entry in plan.hosts}
     total = len(plan.jobs)
-    left = sum(job.id not in done for job in plan.jobs)
+    left = total - len(settled)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     for entry in plan.hosts:
         for doubt in doubts(entry.host, entry.facts) if entry.facts else ():
             bus.emit(Warned(host=entry.host.key, message=doubt))
     with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
-        shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done)
+        shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done, early=early)
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
             workers = {
                 entry.host.key: pool.submit(HostWorker(entry, todo[entry.host.key], shared).work)
                 for entry in plan.hosts
             }
-            work_together(plan, workers, shared, dict(done))
+            work_together(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()
-    outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs])
+    outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs], early.spared)
     bus.emit(
         RunFinished(
             run_id=plan.run_id,
             ok=outcome.ok,
             failed=outcome.failed,
             missing=outcome.missing,
+            spared=outcome.spared,
+            saved_seconds=early.saved_seconds,
             seconds=time.monotonic() - began,
         )
     )
@@ -143,18 +150,23 @@ def execute(
 
 def count_records(plan: Plan, folder: RunFolder) -> Outcome:
     """Count how the repeats of a plan have ended so far."""
-    records = [folder.read_record(job.id) for job in plan.jobs]
-    return _outcome([None if record is None else record.status for record in records])
+    early = EarlyEnd()
+    done = _done_before(plan, folder, Options(again=frozenset()), early)
+    early.among(job for job in plan.jobs if job.id not in done)
+    return _outcome([done.get(job.id) for job in plan.jobs], early.spared)
 
 
-def _outcome(statuses: Sequence[Status | None]) -> Outcome:
-    """Count how repeats have ended; None: one has no record."""
-    ok, missing = statuses.count(Status.OK), statuses.count(None)
-    return Outcome(ok=ok, failed=len(statuses) - ok - missing, missing=missing)
+def _outcome(statuses: Sequence[Status | None], spared: int) -> Outcome:
+    """Count how repeats have ended; None: one has no record, as so many that were spared."""
+    ok, without = statuses.count(Status.OK), statuses.count(None)
+    return Outcome(ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared)
 
 
-def _done_before(plan: Plan, folder: RunFolder, options: Options) -> dict[str, Status]:
-    """Return the status of each repeat that has its result; what should be measured again is moved aside first."""
+def _done_before(plan: Plan, folder: RunFolder, options: Options, early: EarlyEnd) -> dict[str, Status]:
+    """Return the status of each repeat that has its result; what should be measured again is moved aside first.
+
+    `early` learns the numbers.
+    """
     done = {}
     for job in plan.jobs:
         record = folder.read_record(job.id)
@@ -162,6 +174,7 @@ def _done_before(plan: Plan, folder: RunFolder, options: Options) -> dict[str, S
             set_record_aside(folder, job)
         elif record is not None:
             done[job.id] = record.status
+            early.add(job, record)
     return done
 
 

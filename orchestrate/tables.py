@@ -11,6 +11,7 @@ from rich.text import Text
 
 from orchestrate.budget import Estimate
 from orchestrate.check import doubts, state_words
+from orchestrate.early_end import EarlyEnd
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.plan import HostPlan, Job, Plan
@@ -83,12 +84,18 @@ def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console
     """Show how many repeats of each host have ended, and how."""
     table = _table("fleet", "host", "done", "ok", "failed", "why")
     for fleet, host, jobs in _places(plan):
+        early = EarlyEnd()
         records = [folder.read_record(job.id) for job in jobs]
+        for job, record in zip(jobs, records, strict=True):
+            if record is not None:
+                early.add(job, record)
+        left_out = early.among(job for job, record in zip(jobs, records, strict=True) if record is None)
         done = [record for record in records if record is not None]
         failed = Counter(str(record.status) for record in done if record.status is not Status.OK)
         causes = "; ".join(dict.fromkeys(record.cause or "" for record in done if record.status is not Status.OK))
         ok = len(done) - failed.total()
         counts = f"{len(done)}/{len(records)}"
+        counts += f", {len(left_out)} left out" if left_out else ""
         words = ", ".join(f"{number} {status}" for status, number in failed.items())
         _row(table, fleet, host, counts, str(ok), words, causes)
     console.print(table)

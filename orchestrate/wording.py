@@ -12,6 +12,7 @@ from orchestrate.events import (
     ImageProgress,
     ImageReady,
     JobResult,
+    JobSpared,
     JobState,
     JobStep,
     RunFinished,
@@ -94,6 +95,8 @@ def _describe(event: Event) -> str:
             return f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s"
         case JobResult():
             return f"{event.job}: {_result(event)} after {event.seconds:.0f} s"
+        case JobSpared():
+            return f"{event.job}: left out: {event.why}"
         case Warned():
             return f"warning: {event.host + ': ' if event.host else ''}{event.message}"
         case HostLost():
@@ -110,7 +113,10 @@ def _result(event: JobResult) -> str:
 
 def _summary(event: RunFinished) -> str:
     parts = [f"{event.ok} ok", f"{event.failed} failed"] + ([f"{event.missing} not run"] if event.missing else [])
-    return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s"
+    if event.spared:
+        parts.append(f"{event.spared} left out")
+    saved = f" (--target-ci saved about {clock(event.saved_seconds)} of machine time)" if event.saved_seconds else ""
+    return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
 
 
 def clock(seconds: float) -> str:

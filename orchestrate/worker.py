@@ -13,8 +13,19 @@ from dataclasses import dataclass
 
 from orchestrate.attempt import Attempt
 from orchestrate.budget import Budget
+from orchestrate.early_end import EarlyEnd
 from orchestrate.errors import HostError, Withdrawn
-from orchestrate.events import EventBus, HostLost, ImageProgress, ImageReady, JobResult, JobState, JobStep, Warned
+from orchestrate.events import (
+    EventBus,
+    HostLost,
+    ImageProgress,
+    ImageReady,
+    JobResult,
+    JobSpared,
+    JobState,
+    JobStep,
+    Warned,
+)
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.judge import failed_record, judge, now
@@ -89,6 +100,7 @@ class Shared:
     Attributes:
         budget: None: the run may cost what it costs.
         statuses: How each repeat that has a record ended, by job id: each thread writes its own repeats'.
+        early: Says which repeats are not needed any more.
     """
 
     folder: RunFolder
@@ -99,6 +111,7 @@ class Shared:
     budget: Budget | None
     options: Options
     statuses: dict[str, Status]
+    early: EarlyEnd
 
 
 def set_record_aside(folder: RunFolder, job: Job) -> None:
@@ -107,6 +120,14 @@ def set_record_aside(folder: RunFolder, job: Job) -> None:
     aside = folder.path / "superseded"
     aside.mkdir(exist_ok=True)
     path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
+
+
+def spare(job: Job, host: str, shared: Shared) -> bool:
+    """Leave a repeat out, and say so, where its case is known closely enough without it."""
+    if not shared.early.spares(job):
+        return False
+    shared.bus.emit(JobSpared(job=job.id, host=host, case=job.case.name, why=shared.early.why(job)))
+    return True
 
 
 class HostWorker:
@@ -122,12 +143,14 @@ class HostWorker:
         self._stop = shared.stop
         self._watchdog = shared.watchdog
         self._budget = shared.budget
+        self._shared = shared
         self._statuses = shared.statuses
         self._options = shared.options
         self._faults = 0
         self._todo: deque[Job] = deque()
         self._lock = threading.Lock()
         self._withdrawn = False
+        self._trouble = ""
 
     def work(self) -> None:
         """Run the host's repeats until they are done, the host is set aside, or the run is stopped."""
@@ -180,6 +203,10 @@ class HostWorker:
                 job = self._todo.popleft() if self._todo else None
             if job is None or not (queued or self._affordable(job)):
                 return
+            if spare(job, self._host.key, self._shared):
+                if isinstance(launcher, QueueLauncher):
+                    self._try(f"take {job.id} back", lambda job=job: launcher.withdraw([job]))  # type: ignore[misc]
+                continue
             record = self._run(launcher, job)
             if record is None:
                 continue
@@ -339,6 +366,7 @@ class HostWorker:
         def on_turn(turn: Turn) -> None:
             if (state := attempt.take(turn, watched)) is not None:
                 self._state(job, state)
+            self._tell_trouble(turn.trouble)
             if isinstance(launcher, QueueLauncher):
                 self._withdraw_when_stopped(launcher)
 
@@ -389,6 +417,7 @@ class HostWorker:
         """Store a record, then tell."""
         self._folder.write_record(job.id, record)
         self._statuses[job.id] = record.status
+        self._shared.early.add(job, record)
         if self._budget is not None and record.status is Status.OK:
             self._budget.learn(self._host.fleet, job.case.name, time.monotonic() - began)
         measured = record.measurement if record.status is Status.OK else None
@@ -411,6 +440,13 @@ class HostWorker:
 
     def _end(self, launcher: Launcher, job: Job) -> None:
         self._try(f"end {job.id}", lambda: launcher.stop(job))
+
+    def _tell_trouble(self, trouble: str) -> None:
+        """Warn once that the queue does not answer, and not again before it has."""
+        with self._lock:
+            before, self._trouble = self._trouble, trouble
+        if trouble and not before:
+            self._warn(f"the queue does not answer now, its jobs go on: {trouble}")
 
     def _try(self, what: str, action: Callable[[], None]) -> None:
         """Do something whose failure is only a warning."""

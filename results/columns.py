@@ -55,7 +55,8 @@ COLUMNS: dict[str, Column] = {
     "optimizer": Column(TEXT, "-", "How weights are updated: `momentum`, `adamw` or `lamb`."),
     "accumulate": Column(WHOLE, "-", "Batches whose gradients are added up before an update."),
     "warmup_steps": Column(WHOLE, "steps", "Fewest steps before timing."),
-    "num_steps": Column(WHOLE, "steps", "Timed steps of a repeat."),
+    "num_steps": Column(WHOLE, "steps", "Timed steps of a repeat; the most where `target_ci` is given."),
+    "target_ci": Column(NUMBER, "-", "A repeat and a case end early when known to ± this share; empty: never."),
     # the outcome
     "unit": Column(TEXT, "-", "What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
     "input_size": Column(
@@ -90,6 +91,9 @@ COLUMNS: dict[str, Column] = {
     ),
     "temperature_steady_celsius": Column(
         NUMBER, "°C", "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty."
+    ),
+    "all_reduce_bytes_per_second": Column(
+        NUMBER, "bytes/s", "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host."
     ),
     "valid": Column(
         FLAG,
@@ -156,5 +160,6 @@ REPEAT_TYPES = {
     "samples_per_joule": "float64",
     "power_mean_watts": "float64",
     "temperature_steady_celsius": "float64",
+    "all_reduce_bytes_per_second": "float64",
 }
 """Columns of `Merged.repeats`."""

@@ -122,6 +122,9 @@ class Optimizer(enum.StrEnum):
     LAMB = "lamb"  # layer-wise trust ratio over Adam
 
 
+FEWEST_STEPS = 50
+"""No repeat that may end early ends before so many timed steps."""
+
 WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "gpt2_small", "vgg16", "vit_b16"})
 """Networks without batch normalisation: that is their variant where a case names none."""
 
@@ -153,7 +156,9 @@ class Case:
         optimizer: How weights are updated; None becomes the network's own.
         accumulate: Batches whose gradients are added up before an update; the global batch is so many times larger.
         warmup_steps: Fewest steps before timing starts.
-        num_steps: Timed steps.
+        num_steps: Timed steps; at most so many where `target_ci` is given.
+        target_ci: Timed steps, and then repeats, end early when the 95 % interval of the throughput is at most ± this
+            share of it; None: never. A share between 0 and 1.
     """
 
     model: str
@@ -174,6 +179,7 @@ class Case:
     accumulate: int = 1
     warmup_steps: int = 10
     num_steps: int = 100
+    target_ci: float | None = None
 
     def __post_init__(self) -> None:
         """Put the network's own where nothing was named, so that a record says what was measured."""
@@ -226,6 +232,8 @@ class Case:
         if self.accumulate > 1:
             parts.append(f"acc{self.accumulate}")
         parts.append(f"w{self.warmup_steps}s{self.num_steps}")
+        if self.target_ci is not None:
+            parts.append(f"ci{100 * self.target_ci:g}")
         return "-".join(parts)
 
     def flags(self) -> list[str]:
@@ -255,6 +263,8 @@ class Case:
             flags.append(f"--optimizer={self.optimizer}")
         if self.accumulate > 1:
             flags.append(f"--accumulate={self.accumulate}")
+        if self.target_ci is not None:
+            flags.append(f"--target_ci={self.target_ci:g}")
         return flags
 
 
@@ -866,6 +876,9 @@ def _measurement_contradictions(case: Case, measurement: Measurement) -> list[st
         problems.append("measurement.global_batch is not batch_per_gpu × replicas × accumulate")
     if (measurement.replicas, measurement.batch_per_gpu) != (case.replicas, case.batch_per_gpu):
         problems.append("measurement: replicas or batch_per_gpu differ from the case's")
+    fewest = case.num_steps if case.target_ci is None else min(case.num_steps, FEWEST_STEPS)
+    if not fewest <= measurement.num_steps <= case.num_steps:
+        problems.append(f"measurement.num_steps is {measurement.num_steps}, but the case asked for {case.num_steps}")
     if measurement.ranks or case.num_hosts > 1:
         problems.extend(_rank_contradictions(case, measurement))
     if len(measurement.step_seconds) != measurement.num_steps:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from results.progress import state_line
-from results.schema import Device, DeviceResult, Record, Status, Validity
+from results.schema import Case, Device, DeviceResult, Record, Status, Validity
 from tfbench.cuda_libraries import package_folders, preload
 from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
@@ -169,7 +169,8 @@ def _summarise(record: Record) -> None:
     spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
     lines = [
         f"{record.case.name}: {m.samples_per_second:.1f} {m.unit}/s",
-        f"  {m.num_steps} steps of {m.replicas} x {m.batch_per_gpu} {m.unit} in {m.seconds:.2f} s",
+        f"  {m.num_steps} steps{_ended_early(record.case, m.num_steps)} of {m.replicas} x {m.batch_per_gpu} {m.unit} "
+        f"in {m.seconds:.2f} s",
         f"  step {m.step_p50_seconds * 1000:.1f} ms (p95 {m.step_p95_seconds * 1000:.1f} ms{spread})",
         f"  build {m.build_seconds:.1f} s, compile {m.compile_seconds:.1f} s, warm-up {m.warmup_seconds:.1f} s",
     ]
@@ -186,6 +187,11 @@ def _summarise(record: Record) -> None:
         )
     lines += [f"  warning {warning.code}: {warning.message}" for warning in record.warnings]
     print("\n".join(lines), file=sys.stderr)
+
+
+def _ended_early(case: Case, steps: int) -> str:
+    """Say so where fewer steps were enough."""
+    return "" if steps == case.num_steps else f" (of {case.num_steps} at most: known closely enough)"
 
 
 if __name__ == "__main__":

@@ -191,6 +191,7 @@ def _case(values: flags.FlagValues) -> Case:
         sequence_length=values.sequence_length,
         optimizer=Optimizer(values.optimizer) if values.optimizer else None,
         accumulate=values.accumulate,
+        target_ci=values.target_ci,
         warmup_steps=values.warmup_steps,
         num_steps=values.num_steps,
     )
@@ -248,6 +249,15 @@ def _definitions() -> flags.FlagValues:
     flags.DEFINE_integer("warmup_steps", defaults.warmup_steps, "Untimed steps.", lower_bound=0, **own)
     flags.DEFINE_integer("num_steps", defaults.num_steps, "Timed steps.", lower_bound=1, **own)
     flags.DEFINE_alias("num_batches", "num_steps", **own)
+    flags.DEFINE_float(
+        "target_ci",
+        None,
+        "End the timed steps early, after 50 at the earliest, when their 95 % interval is within half of ± this share "
+        "of the throughput, e.g. 0.02. Default: never.",
+        lower_bound=1e-4,
+        upper_bound=1.0,
+        **own,
+    )
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", **own)
     flags.DEFINE_string("output", None, "File for the record.", **own)
     flags.DEFINE_boolean("print_record", False, "Print the file of --output at last, packed in lines.", **own)

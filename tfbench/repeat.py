@@ -12,6 +12,7 @@ from results.schema import Case, Check, Data, Device, Measurement, Mode, Status
 from tfbench import validity
 from tfbench.device_case import measure_devices
 from tfbench.devices import configure, create_strategy, threads_for
+from tfbench.early_stop import enough_for
 from tfbench.environment import read_environment
 from tfbench.findings import Findings
 from tfbench.flags import Options
@@ -178,7 +179,7 @@ def measure(
     observer.start()
     if meet is not None:
         meet()
-    timed = take_steps(step, case.num_steps, report)
+    timed = take_steps(step, case.num_steps, report, enough_for(case))
     findings.telemetry = replace(
         observer.stop(),
         device_memory_peak_bytes=device_memory_peak_bytes(case),

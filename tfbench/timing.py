@@ -35,14 +35,22 @@ class Interval:
     losses: list[float]
 
 
+Enough = Callable[[Sequence[float]], bool]
+"""Told the durations of the steps so far, every `STEPS_PER_LINE` steps; True: no more are needed."""
+
 Report = Callable[[int, float, float], None]
 """Called with the number of steps taken, the mean duration in seconds since the last call, and the last
 loss.
 """
 
 
-def take_steps(step: Callable[[], Tensor], count: int, report: Report = lambda *_: None) -> Interval:
-    """Take `count` steps and time them.
+def take_steps(
+    step: Callable[[], Tensor],
+    count: int,
+    report: Report = lambda *_: None,
+    enough: Enough = lambda _: False,
+) -> Interval:
+    """Take `count` steps, or fewer where those are enough, and time them.
 
     A second thread waits for each step's loss and notes the time, while this one already hands over the next
     step. To wait here after every step would leave a GPU idle while the host prepares the next; to wait for
@@ -53,14 +61,16 @@ def take_steps(step: Callable[[], Tensor], count: int, report: Report = lambda *
             everywhere. All steps started before must have finished.
         count: At least 1.
         report: Called every `STEPS_PER_LINE` steps and after the last.
+        enough: Says when to end early; what is in flight then is taken too.
     """
     finished: list[float] = []
     losses: list[float] = []
     waiting: deque[Future[tuple[float, float]]] = deque()
     reported = 0
+    ended = False
 
     def collect() -> None:
-        nonlocal reported
+        nonlocal reported, ended
         loss, at = waiting.popleft().result()
         losses.append(loss)
         finished.append(at)
@@ -69,18 +79,25 @@ def take_steps(step: Callable[[], Tensor], count: int, report: Report = lambda *
             since = finished[reported - 1] if reported else start
             report(taken, (at - since) / (taken - reported), loss)
             reported = taken
+            ended = ended or enough(durations(start, finished))
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(time.perf_counter).result()  # the thread exists before the clock starts
         start = time.perf_counter()
         for _ in range(count):
+            if ended:
+                break
             waiting.append(pool.submit(_wait_for, step()))
             while len(waiting) >= STEPS_IN_FLIGHT:
                 collect()
         while waiting:
             collect()
-    durations = [end - begin for begin, end in zip([start, *finished], finished, strict=False)]
-    return Interval(seconds=finished[-1] - start, step_seconds=durations, losses=losses)
+    return Interval(seconds=finished[-1] - start, step_seconds=durations(start, finished), losses=losses)
+
+
+def durations(start: float, finished: Sequence[float]) -> list[float]:
+    """Return how long each step took, from when the step before it was finished."""
+    return [end - begin for begin, end in zip([start, *finished], finished, strict=False)]
 
 
 def _wait_for(loss: Tensor) -> tuple[float, float]:

@@ -5,6 +5,7 @@ A block of `cases` is a small matrix: every value may be a list, and all combina
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,12 +106,14 @@ class Suite:
 
     Attributes:
         repeats: Fresh processes for each case.
+        target_ci: See `Case.target_ci`; of every case.
     """
 
     name: str
     description: str
     repeats: int
     blocks: tuple[CaseBlock, ...]
+    target_ci: float | None = None
 
     def cases(self, device: Device) -> list[Case]:
         """Return the cases of a host, in the order of the file, without duplicates.
@@ -121,6 +124,8 @@ class Suite:
         cases: dict[str, Case] = {}
         for block in self.blocks:
             for case in _cases(block, device):
+                if case.model != DEVICE_MODEL:
+                    case = dataclasses.replace(case, target_ci=self.target_ci)
                 cases.setdefault(case.name, case)
         return list(cases.values())
 

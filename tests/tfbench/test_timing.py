@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tfbench.timing import coefficient_of_variation, drift, percentile, take_steps
+from tfbench.timing import STEPS_IN_FLIGHT, coefficient_of_variation, drift, percentile, take_steps
 
 
 class Loss:
@@ -86,3 +86,19 @@ def test_spread_and_drift_have_the_textbook_values():
     assert coefficient_of_variation([1.0]) is None
     assert drift([1.0, 1.0, 5.0, 1.0, 1.2, 1.2]) == pytest.approx(0.2)
     assert drift([1.0, 2.0]) is None
+
+
+def test_steps_end_early_when_enough_says_so_and_every_step_that_began_counts():
+    told = []
+
+    def enough(step_seconds):
+        told.append(len(step_seconds))
+        return len(step_seconds) >= 20
+
+    device = Device(0.0001)
+    interval = take_steps(device.step, 100, enough=enough)
+    assert told == [10, 20]
+    assert not device.due
+    assert len(interval.losses) == len(interval.step_seconds)
+    assert 20 <= len(interval.losses) < 20 + STEPS_IN_FLIGHT
+    assert math.isclose(sum(interval.step_seconds), interval.seconds, rel_tol=1e-9)
