@@ -27,7 +27,7 @@ from orchestrate.facts import Facts
 from orchestrate.gangs import add_gangs
 from orchestrate.hosts import Host, read_hosts
 from orchestrate.launchers import make_launcher
-from orchestrate.launchers.base import Launcher
+from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.limits import allow_open_files
 from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
@@ -64,7 +64,20 @@ def plan(parsed: argparse.Namespace) -> int:
     else:
         tables.render_plan(planned, _stdout())
         tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), _stdout())
+    if parsed.show_manifests:
+        _show_manifests(planned)
     return EXIT_OK
+
+
+def _show_manifests(planned: Plan) -> None:
+    """Print what would be handed to each queue, as it is."""
+    make = _maker(None)
+    for entry in planned.hosts:
+        launcher = make(entry.host) if entry.host.queue is not None else None
+        if isinstance(launcher, QueueLauncher):
+            for text in launcher.manifests([job for job in entry.jobs if job.blocked is None]):
+                sys.stdout.write(f"# fleet {entry.host.fleet}\n{text}\n")
+            launcher.close()
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -197,7 +210,15 @@ def _plan(
     def chosen(name: str) -> Suite:
         return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
 
-    alone = make_plan(hosts, probed, chosen, run_id=run_id, seed=parsed.seed, repeats=parsed.repeats)
+    alone = make_plan(
+        hosts,
+        probed,
+        chosen,
+        run_id=run_id,
+        seed=parsed.seed,
+        repeats=parsed.repeats,
+        durations=earlier_durations(parsed.runs_dir),
+    )
     return add_gangs(alone, chosen, repeats=parsed.repeats)
 
 

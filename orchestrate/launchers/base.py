@@ -27,11 +27,13 @@ class Turn:
         waiting: It waits for a machine; False: it runs on one.
         node: The machine; None: it is not known.
         reason: Why it waits, in the queue's words.
+        trouble: Why the queue cannot be asked now: the rest is what it told last.
     """
 
     waiting: bool
     node: str | None = None
     reason: str = ""
+    trouble: str = ""
 
 
 OnTurn = Callable[[Turn], None]

@@ -36,6 +36,7 @@ class Poller:
         self._closed = False
         self._failure: BaseException | None = None
         self._failing_since: float | None = None
+        self._trouble = ""
         self._thread: threading.Thread | None = None
 
     def wait(self) -> None:
@@ -60,6 +61,11 @@ class Poller:
             raise Lost(f"{self._name} does not answer any more: {failure.cause}") from failure
         if failure is not None:
             raise RuntimeError(f"a look at {self._name} failed") from failure
+
+    @property
+    def trouble(self) -> str:
+        """Why the last look failed; empty: it did not."""
+        return self._trouble
 
     def hurry(self) -> None:
         """Look again at once: there is something to do."""
@@ -95,9 +101,10 @@ class Poller:
             self._look()
         except HostError as error:
             now = time.monotonic()
+            self._trouble = error.cause
             self._failing_since = self._failing_since or now
             return error if now - self._failing_since >= self._patience_seconds else None
         except Exception as error:  # noqa: BLE001  a bug: those who wait must not wait for ever
             return error
-        self._failing_since = None
+        self._failing_since, self._trouble = None, ""
         return None

@@ -184,8 +184,8 @@ class SlurmLauncher:
                 with self._lock:
                     lines, track.lines = track.lines, []
                     state, ended = track.state, track.ending
-                if ended is None and state is not None:
-                    on_turn(Turn(waiting=state.name in WAITING, node=state.node, reason=state.reason))
+                if ended is None:
+                    on_turn(_turn(state, self._poller.trouble))
                 for line in lines:
                     on_line(line)
                 if ended is not None:
@@ -348,6 +348,13 @@ class SlurmLauncher:
         self._tasks.pop(job, None)
         self._present.discard(job)
         self._cancel.discard(job)
+
+
+def _turn(state: JobState | None, trouble: str) -> Turn:
+    """Say where a repeat stands; what was submitted waits until Slurm tells otherwise."""
+    if state is None or state.name in WAITING:
+        return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
+    return Turn(waiting=False, node=state.node, trouble=trouble)
 
 
 def _take_output(track: _Track, data: bytes) -> None:

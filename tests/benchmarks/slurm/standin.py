@@ -1,0 +1,125 @@
+"""Stands in for Slurm's commands: `standin.py COMMAND ARGUMENTS…`, with all state in the folder SIMULATED_SLURM.
+
+Nothing runs in the background: whoever asks for the queue lets the simulated cluster catch up with the clock. A task
+takes `seconds`; of an array `%k` run at a time, arrays one after another. Commands are counted in `calls`.
+"""
+
+# ruff: noqa: T201 — what it prints is what is asked for
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(os.environ.get("SIMULATED_SLURM", "."))
+KEPT_SECONDS = 5.0
+"""MinJobAge: how long the queue shows what has ended."""
+
+
+def main(command: str, arguments: list[str]) -> int:
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with (FOLDER / "calls").open("a") as calls:
+            calls.write(f"{command}\n")
+        path = FOLDER / "state.json"
+        state = json.loads(path.read_text())
+        COMMANDS[command](state, arguments)
+        path.write_text(json.dumps(state))
+    return 0
+
+
+def sbatch(state: dict[str, Any], arguments: list[str]) -> None:
+    """Take an array in; it begins when the one before has ended."""
+    text = Path(arguments[-1]).read_text()
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", text, re.MULTILINE))
+    jobs = [
+        (shlex.split(job)[0], flags)
+        for job, flags in re.findall(r"^\d+\) job=(\S+); set -- (.*?)(?:; image=\S+)? ;;$", text, re.MULTILINE)
+    ]
+    last, most = re.fullmatch(r"0-(\d+)%(\d+)", options["array"]).groups()
+    assert int(last) == len(jobs) - 1, "the array has not one task per repeat"
+    begins = max([time.time(), *(end(array, array["jobs"], state) for array in state["arrays"])])
+    number = 100 + len(state["arrays"]) * 10_000
+    root = str(Path(arguments[-1]).absolute().parent)
+    told = {key: options[key] for key in ("job-name", "comment")}
+    array = {"number": number, "begins": begins, "most": int(most), "root": root, "told": told, "done": 0}
+    state["arrays"].append({**array, "jobs": len(jobs)})
+    (FOLDER / f"jobs-{number}.json").write_text(json.dumps(jobs))
+    print(number)
+
+
+def end(array: dict[str, Any], tasks: int, state: dict[str, Any]) -> float:
+    """Return when the first `tasks` of an array have ended."""
+    waves = -(-tasks // array["most"])
+    return float(array["begins"] + waves * state["seconds"])
+
+
+def squeue(state: dict[str, Any], _arguments: list[str]) -> None:
+    """Let the cluster catch up, and show it as Slurm does: what waits is one line."""
+    now = time.time()
+    for array in state["arrays"]:
+        passed = now - array["begins"]
+        waves = max(0, int(passed / state["seconds"]))
+        ended = min(array["jobs"], waves * array["most"])
+        running = min(array["jobs"], ended + array["most"]) if passed >= 0 else 0
+        if ended > array["done"]:
+            leave_results(array, array["done"], ended)
+            array["done"] = ended
+        kept = max(0, int((passed - KEPT_SECONDS) / state["seconds"])) * array["most"]
+        for index in range(kept, ended):
+            show(array, str(index), "COMPLETED", node(index, array))
+        for index in range(ended, running):
+            show(array, str(index), "RUNNING", node(index, array))
+        if running < array["jobs"]:
+            show(array, f"[{running}-{array['jobs'] - 1}%{array['most']}]", "PENDING", "")
+
+
+def node(index: int, array: dict[str, Any]) -> str:
+    return f"node-{index % array['most']:04d}"
+
+
+def show(array: dict[str, Any], tasks: str, name: str, place: str) -> None:
+    print(f"state|{array['number']}_{tasks}|{name}|{place}|{array['told']['comment']}|None")
+
+
+def leave_results(array: dict[str, Any], first: int, last: int) -> None:
+    """Write what the batch script of each ended task would have left."""
+    from results.schema import to_json
+    from tests.faults.benchmark import case_from_flags, good_record
+
+    root = Path(array["root"])
+    jobs = json.loads((FOLDER / f"jobs-{array['number']}.json").read_text())
+    for index, (job, flags) in enumerate(jobs[first:last], start=first):
+        words = dict(word.removeprefix("--").split("=", 1) for word in shlex.split(flags))
+        folder = root / "jobs" / job
+        folder.mkdir()
+        (folder / "output.log").write_text(
+            "tfbench: state timing\nstep     10       100.0 images/s  80.0 ms  loss 7.0\n"
+        )
+        (folder / "record.json").write_text(to_json(good_record(case_from_flags(words))))
+        (root / "done" / job).write_text(f"code 0\nnode {node(index, array)}\nimage \n")
+
+
+def sinfo(_state: dict[str, Any], arguments: list[str]) -> None:
+    """Show one partition of one kind of node."""
+    joined = " ".join(arguments)
+    print(
+        "slurm 22.05.8" if "--version" in joined else "partition|gpu" if "%R" in joined else "node|n|8|1000|idle|(null)"
+    )
+
+
+def scancel(_state: dict[str, Any], _arguments: list[str]) -> None:
+    """Nothing is ever cancelled here."""
+
+
+COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sinfo": sinfo, "scancel": scancel}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
