@@ -16,6 +16,7 @@ from absl import app
 from absl.flags import argparse_flags
 
 from orchestrate.errors import NoUsableHost, UserError
+from orchestrate.limits import collect_rarely
 from results.errors import UserError as ResultsUserError
 from results.errors import write_traceback
 
@@ -36,6 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(parsed: argparse.Namespace) -> int:
     """Run one command and return its exit code."""
     command: Callable[[argparse.Namespace], int] = parsed.command
+    collect_rarely()
     try:
         return command(parsed)
     except (UserError, ResultsUserError) as error:

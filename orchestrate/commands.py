@@ -29,7 +29,7 @@ from orchestrate.hosts import Host, read_hosts
 from orchestrate.launchers import make_launcher
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.limits import allow_open_files
+from orchestrate.limits import allow_open_files, collect_rarely
 from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import Suite, read_suite
@@ -128,6 +128,7 @@ def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> 
     display = make_display(parsed.display, Console(stderr=True))
     display.planned(planned)
     options, stop = _options(parsed), Stop()
+    collect_rarely()
     with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import resource
 
@@ -10,7 +11,18 @@ import pytest
 from orchestrate.addresses import DockerAddress
 from orchestrate.errors import UserError
 from orchestrate.hosts import Host
-from orchestrate.limits import allow_open_files, files_needed
+from orchestrate.limits import allow_open_files, collect_rarely, files_needed
+
+
+def test_the_collector_passes_over_what_is_there():
+    thresholds = gc.get_threshold()
+    try:
+        collect_rarely()
+        assert gc.get_freeze_count() > 10_000 and gc.get_threshold()[0] > thresholds[0]
+        assert gc.isenabled(), "cycles that a run leaves must not stay for ever"
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
 
 
 @pytest.fixture
