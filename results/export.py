@@ -10,7 +10,7 @@ from results.comparison import ratio_grids
 from results.errors import UserError
 from results.grid import latex, markdown
 from results.merge import Merged
-from results.tables import results_grid, wide_grids
+from results.tables import result_grids, wide_grids
 
 TABLE_VERSION = 1
 """Changes when a column is removed or changes its meaning."""
@@ -30,7 +30,7 @@ def to_json(merged: Merged) -> str:
 
 def to_markdown(merged: Merged) -> str:
     """Return the results, each fleet's table and the ratios as Markdown."""
-    grids = [results_grid(merged), *wide_grids(merged), *ratio_grids(merged)]
+    grids = [*result_grids(merged), *wide_grids(merged), *ratio_grids(merged)]
     return "\n".join(markdown(grid) for grid in grids)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,11 +39,16 @@ class Merged:
         repeats: One row per record with a number: `row` (index in `table`), `run`, `repeat`, `started_at`,
             `samples_per_second`, and the columns of `aggregate.REPEAT_TYPES` that follow.
         problems: One line for each thing that is not in the table, or that its reader should know.
+        devices: Records of the devices themselves: they have no throughput, and a table of their own.
+        apart: Records without all-reduce, merged likewise; None: there are none. They trained nothing, so that they
+            are in no table of speed: see `results.communication`.
     """
 
     table: pd.DataFrame
     repeats: pd.DataFrame
     problems: list[str]
+    devices: list[Record] = field(default_factory=list)
+    apart: Merged | None = None
 
 
 def merge_records(stored: Iterable[StoredRecord]) -> Merged:
@@ -52,14 +57,15 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     Args:
         stored: Records as the store found them; may come from several runs.
     """
-    collector = _Collector()
+    collector, apart = _Collector(), _Collector()
     for item in stored:
         if item.record is None:
             why = "; ".join(item.error.problems[:3]) if item.error else "no reason given"
             collector.problems.append(f"{item.path}: not a record, left out: {why}")
         else:
-            collector.add(item.record, item.path)
-    return collector.merged()
+            (collector if item.record.case.all_reduce else apart).add(item.record, item.path)
+    merged = collector.merged()
+    return merged if not apart.found else replace(merged, apart=apart.merged())
 
 
 Place = tuple[Hashable, ...]  # fleet, host and case
@@ -103,6 +109,7 @@ class _Collector:
     """
 
     problems: list[str] = field(default_factory=list)
+    devices: list[Record] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
     measured: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in REPEAT_TYPES))
     _runs: defaultdict[str, _Run] = field(default_factory=lambda: defaultdict(_Run))
@@ -110,6 +117,11 @@ class _Collector:
     _rows: dict[tuple[int, Identity], int] = field(default_factory=dict)
     _by_environment: defaultdict[Hashable, set[int]] = field(default_factory=lambda: defaultdict(set))
     _failed: list[tuple[str, Place, Identity | None, Record]] = field(default_factory=list)
+
+    @property
+    def found(self) -> bool:
+        """Whether anything was taken."""
+        return bool(self._places)
 
     def add(self, record: Record, path: Path) -> None:
         """Take one record; one that was taken before is named and left out."""
@@ -125,6 +137,9 @@ class _Collector:
             self.problems.append(f"{path}: same run, job and repeat as {taken[number, repeat]}, left out")
             return
         taken[number, repeat] = path
+        if record.status is Status.OK and record.device_results:
+            self.devices.append(record)
+            return
         identity = _identity(record)
         measurement = record.measurement
         if record.status is not Status.OK or measurement is None or identity is None:
@@ -145,6 +160,7 @@ class _Collector:
             measurement.step_cv,
             *_latency(measurement),
             *_power(record.telemetry, measurement),
+            measurement.all_reduce_bytes_per_second,
         )
         for column, value in zip(self.measured, values, strict=True):
             column.append(value)
@@ -162,7 +178,7 @@ class _Collector:
         self._failed.clear()
         rows = [self._describe(group) for group in self.groups]
         table, repeats = table_frame(rows, repeats_frame(self.measured))
-        return Merged(table, repeats, list(dict.fromkeys(self.problems)))
+        return Merged(table, repeats, list(dict.fromkeys(self.problems)), self.devices)
 
     def _row(self, place: Place, number: int, identity: Identity) -> int:
         row = self._rows.setdefault((number, identity), len(self.groups))

@@ -20,8 +20,11 @@ import vl_convert
 
 from results import __version__, charts
 from results.charts import Chart
+from results.clusters import replicas
+from results.communication import communication_grid
 from results.compare import Comparison, case_label, compare, fleets_of, geometric_mean
 from results.comparison import compare_grid, overall_break_even, scaling_grid
+from results.device_table import device_grid
 from results.digits import with_interval
 from results.fleets import FleetRate, fleet_rates
 from results.grid import Grid, markdown, printable
@@ -83,7 +86,7 @@ def make_report(stored: Sequence[StoredRecord], title: str) -> Report:
 
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: verdict and tables."""
-    grids = [*_grids(report), *wide_grids(report.merged)]
+    grids = [*_grids(report), *wide_grids(report.merged), *_device_grids(report)]
     lines = [f"## {report.title}", "", *(f"* {line}" for line in report.verdict), ""]
     return "\n".join([*lines, *(markdown(grid) for grid in grids)])
 
@@ -115,7 +118,9 @@ def _content(report: Report) -> dict[str, Any]:
     return {
         "title": report.title,
         "verdict": report.verdict,
-        "tables": [_without_marks(grid) for grid in (*_grids(report), *wide_grids(report.merged))],
+        "tables": [
+            _without_marks(grid) for grid in (*_grids(report), *wide_grids(report.merged), *_device_grids(report))
+        ],
         "drawn": drawn,
         "specs": _script_json({chart.name: chart.spec for chart in drawn}),
         "energy_measured": any(chart.name == "energy" for chart in drawn),
@@ -174,8 +179,14 @@ def _verdict(
 
 def _grids(report: Report) -> list[Grid]:
     grids = [compare_grid(found, a, b) for a, b, found in report.pairs]
-    scaling = scaling_grid(report.rates)
-    return [*grids, *([scaling] if scaling else [])]
+    more = (scaling_grid(report.rates), communication_grid(report.merged))
+    return [*grids, *(grid for grid in more if grid is not None)]
+
+
+def _device_grids(report: Report) -> list[Grid]:
+    """Return the table of what the devices themselves reach, where it was measured."""
+    grid = device_grid(report.merged.devices)
+    return [grid] if grid else []
 
 
 def _without_marks(grid: Grid) -> dict[str, Any]:
@@ -237,7 +248,7 @@ def _cost_rows(report: Report) -> list[dict[str, Any]]:
             "case": case_label(report.rates, rate),
             "fleet": rate.fleet,
             "rate": rate.mean,
-            "gpus": rate.named("num_gpus"),
+            "gpus": replicas(rate),
         }
         for rate in report.rates
         if rate.mean is not None

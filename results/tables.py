@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.cells import identity_text, missing_hosts, rate_text
+from results.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names, cluster_text
 from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.communication import communication_grid
 from results.compare import fleets_of
 from results.comparison import ratio_grids
+from results.device_table import device_grid
 from results.digits import significant, with_error
 from results.fleets import FleetRate, differing, fleet_rates, rows_of
 from results.grid import Grid, print_grid
 from results.merge import Merged
+from results.scaling import efficiencies
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,8 +39,9 @@ SOFTWARE_NAMES = {
 
 
 def render_results(merged: Merged, console: Console) -> None:
-    """Print one row per fleet, host and case, and what is not in the table."""
-    print_grid(results_grid(merged), console)
+    """Print one row per fleet, host and case, what the devices reach, and what is not in the table."""
+    for grid in result_grids(merged):
+        print_grid(grid, console)
     for problem in merged.problems:
         console.print(f"! {problem}", markup=False, highlight=False)
 
@@ -48,14 +53,23 @@ def render_wide(merged: Merged, console: Console) -> None:
 
 
 def render_ratios(merged: Merged, console: Console) -> None:
-    """Print how fast the fleets are against each other; nothing when no two of them share a case."""
+    """Print how fast the fleets are against each other, and what communication costs, where either was measured."""
     for grid in ratio_grids(merged):
         print_grid(grid, console)
+    if (communication := communication_grid(merged)) is not None:
+        print_grid(communication, console)
 
 
 def write_csv(merged: Merged, path: Path) -> None:
     """Write the merged table as CSV; an empty cell is not known or does not apply."""
     path.write_text(merged.table.to_csv(index=False, lineterminator="\n"), encoding="utf-8")
+
+
+def result_grids(merged: Merged) -> list[Grid]:
+    """Return the table of the cases and that of the devices, as far as there is something in them."""
+    devices = device_grid(merged.devices)
+    cases = [results_grid(merged)] if len(merged.table) or devices is None else []
+    return [*cases, *([devices] if devices else [])]
 
 
 def results_grid(merged: Merged) -> Grid:
@@ -65,17 +79,18 @@ def results_grid(merged: Merged) -> Grid:
     software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
     hosts = list(dict.fromkeys(f"{row['fleet']}/{row['host']}" for row in rows))
     columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
-    columns += ["samples/s>", "repeats>", "p50 ms>", "CV %>", "status", "warnings"]
+    columns += ["samples/s>", "repeats>", "p50 ms>", "CV %>", *_LATENCIES, "status", "warnings"]
     cells = [
         [
             f"{row['fleet']}/{row['host']}" if len(hosts) > 1 else "",
             *(str(row[name]) for name in ("model", "precision", "batch_per_gpu")),
-            f"{row['num_gpus']} CPU" if row["device"] == "cpu" else str(row["num_gpus"]),
+            _cluster(row),
             *(_cell(row[name]) for name in [*varying, *software]),
             _rate(row),
             _repeats(row),
             _scaled(row["step_p50_seconds"], 1000),
             _scaled(row["step_cv"], 100),
+            *(_scaled(row[name], 1000) for name in _LATENCIES.values()),
             "valid" if row["status"] == "ok" and row["valid"] else row["status"],
             row["warnings"] or "",
         ]
@@ -90,7 +105,7 @@ def wide_grids(merged: Merged) -> list[Grid]:
     """Return the field's usual table for each fleet: a row per network and precision, a column per GPU count.
 
     A cell is the mean over the fleet's hosts; where settings or software differ, rows are split and say by
-    what.
+    what. Where a case has a number for one GPU, its scaling efficiency stands beside that of several.
     """
     rates = fleet_rates(merged)
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
@@ -102,6 +117,10 @@ _SETTINGS = (
 )
 
 
+_LATENCIES = {f"b1 {name} ms>": f"latency_{name}_seconds" for name in ("p50", "p95", "p99")}
+"""Latency at batch 1, of inference only."""
+
+
 def _varies_within_case(rows: Sequence[dict[str, Any]], column: str) -> bool:
     """Tell whether two rows of one fleet, host and case differ in a column: then it must be shown."""
     seen: dict[tuple[Hashable, ...], Hashable] = {}
@@ -110,6 +129,11 @@ def _varies_within_case(rows: Sequence[dict[str, Any]], column: str) -> bool:
         if seen.setdefault(place, row[column]) != row[column]:
             return True
     return False
+
+
+def _cluster(row: dict[str, Any]) -> str:
+    name = cluster_text(row["num_hosts"], row["num_gpus"], row["communication"])
+    return f"{name} CPU" if row["device"] == "cpu" else name
 
 
 def _cell(value: object) -> str:
@@ -130,7 +154,7 @@ def _causes(rows: Sequence[dict[str, Any]]) -> list[str]:
     hit: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["cause"]:
-            case = f"{row['model']} {row['precision']} ×{row['num_gpus']}"
+            case = f"{row['model']} {row['precision']} ×{_cluster(row)}"
             hit.setdefault((f"{row['fleet']}/{row['host']}", row["cause"]), []).append(case)
     return [f"{host}, {_listed(cases)}: {cause}" for (host, cause), cases in hit.items()]
 
@@ -169,18 +193,32 @@ def _identity_line(row: dict[str, Any], without: Sequence[str]) -> str:
 
 
 def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
-    counts = sorted({_whole(rate.named("num_gpus")) for rate in rates})
+    clusters = cluster_names(rates)
     device = "CPU" if all(rate.named("device") == "cpu" for rate in rates) else "GPU"
     always = ["model", "precision", "batch_per_gpu"]
-    setting_names = [name for name in CASE_COLUMNS if name not in ("num_gpus", *always)]
-    split = [*differing(rates, setting_names), *_differing_software(rates)]
-    lines: dict[tuple[str, ...], dict[int, str]] = {}
-    for rate in rates:
-        label = tuple(_wide_label(name, rate.named(name)) for name in [*always, *split])
-        lines.setdefault(label, {})[_whole(rate.named("num_gpus"))] = rate_text(rate)
-    columns = ["network", "precision", "batch>", *split, *(f"{count} {device}>" for count in counts)]
-    rows = [[*label, *(cells.get(count, "") for count in counts)] for label, cells in lines.items()]
+    setting_names = [name for name in CASE_COLUMNS if name not in (*CLUSTER_COLUMNS, *always)]
+    settings = [name for name in differing(rates, setting_names) if not _is_the_networks_own(rates, name)]
+    split = [*settings, *_differing_software(rates)]
     units = sorted({rate.unit for rate in rates if rate.unit})
+    unit_of = {rate.named("model"): f"{rate.unit}/s" for rate in rates if rate.unit}
+    names = [*always, *split]
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for rate in rates:
+        lines.setdefault(_wide_labels(names, rate), {})[cluster_name(rate)] = rate_text(rate)
+    scaled = _scaling_cells(rates, names)
+    scaled_clusters = [name for name in clusters if any(name in cells for cells in scaled.values())]
+    several_units = len(units) > 1
+    columns = ["network", "precision", "batch>", *split, *(["unit"] if several_units else [])]
+    columns += [*(f"{name} {device}>" for name in clusters), *(f"×{name} scales>" for name in scaled_clusters)]
+    rows = [
+        [
+            *label,
+            *([unit_of.get(label[0], "")] if several_units else []),
+            *(cells.get(name, "") for name in clusters),
+            *(scaled.get(label, {}).get(name, "") for name in scaled_clusters),
+        ]
+        for label, cells in lines.items()
+    ]
     hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures)))
     repeated = [
         name for name in ("hosts", "runs", "repeats") if any(rate.repeated == name for rate in rates if rate.rates)
@@ -189,7 +227,30 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
         f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second ± 95 % over {' or '.join(repeated) or 'repeats'}"
     )
     notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates)]
+    if scaled:
+        notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is a fault")
+    if any("×" in name for name in clusters):
+        notes.append(f"H×N {device}: N of each of H hosts that train together")
     return Grid(title, columns, rows, notes)
+
+
+def _is_the_networks_own(rates: Sequence[FleetRate], column: str) -> bool:
+    """Tell whether a setting follows from the network, as its usual optimizer does: then it splits nothing."""
+    found = {(rate.named("model"), rate.named(column)) for rate in rates}
+    return column in ("batch_norm", "optimizer") and len(found) == len({model for model, _ in found})
+
+
+def _scaling_cells(rates: Sequence[FleetRate], names: Sequence[str]) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return the scaling efficiencies by row label and by what trained together."""
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for found in efficiencies(rates):
+        mark = "! " if found.suspect else ""
+        cells.setdefault(_wide_labels(names, found.rate), {})[cluster_name(found.rate)] = f"{mark}{found.value:.0%}"
+    return cells
+
+
+def _wide_labels(names: Sequence[str], rate: FleetRate) -> tuple[str, ...]:
+    return tuple(_wide_label(name, rate.named(name)) for name in names)
 
 
 def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
@@ -206,7 +267,3 @@ def _networks_differ(rates: Sequence[FleetRate]) -> bool:
 
 def _wide_label(column: str, value: Hashable) -> str:
     return "" if value is None else identity_text(column, value)
-
-
-def _whole(value: Hashable) -> int:
-    return value if isinstance(value, int) else 0

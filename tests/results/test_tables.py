@@ -52,11 +52,11 @@ Results
  two-cores/on-two-cores  resnet50  fp32           8  1 CPU  22.9 ± 1.4   2 of 3     349  1.00  valid
 
 images per second ± 95 % over repeats; device cpu, batch norm fused, xla off, data synthetic, mode
-train, warmup steps 2, num steps 4
+train, optimizer momentum, accumulate 1, warmup steps 2, num steps 4
 one-core: TensorFlow 2.21.0, Keras 3.15.1, Test CPU, process
 two-cores: TensorFlow 2.21.0, Keras 3.15.1, Test CPU, process
-two-cores/node-x, resnet50 fp32 ×1: unreachable: ssh: connection refused
-two-cores/on-two-cores, resnet50 fp32 ×1: timeout: no progress for 10 minutes"""
+two-cores/node-x, resnet50 fp32 ×1 CPU: unreachable: ssh: connection refused
+two-cores/on-two-cores, resnet50 fp32 ×1 CPU: timeout: no progress for 10 minutes"""
     )
 
 
@@ -67,12 +67,13 @@ def test_golden_wide_table():
         == """\
 one-core: images per second ± 95 % over repeats
 
- network    precision  batch       1 CPU       2 CPU
- ───────────────────────────────────────────────────
- googlenet  fp32           8  30.0 ± 0.9  32.1 ± 1.0
- resnet50   fp32           8  12.0 ± 0.4  12.8 ± 0.4
+ network    precision  batch       1 CPU       2 CPU  ×2 scales
+ ──────────────────────────────────────────────────────────────
+ googlenet  fp32           8  30.0 ± 0.9  32.1 ± 1.0        54%
+ resnet50   fp32           8  12.0 ± 0.4  12.8 ± 0.4        54%
 
-batch is per CPU; host on-one-core"""
+batch is per CPU; host on-one-core
+scales: throughput of N over N × throughput of one CPU; ! above 105 % is a fault"""
     )
 
 
