@@ -71,7 +71,8 @@ def _statistics(repeats: pd.DataFrame) -> pd.DataFrame:
     # One repeat has no spread: its interval stays empty, because `std` is NaN there.
     quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + LEVEL / 2)
     half = quantile * rates["std"] / np.sqrt(count)
-    power = groups[["samples_per_joule", "power_mean_watts", "temperature_steady_celsius"]].mean()
+    means = ["samples_per_joule", "power_mean_watts", "temperature_steady_celsius", "all_reduce_bytes_per_second"]
+    power = groups[means].mean()
     steps = groups[[name for name in REPEAT_TYPES if name.startswith(("step_", "latency_"))]].median()
     return steps.join(power).assign(
         samples_per_second=rates["mean"], ci95_low=rates["mean"] - half, ci95_high=rates["mean"] + half

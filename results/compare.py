@@ -12,6 +12,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from results.clusters import CLUSTER_COLUMNS, cluster_name
 from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.fleets import FleetRate, differing
 from results.stats import (
@@ -219,12 +220,14 @@ def case_label(rates: Sequence[FleetRate], rate: FleetRate, *, count: bool = Tru
         count: Whether to name the number of GPUs too.
     """
     always = ("model", "precision", "num_gpus") if count else ("model", "precision")
-    varying = differing(rates, CASE_COLUMNS)
+    varying = [name for name in differing(rates, CASE_COLUMNS) if name not in CLUSTER_COLUMNS]
     parts = []
     for name in CASE_COLUMNS:
         value = rate.named(name)
         if name in always or (name in varying and value is not None):
-            parts.append(_case_part(name, value, str(rate.named("device"))))
+            parts.append(
+                _case_part(name, cluster_name(rate) if name == "num_gpus" else value, str(rate.named("device")))
+            )
     return " ".join(parts)
 
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from results.cells import identity_text, missing_hosts, rate_text, value_text
+from results.clusters import cluster_name, cluster_names
 from results.compare import MEANINGS, Comparison, case_label, compare, fleets_of, geometric_mean
 from results.cost import price_ratio, samples_per_usd, verdict
 from results.digits import with_error, with_interval
@@ -59,16 +60,18 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     found = efficiencies(rates)
     if not found:
         return None
-    counts = sorted({item.count for item in found})
-    lines: dict[tuple[str, str], dict[int, str]] = {}
+    names = cluster_names([item.rate for item in found])
+    lines: dict[tuple[str, str], dict[str, str]] = {}
     for item in found:
         label = (item.rate.fleet, case_label([other.baseline for other in found], item.baseline, count=False))
-        lines.setdefault(label, {})[item.count] = _efficiency_text(item)
-    rows = [[*label, *(cells.get(count, "") for count in counts)] for label, cells in lines.items()]
+        lines.setdefault(label, {})[cluster_name(item.rate)] = _efficiency_text(item)
+    rows = [[*label, *(cells.get(name, "") for name in names)] for label, cells in lines.items()]
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
+    if any(item.rate.named("num_hosts") != 1 for item in found):
+        notes.append("H×N: N of each of H hosts that train together, over that of 1 of one host")
     if any(item.suspect for item in found):
         notes.append("! above 105 %: no hardware does that, look at the baseline")
-    columns = ["fleet", "case", *(f"{count}>" for count in counts)]
+    columns = ["fleet", "case", *(f"{name}>" for name in names)]
     return Grid("Scaling efficiency", columns, rows, notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from results.clusters import replicas
 from results.compare import Comparison
 from results.fleets import FleetRate
 from results.stats import Interval
@@ -35,8 +36,8 @@ def samples_per_usd(rate: FleetRate, usd_per_gpu_hour: float | None = None) -> V
         None where throughput or price is not known, or the price is 0.
     """
     price = rate.usd_per_gpu_hour if usd_per_gpu_hour is None else usd_per_gpu_hour
-    count = rate.named("num_gpus")
-    if rate.mean is None or not price or not isinstance(count, int):
+    count = replicas(rate)
+    if rate.mean is None or not price or not count:
         return None
     factor = SECONDS_PER_HOUR / (price * count)
     interval = rate.interval

@@ -54,6 +54,8 @@ def measured_evidence(rates: Sequence[FleetRate], model: str, precision: str, co
     for rate in rates:
         if (rate.named("model"), rate.named("precision"), rate.named("num_gpus")) != (model, precision, count):
             continue
+        if rate.named("num_hosts") != 1:
+            continue
         if rate.mean is None:
             continue
         gpu = str(rate.named("gpu") or rate.named("cpu") or "")

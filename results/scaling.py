@@ -1,10 +1,11 @@
-"""Scaling efficiency: how much of N times one GPU's throughput N GPUs reach, with its interval."""
+"""Scaling efficiency: how much of N times one GPU's throughput N GPUs of one or several hosts reach."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from results.clusters import CLUSTER_COLUMNS, replicas
 from results.columns import CASE_COLUMNS
 from results.fleets import FleetRate
 from results.stats import Estimate, Interval, estimate, ratio_of_estimates
@@ -18,6 +19,7 @@ class Efficiency:
     """Throughput of N GPUs over N times that of one, of one fleet and case.
 
     Attributes:
+        count: Replicas, of all hosts that train together.
         value: 1 is perfect.
         interval: 95 % interval; None with fewer than two repeats on a side.
     """
@@ -37,21 +39,21 @@ class Efficiency:
 def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
     """Return the scaling efficiency of every case of more than one GPU that has a baseline.
 
-    The baseline is the same fleet's case of one GPU with everything else equal: same batch per GPU, same XLA, same
-    software, same strategy.
+    The baseline is the same fleet's case of one GPU of one host with everything else equal: same batch per GPU, same
+    XLA, same software.
     """
-    baselines = {_but_count(rate): rate for rate in rates if rate.named("num_gpus") == 1 and rate.rates}
+    baselines = {_but_count(rate): rate for rate in rates if replicas(rate) == 1 and rate.rates}
     found = []
     for rate in rates:
-        count = rate.named("num_gpus")
+        count = replicas(rate)
         baseline = baselines.get(_but_count(rate))
-        if isinstance(count, int) and count > 1 and rate.rates and baseline is not None:
+        if count > 1 and rate.rates and baseline is not None:
             found.append(_efficiency(rate, baseline, count))
     return found
 
 
 def _but_count(rate: FleetRate) -> tuple[Hashable, ...]:
-    case = (value for name, value in zip(CASE_COLUMNS, rate.case, strict=True) if name != "num_gpus")
+    case = (value for name, value in zip(CASE_COLUMNS, rate.case, strict=True) if name not in CLUSTER_COLUMNS)
     return (rate.fleet, *case, rate.identity)
 
 

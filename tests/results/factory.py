@@ -48,6 +48,7 @@ def _enum(name: str, value: Any) -> Any:
         "data": schema.Data,
         "device": schema.Device,
         "batch_norm": schema.BatchNorm,
+        "communication": schema.Communication,
     }
     return kinds[name](value) if name in kinds else value
 
@@ -77,7 +78,7 @@ def make_environment(gpus: int = 0, gpu: str = "NVIDIA RTX A4000", **changes: An
 
 def make_measurement(case: Case, rate: float, parameters: int | None = None) -> Measurement:
     """Build a measurement of exactly `rate` samples per second."""
-    global_batch = case.batch_per_gpu * case.num_gpus
+    global_batch = case.global_batch
     samples = global_batch * case.num_steps
     seconds = samples / rate
     step = seconds / case.num_steps
@@ -96,7 +97,7 @@ def make_measurement(case: Case, rate: float, parameters: int | None = None) -> 
         compile_seconds=2.0,
         warmup_steps=case.warmup_steps,
         warmup_seconds=1.0,
-        replicas=case.num_gpus,
+        replicas=case.replicas,
         batch_per_gpu=case.batch_per_gpu,
         global_batch=global_batch,
         image_size=case.image_size or (299 if case.model == "inception_v3" else 224),
