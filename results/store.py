@@ -9,6 +9,7 @@ named, never dropped.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ class RunFolder:
         """Keep what a host told about itself, as JSON; nothing here reads it."""
         path = self.path / "facts" / f"{_checked_name(host, 'host')}.json"
         path.parent.mkdir(exist_ok=True)
-        _write_whole(path, text + "\n")
+        _write_whole(path, [text, "\n"])
 
     def write_plan(self, document: dict[str, Any]) -> None:
         """Write the plan, once.
@@ -167,8 +167,8 @@ class RunFolder:
         with self._lock:
             if self.plan_path.exists():
                 raise PlanIsFrozen(f"{self.plan_path}: a plan does not change once written. Start a new run.")
-            text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-            _write_whole(self.plan_path, text)
+            encoder = json.JSONEncoder(indent=2, allow_nan=False, ensure_ascii=False)
+            _write_whole(self.plan_path, itertools.chain(encoder.iterencode(document), "\n"))
 
     def read_plan(self) -> dict[str, Any]:
         """Read the plan.
@@ -214,7 +214,7 @@ class RunFolder:
         Raises:
             ValueError: A number in it is not finite.
         """
-        _write_whole(self.record_path(job_id), to_json(record))
+        _write_whole(self.record_path(job_id), [to_json(record)])
 
     def read_record(self, job_id: str) -> Record | None:
         """Read a job's record; None when there is none.
@@ -279,25 +279,20 @@ def _read_record(path: Path) -> Record:
         raise RecordError([f"cannot be read: {error.strerror}"]) from error
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, text: Iterable[str]) -> None:
     """Write a file so that a reader, also after a power cut, finds the old content or the new, never half."""
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name[:200]}.{os.getpid()}-{threading.get_ident()}.tmp"
     try:
-        with open(temporary, "wb", buffering=0) as stream:  # noqa: PTH123 (a fleet writes a hundred a second)
-            _write_all(stream, text.encode())
+        with open(temporary, "w", encoding="utf-8") as stream:  # noqa: PTH123 (a fleet writes a hundred a second)
+            stream.writelines(text)
+            stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(folder)
-
-
-def _write_all(stream: FileIO, data: bytes) -> None:
-    written = 0
-    while written < len(data):
-        written += stream.write(data[written:])
 
 
 def _sync_folder(path: str) -> None:

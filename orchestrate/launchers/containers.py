@@ -76,6 +76,7 @@ class ContainerLauncher:
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`: pulls by digest, and believes nothing else."""
         self._bring(_pinned(job.origin.image or "", job.origin.image_digest, self._host), on_progress)
+        self._engine.release_sdk()
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`."""

@@ -65,9 +65,15 @@ class DockerEngine(ContainerEngine):
 
     def close(self) -> None:
         """See `ContainerEngine.close`."""
-        if self._sdk is not None:
-            self._sdk.close()
+        self.release_sdk()
         super().close()
+
+    def release_sdk(self) -> None:
+        """Let go of what only images need: a thousand hosts would each hold a client for the whole run."""
+        with self._sdk_lock:
+            sdk, self._sdk = self._sdk, None
+        if sdk is not None:
+            sdk.close()
 
     def registry_digest(self, reference: str) -> str:
         """Ask the registry, through the engine, what a tag means now; nothing is pulled.
