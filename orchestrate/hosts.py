@@ -76,6 +76,11 @@ class Settings(BaseModel):
     usd_per_gpu_hour: Annotated[Number, Field(ge=0, le=MOST)] | None = Field(
         None, description="a price in US dollars, at least 0", examples=["0.17"]
     )
+    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
+        None,
+        description="the absolute path, on the host, of a folder of TFRecords, for cases with data: tfrecord",
+        examples=["/data/imagenet"],
+    )
     timeout_minutes: Positive | None = Field(
         None, description="a number above 0: the longest that a repeat may take", examples=["60"]
     )
@@ -187,6 +192,7 @@ class Host:
         image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
         device: What to train on; None: the GPU where there is one.
         cpus: CPUs that a benchmark may use; None: all.
+        data_dir: Folder of TFRecords on the host; None: it has none.
         address: Where the fleet's other hosts reach it; None: where its engine is reached.
         network: `bridge` or `host`: of containers that train together with those of other hosts.
         cluster_port: First of the ports for that.
@@ -207,6 +213,7 @@ class Host:
     cpus: float | None = None
     memory_gb: float | None = None
     usd_per_gpu_hour: float | None = None
+    data_dir: str | None = None
     timeout_minutes: float = 60.0
     silence_minutes: float = 15.0
     address: str | None = None

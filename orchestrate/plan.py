@@ -19,7 +19,7 @@ from orchestrate.members import Member
 from orchestrate.queues import Queue, queue_from_dict, queue_to_dict
 from orchestrate.suites import Suite
 from results import __version__
-from results.schema import Case, Device, Origin, RecordError, Status, from_dict
+from results.schema import Case, Data, Device, Origin, RecordError, Status, from_dict
 
 PLAN_VERSION = 1
 DEFAULT_SUITE = "standard"
@@ -190,6 +190,9 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
             continue  # see `gangs.add_gangs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
             left_out.append(f"{case.name}: needs {case.num_gpus} GPUs, the host offers {gpu_count}")
+        elif case.data is Data.TFRECORD and (host.data_dir is None or host.queue is not None):
+            why = "hosts.yml names no data_dir for the host" if host.queue is None else "queues are given no data_dir"
+            left_out.append(f"{case.name}: {why}")
         else:
             cases.append(case)
     return cases, left_out

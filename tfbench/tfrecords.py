@@ -67,9 +67,10 @@ def open_data_set(folder: Path, classes: int) -> DataSet:
     Raises:
         CaseFailedError: `bad_input`: what is missing, empty or damaged, and what to do.
     """
-    if not folder.is_dir():
-        raise _bad(folder, "is no folder on this machine (in a container: is data_dir mounted?)")
-    found = {path.name: path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)}
+    try:
+        found = {path.name: path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)}
+    except OSError as error:
+        raise _bad(folder, f"is no folder that can be read here: {error.strerror}") from error
     if not found:
         raise _bad(folder, "holds no file named like train-00000-of-00128")
     counts = sorted({int(name[-5:]) for name in found})

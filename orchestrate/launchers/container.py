@@ -9,10 +9,12 @@ from typing import Any
 
 from orchestrate.hosts import Host
 from orchestrate.plan import Job
+from results.schema import Data
 
 RUN_LABEL = "tfbench.run"
 JOB_LABEL = "tfbench.job"
 RECORD_PATH = "/out/record.json"
+DATA_PATH = "/data"
 
 CDI_GPU = "nvidia.com/gpu"
 """Vendor and class of NVIDIA's devices in the Container Device Interface; a device is `nvidia.com/gpu=NAME`."""
@@ -32,6 +34,7 @@ class ContainerSpec:
         gpus: UUIDs or indices of the GPUs that it sees.
         all_gpus: It sees all GPUs, whatever `gpus` says.
         cdi: `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; else the NVIDIA runtime is asked.
+        data_dir: Folder of the machine that it may read at `DATA_PATH`; None: it sees none.
         cpus: CPUs that it may use; None: all.
         memory_bytes: None: all.
         max_processes: Processes and threads that it may have.
@@ -50,6 +53,7 @@ class ContainerSpec:
     gpus: tuple[str, ...] = ()
     all_gpus: bool = False
     cdi: bool = False
+    data_dir: str | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
     shm_bytes: int = SHM_BYTES
@@ -79,6 +83,7 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
         "Memory": spec.memory_bytes,
         "MemorySwap": spec.memory_bytes,
         "DeviceRequests": _device_requests(spec),
+        "Mounts": _mounts(spec),
     }
     document: dict[str, Any] = {
         "Image": spec.image,
@@ -93,6 +98,13 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
         "HostConfig": {key: value for key, value in settings.items() if value is not None},
     }
     return {key: value for key, value in document.items() if value is not None}
+
+
+def _mounts(spec: ContainerSpec) -> list[dict[str, Any]] | None:
+    """Ask for a read-only bind mount; unlike the older `Binds` it fails where the folder is not there."""
+    if spec.data_dir is None:
+        return None
+    return [{"Type": "bind", "Source": spec.data_dir, "Target": DATA_PATH, "ReadOnly": True}]
 
 
 def _device_requests(spec: ContainerSpec) -> list[dict[str, Any]]:
@@ -125,7 +137,12 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
     return ContainerSpec(
         image=image,
         name=container_name(job),
-        command=(*job.case.flags(), f"--output={RECORD_PATH}", f"--max_seconds={host.timeout_minutes * 60:g}"),
+        command=(
+            *job.case.flags(),
+            *data_flags(job, DATA_PATH),
+            f"--output={RECORD_PATH}",
+            f"--max_seconds={host.timeout_minutes * 60:g}",
+        ),
         environment={"PYTHONUNBUFFERED": "1", **(member.environment if member else {})},
         labels={
             RUN_LABEL: job.origin.run_id,
@@ -135,6 +152,7 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
         },
         gpus=_cdi_names(job, cdi_devices) if cdi_devices else job.gpu_uuids or tuple(map(str, job.gpus)),
         cdi=bool(cdi_devices),
+        data_dir=host.data_dir if job.case.data is Data.TFRECORD else None,
         cpus=host.cpus,
         memory_bytes=None if host.memory_gb is None else int(host.memory_gb * 1e9),
         limits=limits,
@@ -147,6 +165,16 @@ def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
     """Name a job's GPUs as the engine offers them: by UUID where it does, else by index."""
     names = [f"{CDI_GPU}={uuid}" for uuid in job.gpu_uuids or ()]
     return tuple(names if names and devices.issuperset(names) else [f"{CDI_GPU}={index}" for index in job.gpus])
+
+
+def data_flags(job: Job, path: str | None) -> list[str]:
+    """Say where a case's files are, where it has any.
+
+    Args:
+        job: The repeat.
+        path: Of the data set, as the benchmark sees it.
+    """
+    return [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
 
 
 def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:

@@ -19,6 +19,7 @@ from orchestrate.errors import LaunchFailed, Lost
 from orchestrate.facts import Facts, facts_from_probe
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
+from orchestrate.launchers.container import data_flags
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
@@ -73,7 +74,8 @@ class ProcessLauncher:
             return True
         folder.mkdir(parents=True, exist_ok=True)
         seconds = self._host.timeout_minutes * 60
-        command = [*self._command, *job.case.flags(), _output_flag(folder), f"--max_seconds={seconds:g}"]
+        data = data_flags(job, self._host.data_dir)
+        command = [*self._command, *job.case.flags(), *data, _output_flag(folder), f"--max_seconds={seconds:g}"]
         try:
             with (folder / "output.log").open("wb") as log:
                 child = subprocess.Popen(

@@ -1,0 +1,79 @@
+"""A data set of a host's own: named in `hosts.yml`, given to the benchmark read-only, and only where it needs one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import DocumentError
+from orchestrate.hosts import Host, read_hosts
+from orchestrate.launchers.container import container_document, job_container
+from orchestrate.launchers.process import ProcessLauncher
+from orchestrate.plan import Job, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.suites import read_suite
+from results.schema import Case, Data, Device, Origin
+
+PROCESS = Host(fleet="f", name="h", docker=None, data_dir="/sets/imagenet")
+SUITE = "cases:\n  - {model: resnet50, batch_per_gpu: 8, data: [synthetic, tfrecord]}\n"
+
+
+def job(data: Data) -> Job:
+    origin = Origin(run_id="r", fleet="f", host="h", launcher="docker", repeat=1)
+    return Job(id="j", case=Case(model="resnet50", device=Device.CPU, data=data), origin=origin)
+
+
+def test_a_container_reads_it_at_a_place_of_its_own_and_cannot_write_it():
+    document = container_document(job_container(job(Data.TFRECORD), PROCESS, "image"))
+    assert document["HostConfig"]["Mounts"] == [
+        {"Type": "bind", "Source": "/sets/imagenet", "Target": "/data", "ReadOnly": True}
+    ]
+    assert "--data_dir=/data" in document["Cmd"]
+
+
+def test_a_container_that_needs_no_data_sees_none():
+    document = container_document(job_container(job(Data.SYNTHETIC), PROCESS, "image"))
+    assert "Mounts" not in document["HostConfig"]
+    assert not [flag for flag in document["Cmd"] if flag.startswith("--data_dir")]
+
+
+@pytest.mark.parametrize(("data", "said"), [(Data.TFRECORD, ["--data_dir=/sets/imagenet"]), (Data.SYNTHETIC, [])])
+def test_a_process_is_told_the_path_itself(tmp_path: Path, data: Data, said: list[str]):
+    program = "import sys; print([flag for flag in sys.argv if flag.startswith('--data_dir')])"
+    launcher = ProcessLauncher(PROCESS, tmp_path, [sys.executable, "-c", program])
+    launcher.start(job(data))
+    lines: list[str] = []
+    assert launcher.follow(job(data), lines.append).exit_code == 0
+    assert lines == [repr(said)]
+    launcher.remove(job(data))
+
+
+def hosts_file(folder: Path, data_dir: str) -> Path:
+    (folder / "my.yml").write_text(SUITE)
+    path = folder / "hosts.yml"
+    path.write_text(
+        f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    hosts:\n      h:\n        process: true\n{data_dir}"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "planned", "left_out"),
+    [
+        ("        data_dir: /sets/imagenet\n", {Data.SYNTHETIC, Data.TFRECORD}, []),
+        ("", {Data.SYNTHETIC}, ["hosts.yml names no data_dir for the host"]),
+    ],
+)
+def test_a_host_without_data_leaves_its_cases_out_and_says_why(tmp_path: Path, line: str, planned, left_out):
+    hosts = read_hosts(hosts_file(tmp_path, line))
+    plan = make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+    assert {job.case.data for job in plan.jobs} == planned
+    assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == left_out
+    assert plan_from_dict(plan_to_dict(plan)).hosts[0].host.data_dir == hosts[0].data_dir
+
+
+@pytest.mark.parametrize("path", ["sets/imagenet", "/sets:/etc", "[/a]"])
+def test_what_is_no_absolute_path_is_refused_with_its_line(tmp_path: Path, path: str):
+    with pytest.raises(DocumentError, match=r"hosts\.yml:8: .*data_dir must be the absolute path"):
+        read_hosts(hosts_file(tmp_path, f"        data_dir: {path}\n"))
