@@ -17,7 +17,7 @@ FEWER = {
 }
 """Options of the builders; networks of `keras.applications` stay as deep as they are."""
 
-PIXELS = {"vgg16": 32, "alexnet": 64, "inception_v3": 75, "inception_v4": 75}
+PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 96, "inception_v3": 75, "inception_v4": 75}
 TOKENS = 16
 CLASSES = 40
 
