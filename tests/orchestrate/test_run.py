@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrate import worker
 from orchestrate.addresses import DockerAddress
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
@@ -19,6 +20,7 @@ from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.worker import TRIED_AGAIN, Options, Stop
+from results.progress import step_line
 from results.schema import GPU, Device, Status
 from results.store import RunFolder
 from tests.orchestrate.fakes import FakeHost, FakeLauncher
@@ -93,6 +95,31 @@ def test_progress_lines_become_events(tmp_path: Path):
         "timing",
         "collecting",
     }
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(3600.0, 1), (0.0, 50)])
+def test_a_fast_network_does_not_flood_the_run_with_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, told: int
+):
+    monkeypatch.setattr(worker, "STEP_SECONDS", seconds)
+    bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08, 7.0) for n in range(50))))
+    bench.run()
+    assert len(bench.seen(JobStep)) == 12 * told
+    assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
+
+
+def test_raw_facts_are_kept_with_the_run_also_of_a_host_that_came_late(tmp_path: Path):
+    late = FakeHost(facts=Unreachable("not yet"))
+    early = FakeHost(facts=Facts(raw='{"engine": 1}'))
+    bench = Bench(tmp_path, early=early, late=late)
+    kept: dict[str, str] = {}
+    probed = probe_hosts(bench.hosts, bench.launcher, bench.bus, kept.__setitem__)
+    assert kept == {"f.early": '{"engine": 1}'}
+    assert probed["f.early"] == Facts() and '"raw": ""' in bench.folder.plan_path.read_text()
+    late.facts = Facts(raw='{"engine": 2}')
+    bench.run()
+    assert [path.name for path in (bench.folder.path / "facts").iterdir()] == ["f.late.json"]
+    assert (bench.folder.path / "facts" / "f.late.json").read_text() == '{"engine": 2}\n'
 
 
 def test_a_host_that_cannot_be_reached_gives_rows_and_the_other_finishes(tmp_path: Path):
