@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engines.slurm import SlurmCluster
+from tests.faults.conftest import standins as standins
 from tests.faults.controller import PROJECT, Runs
 
 MakeRuns = Callable[..., Runs]

@@ -1,0 +1,115 @@
+"""What Slurm tells, in words that were seen from a real one, and what becomes of a repeat."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from orchestrate.launchers.slurm.answers import JobState, ending, hopeless, read_answer, task_ranges
+from orchestrate.launchers.slurm.commands import refusal
+from results.schema import Status
+
+SEEN = """\
+Welcome to the cluster | have a nice day
+state|71_0|COMPLETED|n1|tfbench:1|None
+state|71_2|RUNNING|n2|tfbench:1|None
+state|71_[4-19%3]|PENDING||tfbench:1|Resources
+state|72_[0,2-3]|PENDING||tfbench:2|Dependency
+state|73|CANCELLED||tfbench:3|Resources
+state|99_1|RUNNING|n1|(null)|None
+state|x_1|RUNNING|n1|tfbench:9|None
+state|74_0|RUNNING|\x1b[2J|tfbench:4|None
+""".splitlines()
+
+
+def test_states_are_read_task_by_task_and_what_waits_by_ranges():
+    answer = read_answer(SEEN)
+    assert answer.arrays == {1: 71, 2: 72, 3: 73, 4: 74}, "jobs without our comment are somebody else's"
+    assert answer.state((71, 0)) == JobState("COMPLETED", "n1", "None")
+    assert answer.state((71, 2)) == JobState("RUNNING", "n2", "None")
+    assert answer.state((71, 19)) == JobState("PENDING", reason="Resources")
+    assert answer.state((71, 3)) is None and answer.state((71, 20)) is None
+    assert answer.state((72, 2)) == JobState("PENDING", reason="Dependency")
+    assert answer.state((72, 1)) is None
+    assert answer.state((73, 5)) == JobState("CANCELLED", reason="Resources"), "the rest of an array, cancelled at once"
+    assert answer.state((74, 0)) == JobState("RUNNING", None, "None"), "that is no node's name"
+
+
+def test_files_come_as_base64_and_what_is_cut_off_is_passed_over():
+    text = base64.b64encode(b'{"a": "\xff"}').decode()
+    answer = read_answer([f"record|job-1|{text}", f"log|job-2|{text[:-3]}", "done|job-3|!!", "submitted|17;cluster"])
+    assert answer.files == {("record", "job-1"): b'{"a": "\xff"}'}
+    assert answer.values("submitted") == ["17;cluster"]
+
+
+def test_tasks_are_named_in_few_words():
+    tasks = [(12, index) for index in (0, 1, 2, 7, 9, 10)] + [(13, 5)]
+    assert task_ranges(tasks) == ["12_[0-2,7,9-10]", "13_[5]"]
+    assert task_ranges([(1, index) for index in range(1000)]) == ["1_[0-999]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("NODE_FAIL", Status.LOST, "node n2 failed"),
+        ("BOOT_FAIL", Status.LOST, "could not be started"),
+        ("PREEMPTED", Status.LOST, "higher priority"),
+        ("REVOKED", Status.LOST, "another cluster"),
+        ("CANCELLED", Status.LOST, "somebody cancelled"),
+        ("TIMEOUT", Status.TIMEOUT, "time limit"),
+        ("DEADLINE", Status.TIMEOUT, "deadline"),
+        ("OUT_OF_MEMORY", Status.OOM, "memory_gb"),
+        ("COMPLETED", Status.ERROR, "Does the node see shared_folder?"),
+        ("FAILED", Status.ERROR, "FAILED, NonZeroExitCode"),
+    ],
+)
+def test_what_slurm_ends_has_a_status_and_a_cause(name: str, status: Status, words: str):
+    reason = "NonZeroExitCode" if name == "FAILED" else "None"
+    ended = ending(JobState(name, "n2", reason), None)
+    assert ended.failure is not None and ended.node == "n2" and ended.exit_code is None
+    assert ended.failure[0] is status and words in ended.failure[1]
+
+
+def test_a_job_that_slurm_has_forgotten_is_lost():
+    ended = ending(None, None)
+    assert ended.failure is not None and ended.failure[0] is Status.LOST
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "out_of_memory"),
+    [(b"code 0\nnode n1\n", 0, False), (b"code 137\nnode n1\n", 137, False), (b"code oom\nnode n1\n", 137, True)],
+)
+def test_a_batch_scripts_last_words_are_the_benchmarks_end(status: bytes, exit_code: int, out_of_memory: bool):
+    ended = ending(JobState("COMPLETED", "n1"), status)
+    assert (ended.exit_code, ended.out_of_memory, ended.failure, ended.node) == (exit_code, out_of_memory, None, "n1")
+
+
+def test_hostile_last_words_are_not_believed():
+    ended = ending(None, b"code 99999999999999999\nnode ../../x\nimage sha256:zz\n\xff\x00")
+    assert (ended.exit_code, ended.node, ended.image_digest) == (None, None, None)
+
+
+def test_the_node_tells_which_image_it_started():
+    digest = f"sha256:{'ab' * 32}"
+    assert ending(None, f"code 0\nnode n1\nimage ghcr.io/you/tfbench@{digest}\n".encode()).image_digest == digest
+    pulled = ending(JobState("FAILED", "n1"), b"code pull\nnode n1\nimage \n")
+    assert pulled.failure is not None and pulled.failure[0] is Status.PULL_FAILED
+
+
+def test_what_can_never_start_ends_and_what_only_waits_does_not():
+    ended = hopeless(JobState("PENDING", reason="PartitionTimeLimit"))
+    assert ended is not None and ended.failure is not None and ended.failure[0] is Status.UNSUPPORTED
+    held = hopeless(JobState("PENDING", reason="launch failed requeued held"))
+    assert held is not None and held.failure is not None and held.failure[0] is Status.LOST
+    for reason in ("Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime", "ReqNodeNotAvail"):
+        assert hopeless(JobState("PENDING", reason=reason)) is None
+    assert hopeless(JobState("RUNNING", reason="BadConstraints")) is None
+
+
+def test_refusals_of_sbatch_have_a_status():
+    said = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    assert refusal(said) is Status.UNSUPPORTED
+    assert refusal("sbatch: error: invalid partition specified: x") is Status.UNSUPPORTED
+    assert refusal("sbatch: error: Invalid generic resource (gres) specification") is Status.NO_GPU
+    assert refusal("sbatch: error: something new") is Status.ERROR
