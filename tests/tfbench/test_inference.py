@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from results.schema import XLA, Mode, Precision, Status, from_json
+from tests.tfbench.small import small_case
 from tests.tfbench.test_main import SMALL
+from tests.tfbench.test_networks import measured
 from tests.tfbench.test_training import measure_tiny
 from tests.tfbench.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
+
+from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -34,6 +38,15 @@ def test_two_replicas_answer_as_one_device_in_every_xla_mode(two_replicas, xla):
     measurement = findings.measurement
     assert measurement.samples == 12 * 32
     assert math.isfinite(measurement.loss_last)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_network_answers_alike_on_every_replica(two_replicas, name):
+    findings = measured(small_case(name, mode=Mode.INFER, precision=Precision.BF16), two_replicas)
+    assert "outputs_equal_one_device" in {check.name for check in findings.checks if check.passed}
+    measurement = findings.measurement
+    assert measurement.latency.p50_seconds > 0
+    assert measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
 
 
 def test_one_replica_has_only_the_gates_of_its_outputs(one_replica):
