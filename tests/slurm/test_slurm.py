@@ -210,6 +210,37 @@ def test_tfbench_itself_trains_on_a_node(slurm_cluster: SlurmCluster, make_runs:
     assert record.validity is not None and record.validity.valid
 
 
+@pytest.mark.tensorflow
+def test_a_training_step_over_two_nodes_gives_one_record_with_two_ranks(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns
+):
+    runs = make_runs()
+    case = {"model": "googlenet", "batch_per_gpu": 1, "image_size": 96, "device": "cpu", "num_hosts": 2}
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))}, 1)
+    suite = {"repeats": 1, "cases": [case | {"warmup_steps": 1, "num_steps": 2}]}
+    (runs.folder / "one.yml").write_text(json.dumps(suite))
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    (record,) = runs.records().values()
+    assert record.origin is not None and record.origin.host == "n1+n2"
+    assert record.measurement is not None and len(record.measurement.ranks) == 2
+
+
+def test_a_training_step_over_several_hosts_is_refused_where_containers_have_no_network(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, tmp_path: Path
+):
+    runs = make_runs()
+    queue = fleet(slurm_cluster, tmp_path, container="docker")
+    del queue["slurm"]["project"]
+    hosts = runs.hosts({"lab": {"image": "tfbench:none", **queue}}, 1)
+    case = {"model": "googlenet", "batch_per_gpu": 1, "device": "cpu", "num_hosts": 2}
+    (runs.folder / "one.yml").write_text(json.dumps({"repeats": 1, "cases": [case]}))
+    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    (record,) = runs.records().values()
+    assert record.status is Status.UNSUPPORTED
+    assert slurm_cluster.queue() == []
+
+
 def busy_nodes(runs: Runs) -> set[str]:
     """Return the nodes that the newest run was told to run on."""
     if not (runs.folder / "runs").is_dir() or not list((runs.folder / "runs").glob("*/events.jsonl")):

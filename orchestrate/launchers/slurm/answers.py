@@ -45,7 +45,7 @@ HOPELESS: dict[str, tuple[Status, str]] = {
 }
 """Reasons to wait that do not pass by themselves, with what they mean for a repeat."""
 
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}")  # of several nodes: their names, joined by `+`
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 _ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\]))?")
 _COMMENT = re.compile(r"tfbench:([0-9]{1,6})")

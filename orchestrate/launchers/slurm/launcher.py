@@ -38,11 +38,17 @@ from orchestrate.launchers.slurm.shell import LoginShell
 from orchestrate.plan import Job
 from orchestrate.queues import SlurmQueue
 from orchestrate.text import plain_text
+from results.schema import Status
 
 PROJECT = Path(__file__).resolve().parents[3]
 
 SETTLE_SECONDS = 30.0
 """From the end of a job to its last file: shared folders show what a node wrote only after a while."""
+
+_NO_GANGS = (
+    "on Slurm a training step over several hosts needs container: none: containers there have no network",
+    Status.UNSUPPORTED,
+)
 
 END_SECONDS = 60.0
 """Slurm kills what it was asked to end 30 seconds later (KillWait)."""
@@ -130,6 +136,9 @@ class SlurmLauncher:
         with self._submitting:
             self._survey(jobs[0].origin.run_id)
             missing = [job for job in jobs if job.id not in self._present and job.id not in self._tasks]
+            if self._queue.container != "none":
+                self._refused |= {job.id: LaunchFailed(*_NO_GANGS) for job in missing if job.case.num_hosts > 1}
+                missing = [job for job in missing if job.id not in self._refused]
             for array in make_arrays(missing, max(self._arrays, default=0) + 1):
                 try:
                     number = self._submit_array(array)

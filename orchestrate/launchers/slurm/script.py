@@ -35,9 +35,11 @@ class Resources:
     """What Slurm is asked for; repeats that ask for the same share an array.
 
     Attributes:
+        nodes: More than one: a training step over several hosts.
         gpus: Of one node.
     """
 
+    nodes: int
     gpus: int
 
 
@@ -61,7 +63,7 @@ class Array:
 
 def resources(job: Job) -> Resources:
     """Return what a repeat asks for."""
-    return Resources(gpus=job.case.num_gpus if job.case.device is Device.GPU else 0)
+    return Resources(nodes=job.case.num_hosts, gpus=job.case.num_gpus if job.case.device is Device.GPU else 0)
 
 
 def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
@@ -71,7 +73,7 @@ def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
         groups.setdefault(resources(job), []).append(job)
     chunks = [
         tuple(groups[kind][start : start + MAX_ARRAY])
-        for kind in sorted(groups, key=lambda kind: kind.gpus)
+        for kind in sorted(groups, key=lambda kind: (kind.nodes, kind.gpus))
         for start in range(0, len(groups[kind]), MAX_ARRAY)
     ]
     return [Array(number=number, jobs=chunk) for number, chunk in enumerate(chunks, start=first_number)]
@@ -116,14 +118,14 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
             "*) exit 64 ;;",
             "esac",
             _BEGIN.format(blocks=MAX_FILE_BLOCKS, visible=_visible(resources(first).gpus)),
-            *run_lines(queue, container, gpus=resources(first).gpus, project=project),
+            *run_lines(queue, container, resources(first).nodes, resources(first).gpus, project),
             _END,
         ]
     )
 
 
 def _visible(gpus: int) -> str:
-    """Leave a benchmark the GPUs that it asked for."""
+    """Leave a benchmark the GPUs that it asked for: a node that a job has for itself comes with all it has."""
     return (
         f'export CUDA_VISIBLE_DEVICES="$(printf %s "${{CUDA_VISIBLE_DEVICES:-}}" | cut -d , -f 1-{gpus})"'
         if gpus
@@ -134,16 +136,16 @@ def _visible(gpus: int) -> str:
 def _options(array: Array, first: Job, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
     """Say what Slurm is asked for, as options of `sbatch`."""
     minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS) / 60
-    gpus = resources(first).gpus
+    asked = resources(first)
     named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}
     return [
         f"--job-name={job_name(first.origin.run_id, host)}",
         f"--comment={array.comment}",
         f"--array=0-{len(array.jobs) - 1}%{queue.max_jobs}",
         *(f"--{key}={value}" for key, value in named.items() if value is not None),
-        "--nodes=1",
-        "--ntasks=1",
-        *([f"--gres={queue.gres.rpartition(':')[0]}:{gpus}"] if gpus and queue.gres else []),
+        f"--nodes={asked.nodes}",
+        f"--ntasks={asked.nodes}",
+        *([f"--gres={queue.gres.rpartition(':')[0]}:{asked.gpus}"] if asked.gpus and queue.gres else []),
         *(["--exclusive"] if queue.exclusive else []),
         *([] if host.cpus is None else [f"--cpus-per-task={math.ceil(host.cpus)}"]),
         *_memory(host, queue),
@@ -195,7 +197,6 @@ if ! mkdir "$folder"; then
     [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && rm -rf "$folder" "$root/done/$job" && mkdir "$folder" || exit 65
 fi
 ulimit -f {blocks} || :
-# A node that a job has for itself comes with all its GPUs.
 {visible}"""
 
 _END = """\

@@ -17,17 +17,18 @@ STOP_SECONDS = 20
 """A container may take so long to end; Slurm kills what is left 30 seconds after it has asked (KillWait)."""
 
 
-def run_lines(queue: SlurmQueue, container: ContainerSpec | None, *, gpus: int, project: Path) -> list[str]:
+def run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, gpus: int, project: Path) -> list[str]:
     """Return the lines of a batch script that start a benchmark.
 
     Args:
         queue: Names the way.
         container: What it may do; None: no container. Name, image and flags are the script's variables.
-        gpus: Of this job.
+        nodes: Of this job; more than one only without containers.
+        gpus: Of each of its nodes.
         project: Where this tfbench is, if the nodes see it too.
     """
     if container is None:
-        return _python_lines(queue, project)
+        return _python_lines(queue, project) if nodes == 1 else _ranks_lines(queue, project, nodes)
     return {"docker": _docker_lines, "pyxis": _pyxis_lines, "apptainer": _apptainer_lines}[queue.container](
         container, gpus
     )
@@ -39,6 +40,31 @@ def _python_lines(queue: SlurmQueue, project: Path) -> list[str]:
         f"cd {shlex.quote(folder)} || exit 66",
         f"PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 {shlex.quote(python)} -m tfbench"
         ' "$@" --output="$folder/record.json" </dev/null >"$folder/output.log" 2>&1 &',
+        "child=$!",
+    ]
+
+
+def _ranks_lines(queue: SlurmQueue, project: Path, nodes: int) -> list[str]:
+    """Start a rank on each node; the record is that of rank 0. Ports lie two apart: rank 0 uses the next one too."""
+    folder, python = queue.project or str(project), queue.python or sys.executable
+    rank = (
+        'export TF_CONFIG="{\\"cluster\\": {\\"worker\\": [$WORKERS]}, '
+        '\\"task\\": {\\"type\\": \\"worker\\", \\"index\\": $SLURM_PROCID}}"; '
+        '[ "$SLURM_PROCID" -eq 0 ] && out=$FOLDER/record.json || out=$FOLDER/rank-$SLURM_PROCID.json; '
+        f'exec {shlex.quote(python)} -m tfbench "$@" --output="$out"'
+    )
+    return [
+        f"cd {shlex.quote(folder)} || exit 66",
+        "port=$((20000 + SLURM_JOB_ID % 10000)) WORKERS=",
+        'for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do',
+        '    address=$(scontrol --oneliner show node "$host" | sed -n "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p")',
+        """    WORKERS="$WORKERS${WORKERS:+, }\\"${address:-$host}:$port\\"" port=$((port + 2))""",
+        "done",
+        'export WORKERS FOLDER="$folder"',
+        'node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d + -)',
+        f"PYTHONPATH={shlex.quote(folder)} PYTHONUNBUFFERED=1 srun --nodes={nodes} --ntasks={nodes}"
+        " --ntasks-per-node=1 --kill-on-bad-exit=0"
+        f' sh -c {shlex.quote(rank)} tfbench "$@" </dev/null >"$folder/output.log" 2>&1 &',
         "child=$!",
     ]
 
