@@ -35,6 +35,9 @@ from orchestrate.wording import Failures, clock, describe
 from results.schema import Status
 
 REFRESH_PER_SECOND = 4
+MANY_HOSTS = 100
+"""Of more, the table is drawn once a second: a full screen of a thousand hosts takes 20 ms."""
+
 OTHER_LINES = 8
 """Lines of a terminal that the table leaves: its frame and heading, the summary, the prompt, some messages."""
 
@@ -111,6 +114,8 @@ class LiveDisplay:
 
     def planned(self, plan: Plan) -> None:
         """See `Display.planned`."""
+        if len(plan.hosts) > MANY_HOSTS:
+            self._live.refresh_per_second = 1
         with self._lock:
             for entry in plan.hosts:
                 title = f"{entry.host.fleet}/{entry.host.name}"
