@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from results.schema import Record, from_json
+from tfbench.models import NETWORKS
 
 TOLERANCE = 1e-3
 """Largest relative difference of a loss at any step: rounding, which training magnifies from step to step."""
@@ -33,6 +34,8 @@ def curve(python: str, model: str, options: argparse.Namespace) -> Record:
             *(f"--batch_size={options.batch_size}", "--warmup_steps=0", f"--num_steps={options.steps}"),
             *(f"--seed={options.seed}", "--nopeaks", f"--output={output}"),
         ]
+        if options.sequence_length and NETWORKS[model].sequence_length:
+            command.append(f"--sequence_length={options.sequence_length}")
         # Without oneDNN, whose choice of algorithms differs between versions.
         environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
         subprocess.run(command, cwd=REPOSITORY, env=environment, stderr=subprocess.DEVNULL, check=False)
@@ -69,6 +72,7 @@ def main() -> int:
     parser.add_argument("--models", default="bert_large,resnet50_v1.5")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch_size", type=int, default=1)
+    parser.add_argument("--sequence_length", type=int, help="of networks that take sequences")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--seed", type=int, default=2014)
     options = parser.parse_args()
