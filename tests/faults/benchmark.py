@@ -80,6 +80,14 @@ def one_line(output: Path, case: schema.Case, _seconds: float) -> None:
     _leave(output, good_record(case))
 
 
+def eat_memory(_output: Path, _case: schema.Case, _seconds: float) -> None:
+    """Take memory until the kernel has had enough; at most 4 GiB, where nothing stops it."""
+    taken = []
+    for _ in range(64):
+        taken.append(b"m" * (64 << 20))
+    sys.exit(f"took {len(taken)} × 64 MiB, and nothing stopped it")
+
+
 def huge_record(output: Path, _case: schema.Case, _seconds: float) -> None:
     """Write a gigabyte where the record belongs, as far as that is let."""
     block = b'{"schema_version": 1, ' + b" " * (1 << 20)
@@ -146,7 +154,7 @@ def fill_disk(output: Path, case: schema.Case, _seconds: float) -> None:
 DOES = {
     function.__name__: function
     for function in (
-        work, hang, hang_on, chatter, one_line, huge_record, malformed, deep, escapes, evil_cause, exit_code, nothing,
+        work, hang, hang_on, chatter, one_line, huge_record, eat_memory, malformed, deep, escapes, evil_cause, exit_code, nothing,
         folder, link, fill_disk,
     )
 }  # fmt: skip

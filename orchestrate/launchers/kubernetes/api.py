@@ -190,16 +190,19 @@ class Cluster:
             with contextlib.suppress(Exception):
                 response.shutdown()
 
-    def log_lines(self, pod: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[str]:
-        """Yield lines of a pod's log, each with its time stamp; what cannot be read now has none.
+    def follow_log(self, pod: str) -> Iterator[str]:
+        """Yield lines of a pod's log as they come, each with its time stamp; what cannot be read now has none.
 
         A cut or silent stream ends as if the log had: only the pod's state says that it has ended.
         """
-        options: dict[str, Any] = {} if tail_lines is None else {"tail_lines": tail_lines}
-        find = self._core("read_namespaced_pod_log")
         try:
             response = self._open(
-                find, pod, self.namespace, follow=follow, timestamps=True, read_seconds=LOG_SILENCE_SECONDS, **options
+                self._core("read_namespaced_pod_log"),
+                pod,
+                self.namespace,
+                follow=True,
+                timestamps=True,
+                read_seconds=LOG_SILENCE_SECONDS,
             )
         except HostError:
             return  # the container has not begun, its node does not answer, or the pod is gone
@@ -210,6 +213,19 @@ class Cluster:
             return
         finally:
             _let_go(response)
+
+    def log_end(self, pod: str, tail_lines: int) -> list[str]:
+        """Return the last lines of the log of a pod that has ended; none where it is gone with its pod.
+
+        Raises:
+            HostError: The server does not answer.
+        """
+        find = self._core("read_namespaced_pod_log")
+        try:
+            body = self._read(find, pod, self.namespace, timestamps=True, tail_lines=tail_lines)
+        except (NotThere, LaunchFailed):
+            return []
+        return [line for lines in _line_groups([body], MAX_LOG_LINE_BYTES) for line in lines]
 
     def close(self) -> None:
         """Let go of the server."""
@@ -243,7 +259,15 @@ class Cluster:
                 return Listing(items, str(metadata.get("resourceVersion") or ""))
 
     def _ask(self, find: Callable[[Any], Callable[..., Any]], *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
-        """Ask, and again for a while where the server has answered before."""
+        """Return the object that a request answers with."""
+        try:
+            answer = json.loads(self._read(find, *arguments, **options))
+        except (ValueError, RecursionError) as error:
+            raise self._unreachable(error) from error
+        return answer if isinstance(answer, dict) else {}
+
+    def _read(self, find: Callable[[Any], Callable[..., Any]], *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
+        """Read an answer to its end; ask again for a while where the server has answered before."""
         patience = self._reconnect_seconds if self._answered else 0.0
         for attempt in stamina.retry_context(
             on=Unreachable, attempts=None if patience else 1, timeout=patience or None, wait_initial=0.2, wait_max=5.0
@@ -252,13 +276,12 @@ class Cluster:
                 response = self._open(find, *arguments, **options)
                 try:
                     body = read_bounded(response.stream(), MAX_ANSWER_BYTES)
-                    answer = json.loads(body)
-                except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
+                except (urllib3.exceptions.HTTPError, OSError) as error:
                     raise self._unreachable(error) from error
                 finally:
                     _let_go(response)
                 self._answered = True
-        return answer if isinstance(answer, dict) else {}
+        return body
 
     def _open(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrate.errors import HostError, LaunchFailed, Lost, Withdrawn
@@ -44,6 +44,7 @@ LOOK_AT_JOB_SECONDS = 5.0
 """From one look at a Job that has no pod to the next."""
 
 BETWEEN_LOOKS_SECONDS = 0.1
+MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
 """How long an earlier Job of the same name may take to go away."""
 
@@ -117,14 +118,16 @@ class KubernetesLauncher:
         """See `Launcher.follow`."""
         poller = self._watch(job)
         log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
-        patience = _Patience(self._queue.pending_minutes * 60)
+        patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
         job_look = _JobLook(self._cluster, job)
         while True:
             seen = self._seen(job)
             state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
+            if seen is None and isinstance(state, Ending) and self._ask_for_pod(job):
+                continue
+            if job.id in self._withdrawn and not isinstance(state, Running) and not _has_run(state):
+                raise Withdrawn
             if isinstance(state, Waiting):
-                if job.id in self._withdrawn:
-                    raise Withdrawn
                 on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
                 failure = patience.lost(state, self._progress_at)
                 if failure is not None:
@@ -133,7 +136,7 @@ class KubernetesLauncher:
                 self._progress_at = time.monotonic()
                 on_turn(Turn(waiting=False, node=state.node))
                 if seen is not None:
-                    log.read(name_of(seen.pod), on_line, follow=True)
+                    log.follow(name_of(seen.pod), on_line)
             else:
                 return self._ended(job, seen, state, log, on_line, on_turn)
             poller.wait()
@@ -219,6 +222,10 @@ class KubernetesLauncher:
     def _seen(self, job: Job) -> Seen | None:
         return None if self._view is None else self._view.of_job(object_name(job))
 
+    def _ask_for_pod(self, job: Job) -> bool:
+        """Tell whether a Job that seems to have ended without a pod has one."""
+        return self._view is not None and self._view.ask(object_name(job)) is not None
+
     def _ended(
         self, job: Job, seen: Seen | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
     ) -> Ending:
@@ -226,8 +233,7 @@ class KubernetesLauncher:
         self._progress_at = time.monotonic()
         if seen is not None and ending.exit_code is not None:
             on_turn(Turn(waiting=False, node=ending.node))
-            if log.record.payload() is None:
-                log.read(name_of(seen.pod), on_line, follow=False)
+            log.finish(name_of(seen.pod), on_line)
         log.cut_short = ending.failure is not None or ending.exit_code is None
         if ending.image_digest and job.origin.image:
             self._digests.setdefault(job.origin.image, ending.image_digest)
@@ -251,11 +257,22 @@ class _Log:
     stamp: str = ""
     cut_short: bool = False
 
-    def read(self, pod: str, on_line: OutputLine, *, follow: bool) -> None:
-        """Hand on what has not been read yet, until the stream ends."""
+    def follow(self, pod: str, on_line: OutputLine) -> None:
+        """Hand on what comes, until the stream ends."""
+        self._take(self.cluster.follow_log(pod), on_line)
+
+    def finish(self, pod: str, on_line: OutputLine) -> None:
+        """Hand on what has not been read yet of a log that is complete.
+
+        Raises:
+            HostError: It cannot be read.
+        """
+        if self.record.payload() is None:
+            self._take(self.cluster.log_end(pod, MAX_RECORD_LINES * 4), on_line)
+
+    def _take(self, lines: Iterable[str], on_line: OutputLine) -> None:
         before = self.stamp
-        tail = None if follow else MAX_RECORD_LINES * 4
-        for line in self.cluster.log_lines(pod, follow=follow, tail_lines=tail):
+        for line in lines:
             stamp, _, text = line.partition(" ")
             if self.record.take(text) or (before and stamp <= before):
                 continue
@@ -293,7 +310,7 @@ class _Patience:
         if now - since < limit:
             return None
         status, cause = state.failure
-        return status, f"after {limit / 60:g} minutes: {cause}"
+        return status, f"after {limit / MINUTE_SECONDS:g} minutes: {cause}"
 
 
 class _JobLook:
@@ -337,6 +354,10 @@ class _JobLook:
                 complaints[-1], (Status.UNREACHABLE, f"the cluster makes no pod: {complaints[-1]}"), passing=True
             )
         return Waiting("waiting for a pod")
+
+
+def _has_run(state: State) -> bool:
+    return isinstance(state, Ending) and state.exit_code is not None
 
 
 def _failed(item: Object) -> Iterator[Object]:

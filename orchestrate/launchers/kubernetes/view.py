@@ -79,6 +79,18 @@ class PodView:
             found = [seen for seen in self._pods.values() if _labels(seen.pod).get(JOB_LABEL) == name]
         return sorted(found, key=lambda seen: (rank_of(seen.pod), _stamp(seen.pod)))
 
+    def ask(self, name: str) -> Seen | None:
+        """Ask for the pods of a Job now: news of a Job may come before those of its pods.
+
+        Raises:
+            HostError: The server does not answer.
+        """
+        listing = self._cluster.pods(f"{self._selector},{JOB_LABEL}={name}")
+        with self._lock:
+            for pod in listing.items:
+                self._pods.setdefault(_uid(pod), Seen(pod))
+        return self.of_job(name)
+
     def forget(self, name: str) -> None:
         """Forget the pods of a Job."""
         with self._lock:

@@ -1,0 +1,340 @@
+"""An API server over HTTP that keeps objects, and plays scheduler, Job controller and kubelet as a test asks.
+
+It answers what the launcher asks, in the API's own words: lists in pages, watches with versions that expire, labels,
+conflicts, refusals, logs that are followed. What is handed in is held against the official schema.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import kubernetes_validate
+
+Object = dict[str, Any]
+
+SCHEMA = "1.33"
+NAMESPACE = "bench"
+PAGE = 2
+"""Most that a page of a list holds, whatever is asked for: so that every list of a test has several."""
+
+COLLECTIONS = {
+    "/api/v1/nodes": "nodes",
+    f"/api/v1/namespaces/{NAMESPACE}/pods": "pods",
+    f"/api/v1/namespaces/{NAMESPACE}/services": "services",
+    f"/api/v1/namespaces/{NAMESPACE}/events": "events",
+    f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs": "jobs",
+}
+
+
+class Answer(Exception):
+    """A refusal: a Status object."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of connections that were cut: tests cut them."""
+
+
+class StandIn:
+    """The server.
+
+    Attributes:
+        play: Called in a thread of its own for each Job that is created; moves it and its pods on.
+        faults: Called before each request with method and path; may raise `Answer` or `ConnectionResetError`.
+        requests: What was asked, as `METHOD PATH?QUERY`.
+    """
+
+    def __init__(self, play: Callable[[StandIn, Object], None]) -> None:
+        self.play = play
+        self.faults: Callable[[str, str], None] = lambda method, path: None
+        self.requests: list[str] = []
+        self.changed = threading.Condition()
+        self._objects: dict[tuple[str, str], Object] = {}
+        self._logs: dict[str, list[str]] = {}
+        self._journal: list[tuple[int, str, str, Object]] = []
+        self._oldest = 0
+        self._numbers = itertools.count(1)
+        self._version = 0
+        self._server = _QuietServer(("127.0.0.1", 0), _handler(self))
+        self._players: list[threading.Thread] = []
+        self.closed = threading.Event()
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def write_kubeconfig(self, path: Path) -> Path:
+        """Write how it is reached, in two contexts: `bench`, and the current one, which leads nowhere."""
+        contexts = [
+            {"name": "bench", "context": {"cluster": "standin", "user": "me", "namespace": NAMESPACE}},
+            {"name": "elsewhere", "context": {"cluster": "nowhere", "user": "me"}},
+        ]
+        clusters = [
+            {"name": "standin", "cluster": {"server": self.url}},
+            {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:9"}},
+        ]
+        users = [{"name": "me", "user": {"token": "secret"}}]
+        document = {"apiVersion": "v1", "kind": "Config", "current-context": "elsewhere"}
+        path.write_text(json.dumps({**document, "clusters": clusters, "contexts": contexts, "users": users}))
+        return path
+
+    def close(self) -> None:
+        """End the server and all that it plays."""
+        self.closed.set()
+        with self.changed:
+            self.changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        for player in self._players:
+            player.join(10)
+
+    # -- objects -----------------------------------------------------------------------------------------------
+
+    def put(self, kind: str, item: Object, *, new: bool = False) -> Object:
+        """Keep an object, with a new version, and tell watches."""
+        with self.changed:
+            key = kind, item["metadata"]["name"]
+            if new and key in self._objects:
+                raise Answer(409, "AlreadyExists", f'{kind} "{key[1]}" already exists')
+            metadata = item["metadata"]
+            metadata.setdefault("uid", f"uid-{next(self._numbers)}")
+            metadata.setdefault("creationTimestamp", f"2026-11-21T10:00:{next(self._numbers):06d}Z")
+            self._note("MODIFIED" if key in self._objects else "ADDED", kind, item)
+            self._objects[key] = item
+        return item
+
+    def drop(self, kind: str, name: str) -> None:
+        """Forget an object and tell watches."""
+        with self.changed:
+            item = self._objects.pop((kind, name), None)
+            if item is not None:
+                self._note("DELETED", kind, item)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """Return an object."""
+        with self.changed:
+            return self._objects.get((kind, name))
+
+    def all(self, kind: str) -> list[Object]:
+        """Return all objects of a kind."""
+        with self.changed:
+            return [item for (of, _), item in sorted(self._objects.items()) if of == kind]
+
+    def forget_history(self) -> None:
+        """Make every version of before too old to watch from."""
+        with self.changed:
+            self._oldest = self._version + 1
+            self._version += 1
+            self._journal.clear()
+            self.changed.notify_all()
+
+    def log(self, pod: str, line: str) -> None:
+        """Let a pod print a line."""
+        with self.changed:
+            stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+            self._logs.setdefault(pod, []).append(f"{stamp} {line}")
+            self.changed.notify_all()
+
+    def drop_log(self, pod: str) -> None:
+        """Lose what a pod printed, as when its node is gone."""
+        with self.changed:
+            self._logs.pop(pod, None)
+
+    def _note(self, change: str, kind: str, item: Object) -> None:
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self._journal.append((self._version, change, kind, json.loads(json.dumps(item))))
+        self.changed.notify_all()
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def create(self, kind: str, item: Object) -> Object:
+        """Take an object in; a Job begins to be played."""
+        try:
+            kubernetes_validate.validate(item, SCHEMA, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            raise Answer(422, "Invalid", f"{kind} is invalid: {error.message}") from error
+        item["metadata"]["namespace"] = NAMESPACE
+        self.put(kind, item, new=True)
+        if kind == "jobs":
+            player = threading.Thread(target=self.play, args=(self, item), daemon=True)
+            self._players.append(player)
+            player.start()
+        return item
+
+    def delete(self, kind: str, name: str) -> Object:
+        """Mark an object as about to go; a Job goes when its pods have ended, which `play` sees to."""
+        item = self.get(kind, name)
+        if item is None:
+            raise Answer(404, "NotFound", f'{kind} "{name}" not found')
+        if kind != "jobs":
+            self.drop(kind, name)
+            return item
+        with self.changed:
+            item["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+            self.put(kind, item)
+        threading.Thread(target=self._collect_garbage, args=(name,), daemon=True).start()
+        return item
+
+    def _collect_garbage(self, name: str) -> None:
+        """Remove a deleted Job's pods once they have ended, then the Job."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and not self.closed.is_set():
+            if all(pod["status"].get("phase") in ("Succeeded", "Failed", "Pending") for pod in self.pods_of(name)):
+                break
+            time.sleep(0.02)
+        for pod in self.pods_of(name):
+            self.drop("pods", pod["metadata"]["name"])
+        self.drop("jobs", name)
+
+    def pods_of(self, job: str) -> list[Object]:
+        """Return a Job's pods."""
+        return [pod for pod in self.all("pods") if pod["metadata"]["labels"]["job-name"] == job]
+
+    def page(self, kind: str, query: dict[str, str]) -> Object:
+        """Return one page of a list."""
+        items = [item for item in self.all(kind) if _matches(item, query)]
+        start = int(query.get("continue", "0"))
+        metadata = {"resourceVersion": str(self._version)}
+        if start + PAGE < len(items):
+            metadata["continue"] = str(start + PAGE)
+        return {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items[start : start + PAGE]}
+
+    def watch(self, kind: str, query: dict[str, str]) -> Iterator[Object]:
+        """Yield changes since a version, until the time is over."""
+        version, deadline = int(query["resourceVersion"]), time.monotonic() + float(query["timeoutSeconds"])
+        while time.monotonic() < deadline and not self.closed.is_set():
+            with self.changed:
+                if version < self._oldest:
+                    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+                    yield {"type": "ERROR", "object": status}
+                    return
+                found = [entry for entry in self._journal if entry[0] > version]
+                if not found:
+                    self.changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+            for number, change, of, item in found:
+                version = number
+                if of == kind and _matches(item, query):
+                    yield {"type": change, "object": item}
+
+    def follow(self, pod: str, *, follow: bool) -> Iterator[str]:
+        """Yield what a pod prints, until it has ended."""
+        sent = 0
+        while not self.closed.is_set():
+            with self.changed:
+                lines = self._logs.get(pod, [])[sent:]
+                item = self._objects.get(("pods", pod))
+                ended = item is None or item["status"].get("phase") != "Running"
+                if not lines and follow and not ended:
+                    self.changed.wait(0.5)
+            yield from lines
+            sent += len(lines)
+            if not lines and (ended or not follow):
+                return
+
+
+def _matches(item: Object, query: dict[str, str]) -> bool:
+    labels = item["metadata"].get("labels", {})
+    wanted = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
+    fields = dict(part.split("=", 1) for part in query.get("fieldSelector", "").split(",") if part)
+    about = {"type": item.get("type"), "involvedObject.name": item.get("involvedObject", {}).get("name")}
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        about[key] == value for key, value in fields.items()
+    )
+
+
+def _handler(server: StandIn) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            self._answer(self._get)
+
+        def do_POST(self) -> None:
+            self._answer(lambda path, _: server.create(COLLECTIONS[path], self._body))
+
+        def do_DELETE(self) -> None:
+            self._answer(lambda path, _: server.delete(COLLECTIONS[path.rpartition("/")[0]], path.rpartition("/")[2]))
+
+        def _answer(self, work: Callable[[str, dict[str, str]], Object | None]) -> None:
+            server.requests.append(f"{self.command} {self.path}")
+            length = int(self.headers.get("Content-Length") or 0)
+            self._body = json.loads(self.rfile.read(length) or b"{}")
+            parts = urlsplit(self.path)
+            try:
+                if self.headers.get("Authorization") != "Bearer secret":
+                    raise Answer(401, "Unauthorized", "Unauthorized")
+                server.faults(self.command, self.path)
+                answer = work(parts.path, {key: values[0] for key, values in parse_qs(parts.query).items()})
+                if answer is not None:
+                    self._send(201 if self.command == "POST" else 200, answer)
+            except Answer as refusal:
+                status = {"kind": "Status", "status": "Failure", "reason": refusal.reason, "message": str(refusal)}
+                self._send(refusal.code, status)
+            except OSError:
+                self.close_connection = True  # cut: by a fault of ours, or by the client
+                with contextlib.suppress(OSError):
+                    self.connection.close()
+
+        def _get(self, path: str, query: dict[str, str]) -> Object | None:
+            if path.endswith("/log"):
+                pod = path.split("/")[-2]
+                if server.get("pods", pod) is None:
+                    raise Answer(404, "NotFound", f'pods "{pod}" not found')
+                self._stream(f"{line}\n" for line in server.follow(pod, follow=query.get("follow") == "true"))
+                return None
+            kind = COLLECTIONS.get(path)
+            if kind is None:
+                kind, name = COLLECTIONS[path.rpartition("/")[0]], path.rpartition("/")[2]
+                item = server.get(kind, name)
+                if item is None:
+                    raise Answer(404, "NotFound", f'{kind} "{name}" not found')
+                return item
+            if query.get("watch") == "true":
+                self._stream(json.dumps(event) + "\n" for event in server.watch(kind, query))
+                return None
+            return server.page(kind, query)
+
+        def _send(self, code: int, document: Object) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _stream(self, pieces: Iterator[str]) -> None:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for piece in pieces:
+                server.faults("STREAM", self.path)
+                data = piece.encode()
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+
+    return Handler
