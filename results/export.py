@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from results.comparison import ratio_grids
 from results.errors import UserError
 from results.grid import latex, markdown
 from results.merge import Merged
+from results.schema import DeviceResult, Record
 from results.tables import result_grids, wide_grids
 
 TABLE_VERSION = 1
@@ -24,8 +27,16 @@ def to_csv(merged: Merged) -> str:
 def to_json(merged: Merged) -> str:
     """Return the table as JSON: rows as objects, empty cells as null, and what is not in the table."""
     rows = json.loads(merged.table.to_json(orient="records", double_precision=15))
-    document = {"table_version": TABLE_VERSION, "problems": merged.problems, "rows": rows}
+    devices = [_placed(record, result) for record in merged.devices for result in record.device_results]
+    document = {"table_version": TABLE_VERSION, "problems": merged.problems, "rows": rows, "devices": devices}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _placed(record: Record, result: DeviceResult) -> dict[str, Any]:
+    """Return a device's result with where it was measured."""
+    origin = record.origin
+    place = {"fleet": origin.fleet, "host": origin.host, "repeat": origin.repeat} if origin else {}
+    return {**place, **asdict(result)}
 
 
 def to_markdown(merged: Merged) -> str:

@@ -7,12 +7,15 @@ import json
 
 import pytest
 
+from results.comparison import ratio_grids
 from results.device_table import device_grid
+from results.export import WRITERS as EXPORTS
+from results.export import to_markdown
 from results.merge import merge_records
-from results.report import make_report, report_markdown
+from results.report import make_report, report_html, report_markdown
 from results.schema import DeviceResult, Latency, Mode, RecordError, from_json, to_json
 from results.tables import results_grid, wide_grids
-from tests.results.factory import make_case, make_environment, make_origin, make_record, repeats, stored
+from tests.results.factory import make_case, make_environment, make_failure, make_origin, make_record, repeats, stored
 from tests.results.test_tables import printed, render_results
 
 
@@ -156,3 +159,19 @@ def test_scaling_that_no_hardware_does_is_marked():
     ]
     (grid,) = wide_grids(merge_records(stored(*records)))
     assert grid.rows[0][grid.headings.index("×2 scales")].startswith("! 12")
+
+
+def test_a_run_of_devices_alone_has_every_view(tmp_path):
+    merged = merge_records(stored(device_record(1.0)))
+    assert wide_grids(merged) == [] and ratio_grids(merged) == []
+    assert printed(render_results, merged).startswith("Devices")
+    assert "matrix product fp32" in to_markdown(merged)
+    report = make_report(stored(device_record(1.0)), "t")
+    assert "matrix product fp32" in report_html(report)
+    devices = json.loads(EXPORTS["json"](merged))["devices"]
+    assert [(row["host"], row["metric"]) for row in devices[:1]] == [("node-a", "memory_add")]
+
+
+def test_a_device_that_failed_is_a_row_with_its_cause():
+    merged = merge_records(stored(make_failure("no_gpu", "none seen", case=make_case("device", mode=Mode.DEVICE))))
+    assert "no_gpu" in printed(render_results, merged) and "none seen" in printed(render_results, merged)

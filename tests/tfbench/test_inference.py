@@ -11,7 +11,6 @@ from tests.tfbench.test_main import SMALL
 from tests.tfbench.test_networks import measured
 from tests.tfbench.test_training import measure_tiny
 from tests.tfbench.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
-
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
