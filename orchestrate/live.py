@@ -7,13 +7,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orchestrate.attempt import QUEUED
 from orchestrate.events import (
     Event,
     HostChecked,
@@ -56,6 +57,8 @@ class Row:
         ended: Repeats that ended while we watched.
         seconds: What they took together.
         failed: How many of them were not ok.
+        lanes: Repeats that may run side by side; more than one: the host is a queue.
+        states: Of the repeats of a queue that have begun or wait, by job.
     """
 
     title: str
@@ -70,6 +73,8 @@ class Row:
     ended: int = 0
     seconds: float = 0.0
     failed: int = 0
+    lanes: int = 1
+    states: dict[str, str] = field(default_factory=dict)
 
     @property
     def seconds_left(self) -> float | None:
@@ -77,7 +82,18 @@ class Row:
         if not self.ended or self.state in (DONE, SET_ASIDE):
             return None
         left = self.total - self.position + (0 if self.state in set(Status) else 1)
-        return self.seconds / self.ended * left
+        return self.seconds / self.ended * left / min(self.lanes, max(left, 1))
+
+    def note_queued(self, job: str, state: str | None) -> None:
+        """Take in the state of one of a queue's repeats; None: it has ended. The row tells how many run and wait."""
+        if state is None:
+            self.states.pop(job, None)
+        else:
+            self.states[job] = state
+        queued = sum(word in (QUEUED, "launching") for word in self.states.values())
+        self.state = f"{len(self.states) - queued} run, {queued} {QUEUED}"
+        self.variant = self.case = self.step = self.speed = ""
+        self.position = self.ended
 
     @property
     def rank(self) -> int:
@@ -119,7 +135,8 @@ class LiveDisplay:
         with self._lock:
             for entry in plan.hosts:
                 title = f"{entry.host.fleet}/{entry.host.name}"
-                self._rows[entry.host.key] = Row(title, gpu_names(entry.facts), len(entry.jobs))
+                lanes = entry.host.lanes
+                self._rows[entry.host.key] = Row(title, gpu_names(entry.facts), len(entry.jobs), lanes=lanes)
                 self._jobs.update(_job_titles(entry))
 
     def show(self, event: Event) -> None:
@@ -153,6 +170,10 @@ class LiveDisplay:
                 row.state, row.step = "pulling", f"{share:.0%}"
             case ImageReady():
                 row.state, row.step = WAITING, ""
+            case JobState() if row.lanes > 1:
+                row.note_queued(event.job, plain_text(event.state, 20))
+            case JobStep() if row.lanes > 1:
+                pass  # steps of several repeats would take turns in one line
             case JobState():
                 unknown = (row.position, "", plain_text(event.job, 80))
                 row.position, row.variant, row.case = self._jobs.get(event.job, unknown)
@@ -171,9 +192,11 @@ class LiveDisplay:
         self._statuses[event.status] += 1
         row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
         row.ended, row.seconds, row.step = row.ended + 1, row.seconds + event.seconds, ""
+        if row.lanes > 1 and row.state != SET_ASIDE:
+            row.note_queued(event.job, None)
         if event.status != Status.OK:
             row.failed += 1
-        if row.state != SET_ASIDE:
+        if row.state != SET_ASIDE and (row.lanes == 1 or row.position >= row.total):
             row.state = DONE if row.position >= row.total else event.status
 
     def _render(self) -> RenderableType:

@@ -30,6 +30,7 @@ from orchestrate.facts import Facts, Image
 from orchestrate.hosts import Host
 from orchestrate.live import LiveDisplay
 from orchestrate.plan import Plan, make_plan
+from orchestrate.queues import SlurmQueue
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.text import plain_text
 from results.schema import GPU
@@ -251,6 +252,27 @@ def test_the_live_table_knows_what_is_done_set_aside_and_left():
     drawn = table(live(STORY))
     assert "done, 1 failed" in drawn and "set aside, 1 failed" in drawn
     assert drawn.splitlines()[-1].endswith("1 ok, 1 oom, 1 unreachable")
+
+
+def test_a_queue_is_one_line_that_tells_how_many_run_and_wait():
+    queue = SlurmQueue(container="none", shared_folder="/home/bench", max_jobs=4)
+    host = Host(fleet="lab", name="slurm", docker=None, queue=queue)
+    plan = make_plan([host], {host.key: Facts()}, lambda name: SUITE, run_id="run1", seed=1, repeats=3)
+    first, _, third = plan.jobs
+    events: list[Event] = [JobState(job=job.id, host=host.key, state="queued") for job in plan.jobs]
+    events += [
+        JobState(job=first.id, host=host.key, state="on n1"),
+        JobState(job=third.id, host=host.key, state="on n2"),
+    ]
+    assert "0/3 │ 2 run, 1 queued" in table(live(events, plan))
+    events += [
+        JobStep(job=first.id, host=host.key, step=10, samples_per_second=8.0, unit="images"),
+        JobState(job=first.id, host=host.key, state="queued"),
+        JobResult(
+            job=third.id, host=host.key, status="ok", cause=None, samples_per_second=8.0, unit="images", seconds=9.0
+        ),
+    ]
+    assert "1/3 │ 0 run, 2 queued" in table(live(events, plan)), "what was preempted waits again"
 
 
 def test_above_the_live_table_stands_what_went_wrong_and_not_what_went_well():
