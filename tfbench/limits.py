@@ -105,10 +105,15 @@ def _forward_flops(layer: Layer) -> float:
     """Count 2 operations per weight and place where it is applied; attention multiplies activations."""
     if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
         places = math.prod(int(length) for length in layer.output.shape[1:3])
-        return 2.0 * math.prod(int(length) for length in layer.kernel.shape) * places
+        return 2.0 * _kernel_size(layer) * places
     if isinstance(layer, keras.layers.Dense):
-        return 2.0 * math.prod(int(length) for length in layer.kernel.shape)
+        return 2.0 * _kernel_size(layer)
     return layer.forward_flops if isinstance(layer, Part) else 0.0
+
+
+def _kernel_size(layer: Layer) -> int:
+    """Return the weights of a kernel, always the first of a layer; Keras 2 calls a depthwise one otherwise."""
+    return math.prod(int(length) for length in layer.weights[0].shape)
 
 
 def _elements(layer: Layer, wanted: bool) -> float:
