@@ -51,7 +51,7 @@ def fragile_engine(fragile: FragileEngine) -> Iterator[FragileEngine]:
 def test_an_engine_that_crashes_is_asked_again_and_its_benchmark_has_the_right_word(
     engines: Engines, fragile_engine: FragileEngine, standins: Standins, runs: Runs
 ):
-    image = standins.image(seconds=3)
+    image = standins.image(seconds=10)  # it runs on without its engine, and must not end before that is back
     hosts = {"crashes": {"docker": fragile_engine.url}, "good": {"docker": engines.first.url}}
     file = runs.hosts({"all": {"hosts": hosts}}, repeats=2, image=image)
     with runs.start("run", f"--hosts={file}", "--display=plain") as controller:
