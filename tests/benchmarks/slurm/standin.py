@@ -61,7 +61,7 @@ def end(array: dict[str, Any], tasks: int, state: dict[str, Any]) -> float:
     return float(array["begins"] + waves * state["seconds"])
 
 
-def squeue(state: dict[str, Any], _arguments: list[str]) -> None:
+def squeue(state: dict[str, Any], arguments: list[str]) -> None:
     """Let the cluster catch up, and show it as Slurm does: what waits is one line."""
     now = time.time()
     for array in state["arrays"]:
@@ -73,7 +73,7 @@ def squeue(state: dict[str, Any], _arguments: list[str]) -> None:
             leave_results(array, array["done"], ended)
             array["done"] = ended
         kept = max(0, int((passed - KEPT_SECONDS) / state["seconds"])) * array["most"]
-        for index in range(kept, ended):
+        for index in range(kept, ended) if "--states=all" in arguments else ():
             show(array, str(index), "COMPLETED", node(index, array))
         for index in range(ended, running):
             show(array, str(index), "RUNNING", node(index, array))
