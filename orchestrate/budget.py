@@ -42,17 +42,22 @@ def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
     seconds: dict[tuple[str, str], list[float]] = {}
     runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in runs[:MAX_EARLIER_RUNS]:
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            if '"job_result"' not in line:
-                continue
-            try:
-                event = json.loads(line)
-                if event["status"] == "ok":
-                    key = event["host"].partition(".")[0], event["case"]
-                    seconds.setdefault(key, []).append(float(event["seconds"]))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # a line that was cut off, or of another version
+        with path.open(encoding="utf-8", errors="replace") as lines:  # of a large run there are 100 MB
+            for line in lines:
+                if '"job_result"' in line:
+                    _note_duration(line, seconds)
     return {key: statistics.median(values) for key, values in seconds.items()}
+
+
+def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> None:
+    """Take in a line of a journal; one that was cut off, or is of another version, tells nothing."""
+    try:
+        event = json.loads(line)
+        if event["status"] == "ok":
+            key = event["host"].partition(".")[0], event["case"]
+            seconds.setdefault(key, []).append(float(event["seconds"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return
 
 
 def estimate(plan: Plan, durations: dict[tuple[str, str], float]) -> Estimate:
