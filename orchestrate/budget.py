@@ -42,7 +42,7 @@ def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
     seconds: dict[tuple[str, str], list[float]] = {}
     runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in runs[:MAX_EARLIER_RUNS]:
-        with path.open(encoding="utf-8", errors="replace") as lines:  # of a large run there are 100 MB
+        with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has a quarter of a million
             for line in lines:
                 if '"job_result"' in line:
                     _note_duration(line, seconds)
