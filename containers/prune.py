@@ -1,7 +1,7 @@
 """Take out of installed packages what training does not need, and sort the rest into layers.
 
-Runs while an image is built, as `python prune.py SITE LAYERS [slim]`; standard library only. Why each of these is not
-needed, and how that was shown: containers/README.md.
+Runs while an image is built, as `python prune.py SITE LAYERS slim|full`; standard library only. Why each of these is
+not needed, and how that was shown: containers/README.md.
 """
 
 import os
@@ -38,8 +38,13 @@ NOT_NEEDED = (
 NOT_NEEDED_ANYWHERE = ("*.a", "*.h", "*.hpp", "*.inc", "*.pxd", "*.pyx", "*.pyi", "tests")
 """Static libraries, headers, type stubs and tests, wherever they lie."""
 
-ONLY_OPENED = ("nvidia/cusparse/lib/libcusparse.so.*", "nvidia/cusolver/lib/libcusolver.so.*")
-"""Libraries that TensorFlow opens by name before it accepts a GPU, and calls in sparse and linear algebra only."""
+ONLY_OPENED = (
+    "nvidia/cufft/lib/libcufft.so.*",
+    "nvidia/cusolver/lib/libcusolver.so.*",
+    "nvidia/cusparse/lib/libcusparse.so.*",
+)
+"""Libraries that TensorFlow opens by name before it accepts a GPU, and calls in FFTs, dense solvers and sparse algebra
+only. What it does not find in them becomes an error of that call."""
 
 EMPTY_LIBRARY = Path("/lib/x86_64-linux-gnu/libdl.so.2")
 """A library without functions of its own since glibc 2.34: what it had is in libc."""
@@ -51,13 +56,18 @@ TENSORFLOW = ("tensorflow", "tensorflow_cpu")
 EPOCH_SECONDS = 0
 """Every file gets this time, so that equal files make equal layers whenever they were built."""
 
+SITE = Path("opt/site")
+"""Where packages lie in the image. A layer holds its folders too: Docker gives those that it makes itself the time of
+the build."""
+
 
 def main(site: Path, layers: Path, *, slim: bool) -> None:
     """Prune packages and sort them into layers.
 
     Args:
         site: Where they are installed; empty afterwards.
-        layers: New folder, gets `common`, `tensorflow` and `cuda`.
+        layers: Folder, gets `common`, `tensorflow` and `cuda`, which hold what goes to the root of the image; what lies
+            there already gets the time 0 too.
         slim: Also put an empty library in place of those that are opened and never called.
     """
     for pattern in NOT_NEEDED:
@@ -71,14 +81,12 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
             for path in site.glob(pattern):
                 shutil.copyfile(EMPTY_LIBRARY, path)
     for name in ("common", "tensorflow", "cuda"):
-        (layers / name).mkdir(parents=True)
+        (layers / name / SITE).mkdir(parents=True)
     for path in sorted(site.iterdir()):
-        path.rename(layers / _layer(path.name) / path.name)
+        path.rename(layers / _layer(path.name) / SITE / path.name)
     for folder, folders, files in os.walk(layers):
         for name in (*folders, *files):
             os.utime(Path(folder, name), (EPOCH_SECONDS, EPOCH_SECONDS), follow_symlinks=False)
-    for name in ("common", "tensorflow", "cuda"):
-        os.utime(layers / name, (EPOCH_SECONDS, EPOCH_SECONDS))
 
 
 def _remove(path: Path) -> None:
@@ -96,4 +104,6 @@ def _layer(name: str) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), slim=sys.argv[3:] == ["slim"])
+    if sys.argv[3:] not in (["slim"], ["full"]):
+        sys.exit(f"SLIM must be slim or full. Received: {' '.join(sys.argv[3:]) or 'nothing'}")
+    main(Path(sys.argv[1]), Path(sys.argv[2]), slim=sys.argv[3] == "slim")

@@ -131,7 +131,7 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Fin
     output, _ = _run(engine, spec)
     try:
         told: dict[str, Any] = json.loads(output.splitlines()[-1])
-        findings = _versions(variant, told) + _libraries(told)
+        findings = _versions(variant, told) + _libraries(told) + _stand_ins(variant, told, engine.image_labels(image))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
         return [Finding(what="the image tells what it holds", passed=False, seen=f"printed no JSON: {tail!r}")]
@@ -193,6 +193,14 @@ def _libraries(told: dict[str, Any]) -> list[Finding]:
         Finding(what=f"{name} loads", passed=problem is None, seen=str(problem or "yes"))
         for name, problem in told["libraries"].items()
     ]
+
+
+def _stand_ins(variant: Variant, told: dict[str, Any], labels: dict[str, str]) -> list[Finding]:
+    """Hold the empty libraries against the label that says whether there are some; none in an image without CUDA."""
+    names, slim = list(told["stand_ins"]), labels.get("tfbench.slim")
+    passed = slim in ("slim", "full") and bool(names) == (slim == "slim" and variant.cuda is not None)
+    seen = f"tfbench.slim={slim}, {', '.join(map(str, names)) or 'none'} empty"
+    return [Finding(what="libraries are left empty as its label says", passed=passed, seen=seen)]
 
 
 def _training(payload: bytes | None) -> Finding:

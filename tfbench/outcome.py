@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from results.schema import Status
+from tfbench.cuda_libraries import about_stand_ins
 
 MAX_CAUSE_LENGTH = 1500
 """Characters of a cause; TensorFlow's messages can hold a whole graph."""
@@ -49,6 +50,9 @@ _KNOWN = (
     ),
 )
 
+_OF_STAND_INS = re.compile(r"cufft|cusolver|cusparse|No FFT for", re.IGNORECASE)
+"""Texts of the calls that end in an error where an image holds an empty library: `containers/README.md`."""
+
 _BY_TYPE = {
     "ResourceExhaustedError": Status.OOM,
     "MemoryError": Status.OOM,
@@ -70,6 +74,8 @@ def outcome_of(error: BaseException) -> Outcome:
     for status, pattern in _KNOWN:
         if re.search(pattern, text):
             return Outcome(status, cause)
+    if _OF_STAND_INS.search(text) and (note := about_stand_ins()):
+        return Outcome(Status.UNSUPPORTED, f"{cause}{note}")
     return Outcome(Status.ERROR, cause)
 
 

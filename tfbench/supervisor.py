@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from results.schema import Status
+from tfbench.cuda_libraries import about_stand_ins
 from tfbench.host import out_of_memory_kills
 from tfbench.outcome import Outcome
 
@@ -148,7 +149,8 @@ def _judge(state: int, written: int, kills_before: int | None) -> tuple[int, Out
         return 1, Outcome(Status.STOPPED, f"stopped by {name}")
     if number != signal.SIGKILL:
         return 1, Outcome(
-            Status.ERROR, f"the process crashed in native code ({name}); stderr shows where, and what came before"
+            Status.ERROR,
+            f"the process crashed in native code ({name}); stderr shows where, and what came before{about_stand_ins()}",
         )
     kills = out_of_memory_kills()
     if kills is None or kills_before is None:

@@ -1,10 +1,11 @@
 """Tell what an image holds, without a GPU: `python -m tfbench.verify` prints one JSON object.
 
     {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "cudnn": "9",
-     "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"}, "user": 10001}
+     "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"},
+     "stand_ins": ["libcusparse.so.12"], "user": 10001}
 
 A library's value is null when it loads by its name, else the loader's words. A machine without a driver can load them
-all: only `libcuda.so.1` comes with the driver.
+all: only `libcuda.so.1` comes with the driver. Stand-ins are libraries that load and have no functions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import platform
 import sys
 
-from tfbench.cuda_libraries import load_by_name, opened_libraries
+from tfbench.cuda_libraries import load_by_name, opened_libraries, stand_ins
 
 
 def main() -> int:
@@ -33,6 +34,7 @@ def main() -> int:
         "cuda": cuda,
         "cudnn": cudnn,
         "libraries": libraries,
+        "stand_ins": stand_ins(),
         "user": os.getuid(),
     }
     sys.stdout.write(json.dumps(told) + "\n")

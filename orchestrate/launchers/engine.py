@@ -82,6 +82,12 @@ class ContainerEngine:
             raise PullFailed(f"image {reference}: the engine does not tell its size")
         return size
 
+    def image_labels(self, reference: str) -> dict[str, str]:
+        """Return the labels of an image on the host."""
+        configuration = self._image(reference).get("Config")
+        labels = configuration.get("Labels") if isinstance(configuration, dict) else None
+        return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
+
     def _image(self, reference: str) -> dict[str, Any]:
         try:
             return _document(self._ask(lambda http: http.ask("GET", f"/images/{reference}/json")))
