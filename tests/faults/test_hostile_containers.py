@@ -18,7 +18,7 @@ pytestmark = pytest.mark.docker
 
 MAX_CONTROLLER_BYTES = 300_000_000
 MAX_RUN_BYTES = 20_000_000
-SILENCE = {"silence_minutes": 0.1}
+LIMITS = {"silence_minutes": 0.1, "memory_gb": 0.25}
 
 HOSTILE = {
     "good": ("work", Status.OK, ""),
@@ -32,6 +32,7 @@ HOSTILE = {
     "escapes": ("escapes", Status.OK, ""),
     "evil-cause": ("evil_cause", Status.ERROR, "failed"),
     "exit-code": ("exit_code", Status.ERROR, "exit code 41"),
+    "eats-memory": ("eat_memory", Status.OOM, "memory"),
     "nothing": ("nothing", Status.BAD_RESULT, "left no record"),
 }
 """By host: what its benchmark does, the status that it must get, and words of the cause."""
@@ -64,7 +65,7 @@ def test_every_misbehaviour_has_its_status_and_does_no_harm(
     engines: Engines, standins: Standins, runs: Runs, sockets: dict[str, str]
 ):
     hosts = {
-        name: {"docker": sockets[name], "image": standins.image(does), **SILENCE}
+        name: {"docker": sockets[name], "image": standins.image(does), **LIMITS}
         for name, (does, _, _) in HOSTILE.items()
     }
     done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}})}", "--max-parallel=4", "--display=plain")
