@@ -92,6 +92,7 @@ def make_ssh_host(folder: Path, remote_socket: Path, alias: str = "tfbench-secon
         f"AllowUsers {user}\n"
         f"PidFile {folder / 'sshd.pid'}\n"
         f"SetEnv DOCKER_HOST=unix://{remote_socket}\n"
+        "AcceptEnv SLURM_CONF STANDIN\n"
         "AuthenticationMethods publickey\n"
         "PermitRootLogin prohibit-password\n"
         "AllowStreamLocalForwarding yes\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from results.schema import Status
+from tests.engines.servers import make_ssh_host
 from tests.engines.slurm import NODES, SlurmCluster
 from tests.faults.controller import PROJECT, Runs, wait_until
 from tests.slurm.conftest import MakeRuns, fleet, left_behind
@@ -193,6 +194,29 @@ def test_a_partition_that_is_not_there_and_gpus_that_no_node_has_are_told_before
     assert "Slurm has no partition fast. Partitions: gpu, small" in checked.stdout
     assert "no node offers gres gpu:h100:8. Nodes offer: gpu:a4000:2" in checked.stdout
     assert "shared_folder /nowhere/at-all is not there" in checked.stdout
+
+
+def test_commands_go_through_a_login_host_and_nothing_but_ssh(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path, tmp_path: Path
+):
+    login = make_ssh_host(tmp_path, Path("/nowhere"), alias="login")
+    far = f"SLURM_CONF={slurm_cluster.environment['SLURM_CONF']} STANDIN={json.dumps({'seconds': 1})!r}"
+    login.config_file.write_text(f"{login.config_file.read_text()}  SetEnv {far}\n")
+    runs = make_runs()
+    runs.environment["SLURM_CONF"] = "/nowhere"
+    python = str(Path(sys.executable).absolute())
+    lab = fleet(slurm_cluster, pretender, ssh="login", ssh_config=str(login.config_file), python=python)
+    hosts = runs.hosts({"lab": lab}, 3)
+    gone = runs.run("check", f"--hosts={hosts}")
+    assert gone.returncode == 4 and "ssh login" in gone.stdout, "before its sshd runs"
+    login.start()
+    try:
+        done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    finally:
+        login.stop()
+    assert done.returncode == 0, done.stderr
+    assert {record.status for record in runs.records().values()} == {Status.OK}
+    assert left_behind(slurm_cluster) == []
 
 
 @pytest.mark.tensorflow
