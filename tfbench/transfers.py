@@ -108,7 +108,8 @@ def sum_over_replicas(strategy: Strategy, elements: int) -> Callable[[], list[Te
     values = strategy.experimental_distribute_values_from_function(lambda _: next(remaining))
 
     def of_replica(tensor: Tensor) -> Tensor:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+        own = tf.identity(tensor)  # on the replica's device: what comes into a function is on none, and refused
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
 
     start = tf.function(lambda tensors: strategy.run(of_replica, args=(tensors,)))
     return lambda: list(strategy.experimental_local_results(start(values)))
