@@ -82,5 +82,9 @@ _REFUSALS = {
         "the NVIDIA driver is too old for this image. Choose an older variant or update the driver",
     ),
     "nvidia-container-cli": (Status.NO_GPU, "the NVIDIA container toolkit failed on the host"),
+    "bind source path does not exist": (
+        Status.BAD_INPUT,
+        "the host has no such folder as data_dir. Correct data_dir in hosts.yml, or put the data there",
+    ),
     "no space left on device": (Status.ERROR, "the host's disk is full. Free some space, or remove old images"),
 }
