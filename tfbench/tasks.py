@@ -113,12 +113,17 @@ def _draw_masked_words(draws: Draws, count: int, size: int, classes: int) -> Bat
         tf.ones((count, size), tf.int32),
         parts + draws.integers((count, masked), max(1, size // masked)),
     )
-    return features, (draws.integers((count, masked), classes), draws.integers((count,), 2))
+    return _on_device((features, (draws.integers((count, masked), classes), draws.integers((count,), 2))))
 
 
 def _draw_text(draws: Draws, count: int, size: int, classes: int) -> Batch:
     text = draws.integers((count, size + 1), classes)
-    return text[:, :-1], text[:, 1:]
+    return _on_device((text[:, :-1], text[:, 1:]))
+
+
+def _on_device(batch: Batch) -> Batch:
+    """Return a batch of int64: TensorFlow reshapes and slices int32 on the host, and moves it there and back."""
+    return tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.int64), batch)
 
 
 def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
@@ -138,12 +143,12 @@ IMAGES = Task(_draw_images, _cross_entropy)
 """Images, float32 (batch, size, size, 3), standard normal, and labels, int32 (batch,)."""
 
 MASKED_WORDS = Task(_draw_masked_words, _masked_words_losses)
-"""Tokens, segments, mask, int32 (batch, size) each, and masked positions, int32 (batch, masked); labels are the masked
-words, int32 (batch, masked), and whether the second segment follows the first, int32 (batch,).
+"""Tokens, segments, mask, int64 (batch, size) each, and masked positions, int64 (batch, masked); labels are the masked
+words, int64 (batch, masked), and whether the second segment follows the first, int64 (batch,).
 """
 
 NEXT_TOKEN = Task(_draw_text, _text_losses)
-"""Tokens, int32 (batch, size), and those that follow each, likewise."""
+"""Tokens, int64 (batch, size), and those that follow each, likewise."""
 
 TASKS = {"images": IMAGES, "masked_words": MASKED_WORDS, "next_token": NEXT_TOKEN}
 """By the name that a network's row has."""

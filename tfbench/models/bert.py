@@ -32,16 +32,16 @@ def bert(
     """Build BERT (see `Network.build`).
 
     Returns:
-        From tokens, segments and mask, int32 (batch, sequence_length) each, and masked positions, int32
+        From tokens, segments and mask, int64 (batch, sequence_length) each, and masked positions, int64
         (batch, masked), to scores of the masked words, (batch, masked, vocabulary), and of the next sentence,
         (batch, 2).
     """
     del batch_norm  # it has none
     with strategy.scope():
         tokens, segments, mask = (
-            keras.Input((sequence_length,), dtype="int32", name=name) for name in ("tokens", "segments", "mask")
+            keras.Input((sequence_length,), dtype="int64", name=name) for name in ("tokens", "segments", "mask")
         )
-        positions = keras.Input((masked_positions(sequence_length),), dtype="int32", name="positions")
+        positions = keras.Input((masked_positions(sequence_length),), dtype="int64", name="positions")
         embedding = TokenEmbedding(vocabulary, width, name="embedding")
         x = Segments(name="segment")([embedding(tokens), segments])
         x = LayerNormalization(EPSILON, name="embedding_normal")(Positions(longest, name="position")(x))

@@ -27,7 +27,7 @@ class TokenEmbedding(Part):
         super().build(input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        """Look up `inputs`, int32 (batch, length)."""
+        """Look up `inputs`, int64 (batch, length)."""
         return lookup(tf.convert_to_tensor(tensorflow_variable(self.table)), inputs, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -87,7 +87,7 @@ class Segments(Part):
         super().build(input_shape)
 
     def call(self, inputs: list[Tensor]) -> Tensor:
-        """Add to the first input, (batch, length, width), by the second, the segments, int32 (batch, length)."""
+        """Add to the first input, (batch, length, width), by the second, the segments, int64 (batch, length)."""
         embedded, segments = inputs
         chosen = tf.reshape(tf.one_hot(segments, 2, dtype=self.compute_dtype), (-1, 2))
         return embedded + tf.reshape(tf.matmul(chosen, self.cast(self.table)), (-1, *embedded.shape[1:]))
@@ -98,7 +98,7 @@ class Segments(Part):
 
 
 class Pick(Part):
-    """Rows of a sequence: the input is (batch, length, width) and positions, int32 (batch, count)."""
+    """Rows of a sequence: the input is (batch, length, width) and positions, int64 (batch, count)."""
 
     def call(self, inputs: list[Tensor]) -> Tensor:
         """Return (batch, count, width)."""

@@ -27,12 +27,12 @@ def gpt2(
     """Build GPT-2 (see `Network.build`).
 
     Returns:
-        From tokens, int32 (batch, sequence_length), to scores of each next token, (batch, sequence_length,
+        From tokens, int64 (batch, sequence_length), to scores of each next token, (batch, sequence_length,
         vocabulary).
     """
     del batch_norm  # it has none
     with strategy.scope():
-        tokens = keras.Input((sequence_length,), dtype="int32", name="tokens")
+        tokens = keras.Input((sequence_length,), dtype="int64", name="tokens")
         embedding = TokenEmbedding(vocabulary, width, name="embedding")
         x = Positions(longest, name="position")(embedding(tokens))
         for layer in range(layers):

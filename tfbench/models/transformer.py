@@ -32,7 +32,7 @@ class Attention(Part):
         """Attend.
 
         Args:
-            inputs: (batch, length, 3 × width); or that and a mask, int32 (batch, length), 0 where nothing is to
+            inputs: (batch, length, 3 × width); or that and a mask, int64 (batch, length), 0 where nothing is to
                 be seen.
         """
         joined, mask = inputs if isinstance(inputs, list | tuple) else (inputs, None)
