@@ -36,6 +36,11 @@ def test_states_are_read_task_by_task_and_what_waits_by_ranges():
     assert answer.state((74, 0)) == JobState("RUNNING", None, "None"), "that is no node's name"
 
 
+def test_of_two_arrays_of_one_number_the_later_counts():
+    lines = ["state|80_0|RUNNING|n1|tfbench:1|None", "state|79_0|COMPLETED|n1|tfbench:1|None"]
+    assert read_answer(lines).arrays == read_answer(lines[::-1]).arrays == {1: 80}
+
+
 def test_files_come_as_base64_and_what_is_cut_off_is_passed_over():
     text = base64.b64encode(b'{"a": "\xff"}').decode()
     answer = read_answer([f"record|job-1|{text}", f"log|job-2|{text[:-3]}", "done|job-3|!!", "submitted|17;cluster"])

@@ -80,6 +80,26 @@ def test_a_dead_controllers_jobs_go_on_and_are_adopted_and_none_is_submitted_twi
     assert left_behind(slurm_cluster) == []
 
 
+def test_failures_are_measured_again_while_slurm_still_shows_their_jobs(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    failing = make_runs("exit_code")
+    hosts = failing.hosts({"lab": fleet(slurm_cluster, pretender)}, 2)
+    assert failing.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    causes = {record.cause for record in failing.records().values()}
+    assert causes == {"the benchmark ended with exit code 41 and left no record. Last output: cannot go on"}
+    assert left_behind(slurm_cluster) == []
+
+    working = make_runs(seconds=4)
+    with working.start("resume", "--again=error", "--display=none") as controller:
+        wait_until(lambda: tasks_of(slurm_cluster, working.path.name) == 4, "two arrays of one name")
+        controller.kill()
+    resumed = working.run("resume", "--again=error", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert {record.status for record in working.records().values()} == {Status.OK}
+    assert tasks_of(slurm_cluster, working.path.name) == 4, "none was submitted a third time"
+
+
 def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):

@@ -128,7 +128,8 @@ def _read_state(text: str, answer: Answer) -> None:
     if identity is None or comment is None:
         return  # not one of our arrays
     array, name, reason = int(identity[1]), parts[1], plain_text(parts[4], 200)
-    answer.arrays[int(comment[1])] = array
+    number = int(comment[1])
+    answer.arrays[number] = max(array, answer.arrays.get(number, 0))
     node = parts[2] if _NODE.fullmatch(parts[2]) else None
     state = JobState(plain_text(name, 40), node, reason)
     if identity[2] is not None:

@@ -103,6 +103,7 @@ class SlurmLauncher:
         self._tasks: dict[str, Task] = {}
         self._present: set[str] = set()
         self._refused: dict[str, HostError] = {}
+        self._highest = 0
         self._last_array: int | None = None
         self._tracks: dict[str, _Track] = {}
         self._records: dict[str, bytes | None] = {}
@@ -139,7 +140,7 @@ class SlurmLauncher:
             if self._queue.container != "none":
                 self._refused |= {job.id: LaunchFailed(*_NO_GANGS) for job in missing if job.case.num_hosts > 1}
                 missing = [job for job in missing if job.id not in self._refused]
-            for array in make_arrays(missing, max(self._arrays, default=0) + 1):
+            for array in make_arrays(missing, self._highest + 1):
                 try:
                     number = self._submit_array(array)
                 except LaunchFailed as error:
@@ -263,6 +264,8 @@ class SlurmLauncher:
                 number, _, job = value.partition("|")
                 if number.isdigit():
                     self._arrays.setdefault(int(number), []).append(job)
+            # Slurm shows for a while what an earlier controller's arrays were, whose files are gone.
+            self._highest = max([0, *self._arrays, *answer.arrays])
             for own, jobs in self._arrays.items():
                 if (array := answer.arrays.get(own)) is not None:
                     self._note_array(own, array, jobs)
@@ -277,6 +280,7 @@ class SlurmLauncher:
 
     def _note_array(self, number: int, array: int, jobs: list[str]) -> None:
         self._arrays[number] = jobs
+        self._highest = max(self._highest, number)
         self._tasks.update((job, (array, index)) for index, job in enumerate(jobs))
         self._last_array = array if self._last_array is None else max(array, self._last_array)
 
