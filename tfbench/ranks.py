@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from results.schema import Case, Check, Environment, Rank, Status, Telemetry
+from results.schema import Check, Environment, Rank, Status, Telemetry
 from tfbench.outcome import CaseFailedError
 from tfbench.peaks import wait_for
 from tfbench.peers import Alone, Peers
@@ -142,10 +142,16 @@ def meeting_of(strategy: Strategy) -> Callable[[], None]:
     return wait
 
 
-def rank_parts(peers: Peers, case: Case, timed: Interval) -> list[Rank]:
-    """Gather what each rank did in the timed steps."""
+def rank_parts(peers: Peers, samples_per_step: int, timed: Interval) -> list[Rank]:
+    """Gather what each rank did in the timed steps.
+
+    Args:
+        peers: All ranks.
+        samples_per_step: Of all of them together.
+        timed: This rank's.
+    """
     mine = {"seconds": timed.seconds, "step_p50_seconds": statistics.median(timed.step_seconds)}
-    samples = case.global_batch // case.num_hosts * len(timed.step_seconds)
+    samples = samples_per_step // peers.size * len(timed.step_seconds)
     return [
         Rank(
             rank=rank,

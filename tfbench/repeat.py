@@ -193,7 +193,7 @@ def measure(
     _require(findings.checks, peers)
     ranks, bandwidth = [], None
     if isinstance(peers, Peers):
-        ranks = rank_parts(peers, case, timed)
+        ranks = rank_parts(peers, samples_per_step, timed)
         timed = replace(timed, seconds=max(rank.seconds for rank in ranks))
         bandwidth = bus_bytes_per_second(strategy, case.replicas)
     latency = workload.latency(next_batch(), case.num_steps) if isinstance(workload, Inference) else None
