@@ -71,6 +71,15 @@ def test_replicas_see_different_batches_that_are_the_same_in_every_process(tenso
     assert first[1].numpy().min() >= 0 and first[1].numpy().max() < CLASSES
 
 
+def test_a_synthetic_batch_lives_on_its_replicas_device(two_replicas):
+    from tfbench.inputs import batch_source
+
+    images, labels = batch_source(tiny_case(num_gpus=2), IMAGE_SIZE, CLASSES, two_replicas)()
+    for tensor in (images, labels):
+        devices = [part.device for part in two_replicas.experimental_local_results(tensor)]
+        assert [device[-5:] for device in devices] == ["CPU:0", "CPU:1"]
+
+
 def test_moving_averages_belong_to_each_replica(two_replicas):
     from tfbench.variables import components, tensorflow_variable
 
