@@ -19,7 +19,7 @@ from pathlib import Path
 from results.schema import Record, from_json
 from tfbench.models import NETWORKS
 
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 """Largest relative difference of a loss at any step: rounding, which training magnifies from step to step."""
 
 REPOSITORY = Path(__file__).parents[2]
