@@ -128,7 +128,10 @@ class GangWorker:
 
     def work(self) -> None:
         """Run the repeats until they are done, the fleet's hosts fail too often, or the run is stopped."""
-        if not self.todo or self.shared.stop.launching.is_set():
+        if self.shared.stop.launching.is_set():
+            return
+        if not self.todo:
+            self._sweep_all()
             return
         try:
             for gang in self.todo:
@@ -171,7 +174,16 @@ class GangWorker:
             members = [learn(job, place.host, facts) if _is_on(job, place.host) else job for job in gang.members]
             self.todo[index] = Gang(job=whole_job(members), members=tuple(members))
 
+    def _sweep_all(self) -> None:
+        """Clean up where nothing is left to do, when a run is resumed."""
+        hosts = {host.key: host for gang in self.gangs for host in hosts_of(gang, self.plan)}
+        for host in hosts.values():
+            place = _Place(host, self.shared.make(host))
+            self._try(host, "look for leftovers", lambda place=place: self._sweep(place))  # type: ignore[misc]
+            place.launcher.close()
+
     def _sweep(self, place: _Place) -> None:
+        """Remove what an earlier controller left of repeats whose record is safe."""
         left = {job.id for gang in self.todo for job in gang.members}
         ours = {job.id: job for gang in self.gangs for job in gang.members if _is_on(job, place.host)}
         for job_id in place.launcher.running(self.plan.run_id):
@@ -221,7 +233,7 @@ class GangWorker:
             record = failed_record(gang.job, error.status, f"{problems[0].host.key}: {error.cause}", started_at)
         else:
             parts = self._start(gang)
-            self._follow(gang, parts)
+            self._follow(parts)
             record = judge_gang(gang, parts, started_at)
             self._finish(gang, record, began)
             self._clean_up(parts)
@@ -242,22 +254,22 @@ class GangWorker:
             )
             parts.append(Part(job, host, launcher, watched))
         for part in parts:
-            self._state(gang, part, "launching")
-            threading.Thread(target=self._work_part, args=(gang, part), name=part.job.id, daemon=True).start()
+            self._state(part, "launching")
+            threading.Thread(target=self._work_part, args=(part,), name=part.job.id, daemon=True).start()
         return parts
 
-    def _work_part(self, gang: Gang, part: Part) -> None:
+    def _work_part(self, part: Part) -> None:
         """Start one part, follow it to its end and fetch its record; in a thread of its own."""
         try:
             if part.launcher.start(part.job):
-                self._state(gang, part, "adopted")
+                self._state(part, "adopted")
             with Log(self.shared.folder, part.job) as log:
 
                 def on_line(line: str) -> None:
                     part.watched.heard()
                     log.write(line)
                     part.last_line = log.last_line
-                    self._progress(gang, part, line)
+                    self._progress(part, line)
 
                 part.ending = part.launcher.follow(part.job, on_line)
                 part.payload = part.launcher.collect(part.job)
@@ -268,8 +280,10 @@ class GangWorker:
         finally:
             self.shared.watchdog.forget(part.job)
             part.ended_at = time.monotonic()
+            if part.job.member is not None and part.job.member.rank > 0:
+                self._state(part, "done")  # its result is the whole's, told of the chief
 
-    def _follow(self, gang: Gang, parts: Sequence[Part]) -> None:
+    def _follow(self, parts: Sequence[Part]) -> None:
         """Wait until all parts have ended; when one fails, end the others, and soon wait for none any more."""
         told = False
         while running := [part for part in parts if part.ended_at is None]:
@@ -307,17 +321,18 @@ class GangWorker:
             if self._places[part.host.key].problem is None and not isinstance(part.error, Lost):
                 self._try(part.host, f"clean up after {part.job.id}", lambda part=part: part.launcher.remove(part.job))  # type: ignore[misc]
 
-    def _progress(self, gang: Gang, part: Part, line: str) -> None:
+    def _progress(self, part: Part, line: str) -> None:
         match parse_line(line):
             case State(name):
-                self._state(gang, part, name)
+                self._state(part, name)
             case Step(step, rate, unit) if part.job.member is not None and part.job.member.rank == 0:
                 self.shared.bus.emit(
-                    JobStep(job=gang.job.id, host=part.host.key, step=step, samples_per_second=rate, unit=unit)
+                    JobStep(job=part.job.id, host=part.host.key, step=step, samples_per_second=rate, unit=unit)
                 )
 
-    def _state(self, gang: Gang, part: Part, state: str) -> None:
-        self.shared.bus.emit(JobState(job=gang.job.id, host=part.host.key, state=state))
+    def _state(self, part: Part, state: str) -> None:
+        """Tell the state of a part; the chief's is that of the whole, whose name it has."""
+        self.shared.bus.emit(JobState(job=part.job.id, host=part.host.key, state=state))
 
     def _finish(self, gang: Gang, record: Record, began: float) -> None:
         """Store the record, then tell."""

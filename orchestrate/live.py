@@ -30,7 +30,7 @@ from orchestrate.events import (
     Warned,
 )
 from orchestrate.facts import Facts
-from orchestrate.plan import HostPlan, Plan
+from orchestrate.plan import Job, Plan
 from orchestrate.text import plain_text
 from orchestrate.wording import Failures, clock, describe
 from results.schema import Status
@@ -136,8 +136,14 @@ class LiveDisplay:
             for entry in plan.hosts:
                 title = f"{entry.host.fleet}/{entry.host.name}"
                 lanes = entry.host.lanes
-                self._rows[entry.host.key] = Row(title, gpu_names(entry.facts), len(entry.jobs), lanes=lanes)
-                self._jobs.update(_job_titles(entry))
+                led = [
+                    gang.job
+                    for gang in plan.gangs
+                    if gang.members[0].id.startswith(f"{entry.host.key}.{gang.job.case.name}.")
+                ]
+                jobs = [*entry.jobs, *led]
+                self._rows[entry.host.key] = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes)
+                self._jobs.update(_job_titles(jobs))
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
@@ -251,11 +257,11 @@ def gpu_names(facts: Facts | None) -> str:
     return ", ".join(f"{number} × {name}" for name, number in names.items()) or "none"
 
 
-def _job_titles(entry: HostPlan) -> dict[str, tuple[int, str, str]]:
-    """Return position, variant and title of each job of a host."""
+def _job_titles(jobs: Sequence[Job]) -> dict[str, tuple[int, str, str]]:
+    """Return position, variant and title of each job of a host, and of those that it leads."""
     return {
         job.id: (position, job.origin.variant or "", f"{job.case.name} r{job.origin.repeat}")
-        for position, job in enumerate(entry.jobs, start=1)
+        for position, job in enumerate(jobs, start=1)
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from orchestrate import gang_worker
 from orchestrate.addresses import DockerAddress
@@ -20,6 +22,7 @@ from orchestrate.gangs import add_gangs
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import container_document, job_container
+from orchestrate.live import LiveDisplay
 from orchestrate.members import Member, members_of
 from orchestrate.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts, stop_run
@@ -152,7 +155,8 @@ def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
         assert machine.containers == {}
     gangs = {gang.job.id for gang in bench.plan.gangs}
     assert [event.host for event in bench.seen(JobResult) if event.job in gangs] == ["f.a", "f.a"]
-    assert {event.host for event in bench.seen(JobState) if event.job in gangs} == {"f.a", "f.b"}
+    parts = {part.id for gang in bench.plan.gangs for part in gang.members}
+    assert {event.host for event in bench.seen(JobState) if event.job in parts} == {"f.a", "f.b"}
     assert {event.host for event in bench.seen(JobStep) if event.job in gangs} == {"f.a"}
 
 
@@ -321,9 +325,26 @@ def test_resume_adopts_the_parts_that_run_and_removes_those_whose_record_is_safe
         machine.calls.clear()
     bench.started.clear()
     assert bench.run() == Outcome(ok=6, failed=0, missing=0)
-    for machine in bench.machines.values():
+    for index, machine in enumerate(bench.machines.values()):
         assert (machine.count("adopt"), machine.count("start")) == (1, 0)
         assert machine.containers == {}
+        machine.containers = {first.members[index].id: "exited"}
+    assert bench.run() == Outcome(ok=6, failed=0, missing=0), "nothing is left to do"
+    assert all(machine.containers == {} for machine in bench.machines.values())
+
+
+def test_the_live_table_counts_a_gang_with_its_chief(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    console = Console(file=io.StringIO(), width=200, height=30, force_terminal=True)
+    display = LiveDisplay(console)
+    display.planned(bench.plan)
+    bench.bus.subscribe(display.show)
+    bench.run()
+    console.print(display._render())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = [line for line in shown.splitlines() if "f/a" in line or "f/b" in line]
+    assert len(rows) == 2 and "4/4" in rows[0] and "2/2" in rows[1]
+    assert all("done" in row for row in rows)
 
 
 def test_stop_ends_all_parts(tmp_path: Path):
