@@ -20,6 +20,7 @@ IN_CONTAINER = {"absl", "keras", "numpy", "pynvml", "tensorflow", *PACKAGES}
 """Beside the standard library, what the images carry."""
 
 DOCKER_FILE = "orchestrate/launchers/docker.py"
+KUBERNETES_FILE = "orchestrate/launchers/kubernetes/api.py"
 MAY_USE_DOCKER_LAUNCHER = tuple(f"orchestrate.{name}" for name in ("launchers", "images", "builds", "image_commands"))
 """Modules, and what lies below them, that may call the file that has the SDK."""
 
@@ -97,6 +98,8 @@ def _objections(root: Path, path: Path, item: Import) -> Iterator[str]:
         yield f"{item.package} is imported under tfbench/ only"
     if item.package == "docker" and file != DOCKER_FILE:
         yield f"docker is imported in {DOCKER_FILE} only"
+    if item.package == "kubernetes" and file != KUBERNETES_FILE:
+        yield f"kubernetes is imported in {KUBERNETES_FILE} only"
     if item.target == "orchestrate.launchers.docker" and not f"{item.module}.".startswith(
         tuple(f"{name}." for name in MAY_USE_DOCKER_LAUNCHER)
     ):
@@ -190,6 +193,7 @@ def make_tree(root: Path, files: dict[str, str]) -> Path:
         ("results/merge.py", "from keras import ops", "keras is imported under tfbench/ only"),
         ("orchestrate/run.py", "import docker", "docker is imported in"),
         ("results/merge.py", "from docker.errors import NotFound", "docker is imported in"),
+        ("orchestrate/run.py", "from kubernetes import client", "kubernetes is imported in"),
         ("orchestrate/run.py", "from .launchers.docker import Docker", "reached through orchestrate.launchers"),
         ("tfbench/timing.py", "import pandas", "pandas is not in the images"),
         ("results/schema.py", "import numpy", "the contract needs the standard library only"),
@@ -213,6 +217,7 @@ def test_a_planted_import_is_found(tmp_path, file, text, objection):
         ("tfbench/timing.py", "from results import schema, progress"),
         ("orchestrate/run.py", "from results.merge import merge_records\nimport rich"),
         ("orchestrate/launchers/docker.py", "import docker.errors"),
+        ("orchestrate/launchers/kubernetes/api.py", "from kubernetes import client"),
         ("orchestrate/launchers/__init__.py", "from orchestrate.launchers.docker import Docker"),
         ("results/merge.py", "import pandas"),
     ],
