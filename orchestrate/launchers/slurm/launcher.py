@@ -349,6 +349,8 @@ class SlurmLauncher:
             return
         if told is not None and told.name in ACTIVE:
             track.quiet_since = None
+            if told.name == "RUNNING":  # it lies there from an attempt that Slurm took back: it is asked for again
+                track.status = track.record = None
             return
         track.quiet_since = track.quiet_since or now
         explained = track.status is not None or (job in self._withdrawn and not track.begun)
