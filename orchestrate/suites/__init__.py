@@ -218,11 +218,14 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
     batch_norms = _listed_or_own(block.batch_norm)
     lengths = _listed_or_own(block.sequence_length)
     optimizers = _listed_or_own(block.optimizer)
+    together = itertools.product(_listed(block.num_gpus), _listed(block.num_hosts), _listed(block.all_reduce))
+    # One replica has no all-reduce to leave out.
+    clusters = [(gpus, hosts, adds) for gpus, hosts, adds in together if adds or gpus * hosts > 1]
     matrix = itertools.product(
         _listed(block.model),
         _listed(block.precision),
         [Mode.DEVICE] if DEVICE_MODEL in _listed(block.model) else _listed(block.mode),
-        itertools.product(_listed(block.num_gpus), _listed(block.num_hosts), _listed(block.all_reduce)),
+        clusters,
         _listed(block.xla),
         _listed(block.data),
         batch_norms,
@@ -235,10 +238,10 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             model=model,
             precision=precision,
             batch_per_gpu=_batches(block)[precision],
-            num_gpus=num_gpus,
-            num_hosts=num_hosts,
-            communication=block.communication if num_hosts > 1 else Communication.AUTO,
-            all_reduce=all_reduce,
+            num_gpus=cluster[0],
+            num_hosts=cluster[1],
+            communication=block.communication if cluster[1] > 1 else Communication.AUTO,
+            all_reduce=cluster[2],
             xla=xla,
             mode=mode,
             data=data,
@@ -251,9 +254,5 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             warmup_steps=block.warmup_steps,
             num_steps=block.num_steps,
         )
-        for model, precision, mode, (
-            num_gpus,
-            num_hosts,
-            all_reduce,
-        ), xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
+        for model, precision, mode, cluster, xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
     ]

@@ -73,6 +73,16 @@ def test_the_device_has_one_case_for_each_count_and_says_nothing_of_a_batch():
         ("{model: resnet50, batch_per_gpu: 8, mode: device}", "device goes with model: device only"),
         ("{model: resnet50, batch_per_gpu: 8, mode: [train, infer], data: tfrecord}", "tfrecord is for mode: train"),
         ("{model: resnet50, batch_per_gpu: 8, mode: serve}", "mode must be train, infer or both"),
+        (
+            "{model: resnet50, batch_per_gpu: 8, num_hosts: [1, 2], mode: infer}",
+            "several hosts go with mode: train",
+        ),
+        (
+            "{model: resnet50, batch_per_gpu: 8, num_hosts: 2, data: tfrecord}",
+            "several hosts go with mode: train and data: synthetic or host",
+        ),
+        ("{model: resnet50, batch_per_gpu: 8, communication: ring}", "communication is between several hosts"),
+        ("{model: resnet50, batch_per_gpu: 8, mode: infer, all_reduce: false}", "all_reduce is for mode: train"),
     ],
 )
 def test_what_does_not_go_together_is_named_with_its_line(tmp_path: Path, block: str, said: str):
@@ -113,3 +123,16 @@ def test_an_unknown_suite_lists_those_that_exist():
         match=r"there is no suite 'fast'\. Suites: aime, device, inference, published, quick, science, standard",
     ):
         read_suite("fast")
+
+
+def test_several_hosts_multiply_and_only_they_choose_how_they_communicate(tmp_path: Path):
+    path = tmp_path / "my.yml"
+    path.write_text(
+        "cases:\n  - {model: resnet50, batch_per_gpu: 8, num_gpus: [1, 4], num_hosts: [1, 2], communication: ring,\n"
+        "     all_reduce: [true, false]}\n"
+    )
+    cases = read_suite(str(path)).cases(Device.GPU)
+    named = {(case.num_hosts, case.num_gpus, str(case.communication), case.all_reduce) for case in cases}
+    alone = {(1, 1, "auto", True), (1, 4, "auto", True), (1, 4, "auto", False)}
+    assert named == alone | {(2, gpus, "ring", whole) for gpus in (1, 4) for whole in (True, False)}
+    assert len({case.name for case in cases}) == len(cases) == 7
