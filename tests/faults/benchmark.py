@@ -209,6 +209,8 @@ def case_from_flags(flags: dict[str, str]) -> schema.Case:
         precision=schema.Precision(flags["precision"]),
         batch_per_gpu=int(flags["batch_size"]),
         num_gpus=int(flags["num_gpus"]),
+        num_hosts=int(flags.get("num_hosts", "1")),
+        communication=schema.Communication(flags.get("communication", "auto")),
         xla=schema.XLA(flags["xla"]),
         mode=schema.Mode(flags["mode"]),
         data=schema.Data(flags["data"]),

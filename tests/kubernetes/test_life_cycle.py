@@ -17,6 +17,7 @@ from results.schema import Status
 from tests.engines.kubernetes import plays
 from tests.engines.kubernetes.standin import NAMESPACE, Answer
 from tests.faults.controller import wait_until
+from tests.kubernetes.conftest import node
 
 
 def test_every_repeat_gets_one_record_and_nothing_stays_in_the_cluster(bench):
@@ -153,7 +154,7 @@ def test_a_run_that_is_stopped_at_once_ends_what_runs_and_keeps_its_last_words(b
     plan = one.plan(one.host(max_jobs=1), repeats=2)
     thread = threading.Thread(target=one.run, args=(plan,))
     thread.start()
-    wait_until(lambda: one.server.all("pods") and one.server.all("pods")[0]["status"]["phase"] == "Running", "a pod")
+    wait_until(lambda: "on node-1" in [item.state for item in one.events if isinstance(item, JobState)], "a start")
     one.stop.ask()
     one.stop.ask()
     thread.join(30)
@@ -325,13 +326,15 @@ def test_wrong_credentials_say_so(bench, tmp_path):
 
 def test_a_case_of_several_hosts_is_one_indexed_job_with_a_service(bench):
     one = bench(plays.ranks)
-    one.server.put("nodes", {**one.server.get("nodes", "node-1"), "metadata": {"name": "node-2", "labels": {}}})
+    one.server.put("nodes", node("node-2"))
     host = one.host()
     plan = one.plan(host, repeats=1, num_hosts=[2])
     seen = []
     played = one.server.play
     one.server.play = lambda server, job: (seen.extend([job, *server.all("services")]), played(server, job))
-    assert one.run(plan) == Outcome(ok=1, failed=0, missing=0)
+    one.run(plan)
+    (record,) = one.records(plan)
+    assert (record.status, record.cause, record.origin.host) == (Status.INVALID, "weights differ", "node-0")
     job, service = seen
     assert job["spec"]["completionMode"] == "Indexed" and job["spec"]["parallelism"] == 2
     assert service["spec"]["clusterIP"] == "None"

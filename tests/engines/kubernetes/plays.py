@@ -161,9 +161,9 @@ def gets_no_pod(server: StandIn, job: Object) -> None:
 
 
 def ranks(server: StandIn, job: Object) -> None:
-    """Run all ranks; the first prints the record."""
+    """Run all ranks; the first prints the record, of a validity gate that failed."""
     pods = [make_pod(server, job, f"node-{rank}", rank) for rank in range(job["spec"]["completions"])]
     for rank, pod in enumerate(pods):
-        run(server, pod, *(lines_of(job) if rank == 0 else ()))
+        run(server, pod, *(lines_of(job, Status.INVALID, "weights differ") if rank == 0 else ()))
     for pod in reversed(pods):
         end(server, pod)
