@@ -99,11 +99,14 @@ def pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
-def build_image(engine: DockerEngine, base: str, variant: str, tag: str, *, context: Path = REPOSITORY) -> str:
+def build_image(
+    engine: DockerEngine, base: str, variant: str, tag: str, *, context: Path = REPOSITORY, cached: bool = True
+) -> str:
     """Build a variant as `tag` and return the image's id.
 
     Args:
         context: The repository, or a copy of it.
+        cached: Whether steps that were built before may be taken from the engine's cache.
 
     Raises:
         EngineError: A step failed; the message carries the end of the build's output.
@@ -119,6 +122,7 @@ def build_image(engine: DockerEngine, base: str, variant: str, tag: str, *, cont
             **pip_settings(),
         },
         network_mode="host",
+        nocache=not cached,
         rm=True,
         forcerm=True,
         decode=True,

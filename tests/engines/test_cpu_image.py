@@ -105,6 +105,7 @@ def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Eng
 def test_an_image_says_what_it_is(engines: Engines, cpu_image: PushedImage):
     labels = engines.first.client.images.get(cpu_image.reference).labels
     assert labels["tfbench.variant"] == "cpu"
+    assert labels["tfbench.slim"] == "slim"
     assert labels["org.opencontainers.image.version"] in cpu_image.reference
 
 
@@ -120,6 +121,27 @@ def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines
     assert {canonicalize_name(item["name"]): item["version"] for item in listed["components"]} == lock
     missing = [line for line in seen["required"] if not satisfied(Requirement(line), lock)]
     assert missing == [], "the lock lacks what its packages need"
+
+
+def test_two_builds_from_one_lock_have_the_same_packages_and_layers(
+    engines: Engines, base_image: str, cpu_image: PushedImage
+):
+    client, again = engines.first.client, "tfbench-test:again"
+    build_image(engines.first, base_image, "cpu", again, cached=False)
+    try:
+        listed = []
+        for reference in (cpu_image.reference, again):
+            container = client.containers.create(reference)
+            try:
+                listed.append(json.loads(read_file(container, SBOM_PATH))["components"])
+            finally:
+                container.remove(v=True)
+        assert len(listed[0]) >= 20
+        assert listed[0] == listed[1]
+        first, second = (client.images.get(name).attrs["RootFS"]["Layers"] for name in (cpu_image.reference, again))
+        assert first == second
+    finally:
+        client.images.remove(again, force=True)
 
 
 def test_an_image_remembers_nothing_of_how_packages_were_fetched(engines: Engines, cpu_image: PushedImage):

@@ -25,8 +25,9 @@ pytestmark = [
     pytest.mark.skipif(not VARIANTS, reason="TFBENCH_TEST_VARIANTS names no CUDA image: each takes minutes to build"),
 ]
 
-PARAMETERS = {name: network.parameters[schema.BatchNorm.FUSED] for name, network in NETWORKS.items()}
-"""All weights of the four networks, stated beside their code and the same in every image."""
+TRAINED = ("resnet50", "resnet152", "inception_v3", "googlenet")
+PARAMETERS = {name: NETWORKS[name].parameters[schema.BatchNorm.FUSED] for name in TRAINED}
+"""All weights of four networks, stated beside their code and the same in every image."""
 
 OPENED_BY_NAME = ("libcudart", "libcublas", "libcublasLt", "libcufft", "libcusolver", "libcusparse", "libcudnn")
 
@@ -34,6 +35,17 @@ ASK_FOR_GPUS = """
 import tensorflow as tf
 print(len(tf.config.list_physical_devices("GPU")), "GPU")
 """
+
+CALL_EMPTY_LIBRARIES = """
+import ctypes, pathlib, tensorflow as tf
+from tfbench.cuda_libraries import stand_ins
+stubs = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_framework.so.2")))
+handle = ctypes.c_void_p()
+print(stubs.cufftCreate(ctypes.byref(handle)), stubs.cusparseCreate(ctypes.byref(handle)), *stand_ins())
+"""
+"""Through TensorFlow's own stubs, which it exports for these two; those of cuSOLVER are made in the same way."""
+
+CUFFT_INTERNAL_ERROR, CUSPARSE_STATUS_INTERNAL_ERROR = 5, 7
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -77,6 +89,16 @@ def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(
     for name in OPENED_BY_NAME:
         assert f"Successfully opened dynamic library {name}.so" in output
     assert "1 GPU" in output
+
+
+def test_a_call_into_an_empty_library_is_an_error_and_no_crash(engines: Engines, cuda_image: str):
+    with finished_container(
+        engines.first.client, cuda_image, ["-c", CALL_EMPTY_LIBRARIES], entrypoint=["python3.11"]
+    ) as container:
+        assert exit_code(container) == 0, container.logs().decode()
+        cufft, cusparse, *empty = container.logs(stderr=False).decode().split()
+    assert (int(cufft), int(cusparse)) == (CUFFT_INTERNAL_ERROR, CUSPARSE_STATUS_INTERNAL_ERROR)
+    assert [name.partition(".")[0] for name in empty] == ["libcufft", "libcusolver", "libcusparse"]
 
 
 def test_the_same_record_comes_out_of_every_image(engines: Engines, cuda_image: str):
