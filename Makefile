@@ -16,13 +16,16 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test check lock clean help
+.PHONY: run test test-kubernetes check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
 
 test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests; those that need a Docker engine say so where none can be had
 	@$(PYTHON) -m pytest $(ARGS)
+
+test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Tests on a real Kubernetes: builds one first (root; minutes)
+	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/faults/test_real_kubernetes.py $(ARGS)
 
 check: $(VENV)/dev.stamp  ## Lint, format check and types
 	@$(PYTHON) -m ruff check .
