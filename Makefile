@@ -33,7 +33,7 @@ check: $(VENV)/dev.stamp  ## Lint, format check and types
 	@$(PYTHON) -m mypy
 
 help:  ## This list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
 # The simplest hosts file: this machine, without Docker. An existing one is never touched.
 define DEFAULT_HOSTS
