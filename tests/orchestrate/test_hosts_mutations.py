@@ -132,9 +132,9 @@ def expected_hosts(folder: Path, document: dict[str, Any]) -> Iterator[Host]:
             connection = {key: value for key, value in entry.items() if key not in Settings.model_fields}
             entry_level = {key: value for key, value in entry.items() if key in Settings.model_fields}
             said = innermost(defaults, fleet_level, entry_level)
-            yield Host(
-                fleet=fleet_name, name=name, docker=expected_address(folder, connection), **resolved(folder, said)
-            )
+            address = connection.pop("address", None)
+            docker = expected_address(folder, connection)
+            yield Host(fleet=fleet_name, name=name, docker=docker, address=address, **resolved(folder, said))
 
 
 def innermost(*levels: dict[str, Any]) -> dict[str, Any]:
