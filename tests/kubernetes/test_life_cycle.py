@@ -257,6 +257,30 @@ def test_cut_connections_lose_nothing(bench, cut):
     assert left == [0] or method == "STREAM"
 
 
+def test_a_log_that_broke_off_is_not_asked_for_again_at_every_change(bench, monkeypatch):
+    asked = []
+
+    def fault(method, path):
+        if method == "GET" and "follow=true" in path:
+            asked.append(path)
+            raise ConnectionResetError
+
+    def play(server, job):
+        pod = plays.make_pod(server, job)
+        plays.run(server, pod, *plays.lines_of(job))
+        for _ in range(20):
+            server.put("pods", pod)
+            time.sleep(0.02)
+        plays.end(server, pod)
+
+    monkeypatch.setattr(launchers, "LOG_AGAIN_SECONDS", 600.0)
+    one = bench(play)
+    plan = one.plan(one.host(), repeats=1)
+    one.server.faults = fault
+    assert one.run(plan) == Outcome(ok=1, failed=0, missing=0)
+    assert len(asked) == 1
+
+
 def test_a_watch_that_is_too_old_begins_anew(bench):
     one = bench()
     asked = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.slurm.bench_slurm import Cost, measure
+from tests.benchmarks.queue_cost import Cost
+from tests.benchmarks.slurm.bench_slurm import measure
 
 LANES = 200
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from results.progress import State, Step, parse_line
-from results.schema import Case, Status, from_json
+from results.progress import RecordReader, State, Step, parse_line
+from results.schema import MAX_RECORD_BYTES, Case, Status, from_json
 from tests.tfbench.conftest import REPOSITORY
 
 pytestmark = pytest.mark.tensorflow
@@ -50,6 +50,23 @@ def test_a_missing_gpu_is_no_gpu_and_never_a_run_on_the_cpu(tfbench):
     assert (record.status, done.returncode) == (Status.NO_GPU, 3)
     assert "64" in record.cause
     assert record.measurement is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [
+        ((*SMALL, "--warmup_steps=1", "--num_steps=2"), Status.OK),
+        ((*SMALL, "--num_steps=100000", "--max_seconds=8"), Status.TIMEOUT),
+        (("--model=resnet50", "--device=gpu", "--num_gpus=64"), Status.NO_GPU),
+    ],
+)
+def test_print_record_ends_the_output_with_the_file_however_the_repeat_ended(tfbench, tmp_path, flags, status):
+    output = tmp_path / "record.json"
+    done = tfbench(*flags, "--print_record", f"--output={output}")
+    reader = RecordReader(MAX_RECORD_BYTES)
+    assert all(reader.take(line) for line in done.stdout.splitlines())
+    assert reader.payload() == output.read_bytes()
+    assert from_json(output.read_text()).status is status, done.stderr
 
 
 def test_a_repeat_that_takes_too_long_is_a_timeout(tfbench, tmp_path):

@@ -43,6 +43,9 @@ PULL_PATIENCE_SECONDS = 300.0
 LOOK_AT_JOB_SECONDS = 5.0
 """From one look at a Job that has no pod to the next."""
 
+LOG_AGAIN_SECONDS = 2.0
+"""From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
+
 BETWEEN_LOOKS_SECONDS = 0.1
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
@@ -192,6 +195,8 @@ class KubernetesLauncher:
         self._cluster.end_watch()
         if self._poller is not None:
             self._poller.close()
+        if self._view is not None:
+            self._view.close()
         self._cluster.close()
 
     def _ask_nodes(self) -> Facts:
@@ -256,10 +261,13 @@ class _Log:
     record: RecordReader
     stamp: str = ""
     cut_short: bool = False
+    again_at: float = float("-inf")
 
     def follow(self, pod: str, on_line: OutputLine) -> None:
-        """Hand on what comes, until the stream ends."""
-        self._take(self.cluster.follow_log(pod), on_line)
+        """Hand on what comes, until the stream ends; nothing happens where one has ended just now."""
+        if time.monotonic() >= self.again_at:
+            self._take(self.cluster.follow_log(pod), on_line)
+            self.again_at = time.monotonic() + LOG_AGAIN_SECONDS
 
     def finish(self, pod: str, on_line: OutputLine) -> None:
         """Hand on what has not been read yet of a log that is complete.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from orchestrate.errors import HostError
@@ -96,6 +96,12 @@ class PodView:
         with self._lock:
             for uid in [uid for uid, seen in self._pods.items() if _labels(seen.pod).get(JOB_LABEL) == name]:
                 del self._pods[uid]
+
+    def close(self) -> None:
+        """End the watch; nobody may look any more."""
+        changes, self._changes = self._changes, None
+        if isinstance(changes, Generator):
+            changes.close()  # else its connection would stay open until it is collected as garbage
 
     def _list(self) -> None:
         listing = self._cluster.pods(self._selector)

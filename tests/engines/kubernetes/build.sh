@@ -39,6 +39,9 @@ tar --extract --gzip --strip-components=1 --directory="$source" --file="$(echo k
 rm "$source"/vendor/github.com/modern-go/reflect2/*.go
 cp reflect2/usr/share/gocode/src/github.com/modern-go/reflect2/*.go "$source/vendor/github.com/modern-go/reflect2/"
 cd "$source"
+# Without CAP_SYS_RESOURCE, as in many containers, the kernel lets no process be shielded: no pod would start.
+sed -i 's/^\(\tdefaultSandboxOOMAdj int =\) -998$/\1 0/' pkg/kubelet/dockershim/docker_sandbox.go
+grep -q 'defaultSandboxOOMAdj int = 0$' pkg/kubelet/dockershim/docker_sandbox.go
 go="$folder/go/bin/go"
 "$go" build -o "$folder/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
 packages=$(grep --recursive --files-with-matches --include='*.go' '^// +k8s:openapi-gen=' pkg cmd staging/src/k8s.io |

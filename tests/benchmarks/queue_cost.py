@@ -1,0 +1,124 @@
+"""What a controller costs on a queue: one run as its users start it, and what its own process took."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results.schema import Status, from_json
+
+PROJECT = Path(__file__).parents[2]
+MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")
+HEADER = "repeats   CPU s  ms/repeat  calls  calls/repeat  peak MB  wall s\n"
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a controller ran.
+
+    Attributes:
+        exit_code: How it ended.
+        cpu_seconds: User and system time of the controller's own process, without what it starts.
+        peak_bytes: Its largest resident set.
+        wall_seconds: From its start to its end.
+    """
+
+    exit_code: int
+    cpu_seconds: float
+    peak_bytes: int
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run took.
+
+    Attributes:
+        repeats: Of the plan.
+        ran: The controller.
+        calls: What it asked of its queue, by kind.
+        faults: What is wrong with the run; empty: nothing.
+    """
+
+    repeats: int
+    ran: Ran
+    calls: Counter[str]
+    faults: tuple[str, ...]
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self.ran.cpu_seconds
+
+    def row(self) -> str:
+        """Return a line of the table; see `HEADER`."""
+        calls, cpu_seconds = self.calls.total(), self.ran.cpu_seconds
+        return (
+            f"{self.repeats:7d} {cpu_seconds:7.2f} {cpu_seconds / self.repeats * 1000:10.2f} {calls:6d} "
+            f"{calls / self.repeats:13.3f} {self.ran.peak_bytes / 1e6:8.0f} {self.ran.wall_seconds:7.1f}\n"
+        )
+
+
+def write_plan(folder: Path, repeats: int, fleet: dict[str, Any]) -> None:
+    """Write a hosts file of one fleet and its suite: `repeats` repeats, a multiple of eight."""
+    (folder / "runs").mkdir()
+    block = {"model": list(MODELS), "precision": ["fp32", "fp16"], "batch_per_gpu": 32, "device": "cpu"}
+    (folder / "suite.yml").write_text(json.dumps({"repeats": repeats // 8, "cases": [block]}))
+    document = {"version": 1, "defaults": {"suite": "suite.yml"}, "fleets": {"cluster": fleet}}
+    (folder / "hosts.yml").write_text(json.dumps(document))
+
+
+def run_controller(folder: Path, environment: Mapping[str, str]) -> Ran:
+    """Run the plan of a folder to its end."""
+    command = [sys.executable, "-m", "orchestrate", "run", f"--hosts={folder / 'hosts.yml'}", "--display=plain"]
+    variables = {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs"), "COLUMNS": "200", **environment}
+    began = time.perf_counter()
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen([*command, "--no-report"], cwd=PROJECT, env=variables, stdout=output, stderr=output)
+        cpu_seconds, peak_bytes = _watch(process)
+    return Ran(process.returncode, cpu_seconds, peak_bytes, time.perf_counter() - began)
+
+
+def find_faults(folder: Path, repeats: int, ran: Ran) -> list[str]:
+    """Say what is missing or wrong in a run."""
+    faults = [] if ran.exit_code == 0 else [f"exit code {ran.exit_code}: {(folder / 'output.txt').read_text()[-2000:]}"]
+    records = [from_json(path.read_bytes()) for path in folder.glob("runs/*/records/*.json")]
+    if len(records) != repeats:
+        faults.append(f"{repeats} repeats were planned, {len(records)} records are there")
+    if any(record.status is not Status.OK for record in records):
+        faults.append("not all records are ok")
+    if any(record.origin is None or not record.origin.host.startswith("node-") for record in records):
+        faults.append("a record does not name its node")
+    return faults
+
+
+def show(cost: Cost) -> int:
+    """Print a row and its faults; return 1 where there are some."""
+    sys.stdout.write(cost.row() + "".join(f"fault: {fault}\n" for fault in cost.faults))
+    sys.stdout.flush()
+    return int(bool(cost.faults))
+
+
+def _watch(process: subprocess.Popen[bytes]) -> tuple[float, int]:
+    """Wait for a process; return its own CPU seconds and its largest resident set, as last seen."""
+    ticks = peak = 0
+    while process.poll() is None:
+        try:
+            words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            status = Path(f"/proc/{process.pid}/status").read_text()
+        except OSError:
+            break
+        if words[0] != "Z":
+            ticks = int(words[11]) + int(words[12])
+        peak = max([peak, *(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmHWM" in line)])
+        time.sleep(0.02)
+    process.wait()
+    return ticks / CLOCK_TICKS, peak
