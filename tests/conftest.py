@@ -43,6 +43,7 @@ def engines(engine_folder: Path) -> Iterator[Engines]:
         second = DockerEngine("second", engine_folder, engine_folder / "second-data")
         try:
             first.start()
+            first.remove_containers()
             second.start()
             yield Engines(first, second)
         finally:

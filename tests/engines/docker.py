@@ -83,11 +83,17 @@ class DockerEngine:
         """End the engine and every container in it; images stay."""
         self._server.stop()
 
+    def remove_containers(self) -> None:
+        """Remove every container: what a session that was killed has left would be taken for this one's."""
+        for container in self.client.containers.list(all=True, ignore_removed=True):
+            with contextlib.suppress(docker.errors.APIError):  # its removal goes on already
+                container.remove(force=True, v=True)
+
     def close(self) -> None:
         """Remove every container, end the engine and free what it holds."""
-        with contextlib.suppress(docker.errors.DockerException):
-            for container in self.client.containers.list(all=True):
-                container.remove(force=True, v=True)
+        with contextlib.suppress(docker.errors.DockerException, OSError):
+            self.remove_containers()
+        with contextlib.suppress(docker.errors.DockerException, OSError):
             self.client.close()
         self.stop()
         _unmount_below(self._exec_folder)
