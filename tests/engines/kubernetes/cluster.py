@@ -15,6 +15,20 @@ from tests.engines.processes import Server, free_port
 TOKEN = "tfbench-test-token"
 NODE = "node-1"
 PAUSE_DOCKERFILE = 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n'
+CNI_PLUGIN = """#!/bin/sh
+# Gives a pod an address that leads nowhere: a kubelet kills pods without one, and the tests' engine has no network.
+version=$(sed -n 's/.*"cniVersion":"\\([0-9.]*\\)".*/\\1/p')
+case "$CNI_COMMAND:${0##*/}" in
+VERSION:*) echo '{"cniVersion": "0.3.1", "supportedVersions": ["0.2.0", "0.3.0", "0.3.1"]}' ;;
+ADD:loopback) echo "{\\"cniVersion\\": \\"${version:-0.2.0}\\"}" ;;
+ADD:*)
+    sum=$(printf %s "$CNI_CONTAINERID" | cksum | cut -d" " -f1)
+    address=10.88.$((sum / 250 % 250 + 1)).$((sum % 250 + 1))/16
+    nsenter --net="$CNI_NETNS" ip link add "$CNI_IFNAME" type bridge >&2 || exit 1
+    nsenter --net="$CNI_NETNS" ip address add "$address" dev "$CNI_IFNAME" >&2 || exit 1
+    echo "{\\"cniVersion\\": \\"0.3.1\\", \\"ips\\": [{\\"version\\": \\"4\\", \\"address\\": \\"$address\\"}]}" ;;
+esac
+"""
 PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
@@ -60,9 +74,11 @@ class RealCluster:
             f"--root-dir={folder}/kubelet",
             f"--docker-endpoint={engine.url}",
             f"--hostname-override={NODE}",
-            "--node-ip=127.0.0.1",
             "--pod-infra-container-image=tfbench-pause:1",
-            "--network-plugin=",
+            "--network-plugin=cni",
+            f"--cni-conf-dir={folder}/cni",
+            f"--cni-bin-dir={folder}/cni/bin",
+            f"--cni-cache-dir={folder}/cni/cache",
             f"--port={self._kubelet_port}",
             f"--cert-dir={folder}/kubelet-certificates",
             "--container-runtime=docker",
@@ -110,13 +126,16 @@ class RealCluster:
     def start(self) -> None:
         """Start everything; the node then offers GPUs that are not there, as a device plugin would."""
         self._build_pause()
+        self._write_network_plugin()
         for server in self._servers:
             server.start()
         self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "bench"}})
         self.kubelet.start()
         path = f"/api/v1/nodes/{NODE}"
         capacity = {"nvidia.com/gpu": "4"}
-        self.ask("PATCH", f"{path}/status", {"status": {"capacity": capacity, "allocatable": capacity}})
+        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]  # that the kubelet would not say of itself
+        status = {"capacity": capacity, "allocatable": capacity, "addresses": addresses}
+        self.ask("PATCH", f"{path}/status", {"status": status})
         labels = {
             "nvidia.com/gpu.product": "NVIDIA-RTX-A4000",
             "nvidia.com/gpu.compute.major": "8",
@@ -200,6 +219,15 @@ class RealCluster:
             "volumePluginDir": str(self._folder / "plugins"),
         }
         (self._folder / "kubelet.json").write_text(json.dumps(document))
+
+    def _write_network_plugin(self) -> None:
+        folder = self._folder / "cni"
+        (folder / "bin").mkdir(parents=True)
+        for name in ("loopback", "nowhere"):
+            (folder / "bin" / name).write_text(CNI_PLUGIN)
+            (folder / "bin" / name).chmod(0o755)
+        network = {"cniVersion": "0.3.1", "name": "nowhere", "plugins": [{"type": "nowhere"}]}
+        (folder / "10-nowhere.conflist").write_text(json.dumps(network))
 
     def _build_pause(self) -> None:
         folder = self._folder / "pause"
