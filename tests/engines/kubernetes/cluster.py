@@ -74,6 +74,7 @@ class RealCluster:
             f"--root-dir={folder}/kubelet",
             f"--docker-endpoint={engine.url}",
             f"--hostname-override={NODE}",
+            "--node-ip=127.0.0.1",  # refused, so that the address that we write stays
             "--pod-infra-container-image=tfbench-pause:1",
             "--network-plugin=cni",
             f"--cni-conf-dir={folder}/cni",
