@@ -21,7 +21,7 @@ MEASURE_SECONDS = 0.2
 ROUNDS = 5
 
 COPY_ELEMENTS = {"CPU": 2**26, "GPU": 2**27}
-"""float32 elements of each of two arrays: together 512 MiB and 1 GiB, so that the start of a call is below 1 % of it."""
+"""float32 elements of each of two arrays, together 512 MiB and 1 GiB: the start of a call is below 1 % of it."""
 
 ARITHMETIC = {
     "fp64": tf.float64,
