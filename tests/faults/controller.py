@@ -87,13 +87,13 @@ class Runs:
                 text=True,
             )
 
-    def run(self, *arguments: str) -> Finished:
-        """Run a controller to its end, watching its memory."""
+    def run(self, *arguments: str, seconds: float = DEADLINE_SECONDS) -> Finished:
+        """Run a controller to its end, for so many seconds at most, watching its memory."""
         starts = [_size(self.folder / "stdout"), _size(self.folder / "stderr")]
         with self.start(*arguments) as process:
             peak = _Peak(process.pid)
             try:
-                process.wait(DEADLINE_SECONDS)
+                process.wait(seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

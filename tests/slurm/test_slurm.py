@@ -241,18 +241,20 @@ def test_commands_go_through_a_login_host_and_nothing_but_ssh(
 
 
 @pytest.mark.tensorflow
-def test_tfbench_itself_trains_on_a_node(slurm_cluster: SlurmCluster, make_runs: MakeRuns):
+def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_runs: MakeRuns):
     runs = make_runs()
-    suite = {"repeats": 1, "cases": [{"model": "googlenet", "batch_per_gpu": 1, "image_size": 96, "device": "cpu"}]}
-    suite["cases"][0] |= {"warmup_steps": 1, "num_steps": 2}
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))}, 1)
-    (runs.folder / "one.yml").write_text(json.dumps(suite))
-    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    cluster = fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))
+    hosts = runs.hosts({"lab": {**cluster, "device": "cpu"}}, 1)
+    done = runs.run("run", f"--hosts={hosts}", "--suite=quick", "--repeats=1", "--display=plain", seconds=840)
     assert done.returncode == 0, done.stderr
-    (record,) = runs.records().values()
-    assert record.environment is not None and record.environment.tensorflow.startswith("2.")
-    assert record.measurement is not None and record.measurement.samples_per_second > 0
-    assert record.validity is not None and record.validity.valid
+    records = runs.records().values()
+    assert {record.case.model for record in records} == {"googlenet", "inception_v3", "resnet50", "resnet152"}
+    for record in records:
+        assert record.environment is not None and record.environment.tensorflow.startswith("2.")
+        assert record.measurement is not None and record.measurement.samples_per_second > 0
+        assert record.validity is not None and record.validity.valid
+        assert record.origin is not None and record.origin.host in ("n1", "n2")
+    assert "resnet152" in done.stdout
 
 
 @pytest.mark.tensorflow

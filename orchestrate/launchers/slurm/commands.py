@@ -6,8 +6,9 @@ What they print is lines of a word, a bar and a value, which `answers` reads. Al
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from orchestrate.launchers.slurm.answers import Task
 from orchestrate.queues import SlurmQueue
 from results.schema import MAX_RECORD_BYTES, Status
 
@@ -101,6 +102,15 @@ else
     rm -f {file}.jobs
     echo "$said" | sed 's/^/refused|/'
 fi"""
+
+
+def accounting(tasks: Iterable[Task]) -> str:
+    """Ask what became of tasks that `squeue` shows no more; nothing is told where there is no accounting."""
+    wanted = ",".join(f"{array}_{index}" for array, index in sorted(tasks))
+    return f"""\
+command -v sacct >/dev/null || return 0
+sacct --noheader --allocations --parsable2 --jobs={wanted} --format=JobID,State,NodeList 2>/dev/null |
+    sed -n 's/^\\([0-9_]*\\)|\\([A-Z_]*\\)[^|]*|\\([^|]*\\)$/state|\\1|\\2|\\3|tfbench:0|told by accounting/p'"""
 
 
 def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:
