@@ -54,7 +54,7 @@ class EarlyEnd:
         with self._lock:
             known = self._known.setdefault(_cell(job), _Known())
             known.rates.append(measured.samples_per_second)
-            known.seconds.append(_seconds(record))
+            known.seconds.append(whole_seconds(record))
             left = job.case.num_steps - measured.num_steps
             known.steps_saved_seconds += left * measured.seconds / measured.num_steps
 
@@ -108,7 +108,7 @@ def _cell(job: Job) -> Cell:
     return job.origin.fleet, job.origin.host, job.case.name, job.origin.variant
 
 
-def _seconds(record: Record) -> float:
-    """Return how long a repeat took from its start to its record."""
+def whole_seconds(record: Record) -> float:
+    """Return how long a repeat took from its start to its record, in seconds."""
     began, ended = (datetime.fromisoformat(stamp) for stamp in (record.started_at, record.finished_at))
     return max(0.0, (ended - began).total_seconds())

@@ -16,10 +16,9 @@ import argparse
 import dataclasses
 import json
 from collections import defaultdict
-from datetime import datetime
 from pathlib import Path
 
-from orchestrate.early_end import FEWEST_REPEATS, half_width
+from orchestrate.early_end import FEWEST_REPEATS, half_width, whole_seconds
 from results.progress import STEPS_PER_LINE
 from results.schema import Record, Status
 from results.store import RunFolder
@@ -46,18 +45,12 @@ class Outcome:
     steps: int
 
 
-def duration(record: Record) -> float:
-    """Return how long a repeat took, in seconds."""
-    began, ended = (datetime.fromisoformat(stamp) for stamp in (record.started_at, record.finished_at))
-    return (ended - began).total_seconds()
-
-
 def fixed(records: list[Record]) -> Outcome:
     """Take three repeats with all their steps."""
     used = records[:FIXED_REPEATS]
     rates = [record.measurement.samples_per_second for record in used]
     steps = sum(record.measurement.num_steps for record in used)
-    return Outcome(half_width(rates), sum(map(duration, used)), len(used), steps)
+    return Outcome(half_width(rates), sum(map(whole_seconds, used)), len(used), steps)
 
 
 def adaptive(records: list[Record], target: float) -> Outcome:
@@ -73,7 +66,7 @@ def adaptive(records: list[Record], target: float) -> Outcome:
         )
         timed = sum(measured.step_seconds[:taken])
         rates.append(measured.samples / measured.num_steps * taken / timed)
-        seconds += duration(record) - (sum(measured.step_seconds) - timed)
+        seconds += whole_seconds(record) - (sum(measured.step_seconds) - timed)
         steps += taken
         if len(rates) >= FEWEST_REPEATS and half_width(rates) <= target:
             break
