@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
-from orchestrate.events import HostLost, ImageReady, JobResult, JobState, JobStep, Warned
+from orchestrate.events import HostLost, ImageReady, JobState, JobStep, Warned
 from orchestrate.gangs import hosts_of, whole_job
 from orchestrate.hosts import Host
 from orchestrate.judge import failed_record, judge, now
 from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.plan import Gang, Job, Plan, learn
 from orchestrate.watchdog import Watched
-from orchestrate.worker import HOST_FAULTS, Log, Shared, set_record_aside, spare
+from orchestrate.worker import HOST_FAULTS, Log, Shared, finish, set_record_aside, spare
 from results.progress import State, Step, parse_line
 from results.schema import Record, Status
 
@@ -335,26 +335,7 @@ class GangWorker:
         self.shared.bus.emit(JobState(job=part.job.id, host=part.host.key, state=state))
 
     def _finish(self, gang: Gang, record: Record, began: float) -> None:
-        """Store the record, then tell."""
-        job, seconds = gang.job, time.monotonic() - began
-        self.shared.folder.write_record(job.id, record)
-        self.shared.statuses[job.id] = record.status
-        self.shared.early.add(job, record)
-        if self.shared.budget is not None and record.status is Status.OK:
-            self.shared.budget.learn(job.origin.fleet, job.case.name, seconds)
-        measured = record.measurement if record.status is Status.OK else None
-        self.shared.bus.emit(
-            JobResult(
-                job=job.id,
-                host=hosts_of(gang, self.plan)[0].key,
-                status=record.status,
-                cause=record.cause,
-                samples_per_second=measured.samples_per_second if measured else None,
-                unit=measured.unit if measured else None,
-                seconds=seconds,
-                case=job.case.name,
-            )
-        )
+        finish(gang.job, record, hosts_of(gang, self.plan)[0].key, time.monotonic() - began, self.shared)
 
     def _set_aside(self, status: Status, cause: str, gangs: Sequence[Gang]) -> None:
         """Give up on the fleet's gangs: what remains ends with the reason."""

@@ -130,6 +130,36 @@ def spare(job: Job, host: str, shared: Shared) -> bool:
     return True
 
 
+def finish(job: Job, record: Record, host: str, seconds: float, shared: Shared) -> None:
+    """Store a repeat's record, then tell.
+
+    Args:
+        job: The repeat.
+        record: Its end.
+        host: `Host.key` of the one that stands for it.
+        seconds: That it took.
+        shared: What learns of it.
+    """
+    shared.folder.write_record(job.id, record)
+    shared.statuses[job.id] = record.status
+    shared.early.add(job, record)
+    measured = record.measurement if record.status is Status.OK else None
+    if shared.budget is not None and record.status is Status.OK:
+        shared.budget.learn(job.origin.fleet, job.case.name, seconds)
+    shared.bus.emit(
+        JobResult(
+            job=job.id,
+            host=host,
+            status=record.status,
+            cause=record.cause,
+            samples_per_second=measured.samples_per_second if measured else None,
+            unit=measured.unit if measured else None,
+            seconds=seconds,
+            case=job.case.name,
+        )
+    )
+
+
 class HostWorker:
     """Works through the repeats of one host, in one thread."""
 
@@ -144,7 +174,6 @@ class HostWorker:
         self._watchdog = shared.watchdog
         self._budget = shared.budget
         self._shared = shared
-        self._statuses = shared.statuses
         self._options = shared.options
         self._faults = 0
         self._todo: deque[Job] = deque()
@@ -414,25 +443,7 @@ class HostWorker:
         self._bus.emit(JobState(job=job.id, host=self._host.key, state=state))
 
     def _finish(self, job: Job, record: Record, began: float) -> None:
-        """Store a record, then tell."""
-        self._folder.write_record(job.id, record)
-        self._statuses[job.id] = record.status
-        self._shared.early.add(job, record)
-        if self._budget is not None and record.status is Status.OK:
-            self._budget.learn(self._host.fleet, job.case.name, time.monotonic() - began)
-        measured = record.measurement if record.status is Status.OK else None
-        self._bus.emit(
-            JobResult(
-                job=job.id,
-                host=self._host.key,
-                status=record.status,
-                cause=record.cause,
-                samples_per_second=measured.samples_per_second if measured else None,
-                unit=measured.unit if measured else None,
-                seconds=time.monotonic() - began,
-                case=job.case.name,
-            )
-        )
+        finish(job, record, self._host.key, time.monotonic() - began, self._shared)
 
     def _remove(self, launcher: Launcher, job: Job) -> None:
         """Clean up on the host; the record is safe already, so that a failure is only a warning."""
