@@ -209,7 +209,7 @@ class HostWorker:
         elif self._enqueue(launcher):
             with ThreadPoolExecutor(lanes, thread_name_prefix=self._host.key) as pool:
                 working = [pool.submit(self._work_lane, launcher) for _ in range(lanes)]
-            self._withdraw_when_stopped(launcher)
+            self._leave_nothing_waiting(launcher)
             for lane in working:
                 lane.result()
 
@@ -264,6 +264,12 @@ class HostWorker:
             before, self._withdrawn = self._withdrawn, True
         if not before:
             self._try("take back what waits", lambda: launcher.withdraw(self._jobs))
+
+    def _leave_nothing_waiting(self, launcher: QueueLauncher) -> None:
+        """Clear what no lane took when the run was stopped: the queue may have begun it as the last ones ended."""
+        left = list(self._todo)
+        if self._stop.launching.is_set() and left:
+            self._try("take back what waits", lambda: launcher.clear(left))
 
     def _run(self, launcher: Launcher, job: Job) -> Record | None:
         """Run one repeat; again only when its host failed, never to improve a number.

@@ -5,8 +5,8 @@
 
 tf_cnn_benchmarks is read and run, never part of this project. It needs `tf_keras` beside TensorFlow ≥ 2.16, so that
 `--python` usually names an interpreter of another virtual environment. Ratios above 1 mean that tfbench is faster. Run it
-on an idle machine: with other work beside it the ratios mean nothing.
-# ruff: noqa: T201 (a script prints its result)
+on an idle machine: with other work beside it the ratios mean nothing. `peak_share` is what tfbench used of the rate of
+plain matrix products, measured in the same processes: what tf_cnn_benchmarks leaves of it bounds the ratio.
 """
 
 from __future__ import annotations
@@ -45,14 +45,27 @@ PAIRINGS = {
 }
 
 
-def our_rate(pairing: Pairing, options: argparse.Namespace) -> float:
-    """Run tfbench; return images per second."""
+@dataclass(frozen=True)
+class Rate:
+    """What one run of a program reached.
+
+    Attributes:
+        images: Per second.
+        peak_share: Of the rate of matrix products in the same process; None where it was not measured.
+    """
+
+    images: float
+    peak_share: float | None = None
+
+
+def our_rate(pairing: Pairing, options: argparse.Namespace) -> Rate:
+    """Run tfbench."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "record.json"
         command = [
             *(sys.executable, "-m", "tfbench", f"--model={pairing.ours}", f"--batch_norm={pairing.batch_norm}"),
             *(f"--device={options.device}", f"--precision={options.precision}", f"--xla={options.xla}"),
-            *(f"--batch_size={options.batch_size}", f"--num_steps={options.steps}", "--nopeaks"),
+            *(f"--batch_size={options.batch_size}", f"--num_steps={options.steps}"),
             *(f"--warmup_steps={options.warmup}", f"--max_warmup_steps={options.warmup}"),
             f"--output={output}",
         ]
@@ -60,11 +73,11 @@ def our_rate(pairing: Pairing, options: argparse.Namespace) -> float:
         record = from_json(output.read_bytes())
     if record.measurement is None:
         raise SystemExit(f"tfbench: {record.status}: {record.cause}")
-    return record.measurement.samples_per_second
+    return Rate(record.measurement.samples_per_second, record.measurement.flops_utilisation)
 
 
-def their_rate(pairing: Pairing, options: argparse.Namespace) -> float:
-    """Run tf_cnn_benchmarks; return images per second."""
+def their_rate(pairing: Pairing, options: argparse.Namespace) -> Rate:
+    """Run tf_cnn_benchmarks."""
     threads = threads_for(cpu_limit())
     command = [
         *(options.python, "tf_cnn_benchmarks.py", f"--model={pairing.theirs}", f"--device={options.device}"),
@@ -86,19 +99,27 @@ def their_rate(pairing: Pairing, options: argparse.Namespace) -> float:
     found = re.search(r"total images/sec: ([\d.]+)", done.stdout)
     if found is None:
         raise SystemExit(f"tf_cnn_benchmarks gave no figure:\n{done.stderr[-2000:]}")
-    return float(found[1])
+    return Rate(float(found[1]))
 
 
 def compare(name: str, options: argparse.Namespace) -> float:
     """Measure the pairs of one network; print and return the ratio of medians."""
-    ours, theirs = [], []
+    ours: list[Rate] = []
+    theirs: list[Rate] = []
     for pair in range(options.pairs):
         order = ((our_rate, ours), (their_rate, theirs))
         for rate, kept in order if pair % 2 == 0 else reversed(order):
             kept.append(rate(PAIRINGS[name], options))
-        print(f"{name} pair {pair + 1}: {ours[-1]:.2f} / {theirs[-1]:.2f}", file=sys.stderr, flush=True)
-    ratio = statistics.median(ours) / statistics.median(theirs)
-    print(json.dumps({"network": name, "ratio": round(ratio, 4), "tfbench": ours, "tf_cnn_benchmarks": theirs}))
+        share = "" if ours[-1].peak_share is None else f", {ours[-1].peak_share:.2f} of the matrix product's rate"
+        print(f"{name} pair {pair + 1}: {ours[-1].images:.2f} / {theirs[-1].images:.2f}{share}", file=sys.stderr)
+    images = {
+        "tfbench": [round(rate.images, 3) for rate in ours],
+        "tf_cnn_benchmarks": [round(rate.images, 3) for rate in theirs],
+    }
+    ratio = statistics.median(images["tfbench"]) / statistics.median(images["tf_cnn_benchmarks"])
+    shares = [rate.peak_share for rate in ours if rate.peak_share is not None]
+    share = round(statistics.median(shares), 3) if shares else None
+    print(json.dumps({"network": name, "ratio": round(ratio, 4), **images, "peak_share": share}), flush=True)
     return ratio
 
 

@@ -167,9 +167,11 @@ class KubernetesLauncher:
                 self._cluster.delete_job(object_name(job))
 
     def clear(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.clear`."""
+        """See `QueueLauncher.clear`: of most there is no Job, so that it is asked first."""
+        there = set(self.running(jobs[0].origin.run_id)) if jobs else set()
         for job in jobs:
-            self.remove(job)
+            if job.id in there:
+                self.remove(job)
 
     def remove(self, job: Job) -> None:
         """See `Launcher.remove`."""
