@@ -6,6 +6,7 @@ not needed, and how that was shown: containers/README.md.
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,6 +50,10 @@ only. What it does not find in them becomes an error of that call."""
 EMPTY_LIBRARY = Path("/lib/x86_64-linux-gnu/libdl.so.2")
 """A library without functions of its own since glibc 2.34: what it had is in libc."""
 
+WITH_SYMBOLS = ("tensorflow*/libtensorflow_cc.so.2", "tensorflow*/libtensorflow_framework.so.2")
+"""TensorFlow's libraries come with names for a debugger, of every function that no other library can ask for: a quarter
+of their bytes. The loader does not read them."""
+
 CUDA = "nvidia"
 TENSORFLOW = ("tensorflow", "tensorflow_cpu")
 """Starts of names; a package that is neither belongs to the layer `common`."""
@@ -68,7 +73,8 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
         site: Where they are installed; empty afterwards.
         layers: Folder, gets `common`, `tensorflow` and `cuda`, which hold what goes to the root of the image; what lies
             there already gets the time 0 too.
-        slim: Also put an empty library in place of those that are opened and never called.
+        slim: Also put an empty library in place of those that are opened and never called, and take out the names that
+            only a debugger reads, with binutils' `strip`.
     """
     for pattern in NOT_NEEDED:
         for path in site.glob(pattern):
@@ -80,6 +86,9 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
         for pattern in ONLY_OPENED:
             for path in site.glob(pattern):
                 shutil.copyfile(EMPTY_LIBRARY, path)
+        for pattern in WITH_SYMBOLS:
+            for path in site.glob(pattern):
+                subprocess.run(["strip", "--strip-unneeded", path], check=True)
     for name in ("common", "tensorflow", "cuda"):
         (layers / name / SITE).mkdir(parents=True)
     for path in sorted(site.iterdir()):

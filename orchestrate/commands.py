@@ -30,10 +30,10 @@ from orchestrate.launchers import make_launcher
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.limits import allow_open_files, collect_rarely
+from orchestrate.options import TRIED_AGAIN, Options, Stop
 from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import Suite, read_suite
-from orchestrate.worker import TRIED_AGAIN, Options, Stop
 from results.merge import merge_records
 from results.schema import Status
 from results.store import Journal, RunFolder, latest_run

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
-from orchestrate.events import HostLost, ImageReady, JobState, JobStep, Warned
+from orchestrate.events import HostLost, ImageReady, JobState, Warned
 from orchestrate.gangs import hosts_of, whole_job
 from orchestrate.hosts import Host
 from orchestrate.judge import failed_record, judge, now
 from orchestrate.launchers.base import Ending, Launcher
+from orchestrate.options import HOST_FAULTS
+from orchestrate.output import Output
 from orchestrate.plan import Gang, Job, Plan, learn
+from orchestrate.shared import Shared, finish, set_record_aside, spare
 from orchestrate.watchdog import Watched
-from orchestrate.worker import HOST_FAULTS, Log, Shared, finish, set_record_aside, spare
-from results.progress import State, Step, parse_line
 from results.schema import Record, Status
 
 LOOK_SECONDS = 0.2
@@ -263,13 +264,13 @@ class GangWorker:
         try:
             if part.launcher.start(part.job):
                 self._state(part, "adopted")
-            with Log(self.shared.folder, part.job) as log:
+            chief = part.job.member is not None and part.job.member.rank == 0
+            place = (part.host.key, self.shared.folder, self.shared.bus)
+            with Output(part.job, *place, part.watched, tells_steps=chief) as output:
 
                 def on_line(line: str) -> None:
-                    part.watched.heard()
-                    log.write(line)
-                    part.last_line = log.last_line
-                    self._progress(part, line)
+                    output.take(line)
+                    part.last_line = output.last_line
 
                 part.ending = part.launcher.follow(part.job, on_line)
                 part.payload = part.launcher.collect(part.job)
@@ -320,15 +321,6 @@ class GangWorker:
         for part in parts:
             if self._places[part.host.key].problem is None and not isinstance(part.error, Lost):
                 self._try(part.host, f"clean up after {part.job.id}", lambda part=part: part.launcher.remove(part.job))  # type: ignore[misc]
-
-    def _progress(self, part: Part, line: str) -> None:
-        match parse_line(line):
-            case State(name):
-                self._state(part, name)
-            case Step(step, rate, unit) if part.job.member is not None and part.job.member.rank == 0:
-                self.shared.bus.emit(
-                    JobStep(job=part.job.id, host=part.host.key, step=step, samples_per_second=rate, unit=unit)
-                )
 
     def _state(self, part: Part, state: str) -> None:
         """Tell the state of a part; the chief's is that of the whole, whose name it has."""

@@ -76,9 +76,9 @@ class Settings(BaseModel):
     usd_per_gpu_hour: Annotated[Number, Field(ge=0, le=MOST)] | None = Field(
         None, description="a price in US dollars, at least 0", examples=["0.17"]
     )
-    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
+    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
         None,
-        description="the absolute path, on the host, of a folder of TFRecords, for cases with data: tfrecord",
+        description="the absolute path, on the host or Slurm's nodes, of a folder of TFRecords, for data: tfrecord",
         examples=["/data/imagenet"],
     )
     timeout_minutes: Positive | None = Field(
@@ -118,7 +118,7 @@ class HostEntry(Settings):
         description="the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port",
         examples=["ssh://bench@10.0.0.11"],
     )
-    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
+    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
         None,
         description="the absolute path of the engine's socket on the host, for ssh://",
         examples=["/run/user/1000/docker.sock"],

@@ -16,7 +16,7 @@ from orchestrate.facts import Facts, Image, facts_from_dict
 from orchestrate.hosts import Host
 from orchestrate.images import named_images
 from orchestrate.members import Member
-from orchestrate.queues import Queue, queue_from_dict, queue_to_dict
+from orchestrate.queues import KubernetesQueue, Queue, queue_from_dict, queue_to_dict
 from orchestrate.suites import Suite
 from results import __version__
 from results.schema import Case, Data, Device, Origin, RecordError, Status, from_dict
@@ -190,12 +190,17 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
             continue  # see `gangs.add_gangs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
             left_out.append(f"{case.name}: needs {case.num_gpus} GPUs, the host offers {gpu_count}")
-        elif case.data is Data.TFRECORD and (host.data_dir is None or host.queue is not None):
-            why = "hosts.yml names no data_dir for the host" if host.queue is None else "queues are given no data_dir"
-            left_out.append(f"{case.name}: {why}")
+        elif case.data is Data.TFRECORD and not _has_data(host):
+            where = "data_claim for the cluster" if isinstance(host.queue, KubernetesQueue) else "data_dir for the host"
+            left_out.append(f"{case.name}: hosts.yml names no {where}")
         else:
             cases.append(case)
     return cases, left_out
+
+
+def _has_data(host: Host) -> bool:
+    """Tell whether `hosts.yml` says where a host's TFRecords are."""
+    return bool(host.queue.data_claim if isinstance(host.queue, KubernetesQueue) else host.data_dir)
 
 
 def _fleet_mate(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> Facts | None:

@@ -161,6 +161,9 @@ class KubernetesQueue(BaseModel):
         None, description="the name of a service account; its token is never given", examples=["bench"]
     )
     runtime_class: DNSName | None = Field(None, description="the name of a runtime class", examples=["nvidia"])
+    data_claim: DNSName | None = Field(
+        None, description="the name of a volume claim with TFRecords, for data: tfrecord", examples=["imagenet"]
+    )
     gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
         None, description="a whole number: GPUs of a node, where nodes cannot be listed", examples=["4"]
     )

@@ -28,9 +28,11 @@ from orchestrate.facts import Facts
 from orchestrate.gang_worker import work_together
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Launcher, QueueLauncher
+from orchestrate.options import Options, Stop
 from orchestrate.plan import Plan
+from orchestrate.shared import Shared, set_record_aside
 from orchestrate.watchdog import Watchdog
-from orchestrate.worker import HostWorker, Options, Shared, Stop, set_record_aside
+from orchestrate.worker import HostWorker
 from results.schema import Status
 from results.store import RunFolder
 

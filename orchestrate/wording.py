@@ -19,8 +19,8 @@ from orchestrate.events import (
     RunStarted,
     Warned,
 )
+from orchestrate.options import HOST_FAULTS
 from orchestrate.text import plain_text
-from orchestrate.worker import HOST_FAULTS
 from results.schema import Status
 
 MAX_CAUSES = 10

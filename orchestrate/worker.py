@@ -9,155 +9,18 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from orchestrate.attempt import Attempt
-from orchestrate.budget import Budget
-from orchestrate.early_end import EarlyEnd
 from orchestrate.errors import HostError, Withdrawn
-from orchestrate.events import (
-    EventBus,
-    HostLost,
-    ImageProgress,
-    ImageReady,
-    JobResult,
-    JobSpared,
-    JobState,
-    JobStep,
-    Warned,
-)
+from orchestrate.events import HostLost, ImageProgress, ImageReady, JobState, Warned
 from orchestrate.facts import Facts
-from orchestrate.hosts import Host
 from orchestrate.judge import failed_record, judge, now
 from orchestrate.launchers.base import Launcher, QueueLauncher, Turn
+from orchestrate.options import HOST_FAULTS
+from orchestrate.output import Output
 from orchestrate.plan import HostPlan, Job, learn
-from orchestrate.watchdog import Watchdog
-from results.progress import State, Step, parse_line
+from orchestrate.shared import Shared, finish, set_record_aside, spare
 from results.schema import Record, Status
-from results.store import RunFolder
-
-MakeLauncher = Callable[[Host], Launcher]
-
-MAX_LOG_BYTES = 4 * 1024 * 1024
-"""Most that is kept of a repeat's output."""
-
-STEP_SECONDS = 1.0
-"""Events of steps come at most so often for each repeat; its log has them all."""
-
-HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
-"""Failures that say something about the host rather than about the case."""
-
-
-TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
-"""What `resume` measures again; a failure of the benchmark itself is a result and stays."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a plan is carried out.
-
-    Attributes:
-        max_parallel: Hosts that work at a time; None: all.
-        fail_fast: The first failure ends the run.
-        retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
-        set_aside_after: A host is given up after so many faults of its own in a row; a queue after so many per lane.
-        max_usd: The run ends in time to stay below; None: no limit.
-        again: Statuses whose repeats are measured again, when a run is resumed.
-    """
-
-    max_parallel: int | None = None
-    fail_fast: bool = False
-    retries: int = 0
-    set_aside_after: int = 2
-    max_usd: float | None = None
-    again: frozenset[Status] = TRIED_AGAIN
-
-
-class Stop:
-    """Asks a run to stop, from a signal handler or another thread: first gently, then at once."""
-
-    def __init__(self) -> None:
-        self.launching = threading.Event()
-        self.running = threading.Event()
-
-    def ask(self) -> int:
-        """Ask once more.
-
-        Returns:
-            How often it was asked: 1: nothing new is started; 2 and more: what runs is ended too.
-        """
-        if not self.launching.is_set():
-            self.launching.set()
-            return 1
-        self.running.set()
-        return 2
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What the workers of a run share.
-
-    Attributes:
-        budget: None: the run may cost what it costs.
-        statuses: How each repeat that has a record ended, by job id: each thread writes its own repeats'.
-        early: Says which repeats are not needed any more.
-    """
-
-    folder: RunFolder
-    make: MakeLauncher
-    bus: EventBus
-    stop: Stop
-    watchdog: Watchdog
-    budget: Budget | None
-    options: Options
-    statuses: dict[str, Status]
-    early: EarlyEnd
-
-
-def set_record_aside(folder: RunFolder, job: Job) -> None:
-    """Keep a record under another name, so that its repeat can run again and nothing is lost."""
-    path = folder.record_path(job.id)
-    aside = folder.path / "superseded"
-    aside.mkdir(exist_ok=True)
-    path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
-
-
-def spare(job: Job, host: str, shared: Shared) -> bool:
-    """Leave a repeat out, and say so, where its case is known closely enough without it."""
-    if not shared.early.spares(job):
-        return False
-    shared.bus.emit(JobSpared(job=job.id, host=host, case=job.case.name, why=shared.early.why(job)))
-    return True
-
-
-def finish(job: Job, record: Record, host: str, seconds: float, shared: Shared) -> None:
-    """Store a repeat's record, then tell.
-
-    Args:
-        job: The repeat.
-        record: Its end.
-        host: `Host.key` of the one that stands for it.
-        seconds: That it took.
-        shared: What learns of it.
-    """
-    shared.folder.write_record(job.id, record)
-    shared.statuses[job.id] = record.status
-    shared.early.add(job, record)
-    measured = record.measurement if record.status is Status.OK else None
-    if shared.budget is not None and record.status is Status.OK:
-        shared.budget.learn(job.origin.fleet, job.case.name, seconds)
-    shared.bus.emit(
-        JobResult(
-            job=job.id,
-            host=host,
-            status=record.status,
-            cause=record.cause,
-            samples_per_second=measured.samples_per_second if measured else None,
-            unit=measured.unit if measured else None,
-            seconds=seconds,
-            case=job.case.name,
-        )
-    )
 
 
 class HostWorker:
@@ -408,15 +271,8 @@ class HostWorker:
         if host.queue is not None:
             watched.wait()
         try:
-            with Log(self._folder, job) as log:
-                steps = _Steps()
-
-                def on_line(line: str) -> None:
-                    watched.heard()
-                    log.write(line)
-                    self._progress(job, line, steps)
-
-                ending = launcher.follow(job, on_line, on_turn)
+            with Output(job, host.key, self._folder, self._bus, watched) as output:
+                ending = launcher.follow(job, output.take, on_turn)
                 self._state(job, "collecting")
                 payload = launcher.collect(job)
         finally:
@@ -427,23 +283,8 @@ class HostWorker:
             payload,
             started_at=attempt.started_at,
             stopped_for=watched.stopped_for,
-            last_line=log.last_line,
+            last_line=output.last_line,
         )
-
-    def _progress(self, job: Job, line: str, steps: _Steps) -> None:
-        match parse_line(line):
-            case State(name):
-                self._state(job, name)
-            case Step(step, samples_per_second, unit) if steps.due():
-                self._bus.emit(
-                    JobStep(
-                        job=job.id,
-                        host=self._host.key,
-                        step=step,
-                        samples_per_second=samples_per_second,
-                        unit=unit,
-                    )
-                )
 
     def _state(self, job: Job, state: str) -> None:
         self._bus.emit(JobState(job=job.id, host=self._host.key, state=state))
@@ -474,43 +315,3 @@ class HostWorker:
 
     def _warn(self, message: str) -> None:
         self._bus.emit(Warned(host=self._host.key, message=message))
-
-
-class _Steps:
-    """Lets a step be told at most every `STEP_SECONDS`: a fast network prints a line every few milliseconds."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def due(self) -> bool:
-        """Tell whether a step may be told now; if so, it was."""
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + STEP_SECONDS
-        return True
-
-
-class Log:
-    """The output of one repeat on disk, bounded."""
-
-    def __init__(self, folder: RunFolder, job: Job) -> None:
-        self._file = folder.log_path(job.id).open("wb", buffering=0)  # a line is there as soon as it came
-        self._left = MAX_LOG_BYTES
-        self.last_line = ""
-
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, line: str) -> None:
-        """Keep a line, as long as there is room."""
-        if line.strip():
-            self.last_line = line[:200]
-        if self._left <= 0:
-            return
-        data = f"{line}\n".encode("utf-8", "replace")
-        self._left -= len(data)
-        self._file.write(data if self._left > 0 else b"tfbench: the rest of the output was not kept\n")

@@ -60,6 +60,15 @@ print(json.dumps({
 """
 
 
+SYMBOLS = """
+import pathlib
+for path in sorted(pathlib.Path("/opt/site/tensorflow").glob("libtensorflow_*.so.2")):
+    names = path.read_bytes()[-(1 << 16):]
+    print(path.name, b".dynsym" in names, b".symtab" in names)
+"""
+"""A library's names of its sections lie at its end."""
+
+
 def satisfied(requirement: Requirement, lock: dict[str, str]) -> bool:
     if requirement.marker and not requirement.marker.evaluate({**PLATFORM, "extra": ""}):
         return True
@@ -107,6 +116,17 @@ def test_an_image_says_what_it_is(engines: Engines, cpu_image: PushedImage):
     assert labels["tfbench.variant"] == "cpu"
     assert labels["tfbench.slim"] == "slim"
     assert labels["org.opencontainers.image.version"] in cpu_image.reference
+
+
+def test_tensorflow_is_without_names_for_a_debugger(engines: Engines, cpu_image: PushedImage):
+    with finished_container(
+        engines.first.client, cpu_image.reference, ["-c", SYMBOLS], entrypoint=["python3.11"]
+    ) as container:
+        assert exit_code(container) == 0, container.logs().decode()
+        assert container.logs(stderr=False).decode().splitlines() == [
+            "libtensorflow_cc.so.2 True False",
+            "libtensorflow_framework.so.2 True False",
+        ]
 
 
 def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines, cpu_image: PushedImage):

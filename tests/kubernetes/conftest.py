@@ -13,10 +13,10 @@ from orchestrate.events import Event, EventBus
 from orchestrate.hosts import Host, read_hosts
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrate.options import Options, Stop
 from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
-from orchestrate.worker import Options, Stop
 from results.schema import Record
 from results.store import RunFolder
 from tests.engines.kubernetes.plays import Play, work

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrate.launchers.kubernetes.manifests import job_manifest, manifests, object_name, run_selector, to_yaml
+from results.schema import Data
 
 SCHEMAS = ("1.25", "1.29", "1.33", "1.37")
 PROJECT = Path(__file__).parents[2]
@@ -24,6 +25,7 @@ EVERYTHING = {
     "queue": "gpus",
     "service_account": "bench",
     "runtime_class": "nvidia",
+    "data_claim": "imagenet",
 }
 
 
@@ -49,8 +51,9 @@ def test_manifests_are_valid_in_several_versions_of_kubernetes(some_jobs, versio
     host, (job,) = some_jobs()
     full = dataclasses.replace(host, cpus=7.5, memory_gb=30, queue=type(host.queue)(**EVERYTHING))
     several = dataclasses.replace(job, case=dataclasses.replace(job.case, num_hosts=4))
+    reading = dataclasses.replace(job, case=dataclasses.replace(job.case, data=Data.TFRECORD))
     for owner in (host, full):
-        for one in (job, several):
+        for one in (job, several, reading):
             validate(manifests(one, owner, owner.queue, DIGEST), version)
     assert len(manifests(several, full, full.queue)) == 2
 
@@ -100,6 +103,20 @@ def test_a_pod_has_no_rights(some_jobs):
     }
     assert all("sizeLimit" in volume["emptyDir"] for volume in pod["volumes"])
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+
+
+def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_jobs):
+    host, jobs = some_jobs({"data_claim": "imagenet"}, data=["synthetic", "tfrecord"])
+    pods = {job.case.data: job_manifest(job, host, host.queue)["spec"]["template"]["spec"] for job in jobs}
+    assert pods.keys() == {Data.SYNTHETIC, Data.TFRECORD}
+    reading, plain = pods[Data.TFRECORD], pods[Data.SYNTHETIC]
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "imagenet", "readOnly": True}}
+    assert [volume for volume in reading["volumes"] if volume not in plain["volumes"]] == [claim]
+    (container,), (other,) = reading["containers"], plain["containers"]
+    mounts = [mount for mount in container["volumeMounts"] if mount not in other["volumeMounts"]]
+    assert mounts == [{"name": "data", "mountPath": "/data", "readOnly": True}]
+    assert "--data_dir=/data" in container["args"]
+    assert not [flag for flag in other["args"] if flag.startswith("--data_dir")]
 
 
 def test_a_pod_asks_for_the_gpus_of_its_case(some_jobs):

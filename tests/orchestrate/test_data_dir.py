@@ -49,6 +49,26 @@ def test_a_process_is_told_the_path_itself(tmp_path: Path, data: Data, said: lis
     launcher.remove(job(data))
 
 
+@pytest.mark.parametrize(
+    ("queue", "missing"),
+    [
+        ("data_dir: /sets/imagenet\n    slurm: {container: none, shared_folder: /home/bench}", None),
+        ("slurm: {container: none, shared_folder: /home/bench}", "hosts.yml names no data_dir for the host"),
+        ("image: tfbench:x\n    kubernetes: {data_claim: imagenet}", None),
+        ("image: tfbench:x\n    kubernetes: {}", "hosts.yml names no data_claim for the cluster"),
+    ],
+)
+def test_a_queue_is_given_data_too(tmp_path: Path, queue: str, missing: str | None):
+    (tmp_path / "my.yml").write_text(SUITE)
+    path = tmp_path / "hosts.yml"
+    path.write_text(f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    {queue}\n")
+    hosts = read_hosts(path)
+    plan = make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+    seen = {job.case.data for job in plan.jobs}
+    assert seen == ({Data.SYNTHETIC} if missing else {Data.SYNTHETIC, Data.TFRECORD})
+    assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == ([missing] if missing else [])
+
+
 def hosts_file(folder: Path, data_dir: str) -> Path:
     (folder / "my.yml").write_text(SUITE)
     path = folder / "hosts.yml"
@@ -73,7 +93,7 @@ def test_a_host_without_data_leaves_its_cases_out_and_says_why(tmp_path: Path, l
     assert plan_from_dict(plan_to_dict(plan)).hosts[0].host.data_dir == hosts[0].data_dir
 
 
-@pytest.mark.parametrize("path", ["sets/imagenet", "/sets:/etc", "[/a]"])
+@pytest.mark.parametrize("path", ["sets/imagenet", "/sets:/etc", "'/sets,readonly=false'", "[/a]"])
 def test_what_is_no_absolute_path_is_refused_with_its_line(tmp_path: Path, path: str):
     with pytest.raises(DocumentError, match=r"hosts\.yml:8: .*data_dir must be the absolute path"):
         read_hosts(hosts_file(tmp_path, f"        data_dir: {path}\n"))

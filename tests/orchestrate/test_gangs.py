@@ -24,10 +24,10 @@ from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, alw
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.live import LiveDisplay
 from orchestrate.members import Member, members_of
+from orchestrate.options import Options, Stop
 from orchestrate.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
-from orchestrate.worker import Options, Stop
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status, to_json
 from results.store import RunFolder
 from tests.orchestrate.fakes import FakeHost, FakeLauncher, ok_record

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from orchestrate import worker
+from orchestrate import output
 from orchestrate.addresses import DockerAddress
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.facts import Facts, Image
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher
+from orchestrate.options import TRIED_AGAIN, Options, Stop
 from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
-from orchestrate.worker import TRIED_AGAIN, Options, Stop
 from results.progress import step_line
 from results.schema import GPU, Device, Status
 from results.store import RunFolder
@@ -101,7 +101,7 @@ def test_progress_lines_become_events(tmp_path: Path):
 def test_a_fast_network_does_not_flood_the_run_with_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, told: int
 ):
-    monkeypatch.setattr(worker, "STEP_SECONDS", seconds)
+    monkeypatch.setattr(output, "STEP_SECONDS", seconds)
     bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08, 7.0) for n in range(50))))
     bench.run()
     assert len(bench.seen(JobStep)) == 12 * told
@@ -252,7 +252,7 @@ def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
 
 
 def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.worker.MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr("orchestrate.output.MAX_LOG_BYTES", 1000)
     bench = Bench(tmp_path, a=FakeHost(lines=("x" * 99,) * 10_000))
     bench.run()
     text = bench.folder.log_path(bench.plan.jobs[0].id).read_text()

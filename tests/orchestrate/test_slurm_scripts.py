@@ -13,7 +13,7 @@ from orchestrate.hosts import Host
 from orchestrate.launchers.slurm.script import batch_script, make_arrays
 from orchestrate.plan import Job
 from orchestrate.queues import SlurmQueue
-from results.schema import Case, Device, Origin
+from results.schema import Case, Data, Device, Origin
 
 PROJECT = Path("/home/bench/tfbench")
 
@@ -118,6 +118,29 @@ def test_the_line_for_apptainer():
         '--output=/out/record.json </dev/null >"$folder/output.log" 2>&1 &'
     )
     assert "--nv" not in text([job(1)], container="apptainer")
+
+
+@pytest.mark.parametrize(
+    ("container", "beginning", "seen"),
+    [
+        ("none", "0) ", "--data_dir='/sets/image net'"),
+        ("docker", "docker run ", "--mount=type=bind,source=/sets/image net,target=/data,readonly"),
+        ("pyxis", "srun ", "--container-mounts=$folder/out:/out,/sets/image net:/data:ro"),
+        ("apptainer", "apptainer ", "--bind=/sets/image net:/data:ro"),
+    ],
+)
+def test_a_data_set_is_seen_by_repeats_that_read_it_alone(container: str, beginning: str, seen: str):
+    queue = SlurmQueue.model_validate({"container": container, "shared_folder": "/home/bench"})
+    host = Host(fleet="lab", name="slurm", docker=None, queue=queue, data_dir="/sets/image net")
+    plain = job(1)
+    reading = dataclasses.replace(plain, case=dataclasses.replace(plain.case, data=Data.TFRECORD))
+    first, second = (batch_script(array, host, queue, PROJECT) for array in make_arrays([reading, plain], 1))
+    words = " ".join(shlex.split(line_of(second, beginning).replace("--bind ", "--bind=")))
+    assert seen.replace("'", "") in words
+    assert f"--data_dir={'/sets/image net' if container == 'none' else '/data'}" in " ".join(
+        shlex.split(line_of(second, "0) "))
+    )
+    assert "/sets" not in first and "/data" not in first
 
 
 def run_script(tmp_path: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:

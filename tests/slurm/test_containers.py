@@ -16,7 +16,7 @@ from orchestrate.launchers.container import job_container
 from orchestrate.launchers.docker import DockerEngine as OurEngine
 from orchestrate.launchers.slurm.templates import docker_flags
 from orchestrate.plan import Job
-from results.schema import Case, Device, Origin, Status
+from results.schema import Case, Data, Device, Origin, Status
 from tests.engines.docker import Engines
 from tests.engines.slurm import SlurmCluster
 from tests.faults.conftest import Standins
@@ -29,11 +29,12 @@ NOT_COMPARED = ("ConsoleSize", "RestartPolicy")
 """A terminal's size, which none of them has, and a policy whose absence has two names."""
 
 
-def test_dockers_command_line_gives_the_same_rights_as_its_api(engines: Engines, base_image: str):
-    host = Host(fleet="f", name="h", docker=DockerAddress(scheme="unix", target=str(engines.first.socket)), cpus=1.5)
-    host = Host(**{**vars(host), "memory_gb": 0.5})
+def test_dockers_command_line_gives_the_same_rights_as_its_api(engines: Engines, base_image: str, tmp_path: Path):
+    address = DockerAddress(scheme="unix", target=str(engines.first.socket))
+    host = Host(fleet="f", name="h", docker=address, cpus=1.5, memory_gb=0.5, data_dir=str(tmp_path))
+    case = Case(model="x", device=Device.CPU, data=Data.TFRECORD)
     origin = Origin(run_id="same-rights", fleet="f", host="h", launcher="slurm", repeat=1)
-    spec = job_container(Job(id="f.h.x.r1", case=Case(model="x", device=Device.CPU), origin=origin), host, base_image)
+    spec = job_container(Job(id="f.h.x.r1", case=case, origin=origin), host, base_image)
     engine = OurEngine(host.docker) if host.docker else None
     assert engine is not None
     docker = shutil.which("docker")
@@ -48,6 +49,7 @@ def test_dockers_command_line_gives_the_same_rights_as_its_api(engines: Engines,
             container.remove(force=True, v=True)
         engine.close()
     assert by_command == by_api
+    assert [mount["Source"] for mount in by_api["Mounts"]] == [str(tmp_path)]
 
 
 def told(engines: Engines, name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from orchestrate.errors import LaunchFailed
 from orchestrate.hosts import Host
 from orchestrate.launchers.container import (
+    DATA_PATH,
     GIBIBYTE,
     JOB_LABEL,
     MAX_FILE_BYTES,
@@ -26,12 +27,13 @@ from orchestrate.launchers.container import (
     SHM_BYTES,
     TMP_BYTES,
     container_name,
+    data_flags,
     repository,
 )
 from orchestrate.plan import Job
 from orchestrate.queues import KubernetesQueue
 from orchestrate.watchdog import GRACE_SECONDS
-from results.schema import Device
+from results.schema import Data, Device
 
 Manifest = dict[str, Any]
 
@@ -144,6 +146,7 @@ def belongs_to(item: Manifest, job: Job) -> bool:
 
 def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
     """Describe the pod; optional parts that are empty are left out."""
+    claim = _claim(job, queue)
     optional: dict[str, Any] = {
         "nodeSelector": dict(queue.node_selector),
         "tolerations": [item.model_dump(exclude_none=True) for item in queue.tolerations],
@@ -166,24 +169,31 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(job, host, digest)],
+        "containers": [_container(job, host, queue, digest)],
         "volumes": [
             {"name": "record", "emptyDir": {"sizeLimit": str(MAX_FILE_BYTES)}},
             {"name": "tmp", "emptyDir": {"sizeLimit": str(TMP_BYTES)}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(SHM_BYTES)}},
+            *([{"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}] if claim else []),
         ],
         **{key: value for key, value in optional.items() if value},
     }
 
 
-def _container(job: Job, host: Host, digest: str | None) -> Manifest:
+def _claim(job: Job, queue: KubernetesQueue) -> str | None:
+    """Name the volume claim that a repeat reads; None: it reads none."""
+    return queue.data_claim if job.case.data is Data.TFRECORD else None
+
+
+def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None) -> Manifest:
     image = _image(job, digest)
-    limit = job.max_seconds or host.timeout_minutes * 60
+    limit = f"--max_seconds={job.max_seconds or host.timeout_minutes * 60:g}"
+    data = [{"name": "data", "mountPath": DATA_PATH, "readOnly": True}] if _claim(job, queue) else []
     return {
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
-        "args": [*job.case.flags(), f"--output={RECORD_PATH}", f"--max_seconds={limit:g}", "--print_record"],
+        "args": [*job.case.flags(), *data_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_rank_environment(job)],
         "resources": _resources(job, host),
         "securityContext": {
@@ -196,6 +206,7 @@ def _container(job: Job, host: Host, digest: str | None) -> Manifest:
             {"name": "record", "mountPath": str(RECORD_PATH.rpartition("/")[0])},
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "shm", "mountPath": "/dev/shm"},
+            *data,
         ],
     }
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from orchestrate.hosts import Host
 from orchestrate.images import image_reference
-from orchestrate.launchers.container import job_container
+from orchestrate.launchers.container import DATA_PATH, data_flags, job_container
 from orchestrate.launchers.slurm.templates import run_lines
 from orchestrate.plan import Job
 from orchestrate.queues import SlurmQueue
-from results.schema import Device
+from results.schema import Data, Device
 
 MAX_ARRAY = 1000
 """Tasks of an array: Slurm's own limit is 1001 unless a site sets another."""
@@ -37,10 +37,12 @@ class Resources:
     Attributes:
         nodes: More than one: a training step over several hosts.
         gpus: Of one node.
+        reads_data: Its container sees the data set.
     """
 
     nodes: int
     gpus: int
+    reads_data: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,11 @@ class Array:
 
 def resources(job: Job) -> Resources:
     """Return what a repeat asks for."""
-    return Resources(nodes=job.case.num_hosts, gpus=job.case.num_gpus if job.case.device is Device.GPU else 0)
+    return Resources(
+        nodes=job.case.num_hosts,
+        gpus=job.case.num_gpus if job.case.device is Device.GPU else 0,
+        reads_data=job.case.data is Data.TFRECORD,
+    )
 
 
 def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
@@ -73,7 +79,7 @@ def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
         groups.setdefault(resources(job), []).append(job)
     chunks = [
         tuple(groups[kind][start : start + MAX_ARRAY])
-        for kind in sorted(groups, key=lambda kind: (kind.nodes, kind.gpus))
+        for kind in sorted(groups, key=lambda kind: (kind.nodes, kind.gpus, kind.reads_data))
         for start in range(0, len(groups[kind]), MAX_ARRAY)
     ]
     return [Array(number=number, jobs=chunk) for number, chunk in enumerate(chunks, start=first_number)]
@@ -171,7 +177,8 @@ def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
 
 
 def _arguments(job: Job, host: Host, queue: SlurmQueue) -> list[str]:
-    return [*job.case.flags(), f"--max_seconds={_limit_seconds(job, host, queue):g}"]
+    data = data_flags(job, host.data_dir if queue.container == "none" else DATA_PATH)
+    return [*job.case.flags(), *data, f"--max_seconds={_limit_seconds(job, host, queue):g}"]
 
 
 def _image(job: Job, host: Host) -> str:

@@ -10,7 +10,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from orchestrate.launchers.container import JOB_LABEL, RECORD_PATH, RUN_LABEL, ContainerSpec
+from orchestrate.launchers.container import DATA_PATH, JOB_LABEL, RECORD_PATH, RUN_LABEL, ContainerSpec
 from orchestrate.queues import SlurmQueue
 
 STOP_SECONDS = 20
@@ -115,6 +115,8 @@ def docker_flags(container: ContainerSpec) -> list[str]:
     flags += ["--log-driver=json-file", *(f"--log-opt={key}={value}" for key, value in container.log_limit.items())]
     flags += [f"--env={key}={value}" for key, value in container.environment.items()]
     flags.append(f"--label={RUN_LABEL}={container.labels[RUN_LABEL]}")
+    if container.data_dir is not None:  # unlike --volume it fails where the folder is not there
+        flags.append(f"--mount=type=bind,source={container.data_dir},target={DATA_PATH},readonly")
     if container.cpus is not None:
         flags.append(f"--cpus={container.cpus:g}")
     if container.memory_bytes is not None:
@@ -122,25 +124,28 @@ def docker_flags(container: ContainerSpec) -> list[str]:
     return flags
 
 
-def _pyxis_lines(_container: ContainerSpec, _gpus: int) -> list[str]:
+def _pyxis_lines(container: ContainerSpec, _gpus: int) -> list[str]:
+    data = f",{shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     return [
         # enroot separates the registry from the rest by `#`
         'image=$(printf %s "$image" | sed "s|^\\([^/]*[.:][^/]*\\)/|\\1#|")',
         'mkdir "$folder/out"',
         'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; }',
         'srun --ntasks=1 --container-image="$image" --container-readonly --no-container-mount-home'
-        ' --no-container-entrypoint --container-mounts="$folder/out:/out" --container-workdir=/opt/tfbench'
+        ' --no-container-entrypoint --container-mounts="$folder/out:/out"'
+        f"{data} --container-workdir=/opt/tfbench"
         f' python3.11 -m tfbench "$@" --output={RECORD_PATH} </dev/null >"$folder/output.log" 2>&1 &',
         "child=$!",
     ]
 
 
-def _apptainer_lines(_container: ContainerSpec, gpus: int) -> list[str]:
+def _apptainer_lines(container: ContainerSpec, gpus: int) -> list[str]:
+    data = f" --bind {shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     visible = ' --nv --env "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES"' if gpus else ""
     return [
         'mkdir "$folder/out"',
         'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; }',
-        f'apptainer exec --containall --no-home --no-privs --bind "$folder/out:/out" --pwd /opt/tfbench{visible}'
+        f'apptainer exec --containall --no-home --no-privs --bind "$folder/out:/out"{data} --pwd /opt/tfbench{visible}'
         f' "docker://$image" python3.11 -m tfbench "$@" --output={RECORD_PATH}'
         ' </dev/null >"$folder/output.log" 2>&1 &',
         "child=$!",

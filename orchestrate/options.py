@@ -1,0 +1,55 @@
+"""How a run is carried out, and how it is asked to stop."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from results.schema import Status
+
+HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
+"""Failures that say something about the host rather than about the case."""
+
+TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
+"""What `resume` measures again; a failure of the benchmark itself is a result and stays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a plan is carried out.
+
+    Attributes:
+        max_parallel: Hosts that work at a time; None: all.
+        fail_fast: The first failure ends the run.
+        retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
+        set_aside_after: A host is given up after so many faults of its own in a row; a queue after so many per lane.
+        max_usd: The run ends in time to stay below; None: no limit.
+        again: Statuses whose repeats are measured again, when a run is resumed.
+    """
+
+    max_parallel: int | None = None
+    fail_fast: bool = False
+    retries: int = 0
+    set_aside_after: int = 2
+    max_usd: float | None = None
+    again: frozenset[Status] = TRIED_AGAIN
+
+
+class Stop:
+    """Asks a run to stop, from a signal handler or another thread: first gently, then at once."""
+
+    def __init__(self) -> None:
+        self.launching = threading.Event()
+        self.running = threading.Event()
+
+    def ask(self) -> int:
+        """Ask once more.
+
+        Returns:
+            How often it was asked: 1: nothing new is started; 2 and more: what runs is ended too.
+        """
+        if not self.launching.is_set():
+            self.launching.set()
+            return 1
+        self.running.set()
+        return 2
