@@ -50,7 +50,7 @@ only. What it does not find in them becomes an error of that call."""
 EMPTY_LIBRARY = Path("/lib/x86_64-linux-gnu/libdl.so.2")
 """A library without functions of its own since glibc 2.34: what it had is in libc."""
 
-WITH_SYMBOLS = ("tensorflow*/libtensorflow_cc.so.2", "tensorflow*/libtensorflow_framework.so.2")
+WITH_SYMBOLS = ("tensorflow*/**/*.so", "tensorflow*/**/*.so.2")
 """TensorFlow's libraries come with names for a debugger, of every function that no other library can ask for: a quarter
 of their bytes. The loader does not read them."""
 
@@ -87,7 +87,7 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
             for path in site.glob(pattern):
                 shutil.copyfile(EMPTY_LIBRARY, path)
         for pattern in WITH_SYMBOLS:
-            for path in site.glob(pattern):
+            for path in sorted(site.glob(pattern)):
                 subprocess.run(["strip", "--strip-unneeded", path], check=True)
     for name in ("common", "tensorflow", "cuda"):
         (layers / name / SITE).mkdir(parents=True)

@@ -62,9 +62,10 @@ print(json.dumps({
 
 SYMBOLS = """
 import pathlib
-for path in sorted(pathlib.Path("/opt/site/tensorflow").glob("libtensorflow_*.so.2")):
-    names = path.read_bytes()[-(1 << 16):]
-    print(path.name, b".dynsym" in names, b".symtab" in names)
+paths = [path for path in pathlib.Path("/opt/site/tensorflow").rglob("*.so*") if path.stat().st_size > 1 << 20]
+ends = {path.name: path.read_bytes()[-(1 << 16):] for path in paths}
+print(len(ends), sum(b".dynsym" in end for end in ends.values()), sum(b".symtab" in end for end in ends.values()))
+print("libtensorflow_cc.so.2" in ends)
 """
 """A library's names of its sections lie at its end."""
 
@@ -123,10 +124,10 @@ def test_tensorflow_is_without_names_for_a_debugger(engines: Engines, cpu_image:
         engines.first.client, cpu_image.reference, ["-c", SYMBOLS], entrypoint=["python3.11"]
     ) as container:
         assert exit_code(container) == 0, container.logs().decode()
-        assert container.logs(stderr=False).decode().splitlines() == [
-            "libtensorflow_cc.so.2 True False",
-            "libtensorflow_framework.so.2 True False",
-        ]
+        libraries, readable, with_symbols, has_largest = container.logs(stderr=False).decode().split()
+    assert int(libraries) == int(readable) >= 5, "names of sections lie at the end of a library"
+    assert has_largest == "True"
+    assert int(with_symbols) == 0
 
 
 def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines, cpu_image: PushedImage):

@@ -36,7 +36,7 @@ class PodView:
         self._cluster = cluster
         self._selector = selector
         self._lock = threading.Lock()
-        self._pods: dict[str, Seen] = {}
+        self._pods: dict[str, dict[str, Seen]] = {}  # by Job, because every lane asks for its own after every change
         self._version: str | None = None
         self._changes: Iterator[list[Change]] | None = None
 
@@ -69,14 +69,12 @@ class PodView:
 
         A pod that replaces one that was lost is another measurement: it is not ours.
         """
-        with self._lock:
-            found = [seen for seen in self._pods.values() if _labels(seen.pod).get(JOB_LABEL) == name]
-        return min(found, key=lambda seen: (rank_of(seen.pod), _stamp(seen.pod)), default=None)
+        return next(iter(self.all_of_job(name)), None)
 
     def all_of_job(self, name: str) -> list[Seen]:
         """Return all pods of a Job, by rank."""
         with self._lock:
-            found = [seen for seen in self._pods.values() if _labels(seen.pod).get(JOB_LABEL) == name]
+            found = list(self._pods.get(name, {}).values())
         return sorted(found, key=lambda seen: (rank_of(seen.pod), _stamp(seen.pod)))
 
     def ask(self, name: str) -> Seen | None:
@@ -88,14 +86,13 @@ class PodView:
         listing = self._cluster.pods(f"{self._selector},{JOB_LABEL}={name}")
         with self._lock:
             for pod in listing.items:
-                self._pods.setdefault(_uid(pod), Seen(pod))
+                self._pods.setdefault(_job(pod), {}).setdefault(_uid(pod), Seen(pod))
         return self.of_job(name)
 
     def forget(self, name: str) -> None:
         """Forget the pods of a Job."""
         with self._lock:
-            for uid in [uid for uid, seen in self._pods.items() if _labels(seen.pod).get(JOB_LABEL) == name]:
-                del self._pods[uid]
+            self._pods.pop(name, None)
 
     def close(self) -> None:
         """End the watch; nobody may look any more."""
@@ -105,10 +102,12 @@ class PodView:
 
     def _list(self) -> None:
         listing = self._cluster.pods(self._selector)
-        present = {_uid(pod): Seen(pod) for pod in listing.items}
+        present = {_uid(pod) for pod in listing.items}
         with self._lock:
-            gone = {uid: Seen(seen.pod, deleted=True) for uid, seen in self._pods.items() if uid not in present}
-            self._pods = gone | present
+            for pods in self._pods.values():
+                pods |= {uid: Seen(seen.pod, deleted=True) for uid, seen in pods.items() if uid not in present}
+            for pod in listing.items:
+                self._pods.setdefault(_job(pod), {})[_uid(pod)] = Seen(pod)
         self._version = listing.version
 
     def _take(self, change: Change) -> None:
@@ -117,7 +116,8 @@ class PodView:
             self._version = str(version)
         if change.kind in ("ADDED", "MODIFIED", "DELETED"):
             with self._lock:
-                self._pods[_uid(change.item)] = Seen(change.item, deleted=change.kind == "DELETED")
+                seen = Seen(change.item, deleted=change.kind == "DELETED")
+                self._pods.setdefault(_job(change.item), {})[_uid(change.item)] = seen
 
 
 def _uid(pod: Object) -> str:
@@ -128,5 +128,7 @@ def _stamp(pod: Object) -> str:
     return str((pod.get("metadata") or {}).get("creationTimestamp"))
 
 
-def _labels(pod: Object) -> dict[str, str]:
-    return (pod.get("metadata") or {}).get("labels") or {}
+def _job(pod: Object) -> str:
+    """Return the name of the Job that a pod is of."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    return str(labels.get(JOB_LABEL))
