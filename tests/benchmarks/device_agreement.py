@@ -4,8 +4,9 @@
 Matrix products against NumPy's BLAS, memory against a C program of the same operation; same sizes, same threads, one
 after the other in turn, so that a busy machine slows both. Needs gcc.
 
-TensorFlow's fp64 products do not use AVX-512, OpenBLAS's do: fp64 is compared with OpenBLAS as it is and with OpenBLAS
-held to 256 bits (`OPENBLAS_CORETYPE`), which tells a slower product from a wrong measurement.
+TensorFlow's fp64 products (Eigen, as its wheels are compiled) have no AVX-512, OpenBLAS's have: fp64 is held against
+OpenBLAS at 256 bits too (`OPENBLAS_CORETYPE`). That row tells whether the measurement is right, the row before it how much
+faster this processor's fp64 would be with other software; only the latter may be outside of 10 %.
 
     python -m tests.benchmarks.device_agreement --rounds=7
 """
@@ -66,7 +67,8 @@ def main(arguments: list[str]) -> int:
         outside = []
         for arithmetic, kernels in (("fp32", ""), ("fp64", ""), ("fp64", NARROW)):
             name = f"product {arithmetic}{', NumPy at 256 bits' if kernels else ''}"
-            outside.append(_compare(name, parsed.rounds, *_products(peaks, arithmetic, kernels)))
+            is_outside = _compare(name, parsed.rounds, *_products(peaks, arithmetic, kernels))
+            outside.append(is_outside and (arithmetic != "fp64" or bool(kernels)))
         elements = peaks.COPY_ELEMENTS["CPU"]
         command = [str(program), str(elements), str(parsed.threads), str(peaks.ROUNDS), str(PASSES)]
         outside.append(

@@ -334,7 +334,7 @@ class _JobLook:
     def __init__(self, cluster: Cluster, job: Job) -> None:
         self._cluster = cluster
         self._job = job
-        self._at = float("-inf")
+        self._at = time.monotonic()  # a new Job mostly has its pod before it is worth a question
         self._state: State = Waiting("waiting for a pod")
 
     def state(self) -> State:

@@ -69,6 +69,7 @@ class StandIn:
         self._logs: dict[str, list[str]] = {}
         self._journal: list[tuple[int, str, str, Object]] = []
         self._oldest = 0
+        self._lists: dict[str, tuple[int, list[Object]]] = {}
         self._numbers = itertools.count(1)
         self._version = 0
         self._server = _QuietServer(("127.0.0.1", 0), _handler(self))
@@ -212,12 +213,19 @@ class StandIn:
         return [pod for pod in self.all("pods") if pod["metadata"]["labels"]["job-name"] == job]
 
     def page(self, kind: str, query: dict[str, str]) -> Object:
-        """Return one page of a list."""
-        items = [item for item in self.all(kind) if _matches(item, query)]
-        start = int(query.get("continue", "0"))
-        metadata = {"resourceVersion": str(self._version)}
-        if start + PAGE < len(items):
-            metadata["continue"] = str(start + PAGE)
+        """Return one page of a list; all pages show what was there when the first was asked for."""
+        with self.changed:
+            number, _, start_text = query.get("continue", "").partition(":")
+            if not number:
+                number = str(next(self._numbers))
+                self._lists[number] = (self._version, [item for item in self.all(kind) if _matches(item, query)])
+            version, items = self._lists[number]
+            start = int(start_text or "0")
+            metadata = {"resourceVersion": str(version)}
+            if start + PAGE < len(items):
+                metadata["continue"] = f"{number}:{start + PAGE}"
+            else:
+                del self._lists[number]
         return {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items[start : start + PAGE]}
 
     def watch(self, kind: str, query: dict[str, str]) -> Iterator[Object]:
