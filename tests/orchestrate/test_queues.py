@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +14,20 @@ import pytest
 from orchestrate.attempt import Attempt
 from orchestrate.budget import GUESSED_REPEAT_SECONDS, Budget, estimate
 from orchestrate.errors import Lost, Unreachable
+from orchestrate.events import EventBus
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
-from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.options import Options, Stop
+from orchestrate.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.queues import SlurmQueue
+from orchestrate.run import execute
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.watchdog import Watchdog
 from results.schema import GPU, Status
+from results.store import RunFolder
+from tests.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite("s", "", 3, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=8, num_gpus=[1, 2]),))
 GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
@@ -140,3 +147,39 @@ def test_a_queue_survives_the_frozen_plan_and_older_plans_have_none():
     for job in old["hosts"][0]["jobs"]:
         job.pop("max_seconds")
     assert plan_from_dict(old).hosts[0].host.queue is None
+
+
+class LateQueue(FakeLauncher):
+    """A queue that has begun everything when it is to be taken back."""
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._machine.containers.update((job.id, "running") for job in jobs)
+
+    def withdraw(self, jobs: Sequence[Job]) -> None:
+        self._note("withdraw")
+
+    def clear(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._note("clear", job)
+            self._machine.containers.pop(job.id, None)
+
+    def manifests(self, jobs: Sequence[Job]) -> list[str]:
+        return []
+
+
+def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_path: Path):
+    plan, stop, lanes = queue_plan(), Stop(), threading.Barrier(4)
+    machine = FakeHost(facts=Facts(gpus=GPUS))
+
+    def stop_when_all_lanes_work(_: Job) -> None:
+        lanes.wait(30)
+        stop.launching.set()
+
+    machine.on_follow = stop_when_all_lanes_work
+    folder = RunFolder.create(tmp_path, plan.run_id)
+    folder.write_plan(plan_to_dict(plan))
+    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, Options())
+    assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
+    assert machine.containers == {}, "nothing runs that nobody follows"
+    cleared = {job for call, job in machine.calls if call == "clear"}
+    assert cleared == {job.id for job in plan.jobs if folder.read_record(job.id) is None}
