@@ -118,7 +118,7 @@ class HostEntry(Settings):
         description="the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port",
         examples=["ssh://bench@10.0.0.11"],
     )
-    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
+    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
         None,
         description="the absolute path of the engine's socket on the host, for ssh://",
         examples=["/run/user/1000/docker.sock"],
