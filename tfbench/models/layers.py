@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from results.schema import BatchNorm
+from tfbench.models.convolution import Convolution
 from tfbench.types import Layer, Model, Shape, Tensor, Variable
 from tfbench.variables import assign_local, tensorflow_variable
 from tfbench.versions import keras_version
@@ -116,12 +117,15 @@ def normalised_convolution(
         relu: Whether negative results become 0.
         name: Of the convolution, and what the others' names begin with.
     """
-    bias = batch_norm is BatchNorm.NONE
-    x = keras.layers.Conv2D(filters, size, strides=strides, padding=padding, use_bias=bias, name=name)(x)
+    convolution = keras.layers.Conv2D if batch_norm is BatchNorm.KERAS else Convolution
+    settings = {"strides": strides, "padding": padding, "name": name}
+    if batch_norm is BatchNorm.NONE:
+        return convolution(filters, size, activation="relu" if relu else None, **settings)(x)
+    x = convolution(filters, size, use_bias=False, **settings)(x)
     names = {"name": name and f"{name}_normal"}
     if batch_norm is BatchNorm.FUSED:
         x = FusedBatchNormalization(momentum=momentum, epsilon=epsilon, **names)(x)
-    elif batch_norm is BatchNorm.KERAS:
+    else:
         x = keras.layers.BatchNormalization(momentum=momentum, epsilon=epsilon, **names)(x)
     return keras.layers.Activation("relu", name=name and f"{name}_relu")(x) if relu else x
 
@@ -150,6 +154,8 @@ def rebuilt(model: Model, *, fuse: bool) -> Model:
             config["rate"] = 0.0
         if layer.name in cancelled:
             config["use_bias"] = False
+        if fuse and type(layer) is keras.layers.Conv2D:
+            return Convolution.from_config(config)
         return layer.__class__.from_config(config)
 
     return keras.models.clone_model(model, clone_function=rebuild)

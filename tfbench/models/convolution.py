@@ -1,0 +1,132 @@
+"""Convolutions of images; on a CPU in the forms that TensorFlow's library for it, oneDNN, computes fastest.
+
+The same sums, so the same results but for rounding: docs/method.md section 8 has what each form gains. Elsewhere than on
+a CPU, and in other types than float32, these are Keras's own convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tfbench.types import Tensor
+from tfbench.variables import tensorflow_variable
+
+_UNIT_STRIDES = [1, 1, 1, 1]
+
+
+class Convolution(keras.layers.Conv2D):
+    """A two-dimensional convolution: arguments, weights and results as those of `keras.layers.Conv2D`."""
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Convolve `inputs`, shape (batch, height, width, channels)."""
+        convolve = self._form()
+        if convolve is None or self.compute_dtype != "float32" or not _on_a_cpu():
+            return super().call(inputs)
+        return convolve(inputs, tf.convert_to_tensor(tensorflow_variable(self.kernel)))
+
+    def _form(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Return the faster form of such a convolution; None: there is none."""
+        plain = set(self.strides) == set(self.dilation_rate) == {1} and self.groups == 1
+        if not plain or self.data_format != "channels_last":
+            return None
+        relu = self.activation is keras.activations.relu
+        if self.kernel_size == (1, 1) and (relu or self.activation is keras.activations.linear):
+            bias = tf.convert_to_tensor(tensorflow_variable(self.bias)) if self.use_bias else None
+            return lambda inputs, kernel: pointwise_convolution(inputs, kernel, bias, relu=relu)
+        if self.kernel_size[1] == 1 and not self.use_bias and self.activation is keras.activations.linear:
+            return lambda inputs, kernel: vertical_convolution(inputs, kernel, self.padding.upper())
+        return None
+
+
+def pointwise_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    """Convolve with a kernel of 1 × 1, as products of a matrix with a row per pixel.
+
+    Args:
+        inputs: Shape (batch, height, width, channels).
+        kernel: Shape (1, 1, channels, filters).
+        bias: Shape (filters,); None: there is none.
+        relu: Whether negative results become 0.
+
+    Returns:
+        Shape (batch, height, width, filters).
+    """
+    channels, filters = (int(length) for length in kernel.shape[2:])
+
+    def convolve(inputs: Tensor, kernel: Tensor, *biases: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+        rows, matrix = tf.reshape(inputs, (-1, channels)), tf.reshape(kernel, (channels, filters))
+        result = tf.matmul(rows, matrix)
+        for bias in biases:
+            result = tf.nn.bias_add(result, bias)
+        result = tf.nn.relu(result) if relu else result
+
+        def gradient(upstream: Tensor) -> list[Tensor]:
+            slope = tf.reshape(upstream, (-1, filters))
+            if relu:
+                slope = tf.raw_ops.ReluGrad(gradients=slope, features=result)
+                upstream = tf.reshape(slope, tf.shape(upstream))
+            if filters > channels:  # the product with a transposed matrix is the slower one there
+                of_inputs = tf.raw_ops.Conv2DBackpropInput(
+                    input_sizes=tf.shape(inputs),
+                    filter=kernel,
+                    out_backprop=upstream,
+                    strides=_UNIT_STRIDES,
+                    padding="VALID",
+                )
+            else:
+                of_inputs = tf.reshape(tf.matmul(slope, matrix, transpose_b=True), tf.shape(inputs))
+            of_kernel = tf.reshape(tf.matmul(rows, slope, transpose_a=True), kernel.shape)
+            return [of_inputs, of_kernel, *(tf.raw_ops.BiasAddGrad(out_backprop=slope) for _ in biases)]
+
+        return tf.reshape(result, (-1, *inputs.shape[1:-1], filters)), gradient
+
+    return tf.custom_gradient(convolve)(inputs, kernel, *([] if bias is None else [bias]))
+
+
+def vertical_convolution(inputs: Tensor, kernel: Tensor, padding: str) -> Tensor:
+    """Convolve with a kernel of width 1; its gradient as that of a kernel of height 1 over the transposed image.
+
+    Args:
+        inputs: Shape (batch, height, width, channels).
+        kernel: Shape (length, 1, channels, filters).
+        padding: `SAME` or `VALID`.
+
+    Returns:
+        Shape (batch, height, width, filters); less high with `VALID`.
+    """
+    length, _, channels, filters = (int(size) for size in kernel.shape)
+
+    @tf.custom_gradient
+    def convolve(inputs: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            of_inputs = tf.raw_ops.Conv2DBackpropInput(
+                input_sizes=tf.shape(inputs),
+                filter=kernel,
+                out_backprop=upstream,
+                strides=_UNIT_STRIDES,
+                padding=padding,
+            )
+            of_kernel = tf.raw_ops.Conv2DBackpropFilter(
+                input=_transposed(inputs),
+                filter_sizes=[1, length, channels, filters],
+                out_backprop=_transposed(upstream),
+                strides=_UNIT_STRIDES,
+                padding=padding,
+            )
+            return of_inputs, tf.reshape(of_kernel, kernel.shape)
+
+        return tf.nn.conv2d(inputs, kernel, _UNIT_STRIDES, padding), gradient
+
+    return convolve(inputs, kernel)
+
+
+def _transposed(images: Tensor) -> Tensor:
+    return tf.transpose(images, (0, 2, 1, 3))
+
+
+def _on_a_cpu() -> bool:
+    """Tell whether this replica computes on a CPU; outside of a replica nothing is computed, only shapes."""
+    context = tf.distribute.get_replica_context()
+    return context is not None and any("CPU:" in str(device).upper() for device in context.devices)
