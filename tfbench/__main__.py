@@ -15,6 +15,7 @@ from results.schema import Case, Device, DeviceResult, Record, Status, Validity
 from tfbench.cuda_libraries import package_folders, preload
 from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
+from tfbench.gpu_settings import gpu_settings
 from tfbench.max_batch import find_max_batch
 from tfbench.outcome import CaseFailedError, Outcome, outcome_of
 from tfbench.peers import Alone, Peers, may_be_a_peers
@@ -97,6 +98,8 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of the driver, which tells the rest
+    for name, value in gpu_settings(request.case).items():
+        os.environ.setdefault(name, value)
     print(state_line("starting"), file=sys.stderr, flush=True)
     findings = Findings()
     status, cause = Status.OK, None

@@ -1,7 +1,7 @@
 """Convolutions of images; on a CPU in the forms that TensorFlow's library for it, oneDNN, computes fastest.
 
-The same sums, so the same results but for rounding: docs/method.md section 8 has what each form gains. Elsewhere than on
-a CPU, and in other types than float32, these are Keras's own convolutions.
+The same sums, so the same results but for rounding: docs/method.md section 8 has what each form gains. Elsewhere than
+on a CPU, and in other types than float32, these are Keras's own convolutions.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""Convolutions in a CPU's forms, against Keras's own: same weights, same results, same gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+ROUNDING = 2e-6
+
+
+def results(tf, strategy, layer, images):
+    """Return a layer's output, its gradients of images and weights, and the operations of that."""
+
+    @tf.function
+    def run(images):
+        def replica(images):
+            with tf.GradientTape() as tape:
+                tape.watch(images)
+                output = layer(images)
+                loss = tf.reduce_sum(tf.sin(output))
+            return output, *tape.gradient(loss, [images, *map(tensorflow_variable, layer.trainable_variables)])
+
+        return strategy.run(replica, (images,))
+
+    from tfbench.variables import tensorflow_variable
+
+    operations = {operation.type for operation in run.get_concrete_function(images).graph.get_operations()}
+    return [tensor.numpy() for tensor in run(images)], operations
+
+
+@pytest.mark.parametrize(
+    ("settings", "form"),
+    [
+        ({"kernel_size": 1, "activation": "relu"}, "MatMul"),
+        ({"kernel_size": 1, "use_bias": False}, "MatMul"),
+        ({"kernel_size": (7, 1), "padding": "same", "use_bias": False}, "Transpose"),
+        ({"kernel_size": (3, 1), "use_bias": False}, "Transpose"),
+        ({"kernel_size": 1, "strides": 2}, None),
+        ({"kernel_size": 1, "groups": 2}, None),
+        ({"kernel_size": 1, "activation": "tanh"}, None),
+        ({"kernel_size": (3, 1), "dilation_rate": 2, "use_bias": False}, None),
+        ({"kernel_size": 3, "padding": "same"}, None),
+    ],
+)
+@pytest.mark.parametrize("filters", [4, 40])
+def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, form, filters):
+    from tfbench.models.convolution import Convolution
+
+    keras, images = tensorflow.keras, tensorflow.random.stateless_normal((3, 17, 9, 16), (1, 2))
+    with one_replica.scope():
+        theirs, ours = keras.layers.Conv2D(filters, **settings), Convolution(filters, **settings)
+        for layer in (theirs, ours):
+            layer.build((None, 17, 9, 16))
+        bias = [np.linspace(-1.0, 1.0, filters)] if theirs.use_bias else []
+        theirs.set_weights([theirs.get_weights()[0], *bias])
+        ours.set_weights(theirs.get_weights())
+    wanted, usual = results(tensorflow, one_replica, theirs, images)
+    found, operations = results(tensorflow, one_replica, ours, images)
+    for mine, right in zip(found, wanted, strict=True):
+        assert mine.shape == right.shape
+        assert np.max(np.abs(mine - right)) <= ROUNDING * np.max(np.abs(right))
+    new = operations - usual
+    assert form in new if form else not new & {"MatMul", "Transpose"}
+
+
+def test_other_types_and_shapes_of_a_model_are_those_of_keras(tensorflow, one_replica):
+    from tfbench.models.convolution import Convolution
+
+    images = tensorflow.random.stateless_normal((2, 8, 8, 4), (1, 2))
+    half = Convolution(8, 1, use_bias=False, dtype="mixed_bfloat16")
+    with one_replica.scope():
+        half.build((None, 8, 8, 4))
+    (output, *_), operations = results(tensorflow, one_replica, half, images)
+    assert output.dtype == "bfloat16" and "MatMul" not in operations
+    inputs = tensorflow.keras.Input((8, 8, 4))
+    assert Convolution(8, 1)(inputs).shape == (None, 8, 8, 8)
+    assert Convolution(8, (3, 1))(inputs).shape == (None, 6, 8, 8)
+
+
+def test_the_stock_variant_keeps_the_convolutions_of_keras(tensorflow, one_replica):
+    from results.schema import BatchNorm
+    from tfbench.models import NETWORKS
+    from tfbench.models.convolution import Convolution
+
+    for name, variant, is_ours in (
+        ("resnet50", BatchNorm.FUSED, True),
+        ("resnet50", BatchNorm.KERAS, False),
+        ("googlenet", BatchNorm.NONE, True),
+        ("googlenet", BatchNorm.KERAS, False),
+    ):
+        model = NETWORKS[name].build(variant, 64, one_replica)
+        kinds = {type(layer) for layer in model.layers if isinstance(layer, tensorflow.keras.layers.Conv2D)}
+        assert kinds == {Convolution if is_ours else tensorflow.keras.layers.Conv2D}

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from results.schema import BatchNorm, Case, Device, Status
+from tfbench.__main__ import _measured
+from tfbench.flags import parse
+from tfbench.gpu_settings import gpu_settings
+from tfbench.outcome import CaseFailedError
+
+PERSISTENT, MODE, COUNT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
+
+
+@pytest.mark.parametrize(
+    ("device", "variant", "names"),
+    [
+        (Device.GPU, BatchNorm.FUSED, {PERSISTENT, MODE, COUNT}),
+        (Device.GPU, BatchNorm.NONE, {MODE, COUNT}),
+        (Device.GPU, BatchNorm.KERAS, set()),
+        (Device.CPU, BatchNorm.FUSED, set()),
+    ],
+)
+def test_a_gpu_gets_its_settings_and_the_stock_variant_none(device, variant, names):
+    assert set(gpu_settings(Case(model="resnet50", device=device, batch_norm=variant))) == names
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("before", "seen"), [({}, ("1", "gpu_private", "2")), ({PERSISTENT: "0", COUNT: "4"}, ("0", "gpu_private", "4"))]
+)
+def test_they_are_set_before_the_repeat_begins_and_what_the_user_has_set_stays(monkeypatch, before, seen):
+    during = {}
+
+    def repeat(*_):
+        during.update(os.environ)
+        raise CaseFailedError(Status.NO_GPU, "this is the test's")
+
+    monkeypatch.setattr("os.environ", {**os.environ, **before})
+    monkeypatch.setattr("tfbench.repeat.run_repeat", repeat)
+    request = parse(["--model=resnet50", "--device=gpu"])
+    assert _measured(request, "2026-01-01T00:00:00Z", lambda outcome: None).status is Status.NO_GPU
+    assert (during[PERSISTENT], during[MODE], during[COUNT]) == seen
