@@ -16,7 +16,7 @@ from tfbench.validity import within
 MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 """Larger ones are tried until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
 
-ENOUGH_SECONDS = 0.02
+ENOUGH_SECONDS = 0.05
 MEASURE_SECONDS = 0.2
 ROUNDS = 5
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.schema import BatchNorm, Case, Precision
+from results.schema import BatchNorm, Case, Device, Precision
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
@@ -97,3 +97,36 @@ def test_a_cpu_does_not_round_as_tf32(tensorflow):
     from tfbench.peaks import tf32_observed
 
     assert tf32_observed("CPU:0") is False
+
+
+@pytest.mark.parametrize(
+    ("rates", "best", "measured"),
+    [
+        ([100.0, 1.0], 100.0, 1),
+        ([10.0, 100.0, 1.0], 100.0, 2),
+        ([10.0, 30.0, 20.0, 100.0], 30.0, 3),  # the warning that follows tells the rest
+        ([10.0, None, 20.0], 20.0, 3),
+        ([None, 100.0], None, 1),
+    ],
+)
+def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates, best, measured):
+    from tfbench.sums import credible_peak
+
+    left = list(rates)
+    assert credible_peak(lambda: left.pop(0), needed=50.0) == best
+    assert len(rates) - len(left) == measured
+
+
+def test_a_record_has_the_better_peak(one_replica, monkeypatch):
+    from tfbench import sums
+    from tfbench.timing import Interval
+
+    case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
+    model = NETWORKS["googlenet"].build(NONE, 224, one_replica)
+    flops, bandwidth = [1e9, 1e12], [1e9, 1e12]
+    monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: flops.pop(0))
+    monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: bandwidth.pop(0))
+    timed = Interval(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
+    fields = sums.limit_fields(case, model, 2, timed, measure_peaks=True)
+    assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == 1e12
+    assert fields["flops_utilisation"] == pytest.approx(20 * 9.26e9 / 1e12, rel=0.02)
