@@ -10,7 +10,7 @@ pytestmark = pytest.mark.tensorflow
 ROUNDING = 2e-6
 
 
-def results(tf, strategy, layer, images):
+def results(tf, strategy, layer, images, **arguments):
     """Return a layer's output, its gradients of images and weights, and the operations of that."""
 
     @tf.function
@@ -18,7 +18,7 @@ def results(tf, strategy, layer, images):
         def replica(images):
             with tf.GradientTape() as tape:
                 tape.watch(images)
-                output = layer(images)
+                output = layer(images, **arguments)
                 loss = tf.reduce_sum(tf.sin(output))
             return output, *tape.gradient(loss, [images, *map(tensorflow_variable, layer.trainable_variables)])
 
@@ -57,7 +57,7 @@ def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, fo
         theirs.set_weights([theirs.get_weights()[0], *bias])
         ours.set_weights(theirs.get_weights())
     wanted, usual = results(tensorflow, one_replica, theirs, images)
-    found, operations = results(tensorflow, one_replica, ours, images)
+    found, operations = results(tensorflow, one_replica, ours, images, training=True)
     for mine, right in zip(found, wanted, strict=True):
         assert mine.shape == right.shape
         assert np.max(np.abs(mine - right)) <= ROUNDING * np.max(np.abs(right))
@@ -65,15 +65,20 @@ def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, fo
     assert form in new if form else not new & {"MatMul", "Transpose"}
 
 
-def test_other_types_and_shapes_of_a_model_are_those_of_keras(tensorflow, one_replica):
+def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorflow, one_replica):
     from tfbench.models.convolution import Convolution
 
     images = tensorflow.random.stateless_normal((2, 8, 8, 4), (1, 2))
     half = Convolution(8, 1, use_bias=False, dtype="mixed_bfloat16")
     with one_replica.scope():
         half.build((None, 8, 8, 4))
-    (output, *_), operations = results(tensorflow, one_replica, half, images)
+    (output, *_), operations = results(tensorflow, one_replica, half, images, training=True)
     assert output.dtype == "bfloat16" and "MatMul" not in operations
+    plain = Convolution(8, 1, use_bias=False)
+    with one_replica.scope():
+        plain.build((None, 8, 8, 4))
+    assert "MatMul" not in results(tensorflow, one_replica, plain, images)[1]
+    assert "MatMul" in results(tensorflow, one_replica, plain, images, training=True)[1]
     inputs = tensorflow.keras.Input((8, 8, 4))
     assert Convolution(8, 1)(inputs).shape == (None, 8, 8, 8)
     assert Convolution(8, (3, 1))(inputs).shape == (None, 6, 8, 8)
@@ -93,3 +98,21 @@ def test_the_stock_variant_keeps_the_convolutions_of_keras(tensorflow, one_repli
         model = NETWORKS[name].build(variant, 64, one_replica)
         kinds = {type(layer) for layer in model.layers if isinstance(layer, tensorflow.keras.layers.Conv2D)}
         assert kinds == {Convolution if is_ours else tensorflow.keras.layers.Conv2D}
+
+
+def test_a_network_in_training_uses_them_and_in_inference_not(tensorflow, one_replica):
+    from results.schema import BatchNorm
+    from tfbench.models import NETWORKS
+
+    model = NETWORKS["googlenet"].build(BatchNorm.NONE, 64, one_replica)
+    images = tensorflow.zeros((1, 64, 64, 3))
+    products = {}
+    for training in (True, False):
+        run = tensorflow.function(
+            lambda images, training=training: one_replica.run(model, (images,), {"training": training})
+        )
+        operations = run.get_concrete_function(images).graph.get_operations()
+        products[training] = sum(operation.type == "MatMul" for operation in operations)
+    pointwise = sum(layer.kernel_size == (1, 1) for layer in model.layers if hasattr(layer, "kernel_size"))
+    assert pointwise == 37
+    assert products == {True: pointwise + 1, False: 1}  # and the last layer's

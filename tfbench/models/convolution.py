@@ -1,7 +1,8 @@
 """Convolutions of images; on a CPU in the forms that TensorFlow's library for it, oneDNN, computes fastest.
 
 The same sums, so the same results but for rounding: docs/method.md section 8 has what each form gains. Elsewhere than
-on a CPU, and in other types than float32, these are Keras's own convolutions.
+on a CPU, in other types than float32 and in inference, where TensorFlow fuses normalisation into them, these are
+Keras's own convolutions.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _UNIT_STRIDES = [1, 1, 1, 1]
 class Convolution(keras.layers.Conv2D):
     """A two-dimensional convolution: arguments, weights and results as those of `keras.layers.Conv2D`."""
 
-    def call(self, inputs: Tensor) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Convolve `inputs`, shape (batch, height, width, channels)."""
-        convolve = self._form()
-        if convolve is None or self.compute_dtype != "float32" or not _on_a_cpu():
+        convolve = self._form() if training and self.compute_dtype == "float32" and _on_a_cpu() else None
+        if convolve is None:
             return super().call(inputs)
         return convolve(inputs, tf.convert_to_tensor(tensorflow_variable(self.kernel)))
 
