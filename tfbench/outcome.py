@@ -80,6 +80,13 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def _shorten(text: str) -> str:
-    """Keep the start of a message, without the traces of graph nodes that TensorFlow appends."""
+    """Keep the start of a message, without the traces of graph nodes that TensorFlow appends.
+
+    An error while a graph is traced begins with the lines of code that led there, and its own words come last.
+    """
+    if "in user code:" in text:
+        *_, text = re.split(r"\n {4}(?=\w+: )", text)
+        text = re.sub(r"Exception encountered when calling (\S+)\.\s+(.+)", r"\2 (in \1)", text, count=1)
+        text = re.sub(r"\x1b\[\d*m", "", text)
     text = re.split(r"\n\s*\n|\nHint: |\n\t? *\[\[|Detected at node", text, maxsplit=1)[0].strip()
     return text if len(text) <= MAX_CAUSE_LENGTH else text[: MAX_CAUSE_LENGTH - 1] + "…"

@@ -42,3 +42,23 @@ def test_a_cause_leaves_the_graphs_nodes_out():
 
 def test_a_cause_has_a_limit():
     assert len(outcome_of(ValueError("x" * 100_000)).cause) == MAX_CAUSE_LENGTH
+
+
+@pytest.mark.tensorflow
+def test_an_error_while_a_graph_is_traced_says_what_went_wrong_and_not_where_it_began(tensorflow):
+    class Faulty(tensorflow.keras.layers.Layer):
+        def call(self, inputs):
+            return [inputs][3]
+
+    @tensorflow.function
+    def step(values):
+        return [values][3]
+
+    layer = Faulty()
+    for function, cause in (
+        (step, "IndexError: list index out of range"),
+        (tensorflow.function(lambda values: layer(values)), "IndexError: list index out of range (in Faulty.call())"),
+    ):
+        with pytest.raises(Exception) as caught:
+            function(tensorflow.zeros((2, 2)))
+        assert outcome_of(caught.value).cause == cause

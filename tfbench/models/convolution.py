@@ -128,6 +128,10 @@ def _transposed(images: Tensor) -> Tensor:
 
 
 def _on_a_cpu() -> bool:
-    """Tell whether this replica computes on a CPU; outside of a replica nothing is computed, only shapes."""
-    context = tf.distribute.get_replica_context()
-    return context is not None and any("CPU:" in str(device).upper() for device in context.devices)
+    """Tell whether the replicas of this process compute on a CPU.
+
+    Not by `ReplicaContext.devices`: over several hosts TensorFlow looks a replica up among the devices of one host.
+    """
+    if not tf.distribute.has_strategy():
+        return False
+    return all("CPU:" in str(device).upper() for device in tf.distribute.get_strategy().extended.worker_devices)
