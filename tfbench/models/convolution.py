@@ -12,18 +12,27 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow import keras
 
-from tfbench.types import Tensor
+from tfbench.types import Shape, Tensor
 from tfbench.variables import tensorflow_variable
 
 _UNIT_STRIDES = [1, 1, 1, 1]
 
 
 class Convolution(keras.layers.Conv2D):
-    """A two-dimensional convolution: arguments, weights and results as those of `keras.layers.Conv2D`."""
+    """A two-dimensional convolution: arguments, weights and results as those of `keras.layers.Conv2D`.
+
+    Where it computes is known when it is built, in the strategy's scope: what the gates compare the replicas with runs
+    outside of the strategy, and must take the same form.
+    """
+
+    def build(self, input_shape: Shape) -> None:
+        """Create kernel and bias."""
+        super().build(input_shape)
+        self._on_a_cpu = _scope_is_on_a_cpu()
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Convolve `inputs`, shape (batch, height, width, channels)."""
-        convolve = self._form() if training and self.compute_dtype == "float32" and _on_a_cpu() else None
+        convolve = self._form() if training and self.compute_dtype == "float32" and self._on_a_cpu else None
         if convolve is None:
             return super().call(inputs)
         return convolve(inputs, tf.convert_to_tensor(tensorflow_variable(self.kernel)))
@@ -127,8 +136,8 @@ def _transposed(images: Tensor) -> Tensor:
     return tf.transpose(images, (0, 2, 1, 3))
 
 
-def _on_a_cpu() -> bool:
-    """Tell whether the replicas of this process compute on a CPU.
+def _scope_is_on_a_cpu() -> bool:
+    """Tell whether the replicas of the strategy of this scope compute on a CPU; False without a strategy.
 
     Not by `ReplicaContext.devices`: over several hosts TensorFlow looks a replica up among the devices of one host.
     """
