@@ -16,8 +16,7 @@ def gpu_settings(case: Case) -> dict[str, str]:
       extreme activations with it, which the validity gates would see.
     * `TF_GPU_THREAD_MODE`: each GPU's kernels are started by threads of their own, not by those that prepare the input.
 
-    tf_cnn_benchmarks and NVIDIA's DeepLearningExamples set both. The stock variant, `--batch_norm=keras`, is left as
-    TensorFlow comes.
+    tf_cnn_benchmarks sets both. The stock variant, `--batch_norm=keras`, is left as TensorFlow comes.
 
     Args:
         case: What is measured.

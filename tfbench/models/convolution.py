@@ -78,13 +78,7 @@ def pointwise_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None = 
                 slope = tf.raw_ops.ReluGrad(gradients=slope, features=result)
                 upstream = tf.reshape(slope, tf.shape(upstream))
             if filters > channels:  # the product with a transposed matrix is the slower one there
-                of_inputs = tf.raw_ops.Conv2DBackpropInput(
-                    input_sizes=tf.shape(inputs),
-                    filter=kernel,
-                    out_backprop=upstream,
-                    strides=_UNIT_STRIDES,
-                    padding="VALID",
-                )
+                of_inputs = _input_gradient(inputs, kernel, upstream, "VALID")
             else:
                 of_inputs = tf.reshape(tf.matmul(slope, matrix, transpose_b=True), tf.shape(inputs))
             of_kernel = tf.reshape(tf.matmul(rows, slope, transpose_a=True), kernel.shape)
@@ -111,13 +105,6 @@ def vertical_convolution(inputs: Tensor, kernel: Tensor, padding: str) -> Tensor
     @tf.custom_gradient
     def convolve(inputs: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
         def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-            of_inputs = tf.raw_ops.Conv2DBackpropInput(
-                input_sizes=tf.shape(inputs),
-                filter=kernel,
-                out_backprop=upstream,
-                strides=_UNIT_STRIDES,
-                padding=padding,
-            )
             of_kernel = tf.raw_ops.Conv2DBackpropFilter(
                 input=_transposed(inputs),
                 filter_sizes=[1, length, channels, filters],
@@ -125,11 +112,18 @@ def vertical_convolution(inputs: Tensor, kernel: Tensor, padding: str) -> Tensor
                 strides=_UNIT_STRIDES,
                 padding=padding,
             )
-            return of_inputs, tf.reshape(of_kernel, kernel.shape)
+            return _input_gradient(inputs, kernel, upstream, padding), tf.reshape(of_kernel, kernel.shape)
 
         return tf.nn.conv2d(inputs, kernel, _UNIT_STRIDES, padding), gradient
 
     return convolve(inputs, kernel)
+
+
+def _input_gradient(inputs: Tensor, kernel: Tensor, upstream: Tensor, padding: str) -> Tensor:
+    """Return the gradient of a convolution's inputs from that of its result, by the usual operation."""
+    return tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=tf.shape(inputs), filter=kernel, out_backprop=upstream, strides=_UNIT_STRIDES, padding=padding
+    )
 
 
 def _transposed(images: Tensor) -> Tensor:
