@@ -222,6 +222,8 @@ class GangWorker:
                 self._faults = 0
                 break
             self._faults += 1
+            if self.shared.stop.launching.is_set():
+                break
         return record
 
     def _run_once(self, gang: Gang) -> Record:

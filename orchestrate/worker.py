@@ -150,6 +150,8 @@ class HostWorker:
                 self._faults = 0
                 break
             self._faults += 1
+            if self._stop.launching.is_set():
+                break
         return record
 
     def _affordable(self, job: Job) -> bool:

@@ -50,6 +50,11 @@ _KNOWN = (
     ),
 )
 
+_NO_MEMORY = re.compile(
+    r"ran out of memory trying to allocate|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY|ALLOC_FAILED"
+)
+"""What TensorFlow's allocators, the driver and NVIDIA's libraries print when memory ends."""
+
 _OF_STAND_INS = re.compile(r"cufft|cusolver|cusparse|No FFT for", re.IGNORECASE)
 """Texts of the calls that end in an error where an image holds an empty library: `containers/README.md`."""
 
@@ -79,14 +84,29 @@ def outcome_of(error: BaseException) -> Outcome:
     return Outcome(Status.ERROR, cause)
 
 
+def tells_of_memory(printed: str) -> str | None:
+    """Find the line in which an allocator gave up; not every operation turns that into an error, some crash of it.
+
+    Returns:
+        The last such line, without TensorFlow's stamp; None: there is none.
+    """
+    found = [line for line in printed.splitlines() if _NO_MEMORY.search(line) and "not a failure" not in line]
+    return _shorten(re.sub(r"^\S+ [\d:.]+ +\d+ \S+\] ", "", found[-1])) if found else None
+
+
 def _shorten(text: str) -> str:
     """Keep the start of a message, without the traces of graph nodes that TensorFlow appends.
 
-    An error while a graph is traced begins with the lines of code that led there, and its own words come last.
+    An error begins with the lines of code that led there: while a graph is traced, and when one is run. Its own words
+    come last.
     """
     if "in user code:" in text:
         *_, text = re.split(r"\n {4}(?=\w+: )", text)
         text = re.sub(r"Exception encountered when calling (\S+)\.\s+(.+)", r"\2 (in \1)", text, count=1)
         text = re.sub(r"\x1b\[\d*m", "", text)
+    kind, of_graph, trace = text.partition("Graph execution error:")
+    if of_graph:
+        own = [line for line in trace.splitlines() if line and not re.match(r"\s|Detected at node", line)]
+        text = kind + "\n".join(own or [of_graph])
     text = re.split(r"\n\s*\n|\nHint: |\n\t? *\[\[|Detected at node", text, maxsplit=1)[0].strip()
     return text if len(text) <= MAX_CAUSE_LENGTH else text[: MAX_CAUSE_LENGTH - 1] + "…"

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +21,19 @@ from dataclasses import dataclass
 from results.schema import Status
 from tfbench.cuda_libraries import about_stand_ins
 from tfbench.host import out_of_memory_kills
-from tfbench.outcome import Outcome
+from tfbench.outcome import Outcome, tells_of_memory
 
 PR_SET_PDEATHSIG = 1
 """Linux `prctl`: which signal a process gets when its parent dies."""
 
 SECONDS_FOR_STACKS = 2.0
 """A child that hangs has this long to print where, before it is killed."""
+
+SECONDS_FOR_LAST_WORDS = 2.0
+"""How long what a child printed is waited for after its end: a process that it started may hold its stderr open."""
+
+MAX_LAST_WORDS = 1 << 16
+"""Bytes of a child's stderr that are kept, to find out why it crashed."""
 
 WRITTEN = b"w"
 
@@ -39,11 +46,13 @@ class Watch:
         child: Process.
         signals: Descriptor on which a byte per signal arrives.
         written: Descriptor on which the child says that its record is written.
+        errors: What the child prints to stderr.
     """
 
     child: int
     signals: int
     written: int
+    errors: _Errors
 
 
 def supervise(
@@ -64,6 +73,7 @@ def supervise(
     """
     signals_in, signals_out = os.pipe()
     written_in, written_out = os.pipe()
+    errors_in, errors_out = os.pipe()
     os.set_blocking(signals_out, False)
     os.set_blocking(written_in, False)
     kills_before = out_of_memory_kills()
@@ -75,10 +85,12 @@ def supervise(
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _be_the_child(work, written_out)
+        _be_the_child(work, written_out, errors_out)
     os.close(written_out)
+    os.close(errors_out)
+    errors = _Errors(errors_in)
     try:
-        watch = Watch(child=child, signals=signals_in, written=written_in)
+        watch = Watch(child=child, signals=signals_in, written=written_in, errors=errors)
         code, outcome = _wait(watch, max_seconds, kills_before)
         if outcome is None:
             return code
@@ -86,6 +98,7 @@ def supervise(
             on_end(outcome)
         return exit_code
     finally:
+        errors.last_words()
         signal.set_wakeup_fd(previous)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -93,10 +106,43 @@ def supervise(
             os.close(descriptor)
 
 
-def _be_the_child(work: Callable[[Callable[[], None]], int], written: int) -> None:
+class _Errors:
+    """Hands on what a child prints to stderr, and keeps the end of it.
+
+    A thread does so: whoever reads our stderr may be slow, and must not keep the parent from ending its child in time.
+
+    Args:
+        source: Descriptor; closed at its end.
+    """
+
+    def __init__(self, source: int) -> None:
+        self._source = source
+        self._kept = b""
+        self._thread = threading.Thread(target=self._work, name="stderr of the child", daemon=True)
+        self._thread.start()
+
+    def last_words(self) -> str:
+        """Return the end of what it printed, once it has ended."""
+        self._thread.join(SECONDS_FOR_LAST_WORDS)
+        return self._kept.decode(errors="replace")
+
+    def _work(self) -> None:
+        heard = True
+        while chunk := os.read(self._source, MAX_LAST_WORDS):
+            self._kept = (self._kept + chunk)[-MAX_LAST_WORDS:]
+            while heard and chunk:
+                try:
+                    chunk = chunk[os.write(2, chunk) :]
+                except OSError:
+                    heard = False  # nobody reads our stderr any more: the child goes on
+        os.close(self._source)
+
+
+def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, errors: int) -> None:
     """Work and end; never returns."""
     code = 1
     try:
+        os.dup2(errors, 2)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -133,20 +179,22 @@ def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> 
                 return 1, Outcome(Status.STOPPED, f"stopped by {signal.Signals(number).name}")
         ended, state = os.waitpid(watch.child, os.WNOHANG)
         if ended:
-            return _judge(state, watch.written, kills_before)
+            return _judge(state, watch, kills_before)
 
 
-def _judge(state: int, written: int, kills_before: int | None) -> tuple[int, Outcome | None]:
+def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Outcome | None]:
     """Say how a child ended that nobody stopped."""
     if os.WIFEXITED(state):
         code = os.WEXITSTATUS(state)
-        if _was_written(written):
+        if _was_written(watch.written):
             return code, None
         return code, Outcome(Status.ERROR, f"the process ended with exit code {code} and without a record")
     number = os.WTERMSIG(state)
     name = signal.Signals(number).name
     if number == signal.SIGTERM:
         return 1, Outcome(Status.STOPPED, f"stopped by {name}")
+    if number != signal.SIGKILL and (words := tells_of_memory(watch.errors.last_words())):
+        return 1, Outcome(Status.OOM, f"the process crashed in native code ({name}) after: {words}")
     if number != signal.SIGKILL:
         return 1, Outcome(
             Status.ERROR,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from orchestrate.errors import HostError
+from orchestrate.errors import HostError, Withdrawn
 from orchestrate.events import JobState
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.manifests import object_name
@@ -174,6 +174,18 @@ def test_what_waits_is_taken_back_when_a_run_is_stopped_and_has_no_record(bench)
     assert not thread.is_alive()
     assert one.records(plan) == []
     wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
+
+
+def test_a_job_that_is_created_while_the_run_stops_is_taken_back_too(bench):
+    one = bench(plays.wait_for_a_node)
+    (job,) = one.plan(one.host(), repeats=1).jobs
+    launcher = one.make(one.host())
+    launcher.submit([job])
+    launcher.start(job)
+    launcher.withdraw([job])
+    with pytest.raises(Withdrawn):
+        launcher.follow(job, lambda line: None)
+    wait_until(lambda: not one.server.all("jobs"), "the Job to go")
 
 
 def test_a_controller_that_comes_back_adopts_what_runs_and_starts_nothing_twice(bench):

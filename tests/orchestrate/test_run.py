@@ -350,6 +350,19 @@ def test_a_fault_of_the_host_is_tried_again_as_often_as_asked_and_a_failure_of_t
     assert broken.count("start") == 12
 
 
+def test_nothing_is_tried_again_when_the_run_is_to_stop(tmp_path: Path):
+    machine = FakeHost()
+    bench = Bench(tmp_path, a=machine)
+
+    def lost(job: object) -> None:
+        bench.stop.ask()
+        raise Lost("the link broke")
+
+    machine.on_follow = lost
+    assert bench.run(retries=5) == Outcome(ok=0, failed=1, missing=11)
+    assert machine.count("start") + machine.count("adopt") == 1
+
+
 def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
     machine = FakeHost(payload=lambda job: b"garbage")
     bench = Bench(tmp_path, a=machine)

@@ -36,7 +36,7 @@ def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tfbench, tmp
 def test_memory_that_runs_out_is_out_of_memory(tfbench, tmp_path):
     output = tmp_path / "record.json"
     limit = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "64"}
-    # So large a batch that the limit is met before the step: inside it TensorFlow's oneDNN product may abort instead.
+    # So large a batch that the limit is met before the step.
     large = ("--device=cpu", "--model=googlenet", "--image_size=224", "--batch_size=8")
     done = tfbench(*large, f"--output={output}", **limit)
     record = from_json(output.read_text())
@@ -44,6 +44,16 @@ def test_memory_that_runs_out_is_out_of_memory(tfbench, tmp_path):
     assert done.returncode == 3
     assert record.measurement is None
     assert limit.items() <= record.environment.variables.items()
+
+
+def test_memory_that_ends_inside_of_a_step_is_out_of_memory_even_if_tensorflow_crashes_of_it(tfbench, tmp_path):
+    output = tmp_path / "record.json"
+    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "64"}
+    done = tfbench(*SMALL, f"--output={output}", **limit)
+    record = from_json(output.read_text())
+    assert (record.status, done.returncode) == (Status.OOM, 3), record.cause
+    assert "OOM when allocating" in record.cause
+    assert "RESOURCE_EXHAUSTED" in done.stderr, "what the process that trains prints is handed on"
 
 
 def test_a_missing_gpu_is_no_gpu_and_never_a_run_on_the_cpu(tfbench):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from results.schema import Status
-from tfbench.outcome import MAX_CAUSE_LENGTH, CaseFailedError, outcome_of
+from tfbench.outcome import MAX_CAUSE_LENGTH, CaseFailedError, outcome_of, tells_of_memory
 
 
 class ResourceExhaustedError(Exception):
@@ -62,3 +62,29 @@ def test_an_error_while_a_graph_is_traced_says_what_went_wrong_and_not_where_it_
         with pytest.raises(Exception) as caught:
             function(tensorflow.zeros((2, 2)))
         assert outcome_of(caught.value).cause == cause
+
+
+@pytest.mark.tensorflow
+def test_an_error_of_a_graph_says_what_went_wrong_and_not_where_it_was_defined(tensorflow):
+    @tensorflow.function
+    def step(values):
+        return tensorflow.raw_ops.CheckNumerics(tensor=tensorflow.math.log(values), message="planted")
+
+    with pytest.raises(tensorflow.errors.InvalidArgumentError) as caught:
+        step(tensorflow.constant([-1.0]))
+    assert outcome_of(caught.value).cause == "InvalidArgumentError: planted : Tensor had NaN values"
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [
+        ("W0000 00:00:17952.3 7 bfc_allocator.cc:502] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB", "Al"),
+        ("F1121 08:15:00.123456 7 x.cc:1] Check failed: CUBLAS_STATUS_ALLOC_FAILED", "Check failed"),
+        ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB. The caller indicates that this is not a failure", None),
+        ("Fatal Python error: Aborted", None),
+    ],
+)  # fmt: skip
+def test_the_line_in_which_an_allocator_gave_up_is_found(printed, found):
+    told = tells_of_memory(f"tfbench: state timing\n{printed}\nFatal Python error: Aborted\n")
+    assert (told is None) == (found is None)
+    assert found is None or told.startswith(found)

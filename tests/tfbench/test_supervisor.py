@@ -90,6 +90,36 @@ def test_a_crash_in_native_code_leaves_a_record(tmp_path):
     assert "in work" in errors
 
 
+OUT_OF_MEMORY = (
+    "W0000 00:00:1.2 42 bfc_allocator.cc:502] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB"
+)
+
+
+def test_a_crash_for_want_of_memory_is_out_of_memory(tmp_path):
+    output = tmp_path / "record.json"
+    code, errors = ending(output, f"print({OUT_OF_MEMORY!r}, file=sys.stderr); os.abort()")
+    record = from_json(output.read_text())
+    assert (code, record.status) == (3, Status.OOM)
+    assert record.cause.endswith("after: Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB")
+    assert OUT_OF_MEMORY in errors, "what the child prints is handed on"
+
+
+def test_an_attempt_to_have_more_memory_that_may_fail_explains_no_crash(tmp_path):
+    output = tmp_path / "record.json"
+    ending(
+        output,
+        f"print({OUT_OF_MEMORY!r} '. The caller indicates that this is not a failure', file=sys.stderr); os.abort()",
+    )
+    assert from_json(output.read_text()).status is Status.ERROR
+
+
+def test_a_reader_that_stops_reading_does_not_keep_a_child_from_being_ended(tmp_path):
+    output = tmp_path / "record.json"
+    with start(output, "while True: os.write(2, b'x' * 4096)", max_seconds=1) as process:
+        process.wait(60)
+    assert from_json(output.read_text()).status is Status.TIMEOUT
+
+
 def test_a_process_that_is_killed_leaves_a_record(tmp_path):
     output = tmp_path / "record.json"
     code, _ = ending(output, "os.kill(os.getpid(), signal.SIGKILL)")

@@ -123,12 +123,14 @@ class KubernetesLauncher:
         log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
         patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
         job_look = _JobLook(self._cluster, job)
+        begun = False
         while True:
             seen = self._seen(job)
             state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
             if seen is None and isinstance(state, Ending) and self._ask_for_pod(job):
                 continue
-            if job.id in self._withdrawn and not isinstance(state, Running) and not _has_run(state):
+            if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
+                self._cluster.delete_job(object_name(job))
                 raise Withdrawn
             if isinstance(state, Waiting):
                 on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
@@ -136,6 +138,7 @@ class KubernetesLauncher:
                 if failure is not None:
                     return Ending(exit_code=None, failure=failure)
             elif isinstance(state, Running):
+                begun = True
                 self._progress_at = time.monotonic()
                 on_turn(Turn(waiting=False, node=state.node))
                 if seen is not None:
@@ -159,12 +162,8 @@ class KubernetesLauncher:
         self._cluster.delete_job(object_name(job))
 
     def withdraw(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.withdraw`."""
-        for job in jobs:
-            seen = None if self._view is None else self._seen(job)
-            if job.id in self._logs and (seen is None or isinstance(read_state(seen.pod), Waiting)):
-                self._withdrawn.add(job.id)
-                self._cluster.delete_job(object_name(job))
+        """See `QueueLauncher.withdraw`: each lane takes back its own, also a Job that is being created just now."""
+        self._withdrawn.update(job.id for job in jobs)
 
     def clear(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.clear`: of most there is no Job, so that it is asked first."""
