@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import results
 from tests.engines.docker import DockerEngine, Engines
@@ -24,6 +25,26 @@ from tests.engines.servers import Registry, SshHost, make_ssh_host
 from tests.engines.slurm import SlurmCluster, missing_programs
 
 CACHE = Path(__file__).parents[1] / ".cache" / "engines"
+
+
+class _TwoKinds(LoadScopeScheduling):
+    """Sends tests to processes that work side by side (`make test` has two) so that each kind stays in one.
+
+    One kind starts engines, which takes minutes, and then mostly waits for them; one trains, with TensorFlow set up
+    once. Files of other tests go where there is time.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = file.split("/")[1]
+        if folder in ("engines", "faults", "slurm") or file.endswith("end_to_end.py"):
+            return "engines"
+        return folder if folder == "tfbench" else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _TwoKinds:
+    return _TwoKinds(config, log)
 
 
 @pytest.fixture(scope="session")

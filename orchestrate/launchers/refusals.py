@@ -21,7 +21,7 @@ def explain(error: BaseException, address: DockerAddress) -> str:
         for kind, remedy in _SOCKET_REMEDIES.items():
             if isinstance(item, kind):
                 return f"{where}: {remedy}"
-        if isinstance(item, ConnectionResetError | http.client.RemoteDisconnected) and address.scheme == "ssh":
+        if isinstance(item, _CUT_OFF) and address.scheme == "ssh":
             return (
                 f"{where}: the engine's socket {address.socket} does not answer on that host. Is Docker "
                 "installed there, and may this user use it (group docker)? Else set docker_socket:"
@@ -53,6 +53,9 @@ def _chain(error: BaseException) -> list[BaseException]:
             pending += [*item.args, item.__cause__, item.__context__, getattr(item, "reason", None)]
     return seen
 
+
+_CUT_OFF = (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)
+"""How it looks on our end of a tunnel when nothing listens on the other: by how much of a request was sent by then."""
 
 _SOCKET_REMEDIES: dict[type[BaseException], str] = {
     PermissionError: "permission denied. Join the group `docker` on that host, or name another user",

@@ -28,9 +28,8 @@ static void *work(void *argument) {
         double start = now();
         for (int pass = 0; pass < passes; pass++) {
             for (long i = begin; i < end; i++) total[i] += term[i];
-            __asm__ volatile("" ::: "memory"); /* each pass for itself: the compiler must not join them */
+            pthread_barrier_wait(&gate); /* as after each loop of STREAM: a pass ends when its slowest thread has */
         }
-        pthread_barrier_wait(&gate);
         if (index == 0 && now() - start < best) best = now() - start;
     }
     return NULL;
