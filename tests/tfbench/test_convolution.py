@@ -37,11 +37,16 @@ def results(tf, strategy, layer, images, **arguments):
         ({"kernel_size": 1, "use_bias": False}, "MatMul"),
         ({"kernel_size": (7, 1), "padding": "same", "use_bias": False}, "Transpose"),
         ({"kernel_size": (3, 1), "use_bias": False}, "Transpose"),
-        ({"kernel_size": 1, "strides": 2}, None),
+        ({"kernel_size": 3, "padding": "same"}, "BiasAddGrad"),
+        ({"kernel_size": (3, 1), "activation": "relu"}, "BiasAddGrad"),
+        ({"kernel_size": 5, "strides": 2, "padding": "same", "activation": "relu"}, "BiasAddGrad"),
+        ({"kernel_size": 1, "strides": 2}, "BiasAddGrad"),
+        ({"kernel_size": 1, "strides": 2, "use_bias": False}, None),
         ({"kernel_size": 1, "groups": 2}, None),
         ({"kernel_size": 1, "activation": "tanh"}, None),
         ({"kernel_size": (3, 1), "dilation_rate": 2, "use_bias": False}, None),
-        ({"kernel_size": 3, "padding": "same"}, None),
+        ({"kernel_size": 3, "padding": "same", "activation": "tanh"}, None),
+        ({"kernel_size": 3, "padding": "same", "use_bias": False}, None),
     ],
 )
 @pytest.mark.parametrize("filters", [4, 40])
@@ -62,7 +67,7 @@ def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, fo
         assert mine.shape == right.shape
         assert np.max(np.abs(mine - right)) <= ROUNDING * np.max(np.abs(right))
     new = operations - usual
-    assert form in new if form else not new & {"MatMul", "Transpose"}
+    assert form in new if form else not new & {"MatMul", "Transpose", "BiasAddGrad"}
 
 
 def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorflow, one_replica):

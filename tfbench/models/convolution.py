@@ -39,14 +39,20 @@ class Convolution(keras.layers.Conv2D):
 
     def _form(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """Return the faster form of such a convolution; None: there is none."""
-        plain = set(self.strides) == set(self.dilation_rate) == {1} and self.groups == 1
-        if not plain or self.data_format != "channels_last":
-            return None
         relu = self.activation is keras.activations.relu
-        if self.kernel_size == (1, 1) and (relu or self.activation is keras.activations.linear):
-            bias = tf.convert_to_tensor(tensorflow_variable(self.bias)) if self.use_bias else None
+        plain = set(self.dilation_rate) == {1} and self.groups == 1 and self.data_format == "channels_last"
+        if not plain or not (relu or self.activation is keras.activations.linear):
+            return None
+        bias = tf.convert_to_tensor(tensorflow_variable(self.bias)) if self.use_bias else None
+        dense = set(self.strides) == {1}
+        if dense and self.kernel_size == (1, 1):
             return lambda inputs, kernel: pointwise_convolution(inputs, kernel, bias, relu=relu)
-        if self.kernel_size[1] == 1 and not self.use_bias and self.activation is keras.activations.linear:
+        if bias is not None:
+            strides = [1, *self.strides, 1]
+            return lambda inputs, kernel: biased_convolution(
+                inputs, kernel, bias, strides=strides, padding=self.padding.upper(), relu=relu
+            )
+        if dense and self.kernel_size[1] == 1 and not relu:
             return lambda inputs, kernel: vertical_convolution(inputs, kernel, self.padding.upper())
         return None
 
@@ -89,6 +95,45 @@ def pointwise_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None = 
     return tf.custom_gradient(convolve)(inputs, kernel, *([] if bias is None else [bias]))
 
 
+def biased_convolution(
+    inputs: Tensor, kernel: Tensor, bias: Tensor, *, strides: list[int], padding: str, relu: bool = False
+) -> Tensor:
+    """Convolve and add a bias, whose gradient is `BiasAddGrad`, and by itself.
+
+    Keras adds the bias as an image of one pixel, whose gradient is a slower sum. TensorFlow joins `BiasAddGrad` with the
+    kernel's gradient where both take the same tensor, and the joint one is slower than the two.
+
+    Args:
+        inputs: Shape (batch, height, width, channels).
+        kernel: Shape (height, width, channels, filters).
+        bias: Shape (filters,).
+        strides: One for each dimension of `inputs`.
+        padding: `SAME` or `VALID`.
+        relu: Whether negative results become 0.
+
+    Returns:
+        Shape (batch, height, width, filters), by strides and padding.
+    """
+    filters = int(kernel.shape[-1])
+
+    @tf.custom_gradient
+    def convolve(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+        result = tf.nn.bias_add(tf.nn.conv2d(inputs, kernel, strides, padding), bias)
+        result = tf.nn.relu(result) if relu else result
+
+        def gradient(upstream: Tensor) -> list[Tensor]:
+            slope = tf.raw_ops.ReluGrad(gradients=upstream, features=result) if relu else upstream
+            of_kernel = tf.raw_ops.Conv2DBackpropFilter(
+                input=inputs, filter_sizes=kernel.shape, out_backprop=slope, strides=strides, padding=padding
+            )
+            of_bias = tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(slope, (-1, filters)))  # another tensor
+            return [_input_gradient(inputs, kernel, slope, padding, strides), of_kernel, of_bias]
+
+        return result, gradient
+
+    return convolve(inputs, kernel, bias)
+
+
 def vertical_convolution(inputs: Tensor, kernel: Tensor, padding: str) -> Tensor:
     """Convolve with a kernel of width 1; its gradient as that of a kernel of height 1 over the transposed image.
 
@@ -119,10 +164,12 @@ def vertical_convolution(inputs: Tensor, kernel: Tensor, padding: str) -> Tensor
     return convolve(inputs, kernel)
 
 
-def _input_gradient(inputs: Tensor, kernel: Tensor, upstream: Tensor, padding: str) -> Tensor:
+def _input_gradient(
+    inputs: Tensor, kernel: Tensor, upstream: Tensor, padding: str, strides: list[int] = _UNIT_STRIDES
+) -> Tensor:
     """Return the gradient of a convolution's inputs from that of its result, by the usual operation."""
     return tf.raw_ops.Conv2DBackpropInput(
-        input_sizes=tf.shape(inputs), filter=kernel, out_backprop=upstream, strides=_UNIT_STRIDES, padding=padding
+        input_sizes=tf.shape(inputs), filter=kernel, out_backprop=upstream, strides=strides, padding=padding
     )
 
 
