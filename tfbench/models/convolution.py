@@ -98,10 +98,9 @@ def pointwise_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None = 
 def biased_convolution(
     inputs: Tensor, kernel: Tensor, bias: Tensor, *, strides: list[int], padding: str, relu: bool = False
 ) -> Tensor:
-    """Convolve and add a bias, whose gradient is `BiasAddGrad`, and by itself.
+    """Convolve and add a bias, whose gradient stays an operation by itself.
 
-    Keras adds the bias as an image of one pixel, whose gradient is a slower sum. TensorFlow joins `BiasAddGrad` with the
-    kernel's gradient where both take the same tensor, and the joint one is slower than the two.
+    TensorFlow joins it with the kernel's gradient where both take the same tensor, and the joint one is slower.
 
     Args:
         inputs: Shape (batch, height, width, channels).
