@@ -92,13 +92,13 @@ def supervise(
     try:
         watch = Watch(child=child, signals=signals_in, written=written_in, errors=errors)
         code, outcome = _wait(watch, max_seconds, kills_before)
+        errors.last_words()  # before ours
         if outcome is None:
             return code
         if not _was_written(written_in):
             on_end(outcome)
         return exit_code
     finally:
-        errors.last_words()
         signal.set_wakeup_fd(previous)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -6,7 +6,6 @@
 Three ways take turns: the bare loop; the harness's clock with its lines of progress; the same with telemetry sampling a
 driver (the fake one of the tests where there is no NVIDIA driver). Printed are the ratios of median throughputs; 1 means
 that nothing is lost.
-# ruff: noqa: T201 (a script prints its result)
 """
 
 from __future__ import annotations
