@@ -16,10 +16,15 @@ from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_n
 from orchestrate.launchers.docker import DockerEngine
 from orchestrate.variants import Variant, parse_version
 from results import __version__
-from results.schema import Case, Device, Precision, Record, RecordError, Status, from_json
+from results.record_json import RecordError, from_json
+from results.schema import Case, Device, Precision, Record, Status
 
 PROJECT = Path(__file__).parents[1]
-CONTEXT = ("containers", "tfbench", "results/__init__.py", "results/schema.py", "results/progress.py")
+CONTEXT = (
+    "containers",
+    "tfbench",
+    *(f"results/{name}.py" for name in ("__init__", "schema", "record_json", "progress")),
+)
 """All that an image is made of."""
 
 VERIFY_SECONDS = 600.0

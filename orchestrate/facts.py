@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from orchestrate.text import plain_text
-from results.schema import GPU, RecordError, Status, from_dict
+from results.record_json import RecordError, from_dict
+from results.schema import GPU, Status
 
 MAX_PROBE_BYTES = 256 * 1024
 MAX_RAW_CHARACTERS = 1 << 20

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
@@ -21,10 +22,10 @@ from orchestrate.gangs import hosts_of, whole_job
 from orchestrate.hosts import Host
 from orchestrate.judge import failed_record, judge, now
 from orchestrate.launchers.base import Ending, Launcher
-from orchestrate.options import HOST_FAULTS
 from orchestrate.output import Output
 from orchestrate.plan import Gang, Job, Plan, learn
-from orchestrate.shared import Shared, finish, set_record_aside, spare
+from orchestrate.retries import Retries
+from orchestrate.shared import Shared, finish, spare
 from orchestrate.watchdog import Watched
 from results.schema import Record, Status
 
@@ -125,7 +126,10 @@ class GangWorker:
     todo: list[Gang]
     shared: Shared
     _places: dict[str, _Place] = field(default_factory=dict)
-    _faults: int = 0
+    _retries: Retries = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._retries = Retries(self.shared)
 
     def work(self) -> None:
         """Run the repeats until they are done, the fleet's hosts fail too often, or the run is stopped."""
@@ -197,10 +201,10 @@ class GangWorker:
                 return
             if spare(gang.job, hosts_of(gang, self.plan)[0].key, self.shared):
                 continue
-            record = self._run(gang)
+            record = self._retries.run(gang.job, partial(self._run_once, gang))
             if self.shared.options.fail_fast and record.status is not Status.OK:
                 self.shared.stop.launching.set()
-            if self._faults >= self.shared.options.set_aside_after:
+            if self._retries.faults >= self.shared.options.set_aside_after:
                 self._set_aside(record.status, record.cause or "", self.todo[position + 1 :])
                 return
 
@@ -211,20 +215,6 @@ class GangWorker:
             return True
         self._warn(hosts[0], f"starts nothing more: the run has cost {budget.spent_usd():.2f} USD, near its limit")
         return False
-
-    def _run(self, gang: Gang) -> Record:
-        """Run one repeat; again only when a host failed, never to improve a number."""
-        for attempt in range(self.shared.options.retries + 1):
-            if attempt:
-                set_record_aside(self.shared.folder, gang.job)
-            record = self._run_once(gang)
-            if record.status not in HOST_FAULTS:
-                self._faults = 0
-                break
-            self._faults += 1
-            if self.shared.stop.launching.is_set():
-                break
-        return record
 
     def _run_once(self, gang: Gang) -> Record:
         began, started_at = time.monotonic(), now()

@@ -10,7 +10,8 @@ from typing import cast
 from orchestrate.launchers.base import Ending
 from orchestrate.plan import Job
 from orchestrate.text import plain_text
-from results.schema import MAX_RECORD_BYTES, Record, RecordError, Status, from_json
+from results.record_json import MAX_RECORD_BYTES, RecordError, from_json
+from results.schema import Record, Status
 
 CAUSE_LENGTH = 500
 """Longest cause in a record of our own, in characters."""

@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from orchestrate.attempt import Attempt
 from orchestrate.errors import HostError, Withdrawn
@@ -16,10 +17,10 @@ from orchestrate.events import HostLost, ImageProgress, ImageReady, JobState, Wa
 from orchestrate.facts import Facts
 from orchestrate.judge import failed_record, judge, now
 from orchestrate.launchers.base import Launcher, QueueLauncher, Turn
-from orchestrate.options import HOST_FAULTS
 from orchestrate.output import Output
 from orchestrate.plan import HostPlan, Job, learn
-from orchestrate.shared import Shared, finish, set_record_aside, spare
+from orchestrate.retries import Retries
+from orchestrate.shared import Shared, finish, spare
 from results.schema import Record, Status
 
 
@@ -38,7 +39,7 @@ class HostWorker:
         self._budget = shared.budget
         self._shared = shared
         self._options = shared.options
-        self._faults = 0
+        self._retries = Retries(shared)
         self._todo: deque[Job] = deque()
         self._lock = threading.Lock()
         self._withdrawn = False
@@ -99,12 +100,12 @@ class HostWorker:
                 if isinstance(launcher, QueueLauncher):
                     self._try(f"take {job.id} back", lambda job=job: launcher.withdraw([job]))  # type: ignore[misc]
                 continue
-            record = self._run(launcher, job)
+            record = self._retries.run(job, partial(self._run_once, launcher, job))
             if record is None:
                 continue
             if self._options.fail_fast and record.status is not Status.OK:
                 self._stop.launching.set()
-            if self._faults >= self._options.set_aside_after * self._host.lanes:
+            if self._retries.faults >= self._options.set_aside_after * self._host.lanes:
                 self._give_up(launcher, record)
 
     def _give_up(self, launcher: Launcher, record: Record) -> None:
@@ -112,7 +113,7 @@ class HostWorker:
         with self._lock:
             left = list(self._todo)
             self._todo.clear()
-            self._faults = 0
+            self._retries.faults = 0
         if not left:
             return
         self._set_aside(record.status, record.cause or "", left)
@@ -133,26 +134,6 @@ class HostWorker:
         left = list(self._todo)
         if self._stop.launching.is_set() and left:
             self._try("take back what waits", lambda: launcher.clear(left))
-
-    def _run(self, launcher: Launcher, job: Job) -> Record | None:
-        """Run one repeat; again only when its host failed, never to improve a number.
-
-        Returns:
-            None: it was taken out of its queue before it began.
-        """
-        for attempt in range(self._options.retries + 1):
-            if attempt:
-                set_record_aside(self._folder, job)
-            record = self._run_once(launcher, job)
-            if record is None:
-                return None
-            if record.status not in HOST_FAULTS:
-                self._faults = 0
-                break
-            self._faults += 1
-            if self._stop.launching.is_set():
-                break
-        return record
 
     def _affordable(self, job: Job) -> bool:
         """Tell whether a repeat can end within the limit of cost."""
@@ -232,7 +213,11 @@ class HostWorker:
             self._finish(job, failed_record(job, status, cause, now()), time.monotonic())
 
     def _run_once(self, launcher: Launcher, job: Job) -> Record | None:
-        """Run one repeat, from start to record; see `_run`."""
+        """Run one repeat, from start to record.
+
+        Returns:
+            None: it was taken out of its queue before it began.
+        """
         attempt = Attempt(job, self._host.key, None if self._host.queue is None else self._budget)
         ended = False
         try:

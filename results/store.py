@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
-from results.schema import MAX_RECORD_BYTES, Record, RecordError, from_json, to_json
+from results.record_json import MAX_RECORD_BYTES, RecordError, from_json, to_json
+from results.schema import Record
 
 MAX_NAME_LENGTH = 200
 """Longest run or job id: file systems allow 255 bytes, and suffixes are added."""

@@ -17,8 +17,8 @@ MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 """Larger ones are tried until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
 
 ENOUGH_SECONDS = 0.05
-MEASURE_SECONDS = 0.2
-ROUNDS = 5
+MEASURE_SECONDS = 0.4
+ROUNDS = 20
 
 COPY_ELEMENTS = {"CPU": 2**26, "GPU": 2**27}
 """float32 elements of each of two arrays, together 512 MiB and 1 GiB: the start of a call is below 1 % of it."""

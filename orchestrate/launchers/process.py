@@ -23,7 +23,7 @@ from orchestrate.launchers.container import data_flags
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
-from results.schema import MAX_RECORD_BYTES
+from results.record_json import MAX_RECORD_BYTES
 
 POLL_SECONDS = 0.2
 STOP_GRACE_SECONDS = 10.0

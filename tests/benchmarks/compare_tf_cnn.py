@@ -23,7 +23,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.schema import from_json
+from results.record_json import from_json
 from tfbench.devices import threads_for
 from tfbench.host import cpu_limit
 

@@ -16,7 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from results.schema import Record, from_json
+from results.record_json import from_json
+from results.schema import Record
 from tfbench.models import NETWORKS
 
 TOLERANCE = 1e-4

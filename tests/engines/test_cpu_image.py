@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from results import schema
+from results import record_json, schema
 from tests.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
 from tests.engines.docker import Engines
 from tests.engines.images import REPOSITORY, PushedImage, build_image, pull_bytes, push_image
@@ -106,7 +106,7 @@ def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Eng
         engines.first.client, cpu_image.reference, [*case.flags(), f"--output={RECORD_PATH}"]
     ) as container:
         assert exit_code(container) == 0, container.logs().decode()
-        record = schema.from_json(read_file(container, RECORD_PATH))
+        record = record_json.from_json(read_file(container, RECORD_PATH))
     assert record.status is schema.Status.OK
     assert record.case == case
     assert record.measurement is not None and record.measurement.samples == 4

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.variants import read_variants
-from results import schema
+from results import record_json, schema
 from tests.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
 from tests.engines.docker import Engines
 from tests.engines.images import build_image
@@ -112,7 +112,7 @@ def test_the_same_record_comes_out_of_every_image(engines: Engines, cuda_image: 
             engines.first.client, cuda_image, [*case.flags(), f"--output={RECORD_PATH}"]
         ) as container:
             assert exit_code(container) == 0, container.logs().decode()
-            record = schema.from_json(read_file(container, RECORD_PATH))
+            record = record_json.from_json(read_file(container, RECORD_PATH))
         assert record.case == case
         assert record.environment is not None and record.measurement is not None
         assert (record.environment.tensorflow, record.environment.keras) == (variant.tensorflow, variant.keras)

@@ -16,7 +16,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from results import progress, schema
+from results import progress, record_json, schema
 
 GIBIBYTE = 1 << 30
 STEP_SECONDS = 0.1
@@ -193,7 +193,7 @@ def failed_record(case: schema.Case, status: schema.Status, cause: str) -> schem
 def _leave(output: Path, record: schema.Record) -> None:
     """Write a record whole or not at all, as tfbench does."""
     beside = output.with_suffix(".partial")
-    beside.write_text(schema.to_json(record))
+    beside.write_text(record_json.to_json(record))
     beside.replace(output)
 
 

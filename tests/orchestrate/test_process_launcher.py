@@ -13,7 +13,8 @@ import pytest
 from orchestrate.hosts import Host
 from orchestrate.launchers.process import ProcessLauncher
 from orchestrate.plan import Job
-from results.schema import MAX_RECORD_BYTES, Case, Origin
+from results.record_json import MAX_RECORD_BYTES
+from results.schema import Case, Origin
 
 HOST = Host(fleet="f", name="h", docker=None, cpus=1)
 JOB = Job(

@@ -5,19 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from results.schema import (
-    GPU,
-    Case,
-    Check,
-    Environment,
-    Measurement,
-    Origin,
-    Record,
-    SoftWarning,
-    Status,
-    Validity,
-    to_json,
-)
+from results.record_json import to_json
+from results.schema import GPU, Case, Check, Environment, Measurement, Origin, Record, SoftWarning, Status, Validity
 from results.store import StoredRecord, read_stored
 
 PARAMETERS = {

@@ -11,8 +11,9 @@ from results.comparison import scaling_grid
 from results.fleets import fleet_rates
 from results.grid import markdown
 from results.merge import merge_records
+from results.record_json import RecordError, from_json, to_json
 from results.scaling import efficiencies
-from results.schema import Rank, RecordError, from_json, to_json
+from results.schema import Rank
 from results.stats import ratio_interval
 from results.tables import wide_grids
 from tests.results.factory import make_case, make_environment, make_record, repeats, stored

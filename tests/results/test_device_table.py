@@ -12,8 +12,9 @@ from results.device_table import device_grid
 from results.export import WRITERS as EXPORTS
 from results.export import to_markdown
 from results.merge import merge_records
+from results.record_json import RecordError, from_json, to_json
 from results.report import make_report, report_html, report_markdown
-from results.schema import DeviceResult, Latency, Mode, RecordError, from_json, to_json
+from results.schema import DeviceResult, Latency, Mode
 from results.tables import results_grid, wide_grids
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, make_record, repeats, stored
 from tests.results.test_tables import printed, render_results

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from results.progress import MAX_RECORD_LINES, RecordReader, parse_line, record_lines
-from results.schema import MAX_RECORD_BYTES
+from results.record_json import MAX_RECORD_BYTES
 
 LIMIT = 1 << 20
 NOISE = random.Random(1).randbytes(20_000)

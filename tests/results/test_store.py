@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
-from results.schema import MAX_RECORD_BYTES, RecordError
+from results.record_json import MAX_RECORD_BYTES, RecordError
 from results.store import RunFolder, latest_run, read_stored
 from tests.results.factory import make_case, make_failure, make_record
 

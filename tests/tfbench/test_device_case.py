@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from results.schema import Mode, Status, from_json
+from results.record_json import from_json
+from results.schema import Mode, Status
 
 pytestmark = pytest.mark.tensorflow
 

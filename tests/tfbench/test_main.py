@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from results.progress import RecordReader, State, Step, parse_line
-from results.schema import MAX_RECORD_BYTES, Case, Status, from_json
+from results.record_json import MAX_RECORD_BYTES, from_json
+from results.schema import Case, Status
 from tests.tfbench.conftest import REPOSITORY
 
 pytestmark = pytest.mark.tensorflow

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from results.schema import Status, from_json
+from results.record_json import from_json
+from results.schema import Status
 from tests.tfbench.conftest import REPOSITORY
 from tests.tfbench.test_cluster import free_port
 

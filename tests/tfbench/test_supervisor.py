@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from results.schema import Status, from_json
+from results.record_json import from_json
+from results.schema import Status
 from tests.tfbench.conftest import REPOSITORY
 
 PROGRAM = """

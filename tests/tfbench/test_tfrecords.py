@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from results.schema import Data, Status, from_json
+from results.record_json import from_json
+from results.schema import Data, Status
 from tests.tfbench.small import small_case
 from tests.tfbench.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
 from tfbench import make_dataset

@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.schema import Status, from_json
+from results.record_json import from_json
+from results.schema import Status
 from tests.benchmarks.fleet.__main__ import socket_path
 
 PROJECT = Path(__file__).parents[3]

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from results.progress import STATES, state_line, step_line
-from results.schema import XLA, BatchNorm, Case, Data, Device, Precision, from_json, to_json
+from results.record_json import from_json, to_json
+from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
 from tests.benchmarks.fleet.http import Request, Response
 from tests.orchestrate.fakes import ok_record
 
