@@ -29,14 +29,15 @@ ORDER = [
 """Rows are sorted by these, then by the order in which they came."""
 
 
-def repeats_frame(measured: Sequence[Sequence[Any]]) -> pd.DataFrame:
+def repeats_frame(measured: Sequence[Any]) -> pd.DataFrame:
     """Return one row per record with a number.
 
     Args:
-        measured: Columns of `REPEAT_TYPES`, in that order, of equal length.
+        measured: The values of `REPEAT_TYPES`, in that order, of one record after the other.
     """
+    width = len(REPEAT_TYPES)
     return pd.DataFrame(
-        {name: pd.Series(column, dtype=REPEAT_TYPES[name]) for name, column in zip(REPEAT_TYPES, measured, strict=True)}
+        {name: pd.Series(measured[i::width], dtype=kind) for i, (name, kind) in enumerate(REPEAT_TYPES.items())}
     )
 
 

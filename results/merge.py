@@ -7,6 +7,7 @@ A group that failed is a row with its status and cause, never a 0. What is left 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.columns import CASE_COLUMNS, REPEAT_TYPES, SOFTWARE_COLUMNS
+from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.schema import Environment, Measurement, Record, Status, Telemetry
 from results.store import StoredRecord
 
@@ -25,6 +26,7 @@ NO_ORIGIN = "-"
 """Fleet and host of a record that no orchestrator has placed."""
 
 _case_key = attrgetter(*CASE_COLUMNS)
+_gpu_key = attrgetter("name", "power_limit_watts")
 _environment_key = attrgetter(
     "tensorflow", "keras", "cuda", "cudnn", "nccl", "driver", "tf32_enabled", "cpu", "cpu_limit"
 )
@@ -111,7 +113,7 @@ class _Collector:
     problems: list[str] = field(default_factory=list)
     devices: list[Record] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
-    measured: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in REPEAT_TYPES))
+    measured: list[Any] = field(default_factory=list)  # values of REPEAT_TYPES, record after record
     _runs: defaultdict[str, _Run] = field(default_factory=lambda: defaultdict(_Run))
     _places: dict[Place, int] = field(default_factory=dict)
     _rows: dict[tuple[int, Identity], int] = field(default_factory=dict)
@@ -132,11 +134,12 @@ class _Collector:
             run, repeat = origin.run_id, origin.repeat
             place = (origin.fleet, origin.host, *_case_key(record.case))
         number = self._places.setdefault(place, len(self._places))
-        taken = self._runs[run].taken
-        if (number, repeat) in taken:
-            self.problems.append(f"{path}: same run, job and repeat as {taken[number, repeat]}, left out")
+        known = self._runs[run]
+        before = len(known.taken)
+        earlier = known.taken.setdefault((number, repeat), path)
+        if len(known.taken) == before:
+            self.problems.append(f"{path}: same run, job and repeat as {earlier}, left out")
             return
-        taken[number, repeat] = path
         if record.status is Status.OK and record.device_results:
             self.devices.append(record)
             return
@@ -146,10 +149,11 @@ class _Collector:
             self._failed.append((run, place, identity, record))
             return
         row = self._row(place, number, identity)
-        self._runs[run].rows[number].add(row)
-        self.groups[row].measurement = measurement
-        self._note(self.groups[row], run, record)
-        values = (
+        known.rows[number].add(row)
+        group = self.groups[row]
+        group.measurement = measurement
+        self._note(group, run, record)
+        self.measured += (
             row,
             run,
             repeat,
@@ -162,8 +166,6 @@ class _Collector:
             *_power(record.telemetry, measurement),
             measurement.all_reduce_bytes_per_second,
         )
-        for column, value in zip(self.measured, values, strict=True):
-            column.append(value)
 
     def merged(self) -> Merged:
         """Return the table of all that was taken."""
@@ -297,8 +299,10 @@ def _variables(environment: Environment) -> str:
 
 def _gpus(environment: Environment, count: int) -> tuple[str | None, float | None]:
     """Return the names of the first `count` GPUs, each once, and their lowest power limit in watts."""
-    used = environment.gpus[:count]
-    if not used:
-        return None, None
-    limits = [gpu.power_limit_watts for gpu in used if gpu.power_limit_watts is not None]
-    return " + ".join(dict.fromkeys([gpu.name for gpu in used])), min(limits, default=None)
+    return _names_and_limit(tuple(map(_gpu_key, environment.gpus[:count])))
+
+
+@functools.lru_cache(maxsize=1024)  # a fleet has few kinds of hosts, and many records
+def _names_and_limit(gpus: tuple[tuple[str, float | None], ...]) -> tuple[str | None, float | None]:
+    limits = [limit for _, limit in gpus if limit is not None]
+    return " + ".join(dict.fromkeys(name for name, _ in gpus)) or None, min(limits, default=None)
