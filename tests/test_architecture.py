@@ -1,14 +1,17 @@
-"""The import rules of ARCHITECTURE.md, held by reading every source file; none is imported here."""
+"""The import rules of ARCHITECTURE.md, held by reading every source file."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from orchestrate import builds
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tfbench", "orchestrate", "results")
@@ -167,6 +170,14 @@ def test_there_is_no_drawer_for_odds_and_ends():
 def test_the_packages_are_seen_at_all():
     modules = {module_name(ROOT, path) for path in sources(ROOT)}
     assert {"tfbench", "orchestrate", "results.schema", "results.store"} <= modules
+
+
+def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
+    contract = {f"{name.replace('.', '/')}.py" for name in CONTRACT - {"results"}} | {"results/__init__.py"}
+    (copied,) = re.findall(r"^COPY (results/.*) /results/$", (ROOT / "containers/Dockerfile").read_text(), re.MULTILINE)
+    let_in = re.findall(r"^!(results/.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    digested = [path for path in builds.CONTEXT if path.startswith("results/")]
+    assert set(copied.split()) == set(let_in) == set(digested) == contract
 
 
 def make_tree(root: Path, files: dict[str, str]) -> Path:
