@@ -46,11 +46,16 @@ def curve(python: str, model: str, options: argparse.Namespace) -> Record:
     return record
 
 
+def difference(one: float, other: float) -> float:
+    """Return the relative difference; 0 of two that are equal, also where a network has learned its batch to a loss of 0."""
+    return 0.0 if one == other else abs(one - other) / max(abs(one), abs(other))
+
+
 def compare(model: str, options: argparse.Namespace) -> float:
     """Return the largest relative difference of any step's loss."""
     here, there = curve(sys.executable, model, options), curve(options.other, model, options)
     pairs = list(zip(here.measurement.losses, there.measurement.losses, strict=True))
-    differences = [abs(one - other) / abs(one) for one, other in pairs]
+    differences = [difference(one, other) for one, other in pairs]
     for record in (here, there):
         m, e = record.measurement, record.environment
         print(
@@ -72,7 +77,7 @@ def main() -> int:
     parser.add_argument("--other", required=True)
     parser.add_argument("--models", default="bert_large,resnet50_v1.5")
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--batch_size", type=int, default=1)
+    parser.add_argument("--batch_size", type=int, default=4, help="of 1 ResNet50 learns its image to a loss of 0")
     parser.add_argument("--sequence_length", type=int, help="of networks that take sequences")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--seed", type=int, default=2014)
