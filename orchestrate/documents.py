@@ -217,7 +217,7 @@ def validate_document(model: type[M], document: Document) -> M | None:
         return None
 
 
-def _closest(key: str, known: list[str]) -> str | None:
+def closest(key: str, known: list[str]) -> str | None:
     """Return the key that was most likely meant: first one of the same letters, as in `modle` for `model`."""
     swapped = [name for name in known if sorted(name) == sorted(key)]
     close = swapped or difflib.get_close_matches(key, known, n=1)
@@ -233,7 +233,7 @@ def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     kind = detail["type"]
     if kind == "extra_forbidden":
         known = sorted(_known_keys(owner))
-        close = _closest(str(path[-1]), known)
+        close = closest(str(path[-1]), known)
         hint = f"Did you mean {close!r}?" if close else f"Known keys: {', '.join(known)}"
         return line, f"{place}unknown key {shown(str(path[-1]))}. {hint}"
     if kind == "missing":

@@ -7,10 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from orchestrate.errors import UserError
 from orchestrate.hosts import Host
 from orchestrate.members import members_of
-from orchestrate.plan import Gang, HostPlan, Job, Plan, host_job
+from orchestrate.plan import Gang, HostPlan, Job, Plan, empty_plan, host_job
 from orchestrate.suites import Suite
 from results.schema import Case, Device
 
@@ -36,7 +35,7 @@ def add_gangs(plan: Plan, read_suite: Callable[[str], Suite], *, repeats: int | 
         entries += [first, *fleet[1:]]
     whole = dataclasses.replace(plan, hosts=tuple(entries), gangs=tuple(gangs))
     if not whole.jobs:
-        raise UserError("the plan is empty: no case of the suite fits any host. See `plan` for what was left out")
+        raise empty_plan(whole.hosts)
     return whole
 
 

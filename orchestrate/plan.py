@@ -25,6 +25,9 @@ from results.schema import Case, Data, Device, Origin, Status
 PLAN_VERSION = 1
 DEFAULT_SUITE = "standard"
 
+MAX_NAMED = 20
+"""Most cases that an error names."""
+
 SHORTEST_LIMIT_SECONDS = 600.0
 LIMIT_FACTOR = 3.0
 """A queue gets so many times what a case took before as its limit: short limits start earlier, but nodes differ."""
@@ -167,9 +170,17 @@ def make_plan(
         )
     together = any(case.num_hosts > 1 for plan in plans for case in read_suite(plan.suite).cases(Device.GPU))
     if not together and not any(plan.jobs for plan in plans):
-        raise UserError("the plan is empty: no case of the suite fits any host. See `plan` for what was left out")
+        raise empty_plan(plans)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(plans))
+
+
+def empty_plan(plans: Sequence[HostPlan]) -> UserError:
+    """Return the error of a plan without a repeat: what was left out on which host, and why."""
+    left_out = [f"{entry.host.key}: {text}" for entry in plans for text in entry.left_out]
+    more = [f"and {len(left_out) - MAX_NAMED} more"] if len(left_out) > MAX_NAMED else []
+    lines = [*left_out[:MAX_NAMED], *more]
+    return UserError("\n  ".join(["the plan is empty: no case of the suite fits any host", *lines]))
 
 
 def _limit_seconds(host: Host, job: Job, durations: Mapping[tuple[str, str], float]) -> float | None:

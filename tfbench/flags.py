@@ -8,6 +8,7 @@ from pathlib import Path
 
 from absl import flags
 
+from results.networks import SHORTEST_SEQUENCE, SMALLEST_IMAGE
 from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Optimizer, Precision
 from tfbench.cluster import Cluster, ClusterError, read_cluster
 from tfbench.models import NETWORKS
@@ -238,8 +239,10 @@ def _definitions() -> flags.FlagValues:
     )
     flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", **own)
     flags.DEFINE_enum("batch_norm", None, list(BatchNorm), "Default: fused, or none where the network has none.", **own)
-    flags.DEFINE_integer("image_size", None, "Pixels. Default: the network's own.", lower_bound=32, **own)
-    flags.DEFINE_integer("sequence_length", None, "Tokens. Default: the network's own.", lower_bound=8, **own)
+    flags.DEFINE_integer("image_size", None, "Pixels. Default: the network's own.", lower_bound=SMALLEST_IMAGE, **own)
+    flags.DEFINE_integer(
+        "sequence_length", None, "Tokens. Default: the network's own.", lower_bound=SHORTEST_SEQUENCE, **own
+    )
     flags.DEFINE_enum(
         "optimizer", None, list(Optimizer), "Default: adamw for transformers, else SGD with momentum.", **own
     )

@@ -209,8 +209,8 @@ def measure(
         replicas=case.replicas,
         batch_per_gpu=case.batch_per_gpu,
         global_batch=case.global_batch,
-        image_size=size if network.image_size else None,
-        sequence_length=size if network.sequence_length else None,
+        image_size=size if network.inputs.image_size else None,
+        sequence_length=size if network.inputs.sequence_length else None,
         attention=network.attention,
         seed=options.seed,
         losses=timed.losses if options.seed is not None else [],
@@ -302,10 +302,8 @@ def refuse_unsupported(case: Case, network: Network) -> None:
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
     if case.num_hosts > 1:
         _refuse_over_hosts(case)
-    if refusal := network.refusal(case):
-        raise CaseFailedError(Status.UNSUPPORTED, refusal)
-    if case.data is Data.TFRECORD and network.task != "images":
-        raise CaseFailedError(Status.UNSUPPORTED, f"--data={case.data} holds images, and {network.name} takes none")
+    if refused := network.inputs.refusal(case):
+        raise CaseFailedError(Status.UNSUPPORTED, refused.as_flag)
     if case.mode is not Mode.TRAIN and case.accumulate > 1:
         raise CaseFailedError(Status.UNSUPPORTED, f"--accumulate={case.accumulate} goes with --mode=train only")
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, field_validator
 
-from orchestrate.documents import read_document, resolve_path, validate_document
+from orchestrate.documents import closest, read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
+from results.networks import INPUTS, Refusal
 from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Optimizer, Precision
 
 FOLDER = Path(__file__).parent
@@ -29,7 +30,6 @@ MAX_STEPS = 100_000
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Steps = Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)]
 Repeats = Annotated[StrictInt, Field(ge=1, le=1000)]
-Model = Annotated[StrictStr, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,49}$")]  # becomes a part of file names
 T = TypeVar("T")
 Few = Annotated[list[T], Field(min_length=1, max_length=100)]
 
@@ -39,9 +39,8 @@ class CaseBlock(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: Model | Few[Model] = Field(
-        description="a network or a list of networks, in lower-case letters, digits, '.', '_' and '-'; device: none",
-        examples=["[resnet50, googlenet]"],
+    model: StrictStr | Few[StrictStr] = Field(
+        description="a network or a list of networks; device: none", examples=["[resnet50, googlenet]"]
     )
     mode: Mode | Few[Mode] = Field(
         Mode.TRAIN, description="train, infer or both; device goes with its model", examples=["[train, infer]"]
@@ -86,6 +85,17 @@ class CaseBlock(BaseModel):
     )
     warmup_steps: Steps = Field(10, description="a whole number of at least 1", examples=["20"])
     num_steps: Steps = Field(100, description="a whole number of at least 1: timed steps", examples=["100"])
+
+    @field_validator("model")
+    @classmethod
+    def _must_be_known(cls, model: str | list[str]) -> str | list[str]:
+        known = [*INPUTS, DEVICE_MODEL]
+        for name in _listed(model):
+            if name not in known:
+                close = closest(name, known)
+                hint = f"Did you mean {close!r}?" if close else f"Networks: {', '.join(known)}"
+                raise ValueError(f"model: there is no network {shown(name)}. {hint}")
+        return model
 
 
 class SuiteFile(BaseModel):
@@ -195,6 +205,24 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
         yield "all_reduce", "all_reduce is for mode: train. Write a case of its own"
     if Data.TFRECORD in _listed(block.data) and modes != [Mode.TRAIN]:
         yield "data", "tfrecord is for mode: train. Write a case of its own for it"
+    if max(_listed(block.accumulate)) > 1 and modes != [Mode.TRAIN]:
+        yield "accumulate", "accumulate is for mode: train. Write a case of its own for it"
+    for refused in dict.fromkeys(_refusals(block)):
+        yield refused.key, f"{refused.as_setting}. Leave it out, or write a case of its own"
+
+
+def _refusals(block: CaseBlock) -> Iterator[Refusal]:
+    """Ask every network about every value; one value at a time, because lists multiply."""
+    for model in _listed(block.model):
+        cases = [
+            *(Case(model=model, batch_norm=kind) for kind in _listed_or_own(block.batch_norm)),
+            *(Case(model=model, sequence_length=length) for length in _listed_or_own(block.sequence_length)),
+            *(Case(model=model, data=data) for data in _listed(block.data)),
+            Case(model=model, image_size=block.image_size),
+        ]
+        for case in cases:
+            if refused := INPUTS[model].refusal(case):
+                yield refused
 
 
 def _listed(value: T | list[T]) -> list[T]:

@@ -35,7 +35,7 @@ def curve(python: str, model: str, options: argparse.Namespace) -> Record:
             *(f"--batch_size={options.batch_size}", "--warmup_steps=0", f"--num_steps={options.steps}"),
             *(f"--seed={options.seed}", "--nopeaks", f"--output={output}"),
         ]
-        if options.sequence_length and NETWORKS[model].sequence_length:
+        if options.sequence_length and NETWORKS[model].inputs.sequence_length:
             command.append(f"--sequence_length={options.sequence_length}")
         # Without oneDNN, whose choice of algorithms differs between versions.
         environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}

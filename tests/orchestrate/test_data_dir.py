@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.errors import DocumentError
+from orchestrate.errors import DocumentError, UserError
 from orchestrate.hosts import Host, read_hosts
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.launchers.process import ProcessLauncher
@@ -69,11 +69,33 @@ def test_a_queue_is_given_data_too(tmp_path: Path, queue: str, missing: str | No
     assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == ([missing] if missing else [])
 
 
-def hosts_file(folder: Path, data_dir: str) -> Path:
+def test_an_empty_plan_says_what_was_left_out_and_why(tmp_path: Path):
+    hosts = read_hosts(hosts_file(tmp_path, ""))
+    (tmp_path / "my.yml").write_text(
+        "cases: [{model: resnet50, data: tfrecord, batch_per_gpu: 1, num_steps: 5, device: cpu}]"
+    )
+    with pytest.raises(UserError) as caught:
+        make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+    assert str(caught.value) == (
+        "the plan is empty: no case of the suite fits any host\n"
+        "  f.h: resnet50-fp32-b1-1cpu-tfrecord-w10s5: hosts.yml names no data_dir for the host"
+    )
+
+
+def test_an_empty_plan_of_many_hosts_names_some(tmp_path: Path):
+    hosts = [host for number in range(25) for host in read_hosts(hosts_file(tmp_path, "", f"h{number}"))]
+    (tmp_path / "my.yml").write_text("cases: [{model: resnet50, data: tfrecord, batch_per_gpu: 1, device: cpu}]")
+    with pytest.raises(UserError) as caught:
+        make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 22 and lines[-1] == "  and 5 more"
+
+
+def hosts_file(folder: Path, data_dir: str, name: str = "h") -> Path:
     (folder / "my.yml").write_text(SUITE)
     path = folder / "hosts.yml"
     path.write_text(
-        f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    hosts:\n      h:\n        process: true\n{data_dir}"
+        f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    hosts:\n      {name}:\n        process: true\n{data_dir}"
     )
     return path
 

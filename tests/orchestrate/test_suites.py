@@ -83,6 +83,39 @@ def test_the_device_has_one_case_for_each_count_and_says_nothing_of_a_batch():
         ),
         ("{model: resnet50, batch_per_gpu: 8, communication: ring}", "communication is between several hosts"),
         ("{model: resnet50, batch_per_gpu: 8, mode: infer, all_reduce: false}", "all_reduce is for mode: train"),
+        (
+            "{model: resnet50, batch_per_gpu: 8, mode: [train, infer], accumulate: [1, 4]}",
+            "accumulate is for mode: train",
+        ),
+        (
+            "{model: bert_large, batch_per_gpu: 8, sequence_length: [512, 600]}",
+            "sequence_length: 600 is not for bert_large: it has 512 positions. Leave it out, or write a case of its own",
+        ),
+        ("{model: gpt2_small, batch_per_gpu: 8, sequence_length: 4}", "sequence_length: 4 is not for gpt2_small"),
+        (
+            "{model: [vgg16, bert_large], batch_per_gpu: 8, image_size: 224}",
+            "image_size: 224 is not for bert_large: it takes sequences. Use sequence_length",
+        ),
+        (
+            "{model: resnet50, batch_per_gpu: 8, sequence_length: 128}",
+            "sequence_length: 128 is not for resnet50: it takes images",
+        ),
+        (
+            "{model: inception_v4, batch_per_gpu: 8, image_size: 64}",
+            "image_size: 64 is not for inception_v4: it needs at least 75",
+        ),
+        (
+            "{model: vit_b16, batch_per_gpu: 8, image_size: 225}",
+            "image_size: 225 is not for vit_b16: it needs a multiple of 16",
+        ),
+        (
+            "{model: [resnet50, vgg16], batch_per_gpu: 8, batch_norm: keras}",
+            "batch_norm: keras is not for vgg16: it has none",
+        ),
+        ("{model: bert_large, batch_per_gpu: 8, data: [host, tfrecord]}", "data: tfrecord is not for bert_large"),
+        ("{model: bert_larg, batch_per_gpu: 8}", "model: there is no network 'bert_larg'. Did you mean 'bert_large'?"),
+        ("{model: [resnet50, lenet5], batch_per_gpu: 8}", "model: there is no network 'lenet5'. "),
+        ("{model: zzz, batch_per_gpu: 8}", "model: there is no network 'zzz'. Networks: resnet50, resnet152,"),
     ],
 )
 def test_what_does_not_go_together_is_named_with_its_line(tmp_path: Path, block: str, said: str):
@@ -100,6 +133,7 @@ def test_a_suite_of_the_users_own_names_its_mistakes(tmp_path: Path):
         "  - {model: resnet50, precision: [fp32, fp64], batch_per_gpu: 8}\n"
         "  - {model: resnet50, precision: [fp32, fp16], batch_per_gpu: {fp32: 8}}\n"
         "  - {modle: resnet50, batch_per_gpu: 0}\n"
+        "  - {model: resnet5, precision: fp12, batch: 4}\n"
     )
     with pytest.raises(DocumentError) as caught:
         read_suite(str(path))
@@ -108,6 +142,8 @@ def test_a_suite_of_the_users_own_names_its_mistakes(tmp_path: Path):
     assert f"{path}:4: case 3: unknown key 'modle'. Did you mean 'model'?" in text
     assert f"{path}:4: case 3: model is missing" in text
     assert f"{path}:4: case 3: batch_per_gpu must be" in text
+    assert f"{path}:5: case 4: model: there is no network 'resnet5'. Did you mean 'resnet50'?" in text
+    assert f"{path}:5: case 4: precision must be" in text and f"{path}:5: case 4: unknown key 'batch'" in text
 
 
 def test_a_batch_that_is_missing_for_a_precision_is_named(tmp_path: Path):

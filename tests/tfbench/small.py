@@ -25,12 +25,12 @@ CLASSES = 40
 def small_network(name: str) -> Network:
     """Return a network that is like the one of that name, but small."""
     network = NETWORKS[name]
-    changes = {"classes": CLASSES, "options": {**network.options, **FEWER.get(name, {})}}
-    if network.sequence_length is not None:
-        changes |= {"sequence_length": TOKENS, "longest": 2 * TOKENS}
+    if network.inputs.sequence_length is not None:
+        inputs = dataclasses.replace(network.inputs, sequence_length=TOKENS, longest=2 * TOKENS)
     else:
-        changes["image_size"] = PIXELS.get(name, 32)
-    return dataclasses.replace(network, **changes)
+        inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
+    options = {**network.options, **FEWER.get(name, {})}
+    return dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
 
 
 def small_case(name: str, **changes) -> Case:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from results.networks import INPUTS
 from results.schema import (
     TRAINED_BY_ADAMW,
     WITHOUT_BATCH_NORM,
@@ -60,9 +61,14 @@ def test_batch_norm_and_optimizer_are_the_networks_own_where_none_is_named():
     assert Case(model="bert_large", batch_norm=BatchNorm.NONE) == Case(model="bert_large")
 
 
-def test_every_network_without_batch_norm_is_known_to_the_contract():
+def test_what_the_contract_says_of_networks_is_what_is_built():
+    assert list(NETWORKS) == list(INPUTS)
+    for name, network in NETWORKS.items():
+        assert network.inputs == INPUTS[name]
+        assert set(network.parameters) == set(network.inputs.batch_norms)
+        assert (network.unit == "images") == (network.task == "images") == (network.inputs.image_size is not None)
     own = {name: Case(model=name).batch_norm for name in NETWORKS}
-    assert all(NETWORKS[name].supports(batch_norm) for name, batch_norm in own.items())
+    assert all(batch_norm in INPUTS[name].batch_norms for name, batch_norm in own.items())
     assert {name for name, batch_norm in own.items() if batch_norm is BatchNorm.NONE} == WITHOUT_BATCH_NORM
     assert set(NETWORKS) >= TRAINED_BY_ADAMW
 

@@ -121,7 +121,7 @@ def test_inference_counts_the_forward_pass_only(one_replica):
     from tfbench.models import NETWORKS, NONE
 
     network = NETWORKS["googlenet"]
-    work = work_per_sample(network.build(NONE, network.image_size, one_replica))
+    work = work_per_sample(network.build(NONE, network.inputs.image_size, one_replica))
     assert work.flops(Mode.INFER) / 1e9 == pytest.approx(3.165, rel=0.02)
     assert work.flops(Mode.TRAIN) == work.training_flops
     traffic = work.bytes(Precision.FP32, Mode.INFER)

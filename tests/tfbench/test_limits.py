@@ -27,7 +27,7 @@ def test_work_per_image_agrees_with_the_published_counts(one_replica, name, vari
     from tfbench.limits import work_per_sample
 
     network = NETWORKS[name]
-    work = work_per_sample(network.build(variant, network.image_size, one_replica))
+    work = work_per_sample(network.build(variant, network.inputs.image_size, one_replica))
     assert work.forward_flops / 1e9 == pytest.approx(forward, rel=0.02)
     assert work.training_flops / 1e9 == pytest.approx(training, rel=0.02)
     assert work.elements / 1e6 == pytest.approx(unfused, rel=0.03)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from results.schema import BatchNorm, Case
+from results.networks import INPUTS
+from results.schema import BatchNorm, Case, Data
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
@@ -53,21 +54,23 @@ def test_the_parameters_of_bert_large_add_up():
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (Case(model="bert_large", image_size=224), "--sequence_length"),
+        (Case(model="bert_large", image_size=224), "--image_size=224 is not for bert_large: it takes sequences"),
         (Case(model="bert_large", sequence_length=513), "512 positions"),
-        (Case(model="vgg16", sequence_length=128), "--image_size"),
+        (Case(model="bert_large", sequence_length=7), "at least 8 tokens"),
+        (Case(model="bert_large", data=Data.TFRECORD), "--data=tfrecord is not for bert_large: it takes no images"),
+        (Case(model="vgg16", sequence_length=128), "it takes images. Use image_size"),
         (Case(model="vit_b16", image_size=225), "multiple of 16"),
         (Case(model="inception_v4", image_size=64), "at least 75"),
-        (Case(model="vgg16", batch_norm=BatchNorm.FUSED), "--batch_norm=none"),
+        (Case(model="vgg16", batch_norm=BatchNorm.FUSED), "--batch_norm=fused is not for vgg16: it has none"),
     ],
 )
 def test_a_size_that_a_network_cannot_have_is_refused_with_what_it_can(case, words):
-    assert words in NETWORKS[case.model].refusal(case)
+    assert words in INPUTS[case.model].refusal(case).as_flag
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_a_case_that_names_only_a_network_is_measurable(name):
-    assert NETWORKS[name].refusal(Case(model=name)) is None
+    assert INPUTS[name].refusal(Case(model=name)) is None
 
 
 def test_layer_normalisation_and_gelu_have_the_gradients_of_their_definitions(tensorflow):

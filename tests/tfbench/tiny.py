@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from results.networks import Inputs
 from results.schema import BatchNorm, Case, Device
 from tfbench.models import Network
 
@@ -15,11 +16,10 @@ CLASSES = 10
 class TinyNetwork(Network):
     """Stands in for a row of `tfbench.models.NETWORKS`."""
 
-    name: str = "tiny"
+    inputs: Inputs = field(default_factory=lambda: Inputs(name="tiny", image_size=IMAGE_SIZE))
     source: str = "tests"
     parameters: dict[BatchNorm, int] = field(default_factory=lambda: {BatchNorm.FUSED: 0})
     builder: str = ""
-    image_size: int = IMAGE_SIZE
     classes: int = CLASSES
 
     def build(self, batch_norm, image_size, strategy):

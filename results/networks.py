@@ -1,0 +1,129 @@
+"""What a case of each network may ask for: known to what trains it, and to what plans it without TensorFlow.
+
+Standard library only, because this file also runs in every container. How a network is built is told in
+`tfbench.models`.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+
+from results.schema import BatchNorm, Case, Data
+
+SMALLEST_IMAGE = 32
+"""Fewest pixels of any network."""
+
+SHORTEST_SEQUENCE = 8
+"""Fewest tokens of any network."""
+
+FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a network cannot be measured as a case asks for.
+
+    Attributes:
+        key: The case's attribute; a flag of `python -m tfbench` and a key of a suite have the same name.
+        value: What the case asks for.
+        reason: What the network has instead.
+    """
+
+    key: str
+    value: object
+    reason: str
+
+    @property
+    def as_flag(self) -> str:
+        """The refusal to somebody who typed flags."""
+        return f"--{self.key}={self.value} is {self.reason}"
+
+    @property
+    def as_setting(self) -> str:
+        """The refusal to somebody who wrote a suite."""
+        return f"{self.key}: {self.value} is {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a network takes: images, or sequences.
+
+    Attributes:
+        name: The network, as in `--model`.
+        image_size: Height and width of its images in pixels, where a case names none; None: it takes sequences.
+        sequence_length: Tokens of its sequences, where a case names none; None: it takes images.
+        longest: Most tokens that it has positions for.
+        multiple: Images are so many pixels, or a multiple of it.
+        smallest: Fewest pixels that leave something after all poolings.
+        batch_norms: The variants of batch normalisation with which it exists.
+    """
+
+    name: str
+    image_size: int | None = None
+    sequence_length: int | None = None
+    longest: int | None = None
+    multiple: int = 1
+    smallest: int = SMALLEST_IMAGE
+    batch_norms: tuple[BatchNorm, ...] = (FUSED, KERAS)
+
+    def size(self, case: Case) -> int:
+        """Return the pixels or tokens of a case's examples."""
+        size = case.image_size or self.image_size if self.image_size else case.sequence_length or self.sequence_length
+        return typing.cast(int, size)
+
+    def refusal(self, case: Case) -> Refusal | None:
+        """Say what this network cannot follow, and what it has instead; None: it can follow all."""
+        if case.batch_norm not in self.batch_norms:
+            known = " or ".join(self.batch_norms)
+            return self._refused("batch_norm", case.batch_norm, f"it has {known}")
+        if self.image_size is None:
+            return self._refused_of_sequences(case)
+        return self._refused_of_images(case)
+
+    def _refused_of_sequences(self, case: Case) -> Refusal | None:
+        if case.image_size is not None:
+            return self._refused("image_size", case.image_size, "it takes sequences. Use sequence_length")
+        if case.data is Data.TFRECORD:
+            return self._refused("data", case.data, "it takes no images")
+        length = self.size(case)
+        if self.longest is not None and length > self.longest:
+            return self._refused("sequence_length", length, f"it has {self.longest} positions")
+        if length < SHORTEST_SEQUENCE:
+            return self._refused("sequence_length", length, f"it needs at least {SHORTEST_SEQUENCE} tokens")
+        return None
+
+    def _refused_of_images(self, case: Case) -> Refusal | None:
+        if case.sequence_length is not None:
+            return self._refused("sequence_length", case.sequence_length, "it takes images. Use image_size")
+        pixels = self.size(case)
+        if pixels < self.smallest:
+            return self._refused("image_size", pixels, f"it needs at least {self.smallest} pixels")
+        if pixels % self.multiple:
+            return self._refused("image_size", pixels, f"it needs a multiple of {self.multiple}")
+        return None
+
+    def _refused(self, key: str, value: object, reason: str) -> Refusal:
+        return Refusal(key, value, f"not for {self.name}: {reason}")
+
+
+INPUTS = {
+    inputs.name: inputs
+    for inputs in (
+        Inputs(name="resnet50", image_size=224),
+        Inputs(name="resnet152", image_size=224),
+        Inputs(name="inception_v3", image_size=299, smallest=75),
+        Inputs(name="googlenet", image_size=224, batch_norms=(NONE, FUSED, KERAS)),
+        Inputs(name="resnet50_v1.5", image_size=224),
+        Inputs(name="resnet152_v1.5", image_size=224),
+        Inputs(name="inception_v4", image_size=299, smallest=75),
+        Inputs(name="vgg16", image_size=224, batch_norms=(NONE,)),
+        Inputs(name="alexnet", image_size=224, smallest=63, batch_norms=(NONE,)),
+        Inputs(name="efficientnet_b0", image_size=224),
+        Inputs(name="efficientnet_v2_s", image_size=384),
+        Inputs(name="bert_large", sequence_length=128, longest=512, batch_norms=(NONE,)),
+        Inputs(name="gpt2_small", sequence_length=1024, longest=1024, batch_norms=(NONE,)),
+        Inputs(name="vit_b16", image_size=224, multiple=16, batch_norms=(NONE,)),
+    )
+}
+"""Every network's, by its name."""
