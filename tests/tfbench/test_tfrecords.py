@@ -305,6 +305,6 @@ def test_text_networks_have_no_use_for_images(tensorflow):
     from tfbench.repeat import refuse_unsupported
 
     case = small_case("bert_large", data=Data.TFRECORD)
-    with pytest.raises(CaseFailedError, match="holds images") as caught:
+    with pytest.raises(CaseFailedError, match="--data=tfrecord is not for bert_large: it takes no images") as caught:
         refuse_unsupported(case, NETWORKS["bert_large"])
     assert caught.value.status is Status.UNSUPPORTED

@@ -222,6 +222,6 @@ def test_an_unknown_variant_is_unsupported_with_what_there_is(tensorflow):
     from tfbench.outcome import CaseFailedError
     from tfbench.repeat import refuse_unsupported
 
-    with pytest.raises(CaseFailedError, match="--batch_norm=fused") as caught:
+    with pytest.raises(CaseFailedError, match="--batch_norm=none is not for resnet50: it has fused or keras") as caught:
         refuse_unsupported(tiny_case(model="resnet50", batch_norm=BatchNorm.NONE), NETWORKS["resnet50"])
     assert caught.value.status is Status.UNSUPPORTED
