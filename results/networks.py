@@ -25,11 +25,13 @@ class Refusal:
     """Why a network cannot be measured as a case asks for.
 
     Attributes:
+        network: Its name.
         key: The case's attribute; a flag of `python -m tfbench` and a key of a suite have the same name.
         value: What the case asks for.
         reason: What the network has instead.
     """
 
+    network: str
     key: str
     value: object
     reason: str
@@ -37,12 +39,12 @@ class Refusal:
     @property
     def as_flag(self) -> str:
         """The refusal to somebody who typed flags."""
-        return f"--{self.key}={self.value} is {self.reason}"
+        return f"--{self.key}={self.value} is not for {self.network}: {self.reason}"
 
     @property
     def as_setting(self) -> str:
         """The refusal to somebody who wrote a suite."""
-        return f"{self.key}: {self.value} is {self.reason}"
+        return f"{self.key}: {self.value} is not for {self.network}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ class Inputs:
         return None
 
     def _refused(self, key: str, value: object, reason: str) -> Refusal:
-        return Refusal(key, value, f"not for {self.name}: {reason}")
+        return Refusal(self.name, key, value, reason)
 
 
 INPUTS = {
