@@ -217,11 +217,17 @@ def validate_document(model: type[M], document: Document) -> M | None:
         return None
 
 
-def closest(key: str, known: list[str]) -> str | None:
-    """Return the key that was most likely meant: first one of the same letters, as in `modle` for `model`."""
-    swapped = [name for name in known if sorted(name) == sorted(key)]
-    close = swapped or difflib.get_close_matches(key, known, n=1)
-    return close[0] if close else None
+def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
+    """Return a hint to what was most likely meant: first one of the same letters, as in `modle` for `model`.
+
+    Args:
+        word: What came in.
+        known: What there is.
+        all_of_them: What those are, for the hint that names them all because none is close.
+    """
+    swapped = [name for name in known if sorted(name) == sorted(word)]
+    close = swapped or difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"{all_of_them}: {', '.join(known)}"
 
 
 def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -> tuple[int, str]:
@@ -233,8 +239,7 @@ def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     kind = detail["type"]
     if kind == "extra_forbidden":
         known = sorted(_known_keys(owner))
-        close = closest(str(path[-1]), known)
-        hint = f"Did you mean {close!r}?" if close else f"Known keys: {', '.join(known)}"
+        hint = did_you_mean(str(path[-1]), known, "Known keys")
         return line, f"{place}unknown key {shown(str(path[-1]))}. {hint}"
     if kind == "missing":
         return line, f"{place}{field_name or path[-1]} is missing.{_example(owner, field_name)}"

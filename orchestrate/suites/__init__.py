@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, field_validator
 
-from orchestrate.documents import closest, read_document, resolve_path, validate_document
+from orchestrate.documents import did_you_mean, read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
 from results.networks import INPUTS, Refusal
@@ -92,8 +92,7 @@ class CaseBlock(BaseModel):
         known = [*INPUTS, DEVICE_MODEL]
         for name in _listed(model):
             if name not in known:
-                close = closest(name, known)
-                hint = f"Did you mean {close!r}?" if close else f"Networks: {', '.join(known)}"
+                hint = did_you_mean(name, known, "Networks")
                 raise ValueError(f"model: there is no network {shown(name)}. {hint}")
         return model
 
