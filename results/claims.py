@@ -15,6 +15,7 @@ from pathlib import Path
 
 from results.errors import NotATable
 from results.reference import gpu_key, model_key
+from results.schema import TUNING
 
 ALIASES = {
     "gpu": ("gpu", "gpu_name", "gpu_model", "card", "device_name"),
@@ -38,6 +39,7 @@ ALIASES = {
         *("sequence_length", "optimizer", "accumulate"),
         *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher"),
         *("power_limit_watts", "cpu", "cpu_limit", "parameters", "warmup_steps", "num_steps"),
+        *TUNING,
     ),
 }
 """Headings by what they mean; compared in lower case with `_` for everything that is not a letter or digit."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from results.schema import Case
+from results.schema import TUNING, Case
 
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
 """pandas types that know an empty cell: nothing becomes NaN or 0 in silence."""
@@ -27,6 +27,13 @@ class Column:
     dtype: str
     unit: str
     meaning: str
+
+
+def _tuning_columns() -> dict[str, Column]:
+    kinds = {bool: FLAG, int: WHOLE}
+    return {
+        name: Column(kinds.get(type(getattr(Case, name)), TEXT), "-", tuning.meaning) for name, tuning in TUNING.items()
+    }
 
 
 COLUMNS: dict[str, Column] = {
@@ -57,6 +64,7 @@ COLUMNS: dict[str, Column] = {
     "warmup_steps": Column(WHOLE, "steps", "Fewest steps before timing."),
     "num_steps": Column(WHOLE, "steps", "Timed steps of a repeat; the most where `target_ci` is given."),
     "target_ci": Column(NUMBER, "-", "A repeat and a case end early when known to ± this share; empty: never."),
+    **_tuning_columns(),
     # the outcome
     "unit": Column(TEXT, "-", "What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
     "input_size": Column(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
-from results.schema import BatchNorm, Case, Data
+from results.schema import TUNING, BatchNorm, Case, Data, Device, Mode
 
 SMALLEST_IMAGE = 32
 """Fewest pixels of any network."""
@@ -25,7 +25,7 @@ class Refusal:
     """Why a network cannot be measured as a case asks for.
 
     Attributes:
-        network: Its name.
+        network: Its name, or the setting that does not go with the value.
         key: The case's attribute; a flag of `python -m tfbench` and a key of a suite have the same name.
         value: What the case asks for.
         reason: What the network has instead.
@@ -107,6 +107,27 @@ class Inputs:
 
     def _refused(self, key: str, value: object, reason: str) -> Refusal:
         return Refusal(self.name, key, value, reason)
+
+
+def tuning_refusal(case: Case) -> Refusal | None:
+    """Return why a setting of `TUNING` does not go with the rest of a case; None: all do."""
+    for key, value in case.tuned.items():
+        if TUNING[key].train_only and case.mode is not Mode.TRAIN:
+            return Refusal(f"mode {case.mode}", key, value, f"it is for mode {Mode.TRAIN}")
+    if case.frozen and case.mode is not Mode.INFER:
+        return Refusal(f"mode {case.mode}", "frozen", True, f"it is for mode {Mode.INFER}")
+    if case.cublaslt and case.device is not Device.GPU:
+        return Refusal(f"device {case.device}", "cublaslt", True, "it is a library for GPUs")
+    if str(case.all_reduce_dtype) not in ("fp32", case.precision):
+        reason = f"gradients travel as fp32, or as {case.all_reduce_dtype} from steps of that precision"
+        return Refusal(f"precision {case.precision}", "all_reduce_dtype", case.all_reduce_dtype, reason)
+    if case.steps_per_call > 1 and case.data is not Data.SYNTHETIC:
+        return Refusal(f"data {case.data}", "steps_per_call", case.steps_per_call, "it needs a batch on the device")
+    if case.num_steps % case.steps_per_call:
+        return Refusal(
+            f"{case.num_steps} timed steps", "steps_per_call", case.steps_per_call, "it must divide num_steps"
+        )
+    return None
 
 
 INPUTS = {

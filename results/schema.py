@@ -14,9 +14,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 SCHEMA_VERSION = 1
-METHOD_VERSION = 1
+METHOD_VERSION = 2
+"""2: a step ends on its replicas' devices, without a wait of the host; all-reduces are chained; the peak of memory is
+that of training alone.
+"""
 
 DEVICE_MODEL = "device"
 """The `model` of a case that measures the device itself and no network."""
@@ -106,6 +110,46 @@ class Optimizer(enum.StrEnum):
     LAMB = "lamb"  # layer-wise trust ratio over Adam
 
 
+class AllReduceDtype(enum.StrEnum):
+    """What gradients travel as between replicas."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"  # with loss scaling, so only of an fp16 step
+    BF16 = "bf16"  # only of a bf16 step
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """One of the settings that change how a step is executed, and not what it computes.
+
+    Attributes:
+        part: What a case's name says where the value is not the default; `{}` becomes the value.
+        meaning: One sentence, for `--help` and the column.
+        least: Smallest value of a number.
+        train_only: Whether it says nothing about inference and devices.
+    """
+
+    part: str
+    meaning: str
+    least: int = 0
+    train_only: bool = True
+
+
+TUNING: dict[str, Tuning] = {
+    "all_reduce_pack_mb": Tuning(
+        "pack{}", "MB of gradients per all-reduce, so that it overlaps with the backward pass; 0: all at once."
+    ),
+    "all_reduce_dtype": Tuning("reduce-{}", "Type in which gradients travel: fp32, or the 16 bits of the step."),
+    "steps_per_call": Tuning("call{}", "Steps per call of TensorFlow's function.", least=1),
+    "compile_update": Tuning("compiled-update", "Compile the update of the weights with XLA."),
+    "cublaslt": Tuning("cublaslt", "Use cuBLASLt for matrix products (TF_USE_CUBLASLT).", train_only=False),
+    "memory_growth": Tuning("no-growth", "Let TensorFlow take GPU memory as it needs it.", train_only=False),
+    "frozen": Tuning(
+        "frozen", "Inference from a frozen graph: weights are constants, batch norm is folded.", train_only=False
+    ),
+}
+"""By the field of `Case`. From this table follow the flags, the keys of a suite, the columns and the case's name."""
+
 FEWEST_STEPS = 50
 """No repeat that may end early ends before so many timed steps."""
 
@@ -143,6 +187,8 @@ class Case:
         num_steps: Timed steps; at most so many where `target_ci` is given.
         target_ci: Timed steps, and then repeats, end early when the 95 % interval of the throughput is at most ± this
             share of it; None: never. A share between 0 and 1.
+        all_reduce_pack_mb: This and the rest: see `TUNING`. The default is that of PyTorch's
+            DistributedDataParallel (Li et al. 2020, VLDB 13, section 3.2.2).
     """
 
     model: str
@@ -164,6 +210,13 @@ class Case:
     warmup_steps: int = 10
     num_steps: int = 100
     target_ci: float | None = None
+    all_reduce_pack_mb: int = 25
+    all_reduce_dtype: AllReduceDtype = AllReduceDtype.FP32
+    steps_per_call: int = 1
+    compile_update: bool = False
+    cublaslt: bool = False
+    memory_growth: bool = True
+    frozen: bool = False
 
     def __post_init__(self) -> None:
         """Put the network's own where nothing was named, so that a record says what was measured."""
@@ -218,7 +271,14 @@ class Case:
         parts.append(f"w{self.warmup_steps}s{self.num_steps}")
         if self.target_ci is not None:
             parts.append(f"ci{100 * self.target_ci:g}")
+        parts += [TUNING[name].part.format(value) for name, value in self.tuned.items()]
         return "-".join(parts)
+
+    @property
+    def tuned(self) -> dict[str, Any]:
+        """Return the settings of `TUNING` that are not at their default."""
+        values = {name: getattr(self, name) for name in TUNING}
+        return {name: value for name, value in values.items() if value != getattr(type(self), name)}
 
     def flags(self) -> list[str]:
         """Return the command line of `python -m tfbench` that measures this case."""
@@ -249,6 +309,8 @@ class Case:
             flags.append(f"--accumulate={self.accumulate}")
         if self.target_ci is not None:
             flags.append(f"--target_ci={self.target_ci:g}")
+        for name, value in self.tuned.items():
+            flags.append(f"--{'' if value else 'no'}{name}" if isinstance(value, bool) else f"--{name}={value}")
         return flags
 
 

@@ -18,6 +18,7 @@ from results.fleets import FleetRate, differing, fleet_rates, rows_of
 from results.grid import Grid, print_grid
 from results.merge import Merged
 from results.scaling import efficiencies
+from results.schema import TUNING, Case
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,6 +115,7 @@ def wide_grids(merged: Merged) -> list[Grid]:
 _SETTINGS = (
     *("device", "batch_norm", "xla", "data", "mode", "image_size", "sequence_length", "optimizer", "accumulate"),
     *("warmup_steps", "num_steps"),
+    *TUNING,
 )
 
 
@@ -175,6 +177,7 @@ def _common_notes(rows: Sequence[dict[str, Any]], varying: Sequence[str], softwa
     if not rows:
         return ["no records"]
     same = [name for name in _SETTINGS if name not in varying and rows[0][name] is not None]
+    same = [name for name in same if name not in TUNING or rows[0][name] != getattr(Case, name)]
     shared = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in same]
     units = sorted({row["unit"] for row in rows if row["unit"]})
     repeated = any(row["ci95_high"] is not None for row in rows)

@@ -9,7 +9,20 @@ from pathlib import Path
 from absl import flags
 
 from results.networks import SHORTEST_SEQUENCE, SMALLEST_IMAGE
-from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Optimizer, Precision
+from results.schema import (
+    DEVICE_MODEL,
+    TUNING,
+    XLA,
+    AllReduceDtype,
+    BatchNorm,
+    Case,
+    Communication,
+    Data,
+    Device,
+    Mode,
+    Optimizer,
+    Precision,
+)
 from tfbench.cluster import Cluster, ClusterError, read_cluster
 from tfbench.models import NETWORKS
 from tfbench.peers import CONNECT_SECONDS
@@ -154,6 +167,8 @@ def _check(values: flags.FlagValues) -> None:
         )
     if values.data == Data.TFRECORD and values.find_max_batch:
         raise FlagsError(f"--find_max_batch searches with --data={Data.SYNTHETIC}: then name the batch by --batch_size")
+    if values.seed is not None and values.steps_per_call > 1:
+        raise FlagsError(f"--seed keeps the loss of every step: leave out --steps_per_call={values.steps_per_call}")
     if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
         raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
 
@@ -195,6 +210,8 @@ def _case(values: flags.FlagValues) -> Case:
         target_ci=values.target_ci,
         warmup_steps=values.warmup_steps,
         num_steps=values.num_steps,
+        all_reduce_dtype=AllReduceDtype(values.all_reduce_dtype),
+        **{name: getattr(values, name) for name in TUNING if name != "all_reduce_dtype"},
     )
 
 
@@ -262,6 +279,7 @@ def _definitions() -> flags.FlagValues:
         **own,
     )
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", **own)
+    _define_tuning(values)
     flags.DEFINE_string("output", None, "File for the record.", **own)
     flags.DEFINE_boolean("print_record", False, "Print the file of --output at last, packed in lines.", **own)
     flags.DEFINE_float("max_seconds", None, "End with the status timeout after so long.", lower_bound=0.0, **own)
@@ -269,6 +287,18 @@ def _definitions() -> flags.FlagValues:
     flags.DEFINE_boolean("help", False, "Show this.", short_name="h", **own)
     flags.DEFINE_boolean("helpfull", False, "Show this.", **own)
     return values
+
+
+def _define_tuning(values: flags.FlagValues) -> None:
+    own = {"flag_values": values}
+    for name, tuning in TUNING.items():
+        default = getattr(Case, name)
+        if isinstance(default, bool):
+            flags.DEFINE_boolean(name, default, tuning.meaning, **own)
+        elif isinstance(default, int):
+            flags.DEFINE_integer(name, default, tuning.meaning, lower_bound=tuning.least, **own)
+        else:
+            flags.DEFINE_enum(name, default, list(type(default)), tuning.meaning, **own)
 
 
 def _define_options(values: flags.FlagValues) -> None:

@@ -10,15 +10,27 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model, field_validator
 
 from orchestrate.documents import did_you_mean, read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
-from results.networks import INPUTS, Refusal
-from results.schema import DEVICE_MODEL, XLA, BatchNorm, Case, Communication, Data, Device, Mode, Optimizer, Precision
+from results.networks import INPUTS, Refusal, tuning_refusal
+from results.schema import (
+    DEVICE_MODEL,
+    TUNING,
+    XLA,
+    BatchNorm,
+    Case,
+    Communication,
+    Data,
+    Device,
+    Mode,
+    Optimizer,
+    Precision,
+)
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
@@ -34,8 +46,28 @@ T = TypeVar("T")
 Few = Annotated[list[T], Field(min_length=1, max_length=100)]
 
 
-class CaseBlock(BaseModel):
-    """A matrix of cases; lists multiply."""
+def _tuning_fields() -> dict[str, Any]:
+    """Return a field for each setting of `TUNING`: a value or a list of values."""
+    fields: dict[str, Any] = {}
+    for name, tuning in TUNING.items():
+        default = getattr(Case, name)
+        kind: Any = type(default)
+        if kind is bool:
+            words, kind = "true, false or both", StrictBool
+        elif kind is int:
+            words, kind = "a whole number or a list", Annotated[StrictInt, Field(ge=tuning.least, le=1_000_000)]
+        else:
+            words = f"one or more of {', '.join(kind)}"
+        text = f"{words}: {tuning.meaning}"
+        fields[name] = (kind | Few[kind], Field(default, description=text, examples=[str(default).lower()]))
+    return fields
+
+
+_TuningBlock = create_model("_TuningBlock", **_tuning_fields())
+
+
+class CaseBlock(_TuningBlock):
+    """A matrix of cases; lists multiply. The settings of `TUNING` are fields too."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -222,6 +254,11 @@ def _refusals(block: CaseBlock) -> Iterator[Refusal]:
         for case in cases:
             if refused := INPUTS[model].refusal(case):
                 yield refused
+    if not set(_listed(block.precision)) <= set(_batches(block)):
+        return  # reported by itself
+    for case in _cases(block, Device.GPU):
+        if refused := tuning_refusal(case):
+            yield refused
 
 
 def _listed(value: T | list[T]) -> list[T]:
@@ -260,7 +297,7 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
         optimizers,
         _listed(block.accumulate),
     )
-    return [
+    cases = [
         Case(
             model=model,
             precision=precision,
@@ -275,11 +312,18 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
             batch_norm=batch_norm,
             device=device if block.device == "auto" else block.device,
             image_size=block.image_size,
-            sequence_length=sequence_length,
+            sequence_length=length,
             optimizer=optimizer,
             accumulate=accumulate,
             warmup_steps=block.warmup_steps,
             num_steps=block.num_steps,
         )
-        for model, precision, mode, cluster, xla, data, batch_norm, sequence_length, optimizer, accumulate in matrix
+        for model, precision, mode, cluster, xla, data, batch_norm, length, optimizer, accumulate in matrix
     ]
+    return [dataclasses.replace(case, **tuning) for case in cases for tuning in _tunings(block)]
+
+
+def _tunings(block: CaseBlock) -> list[dict[str, Any]]:
+    """Return every combination of the settings of `TUNING`."""
+    values = itertools.product(*(_listed(getattr(block, name)) for name in TUNING))
+    return [dict(zip(TUNING, combination, strict=True)) for combination in values]

@@ -13,7 +13,7 @@ from results.errors import MixedIdentities
 from results.fleets import FleetRate, fleet_rates, refuse_mixed
 from results.merge import merge_records
 from results.scaling import efficiencies
-from results.schema import Telemetry
+from results.schema import METHOD_VERSION, Telemetry
 from results.stats import ratio_interval
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
@@ -62,7 +62,7 @@ def test_a_failure_on_one_side_has_a_mark_and_its_status():
 @pytest.mark.parametrize(
     ("change", "column"),
     [
-        ({"method_version": 2}, "method_version"),
+        ({"method_version": METHOD_VERSION + 1}, "method_version"),
         ({"parameters": 26_000_000}, "parameters"),
         ({"environment": make_environment(tf32_enabled=True)}, "tf32"),
     ],

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from results.merge import merge_records
+from results.schema import METHOD_VERSION
 from results.stats import t_interval
 from results.store import read_stored
 from tests.results.factory import (
@@ -92,7 +93,7 @@ def test_a_failure_of_another_run_without_software_is_a_row_of_its_own():
         {"case": make_case(data="host")},
         {"case": make_case(precision="bf16")},
         {"case": make_case(num_gpus=2)},
-        {"method_version": 2},
+        {"method_version": METHOD_VERSION + 1},
         {"parameters": 26_000_000},
     ],
     ids=lambda change: ",".join(change),
