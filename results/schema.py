@@ -527,6 +527,8 @@ class Measurement:
         ranks: A part per host where several train together, by rank; else empty.
         all_reduce_bytes_per_second: Bus bandwidth of several hosts' all-reduce of one large tensor: its bytes ×
             2 (n − 1) / n over the time of one all-reduce, n replicas; None: one host.
+        communication: What several hosts asked TensorFlow for (`Case.communication` after `auto` was resolved: `nccl`
+            on GPUs, TensorFlow's own choice on CPUs); None: one host, or a record of method version 1.
     """
 
     unit: str
@@ -569,6 +571,7 @@ class Measurement:
     input_limit: InputLimit | None = None
     ranks: list[Rank] = field(default_factory=list)
     all_reduce_bytes_per_second: float | None = None
+    communication: Communication | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow import keras
 
-from results.schema import XLA, Case, Device, Precision, Status
+from results.schema import XLA, Case, Communication, Device, Precision, Status
 from tfbench.outcome import CaseFailedError
 from tfbench.types import Strategy
 
@@ -63,8 +63,9 @@ def create_strategy(case: Case) -> Strategy:
         CaseFailedError: `no_gpu`, with what was asked and what there is; never a silent fall to the CPU.
     """
     if case.device is Device.CPU:
+        # Else the reference, the peaks and whatever names no device would run on a GPU.
+        tf.config.set_visible_devices([], "GPU")
         if case.num_hosts > 1:
-            tf.config.set_visible_devices([], "GPU")
             return _over_hosts(case)
         return tf.distribute.MirroredStrategy(_logical_cpus(case.num_gpus))
     gpus = tf.config.list_physical_devices("GPU")
@@ -79,7 +80,7 @@ def create_strategy(case: Case) -> Strategy:
     used = gpus[: case.num_gpus]
     tf.config.set_visible_devices(used, "GPU")
     for gpu in used:
-        tf.config.experimental.set_memory_growth(gpu, True)
+        tf.config.experimental.set_memory_growth(gpu, case.memory_growth)
     if case.num_hosts > 1:
         return _over_hosts(case)
     return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(case.num_gpus)])
@@ -87,9 +88,19 @@ def create_strategy(case: Case) -> Strategy:
 
 def _over_hosts(case: Case) -> Strategy:
     """Create the strategy over all visible GPUs of all hosts; where there is none over one CPU device of each."""
-    wish = tf.distribute.experimental.CommunicationImplementation[case.communication.upper()]
+    wish = tf.distribute.experimental.CommunicationImplementation[communication_of(case).upper()]
     options = tf.distribute.experimental.CommunicationOptions(implementation=wish)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def communication_of(case: Case) -> Communication:
+    """Return what the hosts of a case ask TensorFlow for: its own choice on GPUs would be a ring over gRPC.
+
+    Source: TensorFlow, core/common_runtime/collective_param_resolver_local.cc: NCCL is taken where the hint says so.
+    """
+    if case.device is Device.GPU and case.communication is Communication.AUTO:
+        return Communication.NCCL
+    return case.communication
 
 
 def _logical_cpus(count: int) -> list[str]:

@@ -13,6 +13,7 @@ from tfbench.inputs import Batch
 from tfbench.timing import percentile
 from tfbench.types import Model, Strategy, Tensor
 from tfbench.validity import does_not_apply, replicas_of, within, xla_factor
+from tfbench.variables import ReplicaScalar
 
 LATENCY_STEPS = 100
 """Fewest calls at batch 1: below a hundred there is no 99th percentile."""
@@ -24,18 +25,28 @@ OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-
 
 
 class Inference:
-    """A network that only answers.
-
-    Attributes:
-        step: Takes the replicas' batches and returns the mean of all outputs: a scalar that is there only when
-            every replica has finished, and a number only when every output is one.
-    """
+    """A network that only answers."""
 
     def __init__(self, case: Case, model: Model, strategy: Strategy) -> None:
         self.case, self.model, self.strategy = case, model, strategy
         self._compute = tf.function(self._forward, jit_compile=True) if case.xla is XLA.REPLICA else self._forward
-        self.step = tf.function(self._step)
+        with strategy.scope():
+            self._mean = ReplicaScalar(strategy)
+        self._call = tf.function(self._step)
         self._replicas_outputs = tf.function(lambda batch: strategy.run(self._outputs, args=batch))
+
+    def step(self, batch: Batch) -> list[Tensor]:
+        """Start one forward pass; it need not have finished when this returns.
+
+        Args:
+            batch: The replicas' batches.
+
+        Returns:
+            Each replica's share of the mean of all outputs, on its device: there only when the replica has finished,
+            and a number only when every output is one.
+        """
+        self._call(batch)
+        return self._mean.read()
 
     def checks(self, batch: Batch) -> list[Check]:
         """Check that all outputs are numbers, and that several replicas give those of one device."""
@@ -75,9 +86,9 @@ class Inference:
             step_seconds=seconds,
         )
 
-    def _step(self, batch: Batch) -> Tensor:
-        means = self.strategy.run(lambda inputs, *_: _mean(self._compute(inputs)), args=batch)
-        return self.strategy.reduce(tf.distribute.ReduceOp.MEAN, means, axis=None)
+    def _step(self, batch: Batch) -> None:
+        share = 1.0 / self.case.replicas
+        self.strategy.run(lambda inputs, *_: self._mean.assign(_mean(self._compute(inputs)) * share), args=batch)
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
         return tf.nest.flatten(self.model(inputs, training=False))

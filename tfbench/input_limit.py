@@ -9,8 +9,7 @@ from collections.abc import Callable
 from results.schema import InputLimit
 from tfbench.tasks import Batch
 from tfbench.tfrecords import PREFETCHED_BATCHES, DataSet
-from tfbench.timing import Interval, take_steps
-from tfbench.types import Tensor
+from tfbench.timing import Interval, Step, take_steps
 
 STEP_RATIO_LIMIT = 1.1
 """A real step that takes so many synthetic ones waits for its input; below that, noise and copies explain it."""
@@ -52,9 +51,7 @@ class InputComparison:
         steps: That will be timed; so many synthetic ones are taken, half before and half after.
     """
 
-    def __init__(
-        self, real: WaitingSource, real_step: Callable[[], Tensor], synthetic_step: Callable[[], Tensor], steps: int
-    ) -> None:
+    def __init__(self, real: WaitingSource, real_step: Step, synthetic_step: Step, steps: int) -> None:
         self._real, self._synthetic_step = real, synthetic_step
         self._half = -(-steps // 2)
         take_steps(synthetic_step, 1)  # its batch was never used: the first step may trace

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from results.networks import tuning_refusal
 from results.progress import state_line
 from results.schema import Case, Check, Data, Device, Measurement, Mode, Status
 from tfbench import validity
 from tfbench.device_case import measure_devices
-from tfbench.devices import configure, create_strategy, threads_for
+from tfbench.devices import communication_of, configure, create_strategy, threads_for
 from tfbench.early_stop import enough_for
 from tfbench.environment import read_environment
 from tfbench.findings import Findings
@@ -39,6 +40,7 @@ from tfbench.soft_warnings import soft_warnings
 from tfbench.sums import (
     device_memory_peak_bytes,
     first_device,
+    forget_memory_peak,
     host_bytes_per_second,
     limit_fields,
     timed_fields,
@@ -46,7 +48,7 @@ from tfbench.sums import (
 from tfbench.tasks import TASKS, Batch
 from tfbench.telemetry import Observer, cool_down
 from tfbench.tfrecords import open_data_set, tfrecord_source
-from tfbench.timing import print_steps, take_steps
+from tfbench.timing import print_steps, take_steps, wait_for_loss
 from tfbench.training import Training
 from tfbench.types import Strategy, Tensor, Variable
 from tfbench.versions import keras_version
@@ -142,7 +144,7 @@ def measure(
     build_seconds = time.perf_counter() - begin
     samples_per_step = case.global_batch * network.samples_per_example(case)
 
-    def step() -> Tensor:
+    def step() -> Sequence[Tensor]:
         return workload.step(next_batch())
 
     if isinstance(workload, Inference):
@@ -156,6 +158,11 @@ def measure(
             ]
         first, compile_seconds = _first_step(case, workload, next_batch, findings.checks, shards, peers)
     _require(findings.checks, peers)
+    if case.steps_per_call > 1:
+        begin = time.perf_counter()
+        wait_for_loss(step())
+        compile_seconds += time.perf_counter() - begin
+    forget_memory_peak(case)
 
     cooling_seconds = cool_down(gpus.temperatures_celsius, options.max_start_celsius, options.max_cooling_seconds)
     start_celsius = max(gpus.temperatures_celsius(), default=None)
@@ -164,7 +171,14 @@ def measure(
     ceiling = options.max_warmup_steps
     if ceiling is None:
         ceiling = default_ceiling(case.warmup_steps)
-    warmup = warm_up(step, case.warmup_steps, ceiling, report, lambda seconds: max(peers.gather("warm-up", seconds)))
+    warmup = warm_up(
+        step,
+        case.warmup_steps,
+        ceiling,
+        report,
+        lambda seconds: max(peers.gather("warm-up", seconds)),
+        case.steps_per_call,
+    )
     losses = "outputs" if infers else "loss"
     findings.checks.append(validity.finite_check(f"{losses}_finite_before_timing", [first, *warmup.losses]))
     _require(findings.checks, peers)
@@ -179,7 +193,7 @@ def measure(
     observer.start()
     if meet is not None:
         meet()
-    timed = take_steps(step, case.num_steps, report, enough_for(case))
+    timed = take_steps(step, case.num_steps, report, enough_for(case), case.steps_per_call)
     findings.telemetry = replace(
         observer.stop(),
         device_memory_peak_bytes=device_memory_peak_bytes(case),
@@ -223,6 +237,7 @@ def measure(
         input_limit=input_limit,
         ranks=ranks,
         all_reduce_bytes_per_second=bandwidth,
+        communication=communication_of(case) if case.num_hosts > 1 else None,
     )
     if findings.environment is not None:
         findings.environment = replace(findings.environment, tf32_observed=tf32_observed(first_device(case)))
@@ -237,7 +252,7 @@ def _first_inference(inference: Inference, next_batch: Callable[[], Batch], chec
     batch = next_batch()
     announce("compiling")
     begin = time.perf_counter()
-    mean = float(inference.step(batch))
+    mean = wait_for_loss(inference.step(batch))
     compile_seconds = time.perf_counter() - begin
     announce("checking")
     checks.extend(inference.checks(batch))
@@ -272,7 +287,7 @@ def _first_step(
         reference = validity.OneDeviceReference(training, shards or validity.replicas_of(training.strategy, batch))
     announce("compiling")
     begin = time.perf_counter()
-    loss = float(training.step(batch))
+    loss = wait_for_loss(training.one_step(batch))
     compile_seconds = time.perf_counter() - begin
     checks.append(validity.finite_check("loss_finite_at_first", [loss]))
     if reference is None:
@@ -285,11 +300,11 @@ def _first_step(
     for _ in range(MAX_SKIPPED_STEPS):
         if training.was_updated():
             break
-        training.step(batch)
+        training.one_step(batch)
     checks.append(validity.loss_check(training, reference, loss))
     checks.append(validity.update_check(training, reference))
     for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
-        training.step(next_batch())
+        training.one_step(next_batch())
     checks.append(validity.replicas_check(training) if case.replicas > 1 else validity.does_not_apply("replicas_equal"))
     if case.num_hosts > 1:
         checks.append(ranks_check(training, peers))
@@ -302,7 +317,7 @@ def refuse_unsupported(case: Case, network: Network) -> None:
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
     if case.num_hosts > 1:
         _refuse_over_hosts(case)
-    if refused := network.inputs.refusal(case):
+    if refused := network.inputs.refusal(case) or tuning_refusal(case):
         raise CaseFailedError(Status.UNSUPPORTED, refused.as_flag)
     if case.mode is not Mode.TRAIN and case.accumulate > 1:
         raise CaseFailedError(Status.UNSUPPORTED, f"--accumulate={case.accumulate} goes with --mode=train only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -103,11 +104,19 @@ def host_bytes_per_second(case: Case, bytes_per_example: int, timed: Interval) -
 
 
 def device_memory_peak_bytes(case: Case) -> int | None:
-    """Return TensorFlow's largest allocation on one of the GPUs; None on a CPU: it is not counted there."""
+    """Return the most that TensorFlow held on one of the GPUs since `forget_memory_peak`; None on a CPU: unknown."""
     if case.device is not Device.GPU:
         return None
     peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(case.num_gpus)]
     return int(max(peaks))
+
+
+def forget_memory_peak(case: Case) -> None:
+    """Start to count anew: the gates hold the reference's gradients next to the replicas' own."""
+    if case.device is Device.GPU:
+        gc.collect()  # the reference's function holds its constants
+        for index in range(case.num_gpus):
+            tf.config.experimental.reset_memory_stats(f"GPU:{index}")
 
 
 def first_device(case: Case) -> str:

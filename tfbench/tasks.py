@@ -99,7 +99,7 @@ def masked_positions(length: int) -> int:
 
 
 def _draw_images(draws: Draws, count: int, size: int, classes: int) -> Batch:
-    return draws.normal((count, size, size, 3)), draws.integers((count,), classes)
+    return draws.normal((count, size, size, 3)), _on_device(draws.integers((count,), classes))
 
 
 def _draw_masked_words(draws: Draws, count: int, size: int, classes: int) -> Batch:
@@ -140,7 +140,7 @@ def _text_losses(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 IMAGES = Task(_draw_images, _cross_entropy)
-"""Images, float32 (batch, size, size, 3), standard normal, and labels, int32 (batch,)."""
+"""Images, float32 (batch, size, size, 3), standard normal, and labels, int64 (batch,)."""
 
 MASKED_WORDS = Task(_draw_masked_words, _masked_words_losses)
 """Tokens, segments, mask, int64 (batch, size) each, and masked positions, int64 (batch, masked); labels are the masked

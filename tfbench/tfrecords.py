@@ -152,7 +152,7 @@ def decode(record: Tensor, size: int) -> Batch:
         size: Height and width of the image in pixels.
 
     Returns:
-        A random crop, perhaps flipped, float32 (size, size, 3), and its label from 0, int32 ().
+        A random crop, perhaps flipped, float32 (size, size, 3), and its label from 0, int64 ().
     """
     example = tf.io.parse_single_example(record, _FEATURES)
     encoded = example["image/encoded"]
@@ -171,4 +171,4 @@ def decode(record: Tensor, size: int) -> Batch:
     image = tf.io.decode_and_crop_jpeg(encoded, tf.stack([top, left, height, width]), channels=3)
     image = tf.image.random_flip_left_right(tf.image.resize(image, [size, size]))
     image = (image - tf.constant(PIXEL_MEAN)) / tf.constant(PIXEL_DEVIATION)
-    return image, tf.cast(example["image/class/label"], tf.int32) - 1
+    return image, example["image/class/label"] - 1

@@ -44,25 +44,34 @@ loss.
 """
 
 
+Step = Callable[[], Sequence[Tensor]]
+"""Starts a step, or several, and returns a scalar for each replica, which exists when the replica has finished; their
+sum is the loss.
+"""
+
+
 def take_steps(
-    step: Callable[[], Tensor],
+    step: Step,
     count: int,
     report: Report = lambda *_: None,
     enough: Enough = lambda _: False,
+    steps_per_call: int = 1,
 ) -> Interval:
     """Take `count` steps, or fewer where those are enough, and time them.
 
-    A second thread waits for each step's loss and notes the time, while this one already hands over the next
+    A second thread waits for each step and notes the time, while this one already hands over the next
     step. To wait here after every step would leave a GPU idle while the host prepares the next; to wait for
     none would leave only the total.
 
     Args:
-        step: Starts one step and returns its loss, a scalar that exists when the step is finished
-            everywhere. All steps started before must have finished.
-        count: At least 1.
+        step: All steps started before must have finished.
+        count: At least 1; rounded up to whole calls.
         report: Called every `STEPS_PER_LINE` steps and after the last.
         enough: Says when to end early; what is in flight then is taken too.
+        steps_per_call: Steps that one call takes; they count as equally long.
     """
+    calls = -(-count // steps_per_call)
+    count = calls * steps_per_call
     finished: list[float] = []
     losses: list[float] = []
     waiting: deque[Future[tuple[float, float]]] = deque()
@@ -72,10 +81,13 @@ def take_steps(
     def collect() -> None:
         nonlocal reported, ended
         loss, at = waiting.popleft().result()
-        losses.append(loss)
+        losses.extend([loss] * steps_per_call)
+        before = finished[-1] if finished else start
+        share = (at - before) / steps_per_call
+        finished.extend(before + share * step for step in range(1, steps_per_call))
         finished.append(at)
         taken = len(finished)
-        if taken % STEPS_PER_LINE == 0 or taken == count:
+        if taken // STEPS_PER_LINE > (taken - steps_per_call) // STEPS_PER_LINE or taken == count:
             since = finished[reported - 1] if reported else start
             report(taken, (at - since) / (taken - reported), loss)
             reported = taken
@@ -84,10 +96,10 @@ def take_steps(
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(time.perf_counter).result()  # the thread exists before the clock starts
         start = time.perf_counter()
-        for _ in range(count):
+        for _ in range(calls):
             if ended:
                 break
-            waiting.append(pool.submit(_wait_for, step()))
+            waiting.append(pool.submit(_timed_wait, step()))
             while len(waiting) >= STEPS_IN_FLIGHT:
                 collect()
         while waiting:
@@ -100,10 +112,14 @@ def durations(start: float, finished: Sequence[float]) -> list[float]:
     return [end - begin for begin, end in zip([start, *finished], finished, strict=False)]
 
 
-def _wait_for(loss: Tensor) -> tuple[float, float]:
+def wait_for_loss(shares: Sequence[Tensor]) -> float:
+    """Wait until a step is finished on all replicas, and return its loss."""
+    return sum(float(share.numpy()) for share in shares)
+
+
+def _timed_wait(shares: Sequence[Tensor]) -> tuple[float, float]:
     """Wait until a step is finished on all replicas; return its loss and the time."""
-    value = float(loss.numpy())
-    return value, time.perf_counter()
+    return wait_for_loss(shares), time.perf_counter()
 
 
 def print_steps(samples_per_step: int, unit: str) -> Report:

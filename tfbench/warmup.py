@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tfbench.timing import Report, take_steps
-from tfbench.types import Tensor
+from tfbench.timing import Report, Step, take_steps
 
 WINDOW_STEPS = 5
 
@@ -40,11 +39,12 @@ def default_ceiling(floor: int) -> int:
 
 
 def warm_up(
-    step: Callable[[], Tensor],
+    step: Step,
     floor: int,
     ceiling: int,
     report: Report,
     slowest: Callable[[float], float] = lambda seconds: seconds,
+    steps_per_call: int = 1,
 ) -> Warmup:
     """Take steps until their time has settled.
 
@@ -55,13 +55,15 @@ def warm_up(
         report: See `take_steps`; counts on over all windows.
         slowest: Turns a window's mean step time into that of the slowest of several hosts: all must take the same
             number of steps.
+        steps_per_call: See `take_steps`.
     """
     done = Warmup()
     means: list[float] = []
     seek = ceiling > floor
     while done.steps < (ceiling if seek else floor):
         count = min(WINDOW_STEPS, ceiling - done.steps) if seek else floor
-        window = take_steps(step, count, _counting_on(report, done.steps))
+        window = take_steps(step, count, _counting_on(report, done.steps), steps_per_call=steps_per_call)
+        count = len(window.step_seconds)
         done.steps += count
         done.seconds += window.seconds
         done.losses += window.losses

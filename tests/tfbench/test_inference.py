@@ -66,6 +66,7 @@ def test_latency_is_of_single_samples_and_has_its_percentiles_in_order(one_repli
 def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
     from tfbench.inference import Inference
     from tfbench.inputs import batch_source
+    from tfbench.timing import wait_for_loss
     from tfbench.validity import replicas_of
 
     case = tiny_case(mode=Mode.INFER)
@@ -73,7 +74,7 @@ def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
     before = [np.array(weight) for weight in model.get_weights()]
     batch = batch_source(case, IMAGE_SIZE, CLASSES, one_replica)()
     (images, _) = replicas_of(one_replica, batch)[0]
-    mean = float(Inference(case, model, one_replica).step(batch))
+    mean = wait_for_loss(Inference(case, model, one_replica).step(batch))
     assert mean == pytest.approx(float(np.mean(model(images, training=False))), rel=1e-4, abs=1e-6)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)

@@ -30,7 +30,7 @@ class Device:
         self.free_at = max(self.free_at, time.perf_counter()) + self.step_seconds
         self.due.append(self.free_at)
         self.most_in_flight = max(self.most_in_flight, len(self.due))
-        return Loss(self, float(len(self.due)))
+        return [Loss(self, float(len(self.due)))]
 
     def finish_one(self):
         time.sleep(max(0.0, self.due[0] - time.perf_counter()))
@@ -70,7 +70,7 @@ def test_an_error_of_a_step_reaches_the_caller():
             raise ValueError("planted")
 
     with pytest.raises(ValueError, match="planted"):
-        take_steps(Broken, 5)
+        take_steps(lambda: [Broken()], 5)
 
 
 def test_percentiles_are_those_of_numpy():
@@ -102,3 +102,14 @@ def test_steps_end_early_when_enough_says_so_and_every_step_that_began_counts():
     assert len(interval.losses) == len(interval.step_seconds)
     assert 20 <= len(interval.losses) < 20 + STEPS_IN_FLIGHT
     assert math.isclose(sum(interval.step_seconds), interval.seconds, rel_tol=1e-9)
+
+
+def test_the_steps_of_one_call_count_as_equally_long():
+    device, seen = Device(0.001), []
+    interval = take_steps(device.step, 19, lambda step, *_: seen.append(step), steps_per_call=4)
+    assert len(interval.step_seconds) == len(interval.losses) == 20, "whole calls"
+    assert interval.seconds < 20 * 0.001, "five calls, not twenty"
+    assert math.isclose(sum(interval.step_seconds), interval.seconds, rel_tol=1e-9)
+    for call in range(0, 20, 4):
+        assert max(interval.step_seconds[call : call + 4]) == pytest.approx(interval.step_seconds[call])
+    assert seen == [12, 20]

@@ -30,6 +30,7 @@ def test_two_replicas_train_as_one_device_on_the_global_batch(two_replicas, one_
     import tensorflow as tf
 
     from tfbench.inputs import synthetic_batch
+    from tfbench.timing import wait_for_loss
 
     twice, _ = build(tiny_case(num_gpus=2), two_replicas, learning_rate=0.1)
     alone, _ = build(tiny_case(batch_per_gpu=32), one_replica, learning_rate=0.1)
@@ -42,7 +43,7 @@ def test_two_replicas_train_as_one_device_on_the_global_batch(two_replicas, one_
         two_replicas.experimental_distribute_values_from_function(lambda _, part=part: part) for part in half
     )
     for _ in range(5):
-        loss_twice, loss_alone = float(twice.step(halves)), float(alone.step(whole))
+        loss_twice, loss_alone = wait_for_loss(twice.step(halves)), wait_for_loss(alone.step(whole))
         assert loss_twice == pytest.approx(loss_alone, rel=1e-5)
     for ours, theirs in zip(weights_of(twice), weights_of(alone), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
@@ -111,11 +112,13 @@ def test_a_step_whose_gradients_are_not_finite_changes_nothing_and_halves_the_lo
 def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data):
     from tensorflow import keras
 
+    from tfbench.timing import wait_for_loss
+
     policies = {Precision.FP16: "mixed_float16", Precision.BF16: "mixed_bfloat16"}
     keras.mixed_precision.set_global_policy(policies.get(precision, "float32"))
     case = tiny_case(num_gpus=2, precision=precision, data=data)
     training, next_batch = build(case, two_replicas, learning_rate=0.1)
-    losses = [float(training.step(next_batch())) for _ in range(12)]
+    losses = [wait_for_loss(training.step(next_batch())) for _ in range(12)]
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
 
@@ -188,7 +191,7 @@ def test_a_wrong_loss_is_caught(two_replicas):
     class LossOfOneReplica(Training):
         def _step(self, batch):
             shares = self.strategy.run(self._replica_step, args=batch)
-            return self.strategy.experimental_local_results(shares)[0]
+            return self.strategy.experimental_local_results(shares)[:1]
 
     with pytest.raises(CaseFailedError, match="loss_equals_one_device"):
         measure_tiny(tiny_case(num_gpus=2), two_replicas, Findings(), LossOfOneReplica)
