@@ -67,6 +67,6 @@ def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
         result = matrix_product(arithmetic, device)
         if result.value is None:
             return result, validity.does_not_apply(name, result.reason or "not measured")
-        return result, product_check(arithmetic, device)
+        return result, product_check(arithmetic, device, compiled=result.compiled)
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(False)

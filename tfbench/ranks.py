@@ -26,7 +26,10 @@ from tfbench.variables import components
 ALL_REDUCE_ELEMENTS = 2**24
 """float32 elements of the tensor that measures the bandwidth: 64 MiB, the size of a network's gradients."""
 
-ALL_REDUCE_ROUNDS = 5
+ALL_REDUCES = 10
+"""Of one call: what is measured is the network between hosts, and not Python."""
+
+ALL_REDUCE_ROUNDS = 2
 
 SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "nccl")
 """What all ranks must have alike: anything else would measure neither."""
@@ -189,14 +192,14 @@ def bus_bytes_per_second(strategy: Strategy, replicas: int) -> float:
 
     Returns:
         Bus bandwidth in bytes per second: bytes × 2 (n − 1) / n over the seconds of one all-reduce, which is what each
-        link carries in a ring, whatever the number of replicas.
+        link carries in a ring, whatever the number of replicas. One call does `ALL_REDUCES` of them.
 
     Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
     """
-    start = sum_over_replicas(strategy, ALL_REDUCE_ELEMENTS)
+    start = sum_over_replicas(strategy, ALL_REDUCE_ELEMENTS, ALL_REDUCES)
     wait_for(start())
     begin = time.perf_counter()
     for _ in range(ALL_REDUCE_ROUNDS):
         wait_for(start())
-    seconds = (time.perf_counter() - begin) / ALL_REDUCE_ROUNDS
+    seconds = (time.perf_counter() - begin) / (ALL_REDUCE_ROUNDS * ALL_REDUCES)
     return bus_bytes(4 * ALL_REDUCE_ELEMENTS, replicas) / seconds
