@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from results.schema import Case, Check, DeviceResult, Status
 from tfbench import validity
+from tfbench.environment import with_loaded_libraries
 from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.nvml import GPUs
@@ -51,6 +52,8 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
         temperature_start_celsius=start_celsius,
         cooling_seconds=cooling_seconds if len(gpus) else None,
     )
+    if findings.environment is not None:
+        findings.environment = with_loaded_libraries(findings.environment)
     if any(check.passed is False for check in findings.checks):
         raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
 

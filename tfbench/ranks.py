@@ -31,7 +31,7 @@ ALL_REDUCES = 10
 
 ALL_REDUCE_ROUNDS = 2
 
-SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "nccl")
+SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "cudnn", "cublas", "nccl")
 """What all ranks must have alike: anything else would measure neither."""
 
 SUMMED = frozenset(
@@ -62,7 +62,7 @@ Ranks = Peers | Alone
 
 
 def check_software(peers: Ranks, environment: Environment) -> None:
-    """Compare what the ranks run on.
+    """Compare what the ranks run on; before anything is built, and again when libraries are loaded.
 
     Raises:
         CaseFailedError: `unsupported`: their software differs, and each says in what.
