@@ -16,7 +16,7 @@ from tfbench.outcome import CaseFailedError
 from tfbench.peaks import ARITHMETIC, matrix_product, memory_add, product_check, tf32_observed, unsupported
 from tfbench.sums import device_memory_peak_bytes, first_device
 from tfbench.telemetry import Observer, cool_down
-from tfbench.transfers import all_reduce, all_reduce_check, host_transfers, memory_copy
+from tfbench.transfers import all_reduce, all_reduce_check, connect, host_transfers, memory_copy
 from tfbench.types import Strategy
 
 
@@ -38,6 +38,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
     observer = Observer(gpus)
     observer.start()
     device = first_device(case)
+    connect(strategy)
     for arithmetic in ARITHMETIC:
         result, check = product_of(arithmetic, device)
         findings.device_results.append(result)

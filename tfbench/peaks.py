@@ -88,7 +88,7 @@ def matrix_product(arithmetic: str, device: str) -> DeviceResult:
     compiled = _best_product(dataclasses.replace(wanted, compiled=True), arithmetic, device)
     if compiled.value is not None:
         return compiled
-    return unsupported(compiled, f"TensorFlow: {plain.reason}; compiled by XLA: {compiled.reason}")
+    return unsupported(wanted, f"{plain.reason}; compiled by XLA: {compiled.reason}")
 
 
 def _best_product(wanted: DeviceResult, arithmetic: str, device: str) -> DeviceResult:

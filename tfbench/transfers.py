@@ -95,7 +95,7 @@ def connect(strategy: Strategy) -> None:
     """
     if strategy.num_replicas_in_sync == 1:
         return
-    for elements in CONNECTING_ELEMENTS[_kind(strategy)]:
+    for elements in CONNECTING_ELEMENTS[device_kind(strategy)]:
         wait_for(sum_over_replicas(strategy, elements)())
 
 
@@ -114,7 +114,7 @@ def all_reduce(strategy: Strategy) -> list[DeviceResult]:
     count = strategy.num_replicas_in_sync
     devices = strategy.extended.worker_devices
     found = []
-    for size in ALL_REDUCE_BYTES[_kind(strategy)]:
+    for size in ALL_REDUCE_BYTES[device_kind(strategy)]:
         wanted = DeviceResult(metric="all_reduce", unit="B/s", devices=count, size=size, chained=CHAINED)
         try:
             rounds = seconds_per_call(sum_over_replicas(strategy, size // 4, CHAINED), devices, CHAINED_ROUNDS)
@@ -176,6 +176,6 @@ def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
     return tf.function(lambda tensors: strategy.run(of_replica, args=(tensors,)))
 
 
-def _kind(strategy: Strategy) -> str:
+def device_kind(strategy: Strategy) -> str:
     """Return `CPU` or `GPU`."""
     return str(tf.DeviceSpec.from_string(strategy.extended.worker_devices[0]).device_type)

@@ -119,14 +119,16 @@ def test_a_figure_is_of_one_all_reduce_and_not_of_a_call(quick, two_replicas, mo
     assert (found.seconds, found.value) == (pytest.approx(0.2), pytest.approx(2**12 / 0.2))
 
 
-def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypatch):
+@pytest.mark.parametrize(("kind", "times"), [("CPU", 2), ("GPU", 10)])
+def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypatch, kind, times):
     from tfbench import ranks
 
     calls, clock = [], iter((100.0, 108.0))
     monkeypatch.setattr(ranks, "sum_over_replicas", lambda *args: calls.append(args) or (lambda: []))
+    monkeypatch.setattr(ranks, "device_kind", lambda _: kind)
     monkeypatch.setattr(ranks.time, "perf_counter", lambda: next(clock))
-    assert ranks.bus_bytes_per_second(two_replicas, 2) == pytest.approx(4 * 2**24 / (8.0 / 2 / 10))
-    assert calls == [(two_replicas, 2**24, 10)]
+    assert ranks.bus_bytes_per_second(two_replicas, 2) == pytest.approx(4 * 2**24 / (8.0 / 2 / times))
+    assert calls == [(two_replicas, 2**24, times)]
 
 
 def test_connections_are_made_by_one_small_all_reduce_and_one_replica_needs_none(
@@ -183,6 +185,7 @@ def test_what_the_placer_moved_elsewhere_is_not_this_devices_figure(quick, monke
     monkeypatch.setattr(peaks, "_product", elsewhere)
     for arithmetic in ("int8", "fp32"):
         result = peaks.matrix_product(arithmetic, "CPU:1")
+        assert not result.compiled
         assert result.value is None
         assert "TensorFlow computed on CPU:0 what was meant for CPU:1" in result.reason
 
