@@ -148,7 +148,7 @@ SOFTWARE_COLUMNS: tuple[str, ...] = (
 """Columns of a row's identity beside fleet, host and case; numbers are merged where all of them are equal."""
 
 LEARNED_LATE = frozenset({"cudnn", "nccl", "cublas", "parameters"})
-"""Columns of the identity that a repeat knows only after its first step: one that failed before may lack them."""
+"""Columns of the identity that are known after the first step only: a repeat that failed earlier may lack them."""
 
 REPEAT_TYPES = {
     "row": "int64",

@@ -31,7 +31,7 @@ _environment_key = attrgetter(
     "tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "tf32_enabled", "cpu", "cpu_limit"
 )
 _known_early = itemgetter(*(index for index, name in enumerate(SOFTWARE_COLUMNS) if name not in LEARNED_LATE))
-"""What of an identity a repeat also knows that failed."""
+"""The part of an identity that a failed repeat has, too."""
 
 
 @dataclass(frozen=True)

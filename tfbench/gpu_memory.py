@@ -1,4 +1,4 @@
-"""Whether the memory of this process's GPUs is full: what tells a full GPU from a broken library."""
+"""Free memory of this process's GPUs: the difference between a full GPU and a broken library."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tfbench.nvml import offered, visible_handles
 
 
 def free_gpu_memory_bytes() -> int | None:
-    """Return the free memory of the fullest GPU that this process sees, as its driver counts; None: it does not say.
+    """Return the free memory of the fullest GPU that this process sees, as the driver reports it; None: unknown.
 
-    TensorFlow's allocator gives nothing back while its process lives, so that this also tells what was free when an
-    operation failed.
+    TensorFlow's allocator gives nothing back while its process lives, so this is also what was free when an operation
+    failed.
     """
     try:
         pynvml.nvmlInit()

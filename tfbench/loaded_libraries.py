@@ -1,7 +1,8 @@
-"""Versions of NVIDIA's libraries that this process has loaded, asked of these libraries themselves.
+"""Versions of NVIDIA's libraries that this process has loaded, as these libraries report them.
 
-What TensorFlow was built with says little: cuDNN's later versions serve builds for earlier ones, and LD_LIBRARY_PATH or
-another package may bring any of them. TensorFlow opens a library when it first needs it, so ask after the first step.
+They are often not those that TensorFlow was built with: later versions of cuDNN serve builds for earlier ones, and
+LD_LIBRARY_PATH or another package may provide any of them. TensorFlow opens a library when it first needs it, so ask
+after the first step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CUBLAS_PROPERTIES = (0, 1, 2)
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedVersions:
-    """e.g. `9.3.0`; None: this process has not loaded the library, or it does not say."""
+    """e.g. `9.3.0`; None: this process has not loaded the library."""
 
     cudnn: str | None = None
     cublas: str | None = None

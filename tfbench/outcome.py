@@ -39,7 +39,7 @@ class Outcome:
 
 
 DOCTOR = "python -m tfbench.doctor"
-"""What tells whether driver, libraries and GPUs are in order."""
+"""Checks whether driver, libraries and GPUs are in order."""
 
 _MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|failed to allocate memory"
@@ -60,8 +60,8 @@ _PERHAPS_MEMORY = re.compile(
 )
 """A library that asks the driver for memory itself got none, or is broken: the words are the same.
 
-Source: for memory, issues 9489, 24828, 36510, 48041 and 60713 of tensorflow/tensorflow. NCCL also says "unhandled cuda
-error" on a GPU that it has no kernels for.
+Source: for memory, issues 9489, 24828, 36510, 48041 and 60713 of tensorflow/tensorflow. NCCL also prints "unhandled
+cuda error" on a GPU that it has no kernels for.
 """
 
 NEARLY_FULL_BYTES = 2**30
@@ -121,11 +121,11 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def _perhaps_memory(cause: str, free_bytes: int | None) -> Outcome:
-    """Say what a library's failure means by how full the GPUs are.
+    """Decide what a library's failure means by how full the GPUs are.
 
     Args:
-        cause: What was said.
-        free_bytes: Of the fullest GPU; None: nobody knows, and most often it is memory.
+        cause: The error.
+        free_bytes: Of the fullest GPU; None: unknown, and most often memory is the reason.
     """
     if free_bytes is None:
         note = f"Most often GPU memory is full; a broken driver or library gives the same error: run {DOCTOR}"
@@ -139,7 +139,7 @@ def _perhaps_memory(cause: str, free_bytes: int | None) -> Outcome:
 
 
 def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
-    """Say why a process crashed in native code, by what it printed.
+    """Find out why a process crashed in native code from what it printed.
 
     Args:
         signal_name: e.g. `SIGABRT`.
@@ -150,7 +150,7 @@ def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
         return Outcome(Status.OOM, f"{crashed} after: {words}")
     stand_ins = about_stand_ins()
     words = _last_line(_PERHAPS_MEMORY, printed)
-    if words and not stand_ins:  # its memory is free again: how full it was is not known
+    if words and not stand_ins:  # its memory is free again: nothing shows how full it was
         return _perhaps_memory(f"{crashed} after: {words}", None)
     return Outcome(Status.ERROR, f"{crashed}; stderr shows where, and what came before{stand_ins}")
 

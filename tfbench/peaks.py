@@ -88,7 +88,8 @@ def matrix_product(arithmetic: str, device: str) -> DeviceResult:
     compiled = _best_product(dataclasses.replace(wanted, compiled=True), arithmetic, device)
     if compiled.value is not None:
         return compiled
-    return unsupported(wanted, f"{plain.reason}; compiled by XLA: {compiled.reason}")
+    half = MAX_REASON_LENGTH // 2 - 20
+    return unsupported(wanted, f"{(plain.reason or '')[:half]}; compiled by XLA: {(compiled.reason or '')[:half]}")
 
 
 def _best_product(wanted: DeviceResult, arithmetic: str, device: str) -> DeviceResult:
@@ -286,7 +287,7 @@ def tf32_observed_in_convolution(device: str) -> bool | None:
 
 
 def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
-    """Tell on which side of the middle between 1 and 1 + 2⁻¹² all of a result lies.
+    """Decide on which side of the middle between 1 and 1 + 2⁻¹² a whole result lies.
 
     Not whether it is exactly 1: algorithms by transformation (Winograd, FFT) round on their way.
     """

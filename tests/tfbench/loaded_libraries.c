@@ -1,4 +1,4 @@
-/* Stand-ins for cuDNN, cuBLAS and NCCL that say a version, for tests/tfbench/test_loaded_libraries.py.
+/* Stand-ins for cuDNN, cuBLAS and NCCL that report a version, for tests/tfbench/test_loaded_libraries.py.
    Each library is built with one of the macros. */
 #include <stddef.h>
 

@@ -161,7 +161,7 @@ def test_what_is_measured_runs_on_the_device_that_was_asked_for(quick, measure):
     assert result.reason is None and result.value > 0
 
 
-def test_int8_that_tensorflow_computes_elsewhere_is_compiled_for_the_device_and_says_so(quick):
+def test_int8_that_tensorflow_computes_elsewhere_is_compiled_for_the_device(quick):
     from tfbench.device_case import product_of
 
     result, check = product_of("int8", "CPU:1")  # TensorFlow returns int32 in the memory of CPU:0
@@ -239,7 +239,7 @@ def test_a_convolution_and_a_product_on_a_cpu_do_not_round_as_tf32(tensorflow, m
     assert peaks.tf32_observed("CPU:1") is True
 
 
-def test_a_probe_that_ran_elsewhere_says_nothing(tensorflow, monkeypatch):
+def test_a_probe_that_ran_elsewhere_has_no_answer(tensorflow, monkeypatch):
     from tfbench import peaks
 
     with tensorflow.device("CPU:0"):

@@ -27,7 +27,7 @@ print(json.dumps([before, dataclasses.asdict(loaded_versions())]))
 
 
 def build(folder: Path, name: str, *macros: str) -> Path:
-    """Build a library that says what `macros` define; without any it is an empty stand-in."""
+    """Build a library that reports what `macros` define; without any it is an empty stand-in."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", *(f"-D{macro}" for macro in macros)]
     subprocess.run([*command, "-o", folder / name, SOURCE], check=True)
@@ -35,7 +35,7 @@ def build(folder: Path, name: str, *macros: str) -> Path:
 
 
 def ask(*libraries: Path) -> tuple[dict, dict]:
-    """Return what a process says before and after it loads libraries."""
+    """Return what a process reports before and after it loads libraries."""
     done = subprocess.run(
         [sys.executable, "-c", LOAD_AND_ASK, *libraries], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
@@ -43,7 +43,7 @@ def ask(*libraries: Path) -> tuple[dict, dict]:
     return before, after
 
 
-def test_each_loaded_library_says_its_own_version_and_none_does_before(tmp_path):
+def test_each_loaded_library_reports_its_own_version_and_none_does_before(tmp_path):
     before, after = ask(
         build(tmp_path / "a folder", "libcudnn.so.9", "CUDNN=90300"),
         build(tmp_path, "libcublas.so.12", "CUBLAS=12,5,3"),
@@ -58,7 +58,7 @@ def test_cudnn_8_counts_otherwise(tmp_path):
     assert after == {"cudnn": "8.9.7", "cublas": None, "nccl": None}
 
 
-def test_other_libraries_of_the_family_and_empty_stand_ins_say_nothing(tmp_path):
+def test_other_libraries_of_the_family_and_empty_stand_ins_report_nothing(tmp_path):
     _, after = ask(
         build(tmp_path, "libcudnn_ops.so.9", "CUDNN=90300"),
         build(tmp_path, "libcublasLt.so.12", "CUBLAS=12,5,3"),

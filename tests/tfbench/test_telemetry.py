@@ -226,7 +226,7 @@ def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):
     assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
 
 
-def test_without_a_driver_nobody_knows_how_full_a_gpu_is():
+def test_without_a_driver_free_memory_is_unknown():
     from tfbench.gpu_memory import free_gpu_memory_bytes
 
     if Path("/proc/driver/nvidia/version").exists():
