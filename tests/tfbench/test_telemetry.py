@@ -218,3 +218,17 @@ def test_rapl_adds_packages_and_survives_a_counter_that_wraps(tmp_path):
 
 def test_a_machine_without_rapl_has_no_processor_energy(tmp_path):
     assert rapl.joules_between(rapl.read_packages(tmp_path), rapl.read_packages(tmp_path)) is None
+
+
+def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):
+    program = "from tfbench.gpu_memory import free_gpu_memory_bytes as free; print(free())"
+    assert run(fake_driver, "", "-c", program) == 14000
+    assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
+
+
+def test_without_a_driver_free_memory_is_unknown():
+    from tfbench.gpu_memory import free_gpu_memory_bytes
+
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a driver")
+    assert free_gpu_memory_bytes() is None
