@@ -57,7 +57,7 @@ def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
     default = state.power_limit_default_watts
     if limit is not None and default is not None and limit < default * LOW_POWER_SHARE:
         found.append(
-            f"{name} is held to {limit:.0f} W of {default:.0f} W. If that is not meant: "
+            f"{name} is capped at {limit:.0f} W (default {default:.0f} W). To restore it: "
             f"sudo nvidia-smi -i {state.index} -pl {default:.0f}"
         )
     return found
@@ -85,6 +85,14 @@ def doubts(host: Host, facts: Facts) -> list[str]:
         found.append(f"only {disk / 1e9:.0f} GB of disk are free. Remove old images: docker image prune")
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     found += [said for state in used for said in _gpu_doubts(state, facts)]
+    remedy = "Restart the machine, and see python -m tfbench.doctor there"
+    found += [f"{problem}. {remedy}" for problem in facts.gpu_problems]
+    slices = [gpu for gpu in facts.gpus if " MIG " in gpu.name and (host.gpus is None or gpu.index in host.gpus)]
+    found += [
+        f"GPU {gpu.index} is in MIG mode: cases run on one slice, {gpu.name.removeprefix('NVIDIA ')}, without power or "
+        f"energy. To measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0"
+        for gpu in slices
+    ]
     missing = [index for index in host.gpus or () if index not in {gpu.index for gpu in facts.gpus}]
     if missing:
         found.append(f"gpus: names {missing}, which it has not. It has {[gpu.index for gpu in facts.gpus]}")

@@ -17,10 +17,14 @@ from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.gpu_settings import gpu_settings
 from tfbench.max_batch import find_max_batch
+from tfbench.nvml import read_driver
 from tfbench.outcome import CaseFailedError, Outcome, outcome_of
 from tfbench.peers import Alone, Peers, may_be_a_peers
 from tfbench.record_file import print_record, utc_now, write_record
 from tfbench.supervisor import supervise
+
+DOCTORS_CASES = {Status.NO_GPU, Status.UNSUPPORTED, Status.DRIVER_TOO_OLD, Status.INVALID, Status.ERROR}
+"""Failures on a GPU whose reason may lie in the machine."""
 
 EXIT_OK, EXIT_BUG, EXIT_BAD_FLAGS, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
@@ -117,6 +121,8 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         if may_be_a_peers(error):
             peers.await_loss()
         outcome = outcome_of(error)
+        if request.case.device is Device.GPU and (problems := read_driver().problems):
+            outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
         peers.tell_failure(outcome)
         status, cause = outcome.status, outcome.cause
         if status is Status.ERROR:
@@ -167,6 +173,8 @@ def _summarise(record: Record) -> None:
         print(f"tfbench: {record.status}: {record.cause}", file=sys.stderr)
         if record.status is Status.OOM:
             print("tfbench: --find_max_batch searches the largest batch; --accumulate adds up several", file=sys.stderr)
+        if record.case.device is Device.GPU and record.status in DOCTORS_CASES:
+            print("tfbench: python -m tfbench.doctor checks the driver, GPUs and libraries here", file=sys.stderr)
         return
     m = record.measurement
     spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"

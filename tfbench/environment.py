@@ -26,7 +26,7 @@ _VARIABLES = re.compile(
 
 def read_environment(case: Case, threads: Threads) -> Environment:
     """Describe this process and machine as they stand while the case is measured."""
-    facts = host_facts()
+    facts = host_facts(by_cuda=case.device is Device.GPU)
     build = tf.sysconfig.get_build_info()
     return Environment(
         tfbench=__version__,

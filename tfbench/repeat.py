@@ -96,6 +96,7 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     finally:
         gpus.close()
     findings.telemetry = combined(peers, replace(findings.telemetry, other_processes=other_processes))
+    findings.warnings += gpus.warnings
     findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
     peers.finish()
 

@@ -54,7 +54,18 @@ def test_nothing_is_doubtful_about_a_good_host():
         (
             {},
             {"gpu_states": (GPUState(index=0, power_limit_default_watts=200.0),)},
-            "GPU 0 is held to 140 W of 200 W. If that is not meant: sudo nvidia-smi -i 0 -pl 200",
+            "GPU 0 is capped at 140 W (default 200 W). To restore it: sudo nvidia-smi -i 0 -pl 200",
+        ),
+        (
+            {},
+            {"gpu_problems": ("7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost",)},
+            "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost. Restart the machine",
+        ),
+        (
+            {},
+            {"gpus": (GPU(index=6, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"),)},
+            "GPU 6 is in MIG mode: cases run on one slice, H100 80GB HBM3 MIG 1g.10gb, without power or energy. "
+            "To measure the whole GPU: sudo nvidia-smi -i 6 -mig 0",
         ),
         ({"gpus": (0, 5)}, {}, "gpus: names [5], which it has not. It has [0]"),
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
