@@ -85,7 +85,7 @@ def doubts(host: Host, facts: Facts) -> list[str]:
         found.append(f"only {disk / 1e9:.0f} GB of disk are free. Remove old images: docker image prune")
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     found += [said for state in used for said in _gpu_doubts(state, facts)]
-    remedy = "Restart the machine, and see python -m tfbench.doctor there"
+    remedy = "python -m tfbench.doctor there shows why, and what to do"
     found += [f"{problem}. {remedy}" for problem in facts.gpu_problems]
     slices = [gpu for gpu in facts.gpus if " MIG " in gpu.name and (host.gpus is None or gpu.index in host.gpus)]
     found += [

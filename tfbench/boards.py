@@ -158,6 +158,18 @@ def visible_devices(boards: Sequence[Board], by_cuda: Sequence[CUDADevice] | Non
     return slices[:1] or found
 
 
+def offered_devices(boards: Sequence[Board]) -> list[Visible]:
+    """Return what this machine offers to processes that are each given theirs by UUID.
+
+    Without CUDA_VISIBLE_DEVICES those are the whole GPUs, and only where there is none the first slice: next to a
+    slice CUDA gives a process no whole GPU.
+    """
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return visible_devices(boards)
+    devices = list(_all_of([board for board in boards if board.problem is None]))
+    return [device for device in devices if device.slice is None] or devices[:1]
+
+
 def _match(boards: Sequence[Board], device: CUDADevice) -> Visible | None:
     """Find the board or slice that CUDA means: by UUID, else by PCI bus id."""
     devices = [found for board in boards if board.problem is None for found in _of_board(board)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from tfbench.boards import Handle, Visible, offered, read_boards, visible_devices
+from tfbench.boards import Handle, Visible, offered, offered_devices, read_boards
 
 _QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "name": ("nvmlDeviceGetName", ()),
@@ -81,7 +81,7 @@ def read_states() -> tuple[list[GPUState], list[dict[str, Any]]]:
     except pynvml.NVMLError:
         return [], []
     try:
-        devices = visible_devices(read_boards())
+        devices = offered_devices(read_boards())
         return [_state(device) for device in devices], [_raw(device.board.handle) for device in devices]
     finally:
         pynvml.nvmlShutdown()

@@ -48,7 +48,8 @@ def host_facts(*, by_cuda: bool = False) -> HostFacts:
     """Look at this machine; takes some 10 ms.
 
     Args:
-        by_cuda: Initialise CUDA in this process and let it say which GPUs are visible: for a process that uses them.
+        by_cuda: List the GPUs of this process, as CUDA says: for a process that uses them. Else what the machine
+            offers.
     """
     driver = nvml.read_driver(by_cuda=by_cuda)
     return HostFacts(

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import pynvml
 
 from results.schema import GPU, SoftWarning
-from tfbench.boards import Board, Handle, Visible, offered, problems_of, read_boards, visible_devices
+from tfbench.boards import (
+    Board,
+    Handle,
+    Visible,
+    offered,
+    offered_devices,
+    problems_of,
+    read_boards,
+    visible_devices,
+)
 from tfbench.cuda_devices import ask_cuda
 from tfbench.gpu_samples import Sample
 
@@ -34,7 +43,8 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
     """Ask the driver once; an empty `Driver` where there is none.
 
     Args:
-        by_cuda: Initialise CUDA in this process and let it say which GPUs it has: for a process that uses them.
+        by_cuda: Return the GPUs of this process, as CUDA says: for a process that uses them. Else return what the
+            machine offers, without initialising CUDA.
     """
     try:
         pynvml.nvmlInit()
@@ -42,11 +52,12 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
         return Driver()
     try:
         boards = read_boards()
+        devices = devices_of_this_process(boards) if by_cuda else offered_devices(boards)
         return Driver(
             version=offered(pynvml.nvmlSystemGetDriverVersion),
             cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
-            gpus=tuple(map(describe, devices_of_this_process(boards, by_cuda=by_cuda))),
-            problems=tuple(problems_of(boards)),
+            gpus=tuple(map(describe, devices)),
+            problems=(*problems_of(boards), *([] if by_cuda else _left_out(boards, devices))),
         )
     finally:
         pynvml.nvmlShutdown()
@@ -57,15 +68,20 @@ def cuda_version(number: int | None) -> str | None:
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
-def devices_of_this_process(boards: list[Board], *, by_cuda: bool) -> list[Visible]:
+def devices_of_this_process(boards: list[Board]) -> list[Visible]:
     """Return what this process may use, as CUDA says or, where it does not answer, by CUDA_VISIBLE_DEVICES.
 
-    Args:
-        boards: All of the machine.
-        by_cuda: Whether to initialise CUDA in this process.
+    Initialises CUDA in this process.
     """
-    answer = ask_cuda() if by_cuda else None
-    return visible_devices(boards, answer.devices if answer and answer.problem is None else None)
+    answer = ask_cuda()
+    return visible_devices(boards, answer.devices if answer.problem is None else None)
+
+
+def _left_out(boards: list[Board], devices: list[Visible]) -> list[str]:
+    """Name boards in MIG mode that are not offered next to whole GPUs."""
+    if not any(device.slice is None for device in devices):
+        return []
+    return [f"{board.label} is in MIG mode, and left out next to whole GPUs" for board in boards if board.slices]
 
 
 def describe(device: Visible) -> GPU:
@@ -107,7 +123,7 @@ class GPUs:
             return
         self._open = True
         boards = read_boards()
-        self._devices = devices_of_this_process(boards, by_cuda=True)[:count]
+        self._devices = devices_of_this_process(boards)[:count]
         self.warnings = _warnings(boards, self._devices)
 
     def close(self) -> None:

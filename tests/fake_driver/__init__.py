@@ -138,13 +138,13 @@ def slice_uuid(index: int) -> uuid.UUID:
     return uuid.UUID(int=0x8C4C5A27E5085556B2EA7E5494657400 + index)
 
 
-def eight_h100() -> FakeMachine:
-    """Return eight H100, of which one is lost and five have something wrong with them, each something else."""
+def eight_h100(lost: int = 2) -> FakeMachine:
+    """Return eight H100: GPU 0 is fine, GPU 3 is lost, and each other one has something else wrong with it."""
     buses = ("18", "2A", "3A", "3B", "86", "AF", "CB", "DB")
     wrong = {
         1: {"power_limit": 400_000},
         2: {"width": 8, "generation": 4},
-        3: {"lost": 1},
+        3: {"lost": lost},
         4: {"ecc_errors": 3, "rows_pending": 1},
         5: {"processes": 2, "utilisation": 96, "memory_used": 40 * GIB, "temperature": 71, "power": 610_000},
         6: {

@@ -59,7 +59,7 @@ def test_nothing_is_doubtful_about_a_good_host():
         (
             {},
             {"gpu_problems": ("7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost",)},
-            "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost. Restart the machine",
+            "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost. python -m tfbench.doctor there shows why",
         ),
         (
             {},

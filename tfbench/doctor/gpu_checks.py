@@ -230,8 +230,8 @@ def _persistence(gpus: Sequence[GPUFacts]) -> Iterator[Finding]:
             code="persistence_off",
             subject=_named(off),
             seen="persistence mode is off",
-            why="the driver shuts the GPU down between two processes: each start waits for seconds, and limits of clock "
-            "and power are lost",
+            why="the driver shuts the GPU down between two processes: each start waits for seconds, and limits of "
+            "clock and power are lost",
             fix="sudo nvidia-smi -pm 1",
         )
 

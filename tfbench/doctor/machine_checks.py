@@ -110,7 +110,7 @@ def _limits(machine: MachineFacts, gpus: int) -> Iterator[Finding]:
             code="little_shm",
             subject="/dev/shm",
             seen=f"/dev/shm has {machine.shm_bytes / 1e6:.0f} MB",
-            why="NCCL keeps buffers there for GPUs that cannot read each other's memory, and fails where they do not fit",
+            why="NCCL keeps buffers there for GPUs without P2P, and fails where they do not fit",
             fix="docker run --shm-size=1g" if machine.container else "sudo mount -o remount,size=1g /dev/shm",
         )
     if gpus > 1 and machine.container and machine.memlock_bytes is not None:

@@ -42,7 +42,7 @@ def _driver(facts: Facts) -> Iterator[str]:
     if driver.problem is not None:
         yield f"driver       none ({driver.problem})"
         return
-    devices = driver.cuda_problem or f"{len(driver.cuda_devices)} GPUs for this process"
+    devices = driver.cuda_problem or f"{_count(driver.cuda_devices)} for this process"
     yield f"driver       {driver.version}, serves CUDA {driver.cuda}; {devices}"
 
 
@@ -107,7 +107,7 @@ def _tensorflow(facts: Facts) -> Iterator[str]:
     build = f"CUDA {trial.cuda}, cuDNN {trial.cudnn}" if trial.cuda else "without CUDA"
     yield f"TensorFlow   {trial.tensorflow} (built {'for ' if trial.cuda else ''}{build}), Keras {trial.keras}"
     if facts.device == "gpu" and trial.gpus is not None:
-        yield f"             sees {len(trial.gpus)} GPUs" + (f": {', '.join(trial.gpus)}" if trial.gpus else "")
+        yield f"             sees {_count(trial.gpus)}" + (f": {', '.join(trial.gpus)}" if trial.gpus else "")
     if trial.right or trial.wrong:
         yield f"             multiplied two matrices correctly on {', '.join(trial.right) or 'no device'}"
     if facts.device == "gpu":
@@ -130,6 +130,10 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"    fix: {finding.fix}"
     if findings:
         yield ""
+
+
+def _count(gpus: Sequence[str]) -> str:
+    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
 
 
 def _bytes(value: int | None) -> str:
