@@ -79,14 +79,16 @@ def _describe(library: ctypes.CDLL, ordinal: int) -> CUDADevice:
     library.cuDeviceGet(ctypes.byref(device), ordinal)
     identity = (ctypes.c_ubyte * 16)()
     # Before CUDA 11.4 there is no _v2, and the older one gives a slice's board.
-    read_uuid = getattr(library, "cuDeviceGetUuid_v2", None) or library.cuDeviceGetUuid
-    read_uuid(ctypes.byref(identity), device)
+    for name in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):
+        if hasattr(library, name):
+            getattr(library, name)(ctypes.byref(identity), device)
+            break
     bus = ctypes.create_string_buffer(_BUS_ID_BYTES)
     has_bus = library.cuDeviceGetPCIBusId(bus, len(bus), device) == 0
-    name = ctypes.create_string_buffer(_NAME_BYTES)
-    library.cuDeviceGetName(name, len(name), device)
+    text = ctypes.create_string_buffer(_NAME_BYTES)
+    library.cuDeviceGetName(text, len(text), device)
     return CUDADevice(
         uuid=uuid.UUID(bytes=bytes(identity)).hex,
         bus_id=bus.value.decode("ascii", "replace").upper() if has_bus else None,
-        name=name.value.decode("utf-8", "replace"),
+        name=text.value.decode("utf-8", "replace"),
     )

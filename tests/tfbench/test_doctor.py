@@ -342,6 +342,12 @@ def test_a_child_that_ends_badly_says_where_and_what_it_last_printed(way, words)
     assert trial.problem == f"{words}: E0000 CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error"
 
 
+def test_a_child_finds_the_packages_that_its_parent_finds(tmp_path, monkeypatch):
+    (tmp_path / "of_an_image.py").write_text("print('{\"found\": true}')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ask("of_an_image", [], 60.0).lines == [{"found": True}]
+
+
 def test_a_driver_that_hangs_is_no_driver():
     answers = replace(ask("tests.tfbench.misbehaving", ["fail"], 60.0), lines=[], problem="did not answer in 20 s")
     assert (driver_from(answers).problem or "").startswith("the driver did not answer in 20 s")

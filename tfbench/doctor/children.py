@@ -44,10 +44,12 @@ def ask(module: str, arguments: Sequence[str], seconds: float, **variables: str)
         seconds: Until it is killed, with all that it started.
         variables: Added to the environment.
     """
+    # In an image the packages lie where PYTHONPATH says.
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     child = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), **variables},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
