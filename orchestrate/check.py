@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrate.facts import Facts, GPUState
 from orchestrate.hosts import Host
 from results.schema import Device
@@ -63,14 +65,21 @@ def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
     return found
 
 
-def doubts(host: Host, facts: Facts) -> list[str]:
+def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     """Name what a user should know before trusting or paying for this host; what stops it is an image's problem.
 
     Args:
         host: Settings of the host.
         facts: As it told them.
+        mates: What the hosts of its fleet told, where they were asked: they are meant to be equal.
     """
     found = []
+    most = max((len(mate.gpus) for mate in mates), default=0)
+    if host.gpus is None and host.wants_gpus and len(facts.gpus) < most:
+        found.append(
+            f"{len(facts.gpus)} of {most} GPUs that other hosts of the fleet have: one may have fallen off the bus. "
+            "See nvidia-smi and sudo dmesg | grep -i xid there"
+        )
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
         found.append("reached by tcp:// without TLS: anyone on that network owns the machine. Use tls: or ssh://")
     if host.docker is not None and facts.gpu_runtime is None and host.device is Device.GPU:

@@ -77,6 +77,19 @@ def test_each_doubt_has_a_remedy(settings: dict, changes: dict, said: str):
     assert said in found
 
 
+def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():
+    two = dataclasses.replace(GOOD, gpus=(A4000, dataclasses.replace(A4000, index=1)))
+    (found,) = doubts(host(), GOOD, [GOOD, two])
+    assert found.startswith("1 of 2 GPUs that other hosts of the fleet have: one may have fallen off the bus")
+    assert doubts(host(), two, [GOOD, two]) == []
+    assert doubts(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
+    other = Host(fleet="a4000", name="node-b", docker=SSH)
+    stream = io.StringIO()
+    render_check([host(), other], {"a4000.node-a": GOOD, "a4000.node-b": two}, Console(file=stream, width=200))
+    assert "a4000.node-a: 1 of 2 GPUs" in stream.getvalue() and "a4000.node-b: 2" not in stream.getvalue()
+    assert stream.getvalue().count("doubtful") == 1
+
+
 def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     image = Image(variant="cuda12.5", reference="r/tfbench:0.1.0-cuda12.5", reason="machine code of 8.0 runs on 8.6")
     bad = Image(variant=None, reference="x", reason="", status=Status.DRIVER_TOO_OLD, problem="driver 470 is too old")
