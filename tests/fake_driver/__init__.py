@@ -68,7 +68,7 @@ class FakeGPU:
     width_max: int = 16
     reasons: int = 1
     processes: int = 0
-    first_process: int = 4242
+    first_process: int = 9_999_001  # above what the kernel gives to any process
     links_up: int = 18
     links_down: int = 0
     island: int = 0

@@ -100,7 +100,7 @@ def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
     assert seen["power_cap"] == "capped at 400 W (default 700 W)"
     assert seen["pcie_width"] == "PCIe ×8 of ×16, generation 4 of 5 at this moment"
     assert seen["mig"] == "MIG mode is on, slices: 1g.10gb, 3g.40gb, 1c.2g.20gb"
-    assert seen["busy"].startswith("in use by 2 processes (4242")
+    assert seen["busy"].startswith("in use by 2 processes (9999001, 9999002), 96% used, 42.9 GB taken")
     assert seen["nvlink_down"] == "16 NVLinks are up, 2 down; others here have 18 up"
     fixes = {finding["code"]: finding["fix"] for finding in document["findings"]}
     assert fixes["power_cap"] == "sudo nvidia-smi -i 1 -pl 700"
@@ -124,6 +124,22 @@ def test_the_text_shows_every_gpu_and_the_matrix_of_pairs(eight):
     assert "75 of 400 W (default 700, at most 700), 34 °C" in text
     assert "          0       ·   PIX   PIX  SYS-  SYS-  SYS-" in text
     assert text.splitlines()[-1].startswith("verdict: ")
+
+
+def test_the_documented_example_is_what_the_command_prints(eight):
+    facts = from_dict(Facts, eight[2]["facts"])
+    printed = render(facts, judge(facts)).splitlines()
+    page = (REPOSITORY / "docs/doctor.md").read_text(encoding="utf-8")
+    example = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert len(example) > 40
+    assert [line for line in example if line != "…" and line not in printed] == []
+
+
+def test_the_documented_keys_are_those_of_the_json(eight):
+    page = (REPOSITORY / "docs/doctor.md").read_text(encoding="utf-8")
+    rows = [line for line in page.partition("## JSON")[2].splitlines() if line.startswith("| `")]
+    documented = [line.split("`")[1] for line in rows]
+    assert documented == list(eight[2])
 
 
 def test_the_same_machine_with_a_tensorflow_that_works_is_doubtful(eight):
@@ -346,6 +362,13 @@ def test_a_child_finds_the_packages_that_its_parent_finds(tmp_path, monkeypatch)
     (tmp_path / "of_an_image.py").write_text("print('{\"found\": true}')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert ask("of_an_image", [], 60.0).lines == [{"found": True}]
+
+
+def test_where_cuda_hangs_what_nvml_said_still_counts():
+    answers = ask("tests.tfbench.misbehaving", ["fail"], 60.0)
+    told = {"version": "550.54.14", "gpus": [{"index": 0, "bus_id": None}]}
+    facts = driver_from(replace(answers, lines=[told], problem="did not answer in 20 s", last_words=""))
+    assert (facts.version, len(facts.gpus), facts.cuda_problem) == ("550.54.14", 1, "did not answer in 20 s")
 
 
 def test_a_driver_that_hangs_is_no_driver():

@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tfbench.doctor",
         description="Checks whether this machine is fit for a benchmark, in two minutes at most: driver, GPUs, CUDA "
-        "libraries, TensorFlow, and settings that cost speed, each with the command that mends it.",
+        "libraries, TensorFlow, and settings that cost speed, each with the command that fixes it.",
         epilog="exit codes: 0 ready, 3 doubtful (numbers may be too low), 4 not ready",
         allow_abbrev=False,
     )

@@ -22,7 +22,7 @@ MAX_LINE = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What a child said before it ended.
+    """What a child printed before it ended.
 
     Attributes:
         lines: The JSON objects that it printed, in order.

@@ -165,20 +165,17 @@ class DriverFacts:
     gpu_problems: list[str] = field(default_factory=list)
 
 
-def read_driver_facts() -> DriverFacts:
-    """Ask NVML for all GPUs and the CUDA driver for those of this process."""
+def read_nvml() -> DriverFacts:
+    """Ask NVML for all GPUs."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return DriverFacts(problem=str(error))
     try:
         boards = read_boards()
-        cuda = ask_cuda()
         return DriverFacts(
             version=offered(pynvml.nvmlSystemGetDriverVersion),
             cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
-            cuda_problem=cuda.problem,
-            cuda_devices=[device.name for device in cuda.devices],
             gpus=list(map(read_gpu, boards)),
             pairs=read_pairs(boards),
             gpu_problems=problems_of(boards),
@@ -317,5 +314,19 @@ def read_pairs(boards: list[Board]) -> list[Pair]:
     return found
 
 
+def main() -> None:
+    """Print what NVML says, and then, because CUDA may hang where NVML does not, what CUDA says."""
+    facts = dataclasses.asdict(read_nvml())
+    _say(facts)
+    if facts["problem"] is None:
+        cuda = ask_cuda()
+        _say({"cuda_problem": cuda.problem, "cuda_devices": [device.name for device in cuda.devices]})
+
+
+def _say(told: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(dataclasses.asdict(read_driver_facts())) + "\n")
+    main()

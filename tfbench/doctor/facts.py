@@ -61,8 +61,11 @@ def read_facts(device: str) -> Facts:
 def driver_from(answers: Answers) -> DriverFacts:
     """Read what the driver's child printed; a driver that hangs or crashes has that as its problem."""
     if not answers.lines:
-        return DriverFacts(problem=f"the driver {answers.problem or 'said nothing'} {answers.last_words}".strip())
-    return from_dict(DriverFacts, answers.lines[0])
+        return DriverFacts(problem=f"the driver {answers.problem or 'printed nothing'} {answers.last_words}".strip())
+    facts = from_dict(DriverFacts, {key: value for line in answers.lines for key, value in line.items()})
+    if answers.problem is not None:
+        return replace(facts, cuda_problem=f"{answers.problem} {answers.last_words}".strip())
+    return facts
 
 
 def libraries_from(answers: Answers) -> list[Library]:

@@ -59,8 +59,8 @@ def _mig(gpu: GPUFacts) -> Iterator[Finding]:
         subject=gpu.label,
         seen=f"MIG mode is on, slices: {slices}",
         why="a process gets one slice and no whole GPU next to it; power and energy of a slice are not measured",
-        fix=f"to measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0; to choose a slice: "
-        "CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L lists them)",
+        fix=f"to measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0; to choose a slice, or other GPUs: "
+        "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
     )
 
 

@@ -95,7 +95,7 @@ def _tensorflow(facts: Facts) -> Iterator[Finding]:
             level=Level.BLOCKER,
             code="no_tensorflow",
             subject="TensorFlow",
-            seen="TensorFlow said nothing",
+            seen="TensorFlow printed nothing",
             why="no case can run",
             fix="install TensorFlow, or use this project's image",
             gpu_only=False,
@@ -145,7 +145,7 @@ def _libraries(facts: Facts) -> Iterator[Finding]:
             level=Level.NOTE,
             code="libraries_empty",
             subject="CUDA libraries",
-            seen=f"{', '.join(empty)}: there is no more than a name",
+            seen=f"{', '.join(empty)}: empty stand-ins without functions",
             why="what calls them fails; no network of tfbench does",
             fix="SLIM=full builds an image with NVIDIA's own",
         )
