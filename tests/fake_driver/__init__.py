@@ -43,6 +43,7 @@ class FakeGPU:
     lost: int = 0
     major: int = 9
     minor: int = 0
+    multiprocessors: int = 132
     memory_total: int = 81559 << 20
     memory_used: int = 500 << 20
     power_limit: int = 700_000

@@ -40,6 +40,10 @@ int cuDeviceGetPCIBusId(char *text, int length, int device) {
     snprintf(text, (size_t)length, "%s", gpus[devices[device].gpu].bus_id);
     return 0;
 }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = gpus[devices[device].gpu].multiprocessors;
+    return attribute == 16 ? 0 : 1;
+}
 int cuDeviceGetName(char *text, int length, int device) {
     snprintf(text, (size_t)length, "%s", gpus[devices[device].gpu].name);
     return 0;

@@ -12,7 +12,7 @@ typedef struct {
     const char *name, *uuid, *bus_id;
     unsigned char digits[16];
     int lost;                    /* 0; 1: no handle; 2: a handle that answers nothing */
-    int major, minor;
+    int major, minor, multiprocessors;
     unsigned long long memory_total, memory_used;
     unsigned power_limit, power_default, power_min, power_max, power, temperature, utilisation; /* milliwatts */
     unsigned clock, clock_max;

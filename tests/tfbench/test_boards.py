@@ -166,6 +166,13 @@ def test_cudas_own_order_counts_above_the_variable(h100s):
     assert [gpu["name"] for gpu in told["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
 
 
+def test_a_display_card_that_tensorflow_passes_over_is_passed_over_here_too(tmp_path):
+    display = FakeGPU(bus_id="0000:01:00.0", uuid=gpu_uuid(0), name="NVIDIA T400", multiprocessors=6)
+    driver = build(FakeMachine(gpus=[display, FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1))]), tmp_path)
+    assert [gpu["index"] for gpu in ask(driver)["gpus"]] == [1]
+    assert [gpu["index"] for gpu in ask(driver, TF_MIN_GPU_MULTIPROCESSOR_COUNT="4")["gpus"]] == [0, 1]
+
+
 def test_where_cuda_cannot_start_the_variable_counts(h100s):
     told = ask(h100s, FAKE_CUDA_INIT="802", CUDA_VISIBLE_DEVICES="1,2")
     assert [gpu["index"] for gpu in told["gpus"]] == [1, 2]
