@@ -188,6 +188,7 @@ def test_nvmls_long_pci_domain_is_written_as_cuda_does():
     assert bus_id_of("00010000:3B:00.0") == "00010000:3B:00.0", "a domain that needs eight digits keeps them"
 
 
+@pytest.mark.tensorflow
 def test_a_repeat_that_needs_the_lost_gpu_says_so_and_points_to_the_doctor(h100s, tfbench):
     done = tfbench("--model=resnet50", "--device=gpu", "--num_gpus=8", LD_LIBRARY_PATH=str(h100s))
     assert done.returncode == 3

@@ -155,6 +155,7 @@ def test_a_machine_without_a_fault_is_ready():
     assert render(GOOD, []).endswith("verdict: ready\n")
 
 
+@pytest.mark.tensorflow
 def test_on_this_machine_it_ends_in_time_with_a_verdict_and_its_exit_code():
     done, seconds = doctor("--device=gpu")
     verdict = done.stdout.splitlines()[-1]
@@ -317,6 +318,11 @@ def test_what_tensorflow_cannot_do_is_found(trial, code, level):
     assert (finding.code, finding.level) == (code, level)
 
 
+def test_an_all_reduce_that_fails_has_nccls_remedy():
+    (finding,) = judge(replace(GOOD, trial=replace(TRIAL, problem="crashed with SIGSEGV while summing over all GPUs")))
+    assert (finding.fix or "").startswith("NCCL_DEBUG=INFO")
+
+
 def test_without_tensorflow_not_even_the_cpu_is_ready():
     findings = judge(replace(GOOD, trial=Trial(problem="ended with exit code 1 while importing TensorFlow")))
     assert not verdict_line(findings).endswith("CPU cases can run")
@@ -376,6 +382,7 @@ def test_a_driver_that_hangs_is_no_driver():
     assert (driver_from(answers).problem or "").startswith("the driver did not answer in 20 s")
 
 
+@pytest.mark.tensorflow
 def test_a_small_product_and_an_all_reduce_are_tried_for_real(two_replicas):
     assert computes("CPU:0") and computes("CPU:1")
     assert all_reduces(["CPU:0", "CPU:1"]) == {"all_reduce": True, "all_reduce_reason": None}

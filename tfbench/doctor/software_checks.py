@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tfbench.cuda_libraries import opened_libraries
-from tfbench.doctor.facts import Facts
+from tfbench.doctor.facts import NAMES, Facts
 from tfbench.doctor.findings import Finding, Level
 from tfbench.doctor.libraries import Library
 from tfbench.doctor.machine import MachineFacts
@@ -84,10 +84,8 @@ def _tensorflow(facts: Facts) -> Iterator[Finding]:
             subject="TensorFlow",
             seen=f"TensorFlow {trial.problem}",
             why="cases would end the same way",
-            fix="set TF_CPP_MIN_LOG_LEVEL=0 and run python -m tfbench.doctor.trial "
-            f"{facts.device}; nvidia-smi -q shows the GPUs' state"
-            if imported
-            else "install TensorFlow again, or use this project's image",
+            fix=_trial_fix(trial.problem, facts.device) if imported else "install TensorFlow again, or use this "
+            "project's image",
             gpu_only=imported,
         )
     elif trial.tensorflow is None:
@@ -110,6 +108,12 @@ def _tensorflow(facts: Facts) -> Iterator[Finding]:
             fix="replace the card, or leave it out with CUDA_VISIBLE_DEVICES" if facts.device == "gpu" else None,
             gpu_only=facts.device == "gpu",
         )
+
+
+def _trial_fix(problem: str, device: str) -> str:
+    if NAMES["all_reduce"] in problem:
+        return "NCCL_DEBUG=INFO python -m tfbench.doctor.trial gpu shows why; with NCCL_P2P_DISABLE=1 it may work"
+    return f"TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial {device} shows why; nvidia-smi -q the GPUs' state"
 
 
 def _libraries(facts: Facts) -> Iterator[Finding]:
