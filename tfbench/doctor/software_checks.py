@@ -84,8 +84,9 @@ def _tensorflow(facts: Facts) -> Iterator[Finding]:
             subject="TensorFlow",
             seen=f"TensorFlow {trial.problem}",
             why="cases would end the same way",
-            fix=_trial_fix(trial.problem, facts.device) if imported else "install TensorFlow again, or use this "
-            "project's image",
+            fix=_trial_fix(trial.problem, facts.device)
+            if imported
+            else "install TensorFlow again, or use this project's image",
             gpu_only=imported,
         )
     elif trial.tensorflow is None:
