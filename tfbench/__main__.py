@@ -17,6 +17,7 @@ from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.gpu_settings import gpu_settings
 from tfbench.max_batch import find_max_batch
+from tfbench.nvml import read_driver
 from tfbench.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
 from tfbench.peers import Alone, Peers, may_be_a_peers
 from tfbench.record_file import print_record, utc_now, write_record
@@ -117,6 +118,8 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         if may_be_a_peers(error):
             peers.await_loss()
         outcome = outcome_of(error)
+        if request.case.device is Device.GPU and (problems := read_driver().problems):
+            outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
         peers.tell_failure(outcome)
         status, cause = outcome.status, outcome.cause
         if status is Status.ERROR:

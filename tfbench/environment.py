@@ -29,7 +29,7 @@ def read_environment(case: Case, threads: Threads) -> Environment:
 
     Before its libraries are loaded: `with_loaded_libraries` adds their versions.
     """
-    facts = host_facts()
+    facts = host_facts(by_cuda=case.device is Device.GPU)
     build = tf.sysconfig.get_build_info()
     return Environment(
         tfbench=__version__,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from tfbench.nvml import offered, visible_handles
+from tfbench.boards import offered, read_boards, visible_devices
 
 
 def free_gpu_memory_bytes() -> int | None:
@@ -18,7 +18,8 @@ def free_gpu_memory_bytes() -> int | None:
     except pynvml.NVMLError:
         return None
     try:
-        memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, handle) for handle in visible_handles()]
+        devices = visible_devices(read_boards())
+        memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices]
     finally:
         offered(pynvml.nvmlShutdown)
     return min((int(memory.free) for memory in memories if memory is not None), default=None)
