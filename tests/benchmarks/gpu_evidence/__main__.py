@@ -16,7 +16,7 @@ from tests.benchmarks.gpu_evidence.runner import Programs
 from tests.benchmarks.gpu_evidence.session import Request, Session, matches
 from tests.benchmarks.gpu_evidence.steps import Step
 
-EXIT_OK, EXIT_BAD_FLAGS = 0, 2
+EXIT_OK, EXIT_BAD_FLAGS, EXIT_STOPPED = 0, 2, 130
 
 BUNDLE_BYTES = 15 << 20
 """Largest bundle; lent machines give back files of up to 16 MiB."""
@@ -32,17 +32,27 @@ def main(arguments: list[str], steps: tuple[Step, ...] = hour()) -> int:
     if options.list:
         print(listing(steps))
         return EXIT_OK
-    signal.signal(signal.SIGTERM, _end)
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        return _with_folder(options, steps)
+    except NotUsable as error:
+        print(f"gpu_evidence: {error}", file=sys.stderr)
+        return EXIT_BAD_FLAGS
+    except KeyboardInterrupt:
+        print("gpu_evidence: stopped; call again to go on", file=sys.stderr)
+        return EXIT_STOPPED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _with_folder(options: argparse.Namespace, steps: tuple[Step, ...]) -> int:
+    """Hold the output folder while working, and pack it at the end, however that comes."""
     folder = Folder(options.out.resolve())
     with folder.locked() as is_ours:
         if not is_ours:
-            print(f"gpu_evidence: another call is using {options.out}", file=sys.stderr)
-            return EXIT_BAD_FLAGS
+            raise NotUsable(f"another call is using {options.out}")
         try:
             return _work(options, folder, steps)
-        except NotUsable as error:
-            print(f"gpu_evidence: {error}", file=sys.stderr)
-            return EXIT_BAD_FLAGS
         finally:
             if options.bundle is not None and folder.environment.is_dir():
                 left_out = bundle(folder, options.bundle, BUNDLE_BYTES)
@@ -141,8 +151,4 @@ def _end(*_: object) -> NoReturn:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        print("gpu_evidence: stopped; call again to go on", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(main(sys.argv[1:]))

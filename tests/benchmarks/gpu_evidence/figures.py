@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -190,13 +192,9 @@ def probe(runs: Sequence[Ended]) -> Reading:
 
 def doctor(runs: Sequence[Ended]) -> Reading:
     """Read the doctor's JSON from what it printed; its exit code only says whether it found something."""
-    run = runs[-1]
-    text = run.log.read_text(encoding="utf-8", errors="replace")
-    start = text.find("{")
-    try:
-        document, _ = json.JSONDecoder().raw_decode(text, max(start, 0))
-    except ValueError:
-        raise _ended_badly(run) from None
+    document = _printed_object(runs[-1].log.read_text(encoding="utf-8", errors="replace"))
+    if document is None:
+        raise _ended_badly(runs[-1])
     findings = document.get("findings", [])
     return Reading(
         figures=[Figure(name="findings", value=len(findings), unit="findings")],
@@ -360,6 +358,14 @@ def _document(run: Ended) -> dict[str, Any]:
         return dict(json.loads(run.record.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         raise _ended_badly(run) from None
+
+
+def _printed_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that begins a line of a text; None: there is none."""
+    for line in re.finditer(r"^{", text, re.MULTILINE):
+        with contextlib.suppress(ValueError):
+            return dict(json.JSONDecoder().raw_decode(text, line.start())[0])
+    return None
 
 
 def _require_end(run: Ended) -> None:
