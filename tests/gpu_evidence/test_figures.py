@@ -146,7 +146,7 @@ def test_what_a_peer_prints_counts_only_where_it_ended_well(tmp_path):
 
 
 def test_the_doctors_findings_are_counted_among_other_lines(tmp_path):
-    log = 'loading {libraries}\n{"verdict": "doubtful: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
+    log = 'loading {libraries}\n{"summary": "doubtful: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
     reading = read_figure("doctor", [ended(tmp_path, log=log, exit_code=3)])
     assert (reading.figures[0].value, reading.note) == (1, "doubtful: 1 finding")
     assert cause_of("doctor", ended(tmp_path, log="boom", exit_code=1)) == "failed: exit code 1: boom"

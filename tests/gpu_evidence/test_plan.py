@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.gpu_evidence.__main__ import main
 from tests.benchmarks.gpu_evidence.figures import READERS
+from tests.benchmarks.gpu_evidence.folder import Folder
 from tests.benchmarks.gpu_evidence.plan import hour
+from tests.benchmarks.gpu_evidence.runner import Programs, filled
 from tests.benchmarks.gpu_evidence.steps import Machine, NoFigure, resolve
 from tfbench.flags import help_text, parse
 
 LONGEST_CALL = 540
 """Seconds: a step that takes longer could never end within a call."""
 
+PROGRAMS = Programs(python="python", peer_python="python")
+
 FLAGS = frozenset(re.findall(r"^  (?:-\w,)?--(?:\[no\])?(\w+):", help_text(), re.MULTILINE))
 
 
-def runs_on(gpus: int):
+def commands_on(gpus: int):
     machine = Machine(gpus=gpus, flags=FLAGS, programs=frozenset({"nsys", "ncu"}), why_no_gpu="none")
     for step in hour():
         try:
             resolved = resolve(step, machine, pairs=1)
         except NoFigure:
             continue
-        yield from resolved.runs
+        for run in resolved.runs:
+            yield filled(run, machine, PROGRAMS, Folder(Path("out")), Path("r.json"), 60.0)
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 def test_every_benchmark_of_the_plan_is_a_case_that_can_be_asked_for(gpus):
     asked = 0
-    for run in runs_on(gpus):
-        if "tfbench" in run.command:
-            flags = run.command[run.command.index("tfbench") + 1 :]
-            case = parse([flag.format(record="r.json", seconds=60, gpus=max(2, gpus)) for flag in flags]).case
+    for command in commands_on(gpus):
+        assert not any("{" in argument for argument in command)
+        if "tfbench" in command:
+            case = parse(command[command.index("tfbench") + 1 :]).case
             assert case.device == ("cpu" if gpus == 0 else "gpu")
             asked += 1
     assert asked >= (5 if gpus == 0 else 50)

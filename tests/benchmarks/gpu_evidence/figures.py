@@ -199,7 +199,7 @@ def doctor(runs: Sequence[Ended]) -> Reading:
     return Reading(
         figures=[Figure(name="findings", value=len(findings), unit="findings")],
         details=document,
-        note=str(document.get("verdict", "")),
+        note=str(document.get("summary", "")),
     )
 
 

@@ -13,10 +13,26 @@ TIMED, WARMUP = 50, 10
 BENCHMARK = ("{python}", "-m", "tfbench", "--output={record}", "--max_seconds={seconds}", "--max_cooling_seconds=0")
 PROBE = ("{python}", "-m", "tests.benchmarks.gpu_evidence.{probe}", "--output={record}")
 
-SMALL = ("--device=cpu", "--batch_size=4", "--image_size=64", "--warmup_steps=1", "--num_steps=5", "--nopeaks")
-"""What makes a case small enough for a CPU. Its figures prove the step, and say nothing about a GPU."""
+SMALL = (
+    "--device=cpu",
+    "--model=googlenet",
+    "--batch_size=4",
+    "--image_size=64",
+    "--warmup_steps=1",
+    "--num_steps=5",
+    "--nopeaks",
+)
+"""What makes a case small enough for a CPU. Its figures prove the step, and say nothing about a GPU nor a network."""
 
-SMALLEST = ("--device=cpu", "--batch_size=1", "--image_size=32", "--warmup_steps=0", "--num_steps=2", "--nopeaks")
+SMALLEST = (
+    "--device=cpu",
+    "--model=googlenet",
+    "--batch_size=1",
+    "--image_size=32",
+    "--warmup_steps=0",
+    "--num_steps=2",
+    "--nopeaks",
+)
 
 HALF, FULL = 256, 128
 """Images per step in 16 and 32 bits, the defaults of `python -m tfbench`."""
@@ -39,7 +55,8 @@ def probe(module: str, *extra: str, cpu: tuple[str, ...] | None = None) -> Run:
 
 def environment() -> Iterator[Step]:
     """What the machine is, and whether TensorFlow works at all."""
-    doctor = Run(name="doctor", command=("{python}", "-m", "tfbench.doctor", "--format=json"), cpu=(), reads_log=True)
+    command = ("{python}", "-m", "tfbench.doctor", "--format=json")
+    doctor = Run(name="doctor", command=command, cpu=("--device=cpu",), reads_log=True)
     yield Step(
         name="environment.doctor",
         question="what of this machine is broken or costs speed",
@@ -176,7 +193,7 @@ def throughput() -> Iterator[Step]:
         yield beside_peer("resnet50", precision, 64)
     yield one("resnet50", "fp16", "replica")
     for network in (*NETWORKS[1:], "bert_large"):
-        yield one(network, "fp16", cpu=None)
+        yield one(network, "fp16")
 
 
 def more_throughput() -> Iterator[Step]:
@@ -190,8 +207,7 @@ def more_throughput() -> Iterator[Step]:
     for network in (*NETWORKS, "bert_large"):
         for precision in ("fp32", "tf32", "fp16"):
             for xla in ("off", "replica"):
-                cpu = SMALL if (network, precision, xla) == ("googlenet", "fp32", "off") else None
-                yield one(network, precision, xla, cpu=cpu)
+                yield one(network, precision, xla)
 
 
 SWITCHES: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
@@ -226,9 +242,7 @@ def switches() -> Iterator[Step]:
     for name, network, extra, env in SWITCHES:
         batch = BERT_BATCH if network == "bert_large" else HALF
         case = (f"--model={network}", "--precision=fp16", f"--batch_size={batch}", "--nopeaks")
-        cpu = (
-            (*SMALL, "--model=googlenet", "--precision=fp32") if name in ("no-telemetry", "steps-per-call-8") else None
-        )
+        cpu = (*SMALL, "--precision=fp32") if name == "steps-per-call-8" else None
         yield Step(
             name=f"switch.{name}",
             question=f"{network} fp16: throughput with the switch over that without",
@@ -264,7 +278,7 @@ def transformers() -> Iterator[Step]:
     ):
         name = f"{network}-{precision}" + ("" if xla == "off" else f"-xla-{xla}")
         case = (f"--model={network}", f"--precision={precision}", f"--batch_size={batch}", f"--xla={xla}")
-        cpu = ("--precision=fp32", *SMALLEST) if name == "vit_b16-fp16" else None
+        cpu = ("--precision=fp32", *SMALLEST, "--model=vit_b16") if name == "vit_b16-fp16" else None
         yield Step(
             name=f"transformers.{name}",
             question="throughput, power, utilisation",
@@ -278,7 +292,7 @@ def latency() -> Iterator[Step]:
     """How long does one sample take (finding 21)?"""
     for network, extra in (("resnet50", ()), ("resnet50", ("--frozen",)), ("bert_large", ())):
         case = (f"--model={network}", "--mode=infer", "--precision=fp16", f"--batch_size={BERT_BATCH}", *extra)
-        cpu = (*SMALL, "--model=googlenet", "--precision=fp32") if (network, extra) == ("resnet50", ()) else None
+        cpu = (*SMALL, "--precision=fp32") if (network, extra) == ("resnet50", ()) else None
         yield Step(
             name=f"latency.{network}-fp16" + ("-frozen" if extra else ""),
             question="inference at batch 1, p50",
@@ -294,7 +308,7 @@ def replicas() -> Iterator[Step]:
     yield Step(
         name="replicas.gates",
         question="several replicas train like one device: relative difference of the update",
-        runs=(tfbench("run", *case, cpu=(*SMALLEST, "--model=googlenet", "--precision=fp32", "--num_gpus=2")),),
+        runs=(tfbench("run", *case, cpu=(*SMALLEST, "--precision=fp32", "--num_gpus=2")),),
         figure="update",
         limit=240,
         gpus=2,

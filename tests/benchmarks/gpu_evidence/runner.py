@@ -96,7 +96,7 @@ def filled(
         "record": str(record),
         "folder": str(folder.environment),
         "profile": str(folder.profile(record.stem)),
-        "gpus": str(machine.gpus),
+        "gpus": str(max(1, machine.gpus)),
         "seconds": f"{max(1.0, seconds - SECONDS_BEFORE_LIMIT):.0f}",
     }
     command = []
