@@ -79,6 +79,13 @@ def test_a_failed_gate_is_a_figure_and_is_named(tmp_path):
     assert value.note == "GATE FAILED: too far"
 
 
+def test_what_ended_a_case_after_its_gates_is_not_hidden_by_them(tmp_path):
+    record = with_checks(make_record(), LOSS, SAME, status=Status.OOM)
+    run = ended(tmp_path, record, exit_code=3)
+    assert cause_of("gates", run) == "failed: oom: a gate failed"
+    assert read_figure("update", [run]).note == "then oom: a gate failed"
+
+
 def test_a_record_without_a_measurement_gives_its_cause(tmp_path):
     no_gpu, oom = make_failure("no_gpu", "TensorFlow sees 0"), make_failure("oom", "16 GiB are full")
     hung = make_failure("timeout", "not finished after --max_seconds=115")

@@ -72,7 +72,7 @@ def throughput(runs: Sequence[Ended]) -> Reading:
 def gates(runs: Sequence[Ended]) -> Reading:
     """Count the gates that passed; those that do not apply do not count."""
     record = read_record(runs[-1])
-    if record.validity is None:
+    if record.validity is None or record.status not in (Status.OK, Status.INVALID, Status.NOT_FINITE):
         raise _not_measured(runs[-1], record)
     applied = [check for check in record.validity.checks if check.passed is not None]
     failed = [check for check in applied if not check.passed]
@@ -94,8 +94,10 @@ def update(runs: Sequence[Ended]) -> Reading:
         raise _not_measured(runs[-1], record)
     figure = Figure(name=check.name, value=check.value, unit="relative difference", limit=check.limit)
     details = {other.name: other.value for other in checks.values() if other.value is not None}
-    note = "" if check.passed else f"GATE FAILED: {check.detail}"
-    return Reading(figures=[figure], details=details_of(record) | details, note=note)
+    notes = [] if check.passed else [f"GATE FAILED: {check.detail}"]
+    if record.status not in (Status.OK, Status.INVALID):
+        notes.append(f"then {record.status}: {record.cause}")
+    return Reading(figures=[figure], details=details_of(record) | details, note="; ".join(notes))
 
 
 def device(runs: Sequence[Ended]) -> Reading:
