@@ -41,6 +41,9 @@ BATCH = {"fp32": FULL, "tf32": FULL, "fp16": HALF, "bf16": HALF}
 NETWORKS = ("resnet50", "resnet152", "inception_v3", "googlenet")
 BERT_BATCH = 64
 
+ONE_RUN, ONE_COMPILED_RUN = 180, 300
+"""Seconds: limits of one process; XLA takes minutes for the deepest networks."""
+
 
 def tfbench(name: str, *extra: str, cpu: tuple[str, ...] | None = None, **environment: str) -> Run:
     """Return a run of one case."""
@@ -147,7 +150,7 @@ def one(network: str, precision: str, xla: str = "off", *, cpu: tuple[str, ...] 
         question="throughput, power, utilisation",
         runs=(tfbench("run", *case, cpu=cpu),),
         figure="throughput",
-        limit=180,
+        limit=ONE_RUN if xla == "off" else ONE_COMPILED_RUN,
     )
 
 
@@ -248,14 +251,14 @@ def switches() -> Iterator[Step]:
             question=f"{network} fp16: throughput with the switch over that without",
             runs=(tfbench("switch", *case, *extra, cpu=cpu, **env), tfbench("default", *case, cpu=cpu)),
             figure="ratio",
-            limit=360,
+            limit=480 if "xla" in name else 360,
             compares=True,
         )
 
 
 def largest_batches() -> Iterator[Step]:
     """Does the search end with a batch (finding 2)?"""
-    for network, start in (("resnet50", 512), ("bert_large", 64)):
+    for network, start in (("resnet50", 512), ("bert_large", 256)):
         case = (f"--model={network}", "--precision=fp16", f"--batch_size={start}", "--find_max_batch", "--nopeaks")
         yield Step(
             name=f"max_batch.{network}-fp16",
@@ -284,7 +287,7 @@ def transformers() -> Iterator[Step]:
             question="throughput, power, utilisation",
             runs=(tfbench("run", *case, cpu=cpu),),
             figure="throughput",
-            limit=180,
+            limit=ONE_RUN if xla == "off" else ONE_COMPILED_RUN,
         )
 
 
