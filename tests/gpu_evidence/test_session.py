@@ -182,7 +182,7 @@ def test_a_killed_call_leaves_no_process_and_the_next_goes_on(bench):
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert not (bench.out / "results" / "b.slow.json").exists()
-    wait_until(lambda: not processes_with(str(bench.marks)))
+    wait_until(lambda: not processes_with(str(bench.marks)), seconds=20.0)
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "3 of 3 steps done. " in second.stdout
     assert bench.ran() == {"a.quick": 1, "b.slow": 2, "c.last": 1}
