@@ -7,6 +7,7 @@ only one batch's activations are in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -115,6 +116,10 @@ class Training:
         """Start `steps_per_call` steps with the same batches; see `one_step`. The sum is the mean of their losses."""
         self._call(batch)
         return self._loss.read()
+
+    def traced(self, batch: Batch) -> Any:
+        """Return the concrete function of `one_step`, for those who look into its graph."""
+        return self._one_step.get_concrete_function(batch)
 
     def _step(self, batch: Batch) -> None:
         self.strategy.run(lambda *of_replica: self._loss.assign(self._replica_step(*of_replica)), args=batch)
