@@ -27,6 +27,7 @@ from orchestrate.launchers.container import (
     probe_container,
     registry_of,
     repository,
+    with_cache,
 )
 from orchestrate.launchers.docker import DockerEngine
 from orchestrate.launchers.engine import NameTaken, NotThere
@@ -84,7 +85,9 @@ class ContainerLauncher:
         adopted = False
         try:
             devices = self._cdi_devices() if job.gpus else frozenset()
-            self._engine.create(job_container(job, self._host, image, devices))
+            spec = job_container(job, self._host, image, devices)
+            digest = job.origin.image_digest if job.gpus else None
+            self._engine.create(spec if digest is None else with_cache(spec, digest))
         except NameTaken:
             adopted = True
             if self._state_of_ours(job) != "created":
