@@ -54,6 +54,11 @@ WITH_SYMBOLS = ("tensorflow*/**/*.so", "tensorflow*/**/*.so.2")
 """TensorFlow's libraries come with names for a debugger, of every function that no other library can ask for: a quarter
 of their bytes. The loader does not read them."""
 
+CUDA_LAYER = "cuda"
+
+USUAL_PLACE = Path("usr/local/cuda")
+"""Where every TensorFlow looks for ptxas and libdevice (`CandidateCudaRoots`)."""
+
 CUDA = "nvidia"
 TENSORFLOW = ("tensorflow", "tensorflow_cpu")
 """Starts of names; a package that is neither belongs to the layer `common`."""
@@ -89,10 +94,11 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
         for pattern in WITH_SYMBOLS:
             for path in sorted(site.glob(pattern)):
                 subprocess.run(["strip", "--strip-unneeded", path], check=True)
-    for name in ("common", "tensorflow", "cuda"):
+    for name in ("common", "tensorflow", CUDA_LAYER):
         (layers / name / SITE).mkdir(parents=True)
     for path in sorted(site.iterdir()):
         path.rename(layers / _layer(path.name) / SITE / path.name)
+    _link_cuda(layers / CUDA_LAYER)
     for folder, folders, files in os.walk(layers):
         for name in (*folders, *files):
             os.utime(Path(folder, name), (EPOCH_SECONDS, EPOCH_SECONDS), follow_symlinks=False)
@@ -105,10 +111,22 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _link_cuda(layer: Path) -> None:
+    """Link XLA's compilers to where every TensorFlow looks; nothing to do without CUDA.
+
+    The other places follow from where TensorFlow's library lies. TensorFlow 2.14 works that out from a text that may
+    have no end (`dirname` of a `vector<char>` without its NUL), so whether it finds them there is chance.
+    """
+    compilers = SITE / CUDA / "cuda_nvcc"
+    if (layer / compilers).is_dir():
+        (layer / USUAL_PLACE).parent.mkdir(parents=True)
+        (layer / USUAL_PLACE).symlink_to(Path("/") / compilers)
+
+
 def _layer(name: str) -> str:
     """Name the layer of a package's folder, or of its `.dist-info`."""
     if name == CUDA or (name.startswith("nvidia_") and "_cu1" in name):
-        return "cuda"
+        return CUDA_LAYER
     return "tensorflow" if name.split("-")[0] in TENSORFLOW else "common"
 
 
