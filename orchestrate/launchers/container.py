@@ -25,6 +25,8 @@ NO_GPU = "-1"
 Source: CUDA programming guide, CUDA_VISIBLE_DEVICES; `cuda_diagnostics.cc` of TensorFlow's XLA names both."""
 
 CACHE_LABEL = "tfbench.cuda-cache"
+"""Of volumes; its value is the image, as it was started."""
+
 CACHE_PATH = "/cuda-cache"
 MAX_CACHE_BYTES = 2 << 30
 """Of what the driver has compiled: TensorFlow's kernels for one architecture exceed the driver's own limit of 256 MiB.
@@ -46,7 +48,7 @@ class ContainerSpec:
         all_gpus: It sees all GPUs, whatever `gpus` says.
         cdi: `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; else the NVIDIA runtime is asked.
         data_dir: Folder of the machine that it may read at `DATA_PATH`; None: it sees none.
-        cache: Digest of the image whose cache of compiled GPU code it shares, at `CACHE_PATH`; None: it keeps none.
+        cache: Volume at `CACHE_PATH`, which outlives it and belongs to its image; None: it keeps nothing.
         cpus: CPUs that it may use; None: all.
         memory_bytes: None: all.
         max_processes: Processes and threads that it may have.
@@ -119,14 +121,9 @@ def _mounts(spec: ContainerSpec) -> list[dict[str, Any]] | None:
     if spec.data_dir is not None:
         mounts.append({"Type": "bind", "Source": spec.data_dir, "Target": DATA_PATH, "ReadOnly": True})
     if spec.cache is not None:
-        labels = {CACHE_LABEL: spec.cache}
+        labels = {CACHE_LABEL: spec.image}
         mounts.append(
-            {
-                "Type": "volume",
-                "Source": cache_volume(spec.cache),
-                "Target": CACHE_PATH,
-                "VolumeOptions": {"Labels": labels},
-            }
+            {"Type": "volume", "Source": spec.cache, "Target": CACHE_PATH, "VolumeOptions": {"Labels": labels}}
         )
     return mounts or None
 
@@ -138,11 +135,6 @@ def _device_requests(spec: ContainerSpec) -> list[dict[str, Any]]:
     if spec.all_gpus:
         return [{"Count": -1, "Capabilities": capabilities}]
     return [{"DeviceIDs": list(spec.gpus), "Capabilities": capabilities}] if spec.gpus else []
-
-
-def cache_volume(digest: str) -> str:
-    """Name the volume of what the driver compiled for an image: by digest, so that no image writes another's."""
-    return f"tfbench-cuda-cache-{digest.rpartition(':')[2][:16]}"
 
 
 def container_name(job: Job) -> str:
@@ -190,15 +182,18 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
     )
 
 
-def with_cache(spec: ContainerSpec, digest: str) -> ContainerSpec:
+def with_cache(spec: ContainerSpec) -> ContainerSpec:
     """Let the driver keep what it compiles from one container of an image to the next.
 
-    Args:
-        spec: Of a benchmark on GPUs.
-        digest: Of its image.
+    The volume is named by the image's digest, so that no image writes what another one runs; an image that is known by
+    a tag alone gets none.
     """
+    _, known, digest = spec.image.rpartition("sha256:")
+    if not known:
+        return spec
     settings = {"CUDA_CACHE_PATH": CACHE_PATH, "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES)}
-    return dataclasses.replace(spec, cache=digest, environment={**spec.environment, **settings})
+    name = f"tfbench-cuda-cache-{digest[:16]}"
+    return dataclasses.replace(spec, cache=name, environment={**spec.environment, **settings})
 
 
 def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:

@@ -51,9 +51,10 @@ class Text(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("rest", ctypes.c_char * 16)]
 class Texts(ctypes.Structure):
     _fields_ = [("begin", ctypes.c_void_p), ("end", ctypes.c_void_p), ("room", ctypes.c_void_p)]
-library = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_framework.so.2")))
+names, function = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2"), "_ZN3tsl18CandidateCudaRootsB5cxx11Ev"
+libraries = [ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name(name))) for name in names]
 roots = Texts()
-library._ZN3tsl18CandidateCudaRootsB5cxx11Ev(ctypes.byref(roots))
+next(getattr(library, function) for library in libraries if hasattr(library, function))(ctypes.byref(roots))
 cuda = pathlib.Path("/usr/local/cuda")
 print(*[name for name in ("bin/ptxas", "nvvm/libdevice/libdevice.10.bc") if (cuda / name).is_file()])
 for address in range(roots.begin, roots.end, ctypes.sizeof(Text)):

@@ -55,17 +55,19 @@ def test_variables_of_the_hosts_file_reach_the_container():
 
 
 def test_what_the_driver_compiles_is_kept_by_image():
-    digest = f"sha256:{'ab' * 32}"
-    document = container_document(with_cache(job_container(job(), host(), "image"), digest))
+    image = f"ghcr.io/you/tfbench@sha256:{'ab' * 32}"
+    document = container_document(with_cache(job_container(job(), host(), image)))
     (mount,) = document["HostConfig"]["Mounts"]
     assert mount == {
         "Type": "volume",
         "Source": "tfbench-cuda-cache-abababababababab",
         "Target": "/cuda-cache",
-        "VolumeOptions": {"Labels": {"tfbench.cuda-cache": digest}},
+        "VolumeOptions": {"Labels": {"tfbench.cuda-cache": image}},
     }
     assert {"CUDA_CACHE_PATH=/cuda-cache", "CUDA_CACHE_MAXSIZE=2147483648"} <= set(document["Env"])
     assert document["HostConfig"]["ReadonlyRootfs"]
+    unknown = job_container(job(), host(), "ghcr.io/you/tfbench:mine")
+    assert with_cache(unknown) == unknown, "a tag may mean another image tomorrow"
 
 
 def test_a_probe_sees_all_gpus_either_way():
