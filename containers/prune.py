@@ -17,9 +17,6 @@ NOT_NEEDED = (
     "tensorboard/webfiles.zip",  # the web page of TensorBoard
     "tensorboard_data_server",
     "tensorflow/include",  # headers, for building operations of one's own
-    # cuDNN's recurrent networks, multi-head attention and CTC loss. No network here uses them: cuDNN opens these files
-    # when such a function is first called.
-    "nvidia/cudnn/lib/libcudnn_adv*",
     "nvidia/cusolver/lib/libcusolverMg*",  # solvers over several GPUs: TensorFlow asks for libcusolver alone
     "nvidia/cublas/lib/libnvblas*",  # replaces a processor's BLAS
     "nvidia/cufft/lib/libcufftw*",  # replaces FFTW
@@ -35,6 +32,13 @@ NOT_NEEDED = (
     "nvidia/cuda_cupti/lib/libpcsamplingutil*",
 )
 """Below site-packages, from its root."""
+
+NOT_CALLED = (
+    # cuDNN's recurrent networks, multi-head attention and CTC loss. No network here uses them: cuDNN opens these files
+    # when such a function is first called.
+    "nvidia/cudnn/lib/libcudnn_adv*",
+)
+"""Left out of slim images only: that cuDNN does without them has to be seen on a GPU."""
 
 NOT_NEEDED_ANYWHERE = ("*.a", "*.h", "*.hpp", "*.inc", "*.pxd", "*.pyx", "*.pyi", "tests")
 """Static libraries, headers, type stubs and tests, wherever they lie."""
@@ -78,10 +82,10 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
         site: Where they are installed; empty afterwards.
         layers: Folder, gets `common`, `tensorflow` and `cuda`, which hold what goes to the root of the image; what lies
             there already gets the time 0 too.
-        slim: Also put an empty library in place of those that are opened and never called, and take out the names that
-            only a debugger reads, with binutils' `strip`.
+        slim: Also leave out libraries that are not called, put an empty one in place of those that are opened and never
+            called, and take out the names that only a debugger reads, with binutils' `strip`.
     """
-    for pattern in NOT_NEEDED:
+    for pattern in (*NOT_NEEDED, *(NOT_CALLED if slim else ())):
         for path in site.glob(pattern):
             _remove(path)
     for pattern in NOT_NEEDED_ANYWHERE:

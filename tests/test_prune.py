@@ -25,7 +25,8 @@ def layers(folder: Path, form: str) -> Path:
         (site / name).write_text("x")
     source = folder / "source.c"
     source.write_text("static int hidden(void) { return 1; } int cufftCreate(void) { return hidden(); }")
-    for name in ("tensorflow/libtensorflow_cc.so.2", "nvidia/cufft/lib/libcufft.so.11"):
+    libraries = ("cufft/lib/libcufft.so.11", "cudnn/lib/libcudnn_adv.so.9", "cudnn/lib/libcudnn_cnn.so.9")
+    for name in ("tensorflow/libtensorflow_cc.so.2", *(f"nvidia/{library}" for library in libraries)):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", site / name, source], check=True)
     subprocess.run([sys.executable, PRUNE, site, made, form], check=True)
@@ -44,6 +45,8 @@ def test_libraries_are_as_they_came_in_the_full_form_only(tmp_path: Path, form: 
     assert "cufftCreate" in symbols(tensorflow, "--dynamic"), "what the loader reads stays"
     assert ("hidden" in symbols(tensorflow)) == (form == "full")
     assert ("cufftCreate" in symbols(cufft, "--dynamic")) == (form == "full")
+    cudnn = {path.name for path in (made / "cuda/opt/site/nvidia/cudnn/lib").iterdir()}
+    assert cudnn == {"libcudnn_cnn.so.9"} | ({"libcudnn_adv.so.9"} if form == "full" else set())
 
 
 def test_xlas_compilers_lie_where_every_tensorflow_looks_and_equal_packages_make_equal_layers(tmp_path: Path):
