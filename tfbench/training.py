@@ -7,7 +7,6 @@ only one batch's activations are in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +14,7 @@ from results.schema import XLA, AllReduceDtype, Case, Precision
 from tfbench.gradient_packs import GradientPacks
 from tfbench.optimizers import make_updater
 from tfbench.tasks import IMAGES, Batch, Task
-from tfbench.types import Model, Strategy, Tensor
+from tfbench.types import ConcreteFunction, Model, Strategy, Tensor
 from tfbench.variables import ReplicaScalar, assign_local, components, tensorflow_variable
 
 INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
@@ -117,7 +116,7 @@ class Training:
         self._call(batch)
         return self._loss.read()
 
-    def traced(self, batch: Batch) -> Any:
+    def traced(self, batch: Batch) -> ConcreteFunction:
         """Return the concrete function of `one_step`, for those who look into its graph."""
         return self._one_step.get_concrete_function(batch)
 
