@@ -92,17 +92,31 @@ def _add_compare(commands: Commands) -> None:
 def _add_recommend(commands: Commands) -> None:
     parser = _command(commands, "recommend", _recommend, "say which GPU to rent, from measured or published figures")
     parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
-    parser.add_argument("--model", required=True, help="network, or a mix: resnet50=0.7,inception_v3=0.3")
-    parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
-    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
-    parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these only, e.g. 'A4000,A5000'")
-    parser.add_argument("--price", metavar="GPU=USD", action="append", default=[], help="price of a GPU-hour")
+    parser.add_argument(
+        "--model",
+        action="append",
+        help="network, or a mix: resnet50=0.7,inception_v3=0.3; repeat for an answer each; default: resnet50",
+    )
+    parser.add_argument("--precision", default="fp16", metavar="NAMES", help="fp32, tf32, fp16, bf16; default: fp16")
+    parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
+    parser.add_argument("--mode", choices=["train", "infer"], help="default: each that was measured, for itself")
+    parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these, e.g. 'A4000,A100': any A100")
+    parser.add_argument(
+        "--price",
+        metavar="GPU=USD",
+        action="append",
+        default=[],
+        help="price of a GPU-hour; goes before hosts.yml, which goes before --prices and the shipped examples",
+    )
     parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
     parser.add_argument("--budget", metavar="USD", type=float, help="most that all GPUs together cost per hour")
     parser.add_argument("--hours", type=float, help="most hours that --samples may take")
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
-    parser.add_argument("--memory", metavar="GIB", type=float, help="memory that each GPU must have")
+    parser.add_argument(
+        "--memory", "--min-memory", metavar="GIB", type=float, help="memory that each GPU must have, e.g. 24"
+    )
     parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU that must fit, where known")
+    parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
     parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
 
 
@@ -316,20 +330,47 @@ def _adopt(parsed: argparse.Namespace) -> int:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from results.advice import advice_grid, advice_json, advice_lines
-    from results.questions import asked_prices, read_question
+    from results.advice import advice_grid, advice_json, explain_grid
+    from results.compare import fleets_of
+    from results.headlines import reasons, summary
+    from results.precisions import precision_line
+    from results.questions import asked_prices, read_questions
     from results.recommend import recommend
     from results.sources import has_runs
 
-    question = read_question(parsed)
-    one_run = "Name the run that counts."
-    rates = _rates(parsed.runs, [], one_run) if parsed.runs or has_runs() else []
-    choices = recommend(question, rates, asked_prices(parsed.price, parsed.prices))
+    questions = read_questions(parsed)
+    rates = _rates(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+    offers = asked_prices(parsed.price, parsed.prices, fleets_of(rates))
+    verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
+    precisions = [[line] if (line := precision_line(verdict, rates)) else [] for verdict in verdicts]
     if parsed.format == "json":
-        sys.stdout.write(advice_json(question, choices, rates))
-    else:
-        _print_grids([advice_grid(question, choices)], advice_lines(question, choices, rates), parsed.format)
+        sys.stdout.write(advice_json(verdicts, precisions))
+        return EXIT_OK
+    _print_lines(summary(verdicts), parsed.format, strong=True)
+    for verdict, lines in zip(verdicts, precisions, strict=True):
+        _print_grids([advice_grid(verdict, verdicts)], [], parsed.format)
+        _print_lines([*reasons(verdict), *lines], parsed.format)
+        if parsed.explain:
+            _print_grids([explain_grid(verdict, verdicts)], [], parsed.format)
     return EXIT_OK
+
+
+def _print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> None:
+    """Print sentences, each on a line of its own however long: a pipe has no width."""
+    from rich.console import Console
+
+    from results.grid import markdown_text, printable
+
+    console = Console()
+    for number, line in enumerate(lines):
+        if style == "markdown":
+            text = markdown_text(line)
+            print(f"* **{text}**" if strong and not number else f"* {text}")
+        else:
+            bold = "bold" if strong and not number else None
+            console.print(printable(line), markup=False, highlight=False, soft_wrap=not console.is_terminal, style=bold)
+    if lines:
+        print()
 
 
 def _prices(parsed: argparse.Namespace) -> int:

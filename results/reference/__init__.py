@@ -87,14 +87,14 @@ def gpu_key(name: str) -> str | None:
 
     A name that fits several cards (an A100 without its memory size) gives None: a guess would judge by wrong limits.
     """
-    wanted = _gpu_words(name)
-    fitting = [key for key in specifications() if wanted == _gpu_words(key)]
+    wanted = gpu_words(name)
+    fitting = [key for key in specifications() if wanted == gpu_words(key)]
     if not fitting:
-        fitting = [key for key in specifications() if wanted and wanted <= _gpu_words(key)]
+        fitting = [key for key in specifications() if wanted and wanted <= gpu_words(key)]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _gpu_words(name: str) -> frozenset[str]:
+def gpu_words(name: str) -> frozenset[str]:
     """Split a name into what tells cards apart: `NVIDIA A100-SXM4-40GB` and `A100 SXM4 40GB` are one."""
     text = re.sub(r"(\d+) ?gb\b", r"\1gb", name.lower())
     text = re.sub(r"\brtx(?=[a-z0-9])", "rtx ", text)
