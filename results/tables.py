@@ -10,11 +10,12 @@ from results.cells import identity_text, missing_hosts, rate_text
 from results.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names, cluster_text
 from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.communication import communication_grid
+from results.comparable import differing
 from results.compare import fleets_of
 from results.comparison import ratio_grids
 from results.device_table import device_grid
 from results.digits import significant, with_error
-from results.fleets import FleetRate, differing, fleet_rates, rows_of
+from results.fleets import FleetRate, fleet_rates, rows_of
 from results.grid import Grid, print_grid
 from results.merge import Merged
 from results.scaling import efficiencies

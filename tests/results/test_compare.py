@@ -191,7 +191,7 @@ def test_an_efficiency_above_105_percent_is_marked():
         *repeats(220.0, 220.1, case=make_case(device="gpu", num_gpus=2), environment=GPU),
     ]
     grid = scaling_grid(fleet_rates(merge_records(stored(*records))))
-    assert grid.rows[0][-1].startswith("110.0") and grid.rows[0][-1].endswith(" !")
+    assert grid.rows[0][-1].startswith("109.97 ± ") and grid.rows[0][-1].endswith(" !")
     assert grid.notes[-1].startswith("! above 105 %")
 
 
@@ -258,17 +258,40 @@ def test_mixed_identities_are_refused_with_what_differs_and_the_remedy():
     refuse_mixed(rates, ["keras"])
 
 
-def test_hosts_of_a_fleet_with_other_drivers_are_refused_and_other_processors_beside_gpus_are_not():
-    def of(host, **changes):
-        case = make_case(device="gpu")
-        return repeats(20.0, 21.0, host=host, case=case, environment=make_environment(gpus=1, **changes))
+def of_host(host, *rates, fleet="a4000", run_id="run-1", price=None, **changes):
+    """Repeats of one GPU host; `changes` are of its environment."""
+    environment = make_environment(gpus=8, **changes)
+    case = make_case(device="gpu")
+    return repeats(
+        *rates, fleet=fleet, host=host, case=case, environment=environment, run_id=run_id, usd_per_gpu_hour=price
+    )
 
-    rates = fleet_rates(merge_records(stored(*of("x", cpu="EPYC"), *of("y", cpu="Xeon"))))
-    refuse_mixed(rates, [])
-    assert list(rates[0].rates) == ["x", "y"]
-    rates = fleet_rates(merge_records(stored(*of("x", driver="550.1"), *of("y", driver="570.2"))))
-    with pytest.raises(MixedIdentities, match=r"driver \(550\.1, 570\.2\)"):
+
+def rates_of(*records, **options):
+    return fleet_rates(merge_records(stored(*records)), **options)
+
+
+def test_drivers_and_processors_of_a_fleets_hosts_are_spread_between_hosts():
+    for changes in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
+        rates = rates_of(*of_host("x", 20.0, 21.0, **changes[0]), *of_host("y", 20.0, 21.0, **changes[1]))
         refuse_mixed(rates, [])
+        assert [list(rate.rates) for rate in rates] == [["x", "y"]]
+        ((name, values),) = rates[0].hosts_differ.items()
+        assert values == {"x": changes[0][name], "y": changes[1][name]}
+
+
+def test_drivers_that_one_host_had_one_after_the_other_are_refused():
+    rates = rates_of(
+        *of_host("x", 20.0, 21.0, driver="550.54"), *of_host("x", 22.0, 23.0, driver="570.86", run_id="run-2")
+    )
+    with pytest.raises(MixedIdentities, match=r"driver \(550\.54, 570\.86\)"):
+        refuse_mixed(rates, [])
+
+
+def test_asked_to_keep_drivers_apart_hosts_with_others_are_refused():
+    records = [*of_host("x", 20.0, 21.0, driver="550.54"), *of_host("y", 20.0, 21.0, driver="570.86")]
+    with pytest.raises(MixedIdentities, match="driver"):
+        refuse_mixed(rates_of(*records, apart=("driver",)), [])
 
 
 def test_by_pairs_only_equal_software():
@@ -281,5 +304,7 @@ def test_by_pairs_only_equal_software():
         *of("b", "3.15.1", 10.0, 11.0, run="1"),
         *of("b", "3.12.0", 10.0, 11.0, run="2"),
     ]
-    assert len(compared(*records)) == 4
+    (item,) = compared(*records)
+    assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
+    assert item.reason == "measured with several keras: split with --by keras"
     assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]
