@@ -75,6 +75,7 @@ class Group:
     Attributes:
         mode: What is done, in words: `training` or `inference`.
         setting: What all figures share, in words; empty where no two of them share one.
+        network: What the figures call the network, with its task, where that is not what was asked for.
         evidence: Comparable figures; those without are in `without`, each with its reason.
         remarks: What a reader must know beside the figures.
     """
@@ -83,6 +84,7 @@ class Group:
     mode: str
     setting: str
     evidence: tuple[Evidence, ...]
+    network: str = ""
     without: tuple[Evidence, ...] = ()
     remarks: tuple[str, ...] = ()
 

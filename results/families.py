@@ -11,7 +11,7 @@ import functools
 import re
 
 from results.networks import INPUTS
-from results.reference import gpu_key, gpu_words, model_key, networks, published, shipped_prices, specifications
+from results.reference import all_published, gpu_key, gpu_words, model_key, networks, shipped_prices, specifications
 
 DRIVER_NAMES = {
     "h100 80gb hbm3": "H100 SXM5 80GB",
@@ -23,7 +23,7 @@ DRIVER_NAMES = {
 @functools.cache
 def cards() -> tuple[str, ...]:
     """Return every card that has a specification, a published row or a shipped price."""
-    names = [*specifications(), *(row["gpu"] for row in published()), *(row["gpu"] for row in shipped_prices())]
+    names = [*specifications(), *(row["gpu"] for row in all_published()), *(row["gpu"] for row in shipped_prices())]
     return tuple(dict.fromkeys(names))
 
 
@@ -65,7 +65,7 @@ def memory_of(card: str) -> float | None:
 @functools.cache
 def network_names() -> tuple[str, ...]:
     """Return every network that can be measured here or has a published row or a known cost."""
-    return tuple(dict.fromkeys([*INPUTS, *networks(), *(row["model"] for row in published())]))
+    return tuple(dict.fromkeys([*INPUTS, *networks(), *(row["model"] for row in all_published())]))
 
 
 def asked_network(name: str) -> str:
@@ -76,7 +76,7 @@ def asked_network(name: str) -> str:
 
 def published_names(model: str) -> list[str]:
     """Return the names that a network has in published rows: its own, its variants' and its tasks'."""
-    names = dict.fromkeys(row["model"] for row in published())
+    names = dict.fromkeys(row["model"] for row in all_published())
     return [name for name in names if name == model or name.startswith(f"{model}_")]
 
 

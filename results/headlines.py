@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from results.cells import value_text
 from results.digits import significant, with_interval
 from results.evidence import Basis
-from results.published import Span, spans
+from results.published import Span, figures, spans
 from results.questions import ASKED
 from results.recommend import Choice, Rival, Verdict, needed_memory_gib, scaled
 from results.stats import Interval
@@ -35,7 +36,8 @@ def label(verdict: Verdict, others: Sequence[Verdict]) -> str:
     if len(same) > 1 and verdict.group.basis is Basis.MEASURED:
         parts.append(verdict.group.setting)
     if verdict.group.basis is Basis.PUBLISHED:
-        parts.append("published figures")
+        network = verdict.group.network
+        parts.append(f"published figures{f' of {network}' if network not in ('', verdict.question.network) else ''}")
     return ", ".join(parts)
 
 
@@ -48,13 +50,13 @@ def headline(verdict: Verdict) -> str:
         return _only(verdict, best)
     if verdict.tied:
         text = _tie(verdict, best)
-    elif best.usd_per_million is None:
+    elif not verdict.by_cost:
         text = _fastest(verdict, best)
     else:
         offer = f" ({best.offer.name})" if best.offer and best.offer.name else ""
         price = f" at {best.offer.usd_per_gpu_hour:.3f} USD per GPU-hour" if best.offer else ""
         text = f"rent {best.subject}{offer}{price}: {_cost(best)}, {_basis(best)}{_condition(verdict)}"
-    return "; ".join([text, *_left_out(verdict)])
+    return "; ".join([text, *_beyond(verdict)[:1], *_left_out(verdict)])
 
 
 def reasons(verdict: Verdict) -> list[str]:
@@ -66,9 +68,7 @@ def reasons(verdict: Verdict) -> list[str]:
         lines.append(f"memory: {needed:g} GiB per GPU asked for" if asked
                      else f"memory: {needed:.1f} GiB per GPU at least, for activations alone")  # fmt: skip
     lines += break_even_lines(verdict)
-    if verdict.group.basis is Basis.PUBLISHED:
-        cards = list(dict.fromkeys(choice.gpu for choice in verdict.choices))
-        lines += [f"{_span_text(span)}{_worth(span, verdict)}" for span in spans(verdict.question, cards)]
+    lines += [f"{_span_text(span)}{_worth(span, verdict)}" for span in _spans(verdict)]
     return [*lines, *_needed_speed(verdict), *_price_lines(verdict)]
 
 
@@ -100,7 +100,8 @@ def _basis(best: Choice) -> str:
 
 def _condition(verdict: Verdict) -> str:
     """Say up to which price the best stays the best; its interval where the ratio of speeds has one."""
-    best, limits = verdict.best, []
+    best = verdict.best
+    limits: list[tuple[float, Interval, str]] = []
     for rival in verdict.rivals:
         other = rival.choice.usd_per_hour
         if other and best and best.usd_per_hour and best.offer:
@@ -114,21 +115,32 @@ def _condition(verdict: Verdict) -> str:
 
 
 def _only(verdict: Verdict, best: Choice) -> str:
-    """Say that one card alone has a figure, so that there is no choice yet."""
+    """Say that one card alone has a figure, so that there is no choice by cost yet."""
     known = value_text(best.samples_per_second, best.evidence.interval)
-    cost = f" at {_cost(best)}" if best.usd_per_million is not None else ""
-    text = f"only {best.subject} has a figure: {known} samples/s{cost}, {_basis(best)}; nothing to compare it with"
-    return "; ".join([text, *_left_out(verdict), MEASURE])
+    cost = f", {_cost(best)}" if best.usd_per_million is not None else ""
+    text = f"only {best.subject} has a figure, so nothing is ranked: {known} samples/s{cost}, {_basis(best)}"
+    return "; ".join([*_limits(verdict), text, *_beyond(verdict)[:1], *_left_out(verdict), MEASURE])
+
+
+def _beyond(verdict: Verdict) -> list[str]:
+    return [remark for remark in verdict.group.remarks if "cannot pass" in remark]
+
+
+def _spans(verdict: Verdict) -> list[Span]:
+    """Return how far apart cards are in different published settings, where no setting ranks any."""
+    if verdict.ranked or verdict.group.basis is not Basis.PUBLISHED or not verdict.question.gpus:
+        return []
+    return spans(verdict.question, list(dict.fromkeys(choice.gpu for choice in verdict.choices)))
 
 
 def _tie(verdict: Verdict, best: Choice) -> str:
     """Name what cannot be told apart, and what then decides: the price per hour, or the speed."""
     group = [best, *(rival.choice for rival in verdict.tied)]
     names = ", ".join(choice.subject for choice in group[:-1]) + f" and {group[-1].subject}"
-    what = "cost per sample" if best.usd_per_million is not None else "speed"
+    what = "cost per sample" if verdict.by_cost else "speed"
     text = f"no significant difference in {what} between {names}"
-    if best.usd_per_million is None:
-        return f"{text}: the cheaper one decides, but no price is known"
+    if not verdict.by_cost:
+        return f"{text}, {_basis(best)}: the lower price decides; {_missing(verdict)}"
     cheap = min(group, key=lambda choice: choice.usd_per_hour or 0.0)
     fast = max(group, key=lambda choice: choice.samples_per_second or 0.0)
     offer = f" ({cheap.offer.name})" if cheap.offer and cheap.offer.name else ""
@@ -142,42 +154,53 @@ def _tie(verdict: Verdict, best: Choice) -> str:
 
 
 def _fastest(verdict: Verdict, best: Choice) -> str:
-    """Say what is fastest where no price is known, and what each of the others may cost."""
+    """Say what is fastest where fewer than two cards have a price."""
     rivals = [f"{_ratio(rival.speed)} × {rival.choice.subject}" for rival in verdict.rivals]
     speed = f", {' and '.join(rivals)}" if rivals else ""
     known = value_text(best.samples_per_second, best.evidence.interval)
-    return f"the fastest is {best.subject}: {known} samples/s{speed}, {_basis(best)}; no price is known"
+    return f"the fastest is {best.subject}: {known} samples/s{speed}, {_basis(best)}; {_missing(verdict)}"
+
+
+def _missing(verdict: Verdict) -> str:
+    """Say which prices are missing for a ranking by cost, and up to which price each would be the cheapest."""
+    missing = [choice for choice in verdict.ranked if choice.usd_per_hour is None]
+    flips = [f" (cheapest per sample below {item.wins_below:.3f} USD)" if item.wins_below else "" for item in missing]
+    names = [f"{choice.subject}{flip}" for choice, flip in zip(missing, flips, strict=True)]
+    return f"ranked by speed, because no price is known of {', '.join(names)}"
 
 
 def _no_rank(verdict: Verdict) -> str:
     """Say why nothing has a rank, what would be within the limits, and what is known all the same."""
-    question = verdict.question
-    fitting = [choice for choice in verdict.choices if choice.fits]
-    limits = [f"{question.usd_per_hour:g} USD per hour"] if question.usd_per_hour is not None else []
-    limits += [f"{question.memory_gib:g} GiB"] if question.memory_gib is not None else []
-    parts = []
-    if limits:
-        offers = [
-            f"{choice.subject} at {choice.usd_per_hour:.3f} USD ({choice.offer.name})"
-            for choice in sorted(fitting, key=lambda choice: choice.usd_per_hour or 0.0)
-            if choice.offer
-        ]
-        parts.append(f"within {' and '.join(limits)}: {', '.join(offers) or 'nothing that has a known price'}")
-    beyond = [remark for remark in verdict.group.remarks if "cannot pass" in remark]
-    cards = list(dict.fromkeys(choice.gpu for choice in verdict.choices if not limits or choice.fits))
-    ranges = spans(question, cards) if verdict.group.basis is Basis.PUBLISHED else []
+    question, parts = verdict.question, _limits(verdict)
+    ranges = _spans(verdict)
     if ranges:
-        parts.append("no published setting has two of these cards, so none is ranked")
         parts += [_span_text(span) + _worth(span, verdict) for span in _telling(ranges, verdict)]
-        return "; ".join([*parts, *beyond[:1]])
+        parts.append("nothing is ranked, because no published setting has two of these cards")
+        return "; ".join([*parts, *_beyond(verdict)[:1]])
     why: dict[str, list[str]] = {}
     for choice in verdict.choices:
-        if not limits or choice.fits:
-            why.setdefault(choice.evidence.reason or choice.excluded, []).append(choice.subject)
+        if question.gpus or choice.fits:
+            why.setdefault(choice.excluded, []).append(choice.subject)
     texts = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items()]
-    if not verdict.choices:
-        texts = [f"no figure of {question.network} in {question.precision} on {question.count} GPU"]
-    return "; ".join([*parts, *beyond[:2], f"no choice answers this: {'; '.join(texts)}; {MEASURE}"])
+    if not texts:
+        texts = [f"no figure of {question.network} in {question.precision} on {question.count} GPU, and no card asked"]
+    if question.precision == "fp32" and any(figures(replace(question, precision="tf32")).values()):
+        texts.append("sources that call it FP32 ran TF32 on cards since Ampere: ask for --precision tf32")
+    return "; ".join([*parts, *_beyond(verdict)[:1], f"no choice answers this: {'; '.join(texts)}; {MEASURE}"])
+
+
+def _limits(verdict: Verdict) -> list[str]:
+    """Name what can be rented within the budget and with the memory that was asked for, whatever its speed."""
+    question = verdict.question
+    limits = [f"{question.usd_per_hour:g} USD per hour"] if question.usd_per_hour is not None else []
+    limits += [f"{question.memory_gib:g} GiB"] if question.memory_gib is not None else []
+    if not limits:
+        return []
+    offers: dict[str, str] = {}
+    for choice in sorted(verdict.choices, key=lambda choice: choice.usd_per_hour or 0.0):
+        if choice.fits and choice.offer:
+            offers.setdefault(choice.subject, f"{choice.subject} at {choice.usd_per_hour:.3f} ({choice.offer.name})")
+    return [f"within {' and '.join(limits)}: {', '.join(offers.values()) or 'nothing that has a known price'}"]
 
 
 def _telling(ranges: Sequence[Span], verdict: Verdict) -> list[Span]:
@@ -187,10 +210,8 @@ def _telling(ranges: Sequence[Span], verdict: Verdict) -> list[Span]:
 
 
 def _span_text(span: Span) -> str:
-    return (
-        f"{span.fast} did {span.low:.2f} to {span.high:.2f} × the samples/s of {span.slow} over all pairs of "
-        "published settings, which differ"
-    )
+    far = f"{span.low:.2f} to {span.high:.2f}" if f"{span.low:.2f}" != f"{span.high:.2f}" else f"{span.low:.2f}"
+    return f"{span.fast} did {far} × the samples/s of {span.slow} in published settings that differ"
 
 
 def _worth(span: Span, verdict: Verdict) -> str:
@@ -215,7 +236,8 @@ def _left_out(verdict: Verdict) -> Iterator[str]:
     ranked = {choice.subject for choice in verdict.ranked}
     why: dict[str, list[str]] = {}
     for choice in verdict.choices:
-        if choice.subject not in ranked:
+        # Nobody asked for each of the cards of a table where none was named.
+        if choice.subject not in ranked and (verdict.question.gpus or choice.fits or choice.evidence.failed):
             flip = f" (wins below {choice.wins_below:.3f} USD)" if choice.wins_below else ""
             why.setdefault(choice.excluded, []).append(f"{choice.subject}{flip}")
     for reason, names in sorted(why.items(), key=lambda item: "oom" not in item[0] and "needs" not in item[0]):
@@ -281,6 +303,13 @@ def _price_lines(verdict: Verdict) -> list[str]:
         if len(set(item.prices.values())) > 1 and name not in typed:
             each = ", ".join(f"{price:.3f} ({host})" for host, price in item.prices.items())
             lines.append(f"{name}: its hosts have different prices, each is an offer of its own: {each}")
+    if verdict.unpriced:
+        lines.append(f"have the memory, but no known price: {', '.join(verdict.unpriced)}")
+    spot = verdict.best.offer if verdict.best else None
+    if spot and spot.commitment == "spot":
+        firm = next((c for c in verdict.ranked if c.offer and c.offer.commitment != "spot"), None)
+        then = f"; otherwise the best is {firm.subject} at {firm.usd_per_hour:.3f} USD per hour" if firm else ""
+        lines.append(f"spot: the host may be taken away at any time{then}")
     missing = dict.fromkeys(choice.gpu for choice in verdict.choices if choice.offer is None)
     if missing:
         lines.append(f"no price known of {', '.join(missing)}: give --price '{next(iter(missing))}=USD'")

@@ -18,7 +18,7 @@ from results.evidence import Basis, Evidence, Group
 from results.families import published_names
 from results.limits import BYTES, CLOCK_MARGIN
 from results.questions import Question
-from results.reference import Network, networks, published, specifications
+from results.reference import Network, all_published, networks, specifications
 
 MARGIN = 0.05
 """Smallest relative difference of two published figures that says something: each is one run on one host.
@@ -87,10 +87,10 @@ def network_text(name: str) -> str:
 
 def figures(question: Question) -> dict[Place, dict[str, Figure]]:
     """Return the published figures for a question, by setting and card; rows marked suspect are left out."""
-    places: dict[str, dict[str, dict[str, dict[str, str]]]] = defaultdict(lambda: defaultdict(dict))
+    places: dict[str, dict[str, dict[str, Mapping[str, str]]]] = defaultdict(lambda: defaultdict(dict))
     names = {model: published_names(model) for model in question.mix}
     wanted = {name for of_model in names.values() for name in of_model}
-    for row in published():
+    for row in all_published():
         if row["suspect"] or row["model"] not in wanted:
             continue
         if (row["precision"], row["num_gpus"]) != (question.precision, str(question.count)):
@@ -134,13 +134,13 @@ def published_groups(
         wanted = [gpu for gpu in known[place] if question.wants(gpu) and gpu not in failed] if place else []
         if place and len(wanted) >= min(2, len(candidates)):
             evidence = [_evidence(known[place][gpu]) for gpu in wanted]
-            groups.append(_group(question, place.text, evidence, candidates, known, failed))
-    return groups or [_group(question, "", [], candidates, known, failed)]
+            groups.append(_group(question, place, evidence, candidates, known, failed))
+    return groups or [_group(question, None, [], candidates, known, failed)]
 
 
 def _group(
     question: Question,
-    setting: str,
+    place: Place | None,
     evidence: Sequence[Evidence],
     candidates: Sequence[str],
     known: Mapping[Place, Mapping[str, Figure]],
@@ -151,7 +151,8 @@ def _group(
     return Group(
         basis=Basis.PUBLISHED,
         mode="training",
-        setting=setting,
+        setting=place.text if place else "",
+        network=" + ".join(map(network_text, place.networks)) if place else "",
         evidence=tuple(evidence),
         without=tuple({item.gpu: item for item in without}.values()),
         remarks=(*_batches(evidence), *_beyond_reach(without, known, question)),
@@ -251,23 +252,23 @@ def _unranked(
 def _beyond_reach(
     without: Sequence[Evidence], known: Mapping[Place, Mapping[str, Figure]], question: Question
 ) -> Iterator[str]:
-    """Say which cards cannot reach what others have published: a bound decides where no measurement does."""
+    """Say which cards cannot reach what another did: a bound decides where no measurement does."""
     exact = {place: of_cards for place, of_cards in known.items() if place.networks == tuple(question.mix)}
     for item in without:
         if item.basis is not Basis.BOUND or not item.samples_per_second:
             continue
         for card in question.gpus:
-            rates = [of_cards[card].samples_per_second for of_cards in exact.values() if card in of_cards]
-            if rates and min(rates) > item.samples_per_second:
+            best = max(
+                (of_cards[card] for of_cards in exact.values() if card in of_cards),
+                key=lambda figure: figure.samples_per_second,
+                default=None,
+            )
+            if best is not None and best.samples_per_second > item.samples_per_second:
                 yield (
-                    f"{card} is at least {min(rates) / item.samples_per_second:.2f} × as fast as {item.gpu}, which "
-                    f"cannot pass {item.samples_per_second:.4g} samples/s: {card} has published {_range(rates)}"
+                    f"{item.gpu} cannot pass {item.samples_per_second:.4g} samples/s whatever the software: {card} did "
+                    f"{best.samples_per_second:.4g}, {best.samples_per_second / item.samples_per_second:.2f} × that, "
+                    f"with {best.place.software}"
                 )
-
-
-def _range(rates: Sequence[float]) -> str:
-    low, high = min(rates), max(rates)
-    return f"{low:.4g}" if len(rates) == 1 else f"{low:.4g} to {high:.4g} in {len(rates)} settings"
 
 
 def _batches(evidence: Sequence[Evidence]) -> list[str]:

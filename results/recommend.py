@@ -37,7 +37,7 @@ class Choice:
         hours_per_million: Time for them.
         fits: Whether memory, price and budget allow it, whatever its speed.
         excluded: Why it has no rank; empty when it has one.
-        wins_below: Price per GPU-hour below which it would be the best choice; None for the best itself.
+        wins_below: Price per GPU-hour below which it would be the cheapest per sample; None for the cheapest itself.
     """
 
     evidence: Evidence
@@ -111,6 +111,11 @@ class Verdict:
     def best(self) -> Choice | None:
         """The first of them; None where nothing has a rank."""
         return next(iter(self.ranked), None)
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether the rank is by cost; else it is by speed, because fewer than two cards have a price."""
+        return all(choice.usd_per_million is not None for choice in self.ranked)
 
     @property
     def open(self) -> list[Choice]:
@@ -201,18 +206,25 @@ def _price_misfit(question: Question, offer: Offer) -> str:
 
 def _verdict(question: Question, group: Group, offers: Sequence[Offer]) -> Verdict:
     choices = [choice for item in (*group.evidence, *group.without) for choice in _choices(question, item, offers)]
-    ranked = [choice for choice in choices if not choice.excluded]
-    priced = [choice for choice in ranked if choice.usd_per_million is not None]
+    rankable = [choice for choice in choices if not choice.excluded]
+    priced = sorted((c for c in rankable if c.usd_per_million is not None), key=lambda c: c.usd_per_million or 0.0)
     rest = [choice for choice in choices if choice.excluded]
-    if priced:
-        missing = [replace(choice, excluded="no price known") for choice in ranked if choice.usd_per_million is None]
-        ranked, rest = sorted(priced, key=lambda choice: choice.usd_per_million or 0.0), [*missing, *rest]
+    if len({choice.subject for choice in priced}) > 1 or len(priced) == len(rankable):
+        ranked = priced
+        rest = [*(replace(c, excluded="no price known") for c in rankable if c.usd_per_million is None), *rest]
     else:
-        ranked = sorted(ranked, key=lambda choice: -(choice.samples_per_second or 0.0))
-    flipped = [_with_flip(question, choice, ranked[0] if ranked else None) for choice in (*ranked, *rest)]
+        ranked = _by_speed(rankable)
+    cheapest = priced[0] if priced else None
+    flipped = [_with_flip(question, choice, cheapest) for choice in (*ranked, *rest)]
     return Verdict(
         question=question, group=group, choices=tuple(flipped), rivals=tuple(_rivals(flipped[: len(ranked)]))
     )
+
+
+def _by_speed(choices: Sequence[Choice]) -> list[Choice]:
+    """Rank by speed, each card at its cheapest offer: for what fewer than two cards have a price."""
+    cheapest = {choice.subject: choice for choice in sorted(choices, key=lambda c: -(c.usd_per_hour or 0.0))}
+    return sorted(cheapest.values(), key=lambda choice: -(choice.samples_per_second or 0.0))
 
 
 def _choices(question: Question, item: Evidence, offers: Sequence[Offer]) -> list[Choice]:
@@ -280,7 +292,7 @@ def _exclusion(question: Question, item: Evidence, offer: Offer | None, hours: f
 
 
 def _with_flip(question: Question, choice: Choice, best: Choice | None) -> Choice:
-    """Add the price below which a choice would be the best, where nothing but its price is in the way."""
+    """Add the price below which a choice would be cheaper than `best`, where nothing but its price is in the way."""
     if best is None or best.usd_per_million is None or choice.subject == best.subject:
         return choice
     if choice.evidence.reason or not choice.hours_per_million or _memory_misfit(question, choice.gpu):

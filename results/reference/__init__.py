@@ -72,6 +72,12 @@ def published() -> list[dict[str, str]]:
     return _read("published.csv")
 
 
+@functools.cache
+def all_published() -> tuple[Mapping[str, str], ...]:
+    """Return those rows and the ones of `published_pytorch.csv`: one software on nine cards, from A6000 to H100."""
+    return (*published(), *_read("published_pytorch.csv"))
+
+
 def published_path() -> Path:
     """Return the file of published throughputs."""
     return FOLDER / "published.csv"
