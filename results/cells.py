@@ -39,8 +39,3 @@ def identity_text(column: str, value: Hashable) -> str:
     if value is None:
         return "none"
     return str(value)[:DIGEST_LENGTH] if column == "image_digest" else str(value)
-
-
-def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
-    """TEMP."""
-    return []

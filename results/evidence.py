@@ -179,7 +179,7 @@ def _group(
     example = pairs[0][1]
     fleets = {whole.fleet for whole, _ in pairs}
     evidence = tuple(_evidence(whole, cards[whole.fleet]) for whole, _ in pairs)
-    others = [rate for rate in relevant if rate.fleet not in fleets and rate.named("mode") == example.named("mode")]
+    others = [rate for rate in relevant if rate.fleet not in fleets]
     without = _without(question, example, others, cards)
     known = {item.gpu for item in (*evidence, *without)}
     absent = [_absent(card) for card in question.gpus if card not in known]
