@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from results.clusters import replicas
 from results.compare import Comparison
 from results.digits import with_interval
 from results.fleets import FleetRate
-from results.stats import Interval
+from results.stats import Interval, divided, inverse
 
 SECONDS_PER_HOUR = 3600
 
@@ -80,11 +79,6 @@ def per_dollar(comparison: Comparison, prices: float | None = None) -> Interval 
     return divided(limit, asked) if limit is not None and asked is not None else None
 
 
-def divided(interval: Interval, factor: float) -> Interval:
-    """Return an interval over a known number above 0."""
-    return Interval(interval.value / factor, interval.low / factor, interval.high / factor, interval.level)
-
-
 def price_sentence(a: str, b: str, limit: Interval, asked: float | None) -> str:
     """Say which side a dollar goes further on, and at which price ratio that flips.
 
@@ -102,9 +96,3 @@ def price_sentence(a: str, b: str, limit: Interval, asked: float | None) -> str:
         return f"{worth}; it costs {asked:.2f} ×: no significant difference in samples per dollar"
     better, by = (a, gain) if gain.value > 1 else (b, inverse(gain))
     return f"{worth}; it costs {asked:.2f} ×: {better} gives {with_interval(by)} × the samples per dollar"
-
-
-def inverse(interval: Interval) -> Interval:
-    """Return the interval of the other side over this one, for a value above 0."""
-    high = 1 / interval.low if interval.low > 0 else math.inf
-    return Interval(1 / interval.value, 1 / interval.high, high, interval.level)

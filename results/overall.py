@@ -14,10 +14,10 @@ from results.clusters import CLUSTER_COLUMNS
 from results.columns import SOFTWARE_COLUMNS
 from results.comparable import count_text, mode_text
 from results.compare import THRESHOLD, Comparison, Mark, geometric_mean
-from results.cost import divided, price_sentence
+from results.cost import price_sentence
 from results.digits import with_interval
 from results.fleets import FleetRate
-from results.stats import Interval
+from results.stats import Interval, divided
 
 KIND = ("mode", "precision", "device", *CLUSTER_COLUMNS)
 """Columns of a case that make a kind of work."""
@@ -131,13 +131,14 @@ def _summary(made: Sequence[Answer]) -> str:
     a, b = made[0].a, made[0].b
     low, high = min(made, key=lambda item: item.ratio.value), max(made, key=lambda item: item.ratio.value)
     span = f"{low.ratio.value:.2f} × ({low.kind}) to {high.ratio.value:.2f} × ({high.kind})"
+    kinds = "both kinds of work" if len(made) == 2 else f"all {len(made)} kinds of work"
     marks = {item.mark for item in made}
     if marks == {Mark.FASTER}:
-        return f"{a} is faster than {b} in all {len(made)} kinds of work: {span}."
+        return f"{a} is faster than {b} in {kinds}: {span}."
     if marks == {Mark.SLOWER}:
-        return f"{a} is slower than {b} in all {len(made)} kinds of work: {span}."
+        return f"{a} is slower than {b} in {kinds}: {span}."
     if marks == {Mark.SAME}:
-        return f"No significant difference between {a} and {b} in any of {len(made)} kinds of work: {span}."
+        return f"No significant difference between {a} and {b} in {kinds}: {span}."
     return f"Which of {a} and {b} is faster depends on the kind of work: {span}."
 
 

@@ -193,7 +193,7 @@ def test_an_efficiency_above_105_percent_is_marked():
     ]
     grid = scaling_grid(fleet_rates(merge_records(stored(*records))))
     assert grid.rows[0][-1].startswith("109.97 ± ") and grid.rows[0][-1].endswith(" !")
-    assert grid.notes[-1].startswith("! above 105 %")
+    assert any(note.startswith("! above 105 %") for note in grid.notes)
 
 
 def priced(a, b):
@@ -209,7 +209,7 @@ def test_the_break_even_price_ratio_is_the_ratio_of_throughputs():
     _, line = answer_lines([item])
     assert line == (
         "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; it costs 2.12 ×: "
-        "a4000/node-a gives 1.3488 ± 0.0024 × the samples per dollar."
+        "a4000/node-a gives 1.3488 ± 0.0028 × the samples per dollar."
     )
     assert samples_per_usd(item.a).samples_per_usd == pytest.approx(157.0 * 3600 / 0.36)
 
