@@ -87,6 +87,9 @@ def _add_compare(commands: Commands) -> None:
     )
     parser.add_argument("--format", choices=["text", "markdown"], default="text", help="default: %(default)s")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse fleets whose hosts have different drivers; default: name them"
+    )
 
 
 def _add_recommend(commands: Commands) -> None:
@@ -193,7 +196,7 @@ def _export(parsed: argparse.Namespace) -> int:
     if parsed.format == "mllog":
         return _export_log(parsed)
     merged = _merged(parsed.runs)
-    refuse_mixed(fleet_rates(merged), parsed.by)
+    refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
     _tell(merged.problems)
     if parsed.format == "parquet":
         if parsed.output is None:
@@ -238,18 +241,18 @@ class _Pair:
 
 def _compare(parsed: argparse.Namespace) -> int:
     from results.compare import compare, regressions, unmatched
-    from results.comparison import break_even_lines, compare_grid, scaling_grid
+    from results.comparison import compare_grid, scaling_grid
+    from results.overall import answer_lines
 
     grids, lines, worse = [], [], 0
     pairs = _pairs(parsed)
     for pair in pairs:
         found = compare(pair.a, pair.b, by=parsed.by)
-        only = [*unmatched(pair.a, pair.b), *unmatched(pair.b, pair.a)]
+        only = [*unmatched(pair.a, pair.b, parsed.by), *unmatched(pair.b, pair.a, parsed.by)]
         grids.append(compare_grid(found, pair.name_a, pair.name_b, only))
         if parsed.fail_on is not None:
             worse += len(regressions(found, parsed.fail_on))
-        if not parsed.baseline:
-            lines += break_even_lines(found)
+        lines += answer_lines(found, parsed.by, baseline=bool(parsed.baseline))
     scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if parsed.baseline else pair.b))])
     _print_grids([*grids, *([scaling] if scaling else [])], lines, parsed.format)
     if worse:
@@ -263,10 +266,11 @@ def _pairs(parsed: argparse.Namespace) -> list[_Pair]:
     from results.sources import is_run
 
     fleets = [] if parsed.baseline else [name for name in parsed.names if not is_run(name)]
-    new = _rates([name for name in parsed.names if name not in fleets], parsed.by)
+    apart = ["driver"] if parsed.strict else parsed.by
+    new = _rates([name for name in parsed.names if name not in fleets], parsed.by, apart=apart)
     known = fleets_of(new)
     if parsed.baseline:
-        old = _rates(parsed.baseline, parsed.by)
+        old = _rates(parsed.baseline, parsed.by, apart=apart)
         both = [name for name in known if name in fleets_of(old)]
         if not both:
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(fleets_of(old))}.")
@@ -284,13 +288,13 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
     return [rate for rate in rates if rate.fleet == fleet]
 
 
-def _rates(runs: Sequence[str], by: Sequence[str], remedy: str = "") -> list[FleetRate]:
-    """Read runs, refusing to let a cell hold several identities."""
+def _rates(runs: Sequence[str], by: Sequence[str], remedy: str = "", *, apart: Sequence[str] = ()) -> list[FleetRate]:
+    """Read runs, refusing to let a cell hold several identities; see `fleet_rates` for `apart`."""
     from results.fleets import fleet_rates, refuse_mixed
 
     merged = _merged(runs)
     _tell(merged.problems)
-    rates = fleet_rates(merged)
+    rates = fleet_rates(merged, apart=apart)
     refuse_mixed(rates, by, remedy)
     return rates
 
@@ -301,14 +305,16 @@ def _print_grids(grids: Sequence[Grid], lines: Sequence[str], style: str) -> Non
     from results.grid import markdown, print_grid
 
     if style == "markdown":
+        print("".join(f"* {line}\n" for line in lines))
         print("\n".join(markdown(grid) for grid in grids))
-        print("\n".join(f"* {line}" for line in lines))
         return
     console = Console()
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    if lines:
+        console.print()
     for grid in grids:
         print_grid(grid, console)
-    for line in lines:
-        console.print(line, markup=False, highlight=False)
 
 
 def _audit(parsed: argparse.Namespace) -> int:

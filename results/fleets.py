@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.comparable import HOST_COLUMNS, differing
 from results.errors import MixedIdentities, TooFewRepeats
-from results.merge import Merged
+from results.merge import NO_ORIGIN, Merged
 from results.stats import Estimate, Interval, estimate, nested_estimate
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class FleetRate:
     @property
     def subject(self) -> str:
         """Who the number speaks of: the fleet, or with one host that machine."""
-        return self.fleet if len(self.rates) != 1 else f"{self.fleet}/{next(iter(self.rates))}"
+        if len(self.rates) != 1 or self.fleet == NO_ORIGIN:
+            return self.fleet
+        return f"{self.fleet}/{next(iter(self.rates))}"
 
     @property
     def usd_per_gpu_hour(self) -> float | None:

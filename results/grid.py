@@ -80,7 +80,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     with _wide_enough(console, table):
         console.print(table)
     for note in grid.notes:
-        console.print(escape(printable(note)), style="dim", highlight=False)
+        console.print(escape(printable(note)), style="dim", highlight=False, soft_wrap=not console.is_terminal)
     console.print()
 
 

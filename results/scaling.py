@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from results.clusters import CLUSTER_COLUMNS, replicas
 from results.comparable import setting_of
 from results.fleets import FleetRate
-from results.stats import Interval, estimate, ratio_of_estimates
+from results.stats import Estimate, Interval, divided, estimate, ratio_of_estimates, sum_of_estimates
 
 CEILING = 1.05
 """Efficiency above this is a fault of the measurement, most often of the one-GPU baseline."""
@@ -60,21 +61,49 @@ def _but_count(rate: FleetRate) -> tuple[Hashable, ...]:
 
 
 def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
-    """Compare each host with itself: what it has of its own is in both numbers and cancels."""
-    shared = [host for host in rate.rates if host in baseline.rates]
-    if shared:
-        rate, baseline = rate.only(shared, "no one-GPU case"), baseline.only(shared, "no such case")
-    many, one = rate.host_means, baseline.host_means
+    """Compare each host with itself, and hosts that train together with what each of them does alone.
+
+    What a host has of its own is in both numbers and cancels.
+    """
+    alone = {host: [name for name in _members(rate, host) if name in baseline.rates] for host in rate.rates}
+    shared = [host for host, names in alone.items() if names]
+    if not shared:
+        return _of_other_machines(rate, baseline, count)
+    used = {name for host in shared for name in alone[host]}
+    rate, baseline = rate.only(shared, "no one-GPU case"), baseline.only(used, "no such case")
+    one = baseline.host_means
+    of_hosts = {
+        host: mean / count / statistics.fmean(one[name] for name in alone[host])
+        for host, mean in rate.host_means.items()
+    }
     if len(shared) > 1:
-        of_hosts = estimate([many[host] / one[host] / count for host in shared]).interval()
-        return Efficiency(rate, baseline, count, of_hosts.value, of_hosts)
-    assert rate.mean is not None and baseline.mean is not None, "callers look at `rates` first"
-    value = rate.mean / baseline.mean / count
-    known = rate.estimate, baseline.estimate
-    of_one_kind = bool(shared) or (rate.of_fleet and baseline.of_fleet)
-    if known[0] is None or known[1] is None or not of_one_kind:
+        interval = estimate(list(of_hosts.values())).interval()
+        return Efficiency(rate, baseline, count, interval.value, interval)
+    (value,) = of_hosts.values()
+    known = rate.estimate, _of_these_machines(baseline)
+    if known[0] is None or known[1] is None:
         return Efficiency(rate, baseline, count, value, None)
-    ratio = ratio_of_estimates(known[0], known[1], alike=rate.repeated == baseline.repeated)
-    return Efficiency(
-        rate, baseline, count, ratio.value / count, Interval(ratio.value / count, ratio.low / count, ratio.high / count)
-    )
+    ratio = divided(ratio_of_estimates(known[0], known[1], alike=rate.repeated == baseline.repeated), count)
+    return Efficiency(rate, baseline, count, ratio.value, ratio)
+
+
+def _members(rate: FleetRate, host: str) -> list[str]:
+    """Return the machines that a number comes from: of hosts that train together, `a+b`, each one."""
+    return [host] if rate.named("num_hosts") in (None, 1) else host.split("+")
+
+
+def _of_these_machines(rate: FleetRate) -> Estimate | None:
+    """Estimate the mean over these very hosts: only their repeats are uncertain."""
+    parts = [rate.only([host], "").estimate for host in rate.rates]
+    known = [part for part in parts if part is not None]
+    return sum_of_estimates(known, [1 / len(known)] * len(known)) if len(known) == len(parts) else None
+
+
+def _of_other_machines(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
+    """Compare hosts with a baseline of other hosts of their fleet: known to an interval where both speak for it."""
+    assert rate.mean is not None and baseline.mean is not None, "callers look at `rates` first"
+    known = rate.estimate, baseline.estimate
+    if known[0] is None or known[1] is None or not (rate.of_fleet and baseline.of_fleet):
+        return Efficiency(rate, baseline, count, rate.mean / baseline.mean / count, None)
+    ratio = divided(ratio_of_estimates(known[0], known[1], alike=True), count)
+    return Efficiency(rate, baseline, count, ratio.value, ratio)

@@ -229,3 +229,14 @@ def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike:
         return Interval(ratio, -math.inf, math.inf, level)
     root = math.sqrt(max(half**2 - leading * constant, 0.0))
     return Interval(ratio, (half - root) / leading, (half + root) / leading, level)
+
+
+def divided(interval: Interval, factor: float) -> Interval:
+    """Return an interval over a known number above 0."""
+    return Interval(interval.value / factor, interval.low / factor, interval.high / factor, interval.level)
+
+
+def inverse(interval: Interval) -> Interval:
+    """Return the interval of 1 / value, for a value above 0."""
+    high = 1 / interval.low if interval.low > 0 else math.inf
+    return Interval(1 / interval.value, 1 / interval.high, high, interval.level)
