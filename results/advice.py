@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from results.cells import fleet_notes, value_text
@@ -125,7 +126,8 @@ def _notes(verdict: Verdict) -> list[str]:
     if verdict.group.setting and verdict.group.evidence:
         notes.append(f"setting: {verdict.group.setting}")
     notes += verdict.group.remarks
-    notes += fleet_notes([item.rate for item in verdict.group.evidence if item.rate])
+    # Hosts of different prices are offers of their own here, so that nothing is said about their mean.
+    notes += fleet_notes([replace(item.rate, prices={}) for item in verdict.group.evidence if item.rate])
     for choice in {choice.subject: choice for choice in verdict.choices if choice.evidence.elsewhere}.values():
         each = " | ".join(f"{significant(rate, 4)} with {text}" for rate, text in choice.evidence.elsewhere)
         notes.append(f"({choice.subject}): {each}")

@@ -13,7 +13,7 @@ from results.questions import ASKED
 from results.recommend import Choice, Rival, Verdict, needed_memory_gib, scaled
 from results.stats import Interval
 
-MEASURE = "measure with `python -m orchestrate run`"
+MEASURE = "to measure: python -m orchestrate run"
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
@@ -21,12 +21,32 @@ def summary(verdicts: Sequence[Verdict]) -> list[str]:
     if len(verdicts) < 2:
         return [headline(verdict) for verdict in verdicts]
     lines = [f"{label(verdict, verdicts)}: {headline(verdict)}" for verdict in verdicts]
-    bests = {verdict.best.subject for verdict in verdicts if verdict.best and not verdict.tied}
-    if len(bests) == 1 and all(verdict.best and not verdict.tied for verdict in verdicts):
-        return [f"rent {next(iter(bests))}: the best choice in all {len(verdicts)} settings below", *lines]
+    decided = [verdict for verdict in verdicts if verdict.decided]
+    bests = sorted({verdict.best.subject for verdict in decided if verdict.best})
+    if len(bests) == 1 and len(decided) > 1:
+        return [_same_answer(bests[0], decided, len(verdicts)), *lines]
     if len(bests) > 1:
-        return [f"the best choice depends on the setting: {', '.join(sorted(bests))}", *lines]
+        return [f"the best choice depends on the setting: {', '.join(bests)}", *lines]
     return lines
+
+
+def _same_answer(best: str, decided: Sequence[Verdict], of: int) -> str:
+    """Say once what all verdicts agree on, up to the lowest price at which one of them would change.
+
+    Args:
+        best: What all of them recommend.
+        decided: The verdicts that recommend something.
+        of: How many verdicts there are.
+    """
+    every = f"{len(decided)} of the {of}" if len(decided) < of else "both" if of == 2 else f"all {of}"
+    others = "; no answer in the others" if len(decided) < of else ""
+    limits = [limit for verdict in decided if (limit := _limit(verdict))]
+    if not limits or not all(verdict.by_cost for verdict in decided):
+        return f"{best}: the best choice in {every} settings below{others}"
+    lowest = min(limits, key=lambda limit: limit[0].value)
+    offers = dict.fromkeys(_offer(verdict.best) for verdict in decided if verdict.best)
+    offer = next(iter(offers)) if len(offers) == 1 else ""
+    return f"rent {best}{offer}, in {every} settings below{_up_to(lowest)}{others}"
 
 
 def label(verdict: Verdict, others: Sequence[Verdict]) -> str:
@@ -53,10 +73,14 @@ def headline(verdict: Verdict) -> str:
     elif not verdict.by_cost:
         text = _fastest(verdict, best)
     else:
-        offer = f" ({best.offer.name})" if best.offer and best.offer.name else ""
-        price = f" at {best.offer.usd_per_gpu_hour:.3f} USD per GPU-hour" if best.offer else ""
-        text = f"rent {best.subject}{offer}{price}: {_cost(best)}, {_basis(best)}{_condition(verdict)}"
-    return "; ".join([text, *_beyond(verdict)[:1], *_left_out(verdict)])
+        limit = _limit(verdict)
+        text = f"rent {best.subject}{_offer(best)}: {_cost(best)}, {_basis(best)}{_up_to(limit) if limit else ''}"
+    around = [*_beyond(verdict)[:1], *_left_out(verdict)]
+    if verdict.uncompared:
+        # What was asked is a comparison that nobody can make; how the others rank among themselves comes after that.
+        names = ", ".join(verdict.uncompared)
+        return "; ".join([f"no figure compares {names} with the others", *around, f"among the others: {text}"])
+    return "; ".join([text, *around])
 
 
 def reasons(verdict: Verdict) -> list[str]:
@@ -98,19 +122,29 @@ def _basis(best: Choice) -> str:
     return "measured" if best.basis is Basis.MEASURED else "PUBLISHED by others"
 
 
-def _condition(verdict: Verdict) -> str:
-    """Say up to which price the best stays the best; its interval where the ratio of speeds has one."""
+def _offer(best: Choice) -> str:
+    """Write provider and price of an offer: ` (Lambda, ×1, on demand) at 1.090 USD per GPU-hour`."""
+    if best.offer is None:
+        return ""
+    name = f" ({best.offer.name})" if best.offer.name else ""
+    return f"{name} at {best.offer.usd_per_gpu_hour:.3f} USD per GPU-hour"
+
+
+def _limit(verdict: Verdict) -> tuple[Interval, str] | None:
+    """Return the price per GPU-hour up to which the best stays the best, and what is the best then."""
     best = verdict.best
-    limits: list[tuple[float, Interval, str]] = []
+    limits = []
     for rival in verdict.rivals:
         other = rival.choice.usd_per_hour
         if other and best and best.usd_per_hour and best.offer:
             per_gpu = other * best.offer.usd_per_gpu_hour / best.usd_per_hour
-            limits.append((rival.speed.value * per_gpu, _times(rival.speed, per_gpu), rival.choice.subject))
-    if not limits:
-        return ""
-    value, interval, subject = min(limits, key=lambda limit: limit[0])
-    text = with_interval(interval) if _finite(interval) else f"{value:.3f}"
+            limits.append((_times(rival.speed, per_gpu), rival.choice.subject))
+    return min(limits, key=lambda limit: limit[0].value, default=None)
+
+
+def _up_to(limit: tuple[Interval, str]) -> str:
+    interval, subject = limit
+    text = with_interval(interval) if _finite(interval) else f"{interval.value:.3f}"
     return f"; the cheapest per sample up to {text} USD, then {subject}"
 
 
@@ -211,7 +245,7 @@ def _telling(ranges: Sequence[Span], verdict: Verdict) -> list[Span]:
 
 def _span_text(span: Span) -> str:
     far = f"{span.low:.2f} to {span.high:.2f}" if f"{span.low:.2f}" != f"{span.high:.2f}" else f"{span.low:.2f}"
-    return f"{span.fast} did {far} × the samples/s of {span.slow} in published settings that differ"
+    return f"{span.fast} did {far} × the samples/s of {span.slow} in {span.network}, in published settings that differ"
 
 
 def _worth(span: Span, verdict: Verdict) -> str:

@@ -69,12 +69,14 @@ class Span:
     """How many times as fast one card is as another, over all pairs of published settings of one network and task.
 
     Attributes:
+        network: Network and task of the figures, in words.
         low: The slowest published figure of `fast` over the fastest of `slow`.
         high: The other way round.
     """
 
     fast: str
     slow: str
+    network: str
     low: float
     high: float
 
@@ -172,13 +174,14 @@ def spans(question: Question, cards: Sequence[str]) -> list[Span]:
         for gpu, item in of_cards.items():
             rates[place.networks][gpu].append(item.samples_per_second)
     found = []
-    for of_networks in rates.values():
+    for names, of_networks in rates.items():
         for a, b in itertools.combinations([card for card in cards if card in of_networks], 2):
             if any(a in together and b in together for together in known.values()):
                 continue
             fast, slow = (a, b) if max(of_networks[a]) >= max(of_networks[b]) else (b, a)
             high, low = of_networks[fast], of_networks[slow]
-            found.append(Span(fast, slow, min(high) / max(low), max(high) / min(low)))
+            text = " + ".join(map(network_text, names))
+            found.append(Span(fast, slow, text, min(high) / max(low), max(high) / min(low)))
     return found
 
 

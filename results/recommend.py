@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from results.compare import THRESHOLD
 from results.evidence import Basis, Evidence, Group, failed_here, measured_groups, speed_ratio
-from results.families import cards, memory_of
+from results.families import cards, means, memory_of
 from results.fleets import FleetRate
 from results.limits import BYTES
 from results.prices import Offer
@@ -123,6 +123,19 @@ class Verdict:
         ranked = {choice.subject for choice in self.ranked}
         known = [c for c in self.choices if c.subject not in ranked and c.evidence.reason == c.excluded]
         return [choice for choice in known if not choice.evidence.failed]
+
+    @property
+    def uncompared(self) -> list[str]:
+        """Names that were asked for, none of whose cards has a rank, where that leaves one name: nothing to choose."""
+        names = self.question.asked
+        known = [name for name in names if any(means(name, choice.gpu) for choice in self.ranked)]
+        unknown = [name for name in names if any(means(name, choice.gpu) for choice in self.open)]
+        return [name for name in unknown if name not in known] if len(known) == 1 else []
+
+    @property
+    def decided(self) -> bool:
+        """Whether there is one choice that is better than others beyond the noise, or the only one that is possible."""
+        return self.best is not None and not self.tied and not self.uncompared and bool(self.rivals or not self.open)
 
     @property
     def tied(self) -> list[Rival]:
