@@ -113,6 +113,14 @@ def measured_groups(question: Question, rates: Sequence[FleetRate]) -> list[Grou
     return sorted(groups, key=lambda group: -len(group.evidence))
 
 
+def no_inference(question: Question) -> Group:
+    """Return a group of all cards without a figure: what others published is training."""
+    reason = "inference not measured in any run; published figures are of training"
+    cards = question.gpus or ("every card",)
+    without = tuple(Evidence(basis=Basis.MEASURED, subject=card, gpu=card, reason=reason) for card in cards)
+    return Group(basis=Basis.MEASURED, mode="inference", setting="", evidence=(), without=without)
+
+
 def failed_here(groups: Sequence[Group]) -> dict[str, str]:
     """Return the cards that failed the question's own cases in these runs and have no figure, with the status."""
     known = {item.gpu for group in groups for item in group.evidence}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from results.cells import value_text
 from results.digits import significant, with_interval
 from results.evidence import Basis
+from results.families import network_names
 from results.published import Span, figures, spans
 from results.questions import ASKED
 from results.recommend import Choice, Rival, Verdict, needed_memory_gib, scaled
@@ -213,11 +214,12 @@ def _no_rank(verdict: Verdict) -> str:
         return "; ".join([*parts, *_beyond(verdict)[:1]])
     why: dict[str, list[str]] = {}
     for choice in verdict.choices:
-        if question.gpus or choice.fits:
+        if question.gpus or choice.fits or choice.evidence.reason.startswith("inference"):
             why.setdefault(choice.excluded, []).append(choice.subject)
     texts = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items()]
     if not texts:
-        texts = [f"no figure of {question.network} in {question.precision} on {question.count} GPU, and no card asked"]
+        texts = ["no card with a known price is within these limits"]
+    texts += [f"{model} is not a network that is known here" for model in question.mix if model not in network_names()]
     if question.precision == "fp32" and any(figures(replace(question, precision="tf32")).values()):
         texts.append("sources that call it FP32 ran TF32 on cards since Ampere: ask for --precision tf32")
     return "; ".join([*parts, *_beyond(verdict)[:1], f"no choice answers this: {'; '.join(texts)}; {MEASURE}"])
@@ -337,8 +339,13 @@ def _price_lines(verdict: Verdict) -> list[str]:
         if len(set(item.prices.values())) > 1 and name not in typed:
             each = ", ".join(f"{price:.3f} ({host})" for host, price in item.prices.items())
             lines.append(f"{name}: its hosts have different prices, each is an offer of its own: {each}")
-    if verdict.unpriced:
-        lines.append(f"have the memory, but no known price: {', '.join(verdict.unpriced)}")
+    for card, size in verdict.too_small.items():
+        if any(choice.gpu == card for choice in verdict.choices):
+            lines.append(f"{card}: offered on hosts of up to {size} GPU{'s' if size > 1 else ''} only")
+    shown = {choice.gpu for choice in verdict.choices}
+    others = [card for card in verdict.unpriced if card not in shown]
+    if others:
+        lines.append(f"have the memory, but no known price: {', '.join(others)}")
     spot = verdict.best.offer if verdict.best else None
     if spot and spot.commitment == "spot":
         firm = next((c for c in verdict.ranked if c.offer and c.offer.commitment != "spot"), None)

@@ -74,6 +74,7 @@ def read_questions(parsed: argparse.Namespace) -> list[Question]:
     Raises:
         BadQuestion: An unknown GPU, or a mix, precision or number that cannot be read.
     """
+    _check_limits(parsed)
     asked = tuple(name.strip() for name in parsed.gpus.split(",") if name.strip())
     cards = dict.fromkeys(card for name in asked for card in known_cards(name))
     every = itertools.product(parsed.model or ["resnet50"], _precisions(parsed.precision), _counts(parsed.num_gpus))
@@ -147,6 +148,14 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
         # A fleet that is called like its card is priced once: by the card.
     named = {offer.gpu for offer in own}
     return own + [offer for offer in known_prices(files) if offer.gpu not in named]
+
+
+def _check_limits(parsed: argparse.Namespace) -> None:
+    """Refuse limits that nothing or everything would meet, whatever they say."""
+    for flag in ("budget", "hours", "samples", "memory", "batch_size"):
+        value = getattr(parsed, flag)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise BadQuestion(f"--{flag.replace('_', '-')}: must be a number above 0. Received: {value:g}")
 
 
 def _precisions(text: str) -> list[str]:

@@ -6,11 +6,11 @@ asked for were not measured. Verdicts are never merged: a ranking holds figures 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from results.compare import THRESHOLD
-from results.evidence import Basis, Evidence, Group, failed_here, measured_groups, speed_ratio
+from results.evidence import Basis, Evidence, Group, failed_here, measured_groups, no_inference, speed_ratio
 from results.families import cards, means, memory_of
 from results.fleets import FleetRate
 from results.limits import BYTES
@@ -93,6 +93,7 @@ class Verdict:
     Attributes:
         choices: Ranked ones first, best first; then those without a rank, each with its reason.
         rivals: Every other subject with a rank, at its best offer, in their order.
+        too_small: Most GPUs that any offered host of a card has, where the job needs more.
         unpriced: Cards that would have the memory, where a budget was given and no card, but have no known price.
     """
 
@@ -100,6 +101,7 @@ class Verdict:
     group: Group
     choices: tuple[Choice, ...]
     rivals: tuple[Rival, ...]
+    too_small: Mapping[str, int] = field(default_factory=dict)
     unpriced: tuple[str, ...] = ()
 
     @property
@@ -158,9 +160,10 @@ def recommend(question: Question, rates: Sequence[FleetRate], offers: Sequence[O
     groups = measured_groups(question, rates)
     verdicts = [_verdict(question, group, offers) for group in groups]
     measured = {item.gpu for group in groups for item in group.evidence}
-    complete = groups and not [card for card in question.gpus if card not in measured]
-    if complete or question.mode == "infer":
+    if groups and not [card for card in question.gpus if card not in measured]:
         return verdicts
+    if question.mode == "infer":
+        return verdicts or [_verdict(question, no_inference(question), offers)]
     candidates = _candidates(question, offers)
     fitting = [card for card in candidates if not _misfit(question, card, offers)]
     published = published_groups(question, candidates, fitting, failed_here(groups))
@@ -194,9 +197,13 @@ def _candidates(question: Question, offers: Sequence[Offer]) -> list[str]:
 def _misfit(question: Question, card: str, offers: Sequence[Offer]) -> str:
     """Say why a card cannot be chosen whatever its speed; empty where it can."""
     memory = _memory_misfit(question, card)
-    own = [offer for offer in offers if offer.gpu == card]
-    prices = [_price_misfit(question, offer) for offer in own]
-    return memory or ("" if not own or not all(prices) else prices[0])
+    prices = [_price_misfit(question, offer) for offer in _large_enough(question, offers) if offer.gpu == card]
+    return memory or ("" if not prices or not all(prices) else prices[0])
+
+
+def _large_enough(question: Question, offers: Sequence[Offer]) -> list[Offer]:
+    """Leave out the hosts that have fewer GPUs than the job: what they cost is no price of it."""
+    return [offer for offer in offers if offer.paid_gpus(question.count) is not None]
 
 
 def _memory_misfit(question: Question, card: str) -> str:
@@ -209,9 +216,7 @@ def _memory_misfit(question: Question, card: str) -> str:
 
 
 def _price_misfit(question: Question, offer: Offer) -> str:
-    paid = offer.usd_per_hour(question.count)
-    if paid is None:
-        return f"hosts of {offer.gpus_per_host} GPU{'s' if offer.gpus_per_host != 1 else ''} only"
+    paid = offer.usd_per_hour(question.count) or 0.0
     if question.usd_per_hour is not None and paid > question.usd_per_hour:
         return f"{paid:.2f} USD per hour is over the budget"
     return ""
@@ -230,8 +235,23 @@ def _verdict(question: Question, group: Group, offers: Sequence[Offer]) -> Verdi
     cheapest = priced[0] if priced else None
     flipped = [_with_flip(question, choice, cheapest) for choice in (*ranked, *rest)]
     return Verdict(
-        question=question, group=group, choices=tuple(flipped), rivals=tuple(_rivals(flipped[: len(ranked)]))
+        question=question,
+        group=group,
+        choices=tuple(flipped),
+        rivals=tuple(_rivals(flipped[: len(ranked)])),
+        too_small=_too_small(question, offers),
+        unpriced=tuple(unpriced(question, offers)),
     )
+
+
+def _too_small(question: Question, offers: Sequence[Offer]) -> dict[str, int]:
+    """Return the most GPUs of any offered host, by card, of the cards that have no host large enough."""
+    large = {offer.gpu for offer in _large_enough(question, offers)}
+    sizes: dict[str, int] = {}
+    for offer in offers:
+        if offer.gpu not in large and offer.gpus_per_host:
+            sizes[offer.gpu] = max(offer.gpus_per_host, sizes.get(offer.gpu, 0))
+    return sizes
 
 
 def _by_speed(choices: Sequence[Choice]) -> list[Choice]:
@@ -242,7 +262,7 @@ def _by_speed(choices: Sequence[Choice]) -> list[Choice]:
 
 def _choices(question: Question, item: Evidence, offers: Sequence[Offer]) -> list[Choice]:
     """Return a choice for each offer that answers the question; else one that says why none does."""
-    known: list[Offer | None] = [*_offers_for(item, offers)] or [None]
+    known: list[Offer | None] = [*_large_enough(question, _offers_for(item, offers))] or [None]
     found = [_choice(question, item, offer) for offer in known]
     fitting = [choice for choice in found if choice.fits and choice.excluded == item.reason]
     cheapest = min(found, key=lambda choice: choice.usd_per_hour or float("inf"))

@@ -116,7 +116,7 @@ def test_where_no_setting_has_two_of_the_cards_nothing_is_ranked_and_the_range_o
         "A100 SXM4 40GB", pytest.approx(min(fast) / max(slow)), pytest.approx(max(fast) / min(slow)))  # fmt: skip
     (line,) = summary([verdict])
     assert line.startswith(
-        "A100 SXM4 40GB did 1.28 to 1.42 × the samples/s of RTX A6000 in published settings that differ"
+        "A100 SXM4 40GB did 1.28 to 1.42 × the samples/s of RTX A6000 in resnet50, in published settings that differ"
     )
     assert "nothing is ranked" in line
 
@@ -177,7 +177,8 @@ def test_a_host_is_paid_for_whole_and_one_that_is_too_small_is_left_out():
     assert prices == {"RTX A4000": 0.64, "RTX A5000": 0.5}
     (of_two,) = ask("A4000", "A5000", offers=offers, count=2)
     (small,) = [choice for choice in of_two.choices if choice.gpu == "RTX A5000"]
-    assert small.excluded.startswith("hosts of 1 GPU only")
+    assert small.offer is None and not small.excluded, "no price of it, so both are ranked by speed"
+    assert "RTX A5000: offered on hosts of up to 1 GPU only" in reasons(of_two)
 
 
 def test_a_familys_name_prices_all_its_members():
@@ -201,6 +202,22 @@ def test_an_answer_never_points_to_what_is_not_there(capsys, model):
     out = call(capsys, f"--model={model}", "--gpus=RTX 5090")
     assert "left out" not in out
     assert "no choice answers this: RTX 5090: no published row" in out
+
+
+def test_a_network_that_is_not_known_is_named_as_such(capsys):
+    assert "nonsensenet is not a network that is known here" in call(capsys, "--model=nonsense_net", "--gpus=A4000")
+
+
+def test_inference_that_nobody_measured_is_answered_by_no_training_figure(capsys):
+    answer = document(capsys, "--gpus=A4000,A5000", "--mode=infer")
+    assert {choice["gpu"] for choice in answer["choices"]} == {"RTX A4000", "RTX A5000"}
+    assert all("published figures are of training" in choice["excluded"] for choice in answer["choices"])
+
+
+@pytest.mark.parametrize("limit", ["--budget=nan", "--budget=0", "--hours=-1", "--samples=inf", "--memory=-1"])
+def test_a_limit_that_is_no_number_above_0_is_refused(capsys, limit):
+    assert program.main(["results", "recommend", "--gpus=A4000", limit]) == 2
+    assert f"{limit.split('=')[0]}: must be a number above 0" in capsys.readouterr().err
 
 
 def test_explain_names_the_source_of_every_figure_and_price(capsys):
