@@ -8,7 +8,7 @@ from dataclasses import replace
 from results.cells import value_text
 from results.digits import significant, with_interval
 from results.evidence import Basis
-from results.families import network_names
+from results.families import family, network_names
 from results.published import Span, figures, spans
 from results.questions import ASKED
 from results.recommend import Choice, Rival, Verdict, needed_memory_gib, scaled
@@ -28,7 +28,21 @@ def summary(verdicts: Sequence[Verdict]) -> list[str]:
         return [_same_answer(bests[0], decided, len(verdicts)), *lines]
     if len(bests) > 1:
         return [f"the best choice depends on the setting: {', '.join(bests)}", *lines]
-    return lines
+    return [*([] if decided else _no_answer(verdicts)), *lines]
+
+
+def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say once what no verdict can tell: what would be within the limits, or which card nobody measured."""
+    limits = {text for verdict in verdicts for text in _limits(verdict)}
+    missing = {", ".join(verdict.uncompared) for verdict in verdicts}
+    alone = {verdict.best.subject if verdict.best and not verdict.rivals else "" for verdict in verdicts}
+    parts = [*limits] if len(limits) == 1 else []
+    if len(alone) == 1 and alone != {""}:
+        parts.append(f"only {alone.pop()} has a figure, so nothing is ranked")
+    if len(missing) == 1 and missing != {""}:
+        beyond = [remark for verdict in verdicts for remark in _beyond(verdict)]
+        parts += [f"no figure compares {missing.pop()} with the others", *beyond[:1]]
+    return ["; ".join(parts)] if parts else []
 
 
 def _same_answer(best: str, decided: Sequence[Verdict], of: int) -> str:
@@ -120,7 +134,10 @@ def _times(interval: Interval, factor: float) -> Interval:
 
 
 def _basis(best: Choice) -> str:
-    return "measured" if best.basis is Basis.MEASURED else "PUBLISHED by others"
+    """Say who measured, and whether the number speaks of a fleet or of one machine."""
+    if best.basis is not Basis.MEASURED:
+        return "PUBLISHED by others"
+    return "measured" if best.evidence.rate is None or best.evidence.rate.of_fleet else "measured on one host"
 
 
 def _offer(best: Choice) -> str:
@@ -351,6 +368,10 @@ def _price_lines(verdict: Verdict) -> list[str]:
         firm = next((c for c in verdict.ranked if c.offer and c.offer.commitment != "spot"), None)
         then = f"; otherwise the best is {firm.subject} at {firm.usd_per_hour:.3f} USD per hour" if firm else ""
         lines.append(f"spot: the host may be taken away at any time{then}")
+    for name in verdict.ambiguous:
+        lines.append(
+            f"a price of {name!r} fits several cards, so it is not used: name the card, e.g. {family(name)[0]!r}"
+        )
     missing = dict.fromkeys(choice.gpu for choice in verdict.choices if choice.offer is None)
     if missing:
         lines.append(f"no price known of {', '.join(missing)}: give --price '{next(iter(missing))}=USD'")

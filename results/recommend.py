@@ -6,12 +6,12 @@ asked for were not measured. Verdicts are never merged: a ranking holds figures 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from results.compare import THRESHOLD
 from results.evidence import Basis, Evidence, Group, failed_here, measured_groups, no_inference, speed_ratio
-from results.families import cards, means, memory_of
+from results.families import cards, family, means, memory_of
 from results.fleets import FleetRate
 from results.limits import BYTES
 from results.prices import Offer
@@ -94,6 +94,7 @@ class Verdict:
         choices: Ranked ones first, best first; then those without a rank, each with its reason.
         rivals: Every other subject with a rank, at its best offer, in their order.
         too_small: Most GPUs that any offered host of a card has, where the job needs more.
+        ambiguous: Names in price files that mean several of the cards.
         unpriced: Cards that would have the memory, where a budget was given and no card, but have no known price.
     """
 
@@ -102,6 +103,7 @@ class Verdict:
     choices: tuple[Choice, ...]
     rivals: tuple[Rival, ...]
     too_small: Mapping[str, int] = field(default_factory=dict)
+    ambiguous: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
 
     @property
@@ -240,6 +242,7 @@ def _verdict(question: Question, group: Group, offers: Sequence[Offer]) -> Verdi
         choices=tuple(flipped),
         rivals=tuple(_rivals(flipped[: len(ranked)])),
         too_small=_too_small(question, offers),
+        ambiguous=_ambiguous(offers, {choice.gpu for choice in flipped}),
         unpriced=tuple(unpriced(question, offers)),
     )
 
@@ -252,6 +255,12 @@ def _too_small(question: Question, offers: Sequence[Offer]) -> dict[str, int]:
         if offer.gpu not in large and offer.gpus_per_host:
             sizes[offer.gpu] = max(offer.gpus_per_host, sizes.get(offer.gpu, 0))
     return sizes
+
+
+def _ambiguous(offers: Sequence[Offer], shown: Collection[str]) -> tuple[str, ...]:
+    """Return the names of offers that mean several cards, one of them shown: a guess could be wrong by half."""
+    names = dict.fromkeys(offer.gpu for offer in offers if offer.gpu not in cards())
+    return tuple(name for name in names if len(family(name)) > 1 and any(means(name, card) for card in shown))
 
 
 def _by_speed(choices: Sequence[Choice]) -> list[Choice]:

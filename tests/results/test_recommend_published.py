@@ -186,6 +186,21 @@ def test_a_familys_name_prices_all_its_members():
     assert {offer.gpu for offer in offers} == set(A100)
 
 
+def test_a_price_that_fits_several_cards_is_not_guessed_but_named():
+    (verdict,) = ask("A6000", "A100", offers=[Offer("RTX A6000", 1.0), Offer("A100-80GB", 1.4)])
+    assert {choice.gpu for choice in verdict.choices if choice.offer} == {"RTX A6000"}
+    assert any("a price of 'A100-80GB' fits several cards, so it is not used" in line for line in reasons(verdict))
+
+
+def test_several_verdicts_without_a_winner_have_one_first_line_all_the_same(capsys):
+    both = ("--model=resnet50_v1.5", "--model=bert_large")
+    laptop = document(capsys, "--gpus=RTX 4090 Laptop,A100", *both)["answer"]
+    assert laptop[0].startswith("no figure compares RTX 4090 Laptop with the others; RTX 4090 Laptop cannot pass")
+    budget = document(capsys, "--budget=1", "--min-memory=24", *both)["answer"]
+    assert budget[0].endswith("only A100 PCIe 80GB has a figure, so nothing is ranked")
+    assert len(laptop) == len(budget) == 3
+
+
 def test_several_networks_precisions_and_counts_have_a_verdict_each(capsys):
     answer = document(capsys, "--gpus=A6000,H100 PCIe", "--model=resnet50_v1.5", "--model=bert_large",
                       "--precision=tf32,fp16", "--num-gpus=1,2")  # fmt: skip
