@@ -18,17 +18,23 @@ MEASURE = "to measure: python -m orchestrate run"
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the answer in a sentence for each verdict, under one for all where several agree."""
-    if len(verdicts) < 2:
-        return [headline(verdict) for verdict in verdicts]
+    """Return the answer in a sentence for each verdict, under one for all where several agree.
+
+    Where anything was measured here the first line speaks of that alone: published figures have a line of their own.
+    """
+    measured = [verdict for verdict in verdicts if verdict.group.basis is Basis.MEASURED and verdict.ranked]
+    leading = measured or list(verdicts)
+    if len(leading) == 1:
+        others = [verdict for verdict in verdicts if verdict is not leading[0]]
+        return [headline(leading[0]), *(f"{label(verdict, verdicts)}: {headline(verdict)}" for verdict in others)]
     lines = [f"{label(verdict, verdicts)}: {headline(verdict)}" for verdict in verdicts]
-    decided = [verdict for verdict in verdicts if verdict.decided]
+    decided = [verdict for verdict in leading if verdict.decided]
     bests = sorted({verdict.best.subject for verdict in decided if verdict.best})
     if len(bests) == 1 and len(decided) > 1:
-        return [_same_answer(bests[0], decided, len(verdicts)), *lines]
+        return [_same_answer(bests[0], decided, len(leading)), *lines]
     if len(bests) > 1:
         return [f"the best choice depends on the setting: {', '.join(bests)}", *lines]
-    return [*([] if decided else _no_answer(verdicts)), *lines]
+    return [*([] if decided else _no_answer(leading)), *lines]
 
 
 def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
@@ -53,15 +59,16 @@ def _same_answer(best: str, decided: Sequence[Verdict], of: int) -> str:
         decided: The verdicts that recommend something.
         of: How many verdicts there are.
     """
+    basis = "" if decided[0].best is None else f", {_basis(decided[0].best)}"
     every = f"{len(decided)} of the {of}" if len(decided) < of else "both" if of == 2 else f"all {of}"
     others = "; no answer in the others" if len(decided) < of else ""
     limits = [limit for verdict in decided if (limit := _limit(verdict))]
     if not limits or not all(verdict.by_cost for verdict in decided):
-        return f"{best}: the best choice in {every} settings below{others}"
+        return f"{best}: the best choice in {every} settings below{basis}{others}"
     lowest = min(limits, key=lambda limit: limit[0].value)
     offers = dict.fromkeys(_offer(verdict.best) for verdict in decided if verdict.best)
     offer = next(iter(offers)) if len(offers) == 1 else ""
-    return f"rent {best}{offer}, in {every} settings below{_up_to(lowest)}{others}"
+    return f"rent {best}{offer}, in {every} settings below{basis}{_up_to(lowest)}{others}"
 
 
 def label(verdict: Verdict, others: Sequence[Verdict]) -> str:

@@ -214,6 +214,16 @@ def test_measured_and_published_figures_never_share_a_ranking():
         assert len({choice.basis for choice in verdict.ranked}) == 1
 
 
+def test_published_figures_of_what_was_not_measured_never_take_the_first_line():
+    records = [
+        *records_of("a4000", FAR_APART["a4000"], price=0.2),
+        *records_of("a5000", FAR_APART["a5000"], price=0.2),
+    ]
+    first, second = summary(ask(records, gpus=("RTX A4000", "RTX A5000", "RTX A6000")))
+    assert first.startswith("rent a5000 (hosts.yml) at 0.200") and "measured on one host" in first
+    assert "published figures" in second
+
+
 def test_a_typed_price_goes_before_the_runs_price_and_the_answer_says_so():
     records = [
         *records_of("a4000", FAR_APART["a4000"], price=0.17),
