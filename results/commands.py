@@ -44,8 +44,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _add_runs(merge)
     _add_output(merge)
     _add_compare(commands)
-    audit = _command(commands, "audit", _audit, "say whether a table is plausible: ours, or a published one")
-    audit.add_argument("file", metavar="FILE", type=Path, help="CSV of throughputs or of GPU specifications")
+    audit = _command(
+        commands, "audit", _audit, "say whether a table is plausible; exit code 3 when too little of it could be read"
+    )
+    audit.add_argument(
+        "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
+    )
+    audit.add_argument(
+        "--decimal", choices=[".", ","], help="decimal mark of the table, where its numbers leave that open"
+    )
     audit.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
     adopt = _command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
     adopt.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what runs of it printed")
@@ -298,14 +305,16 @@ def _print_grids(grids: Sequence[Grid], lines: Sequence[str], style: str) -> Non
 
 
 def _audit(parsed: argparse.Namespace) -> int:
-    from results.audit import audit, audit_grid, findings_to_json
+    from results.audit import audit_file, audit_grid, findings_to_json, reading_lines
+    from results.numerals import Decimal
 
-    findings = audit(parsed.file)
+    audited = audit_file(parsed.file, Decimal(parsed.decimal) if parsed.decimal else None)
     if parsed.format == "json":
-        sys.stdout.write(findings_to_json(findings))
+        sys.stdout.write(findings_to_json(audited.findings))
+        _tell(reading_lines(audited))
     else:
-        _print_grids([audit_grid(parsed.file, findings)], [], parsed.format)
-    return EXIT_OK
+        _print_grids([audit_grid(parsed.file, audited)], [], parsed.format)
+    return EXIT_OK if audited.read_enough else EXIT_SOME_FAILED
 
 
 def _adopt(parsed: argparse.Namespace) -> int:

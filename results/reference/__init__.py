@@ -118,6 +118,8 @@ def gpu_key(name: str) -> str | None:
 def gpu_members(name: str) -> tuple[str, ...]:
     """Return every card in `gpu_specs.csv` that a name fits: four for `A100`, none for a card that is not there."""
     wanted = _gpu_words(DRIVER_NAMES.get(name.lower().removeprefix("nvidia ").strip(), name))
+    if not any(re.search(r"\d", word) and not word.endswith("gb") for word in wanted):
+        return ()  # `RTX` or `80GB` alone names no card
     words = {key: _gpu_words(key) for key in specifications()}
     if "sxm" in wanted:
         words = {key: frozenset(re.sub(r"^sxm\d", "sxm", word) for word in found) for key, found in words.items()}
@@ -163,6 +165,14 @@ MODEL_NAMES = {
     "inceptionv4": "inception_v4",
     "googlenet": "googlenet",
     "vgg16": "vgg16",
+    "alexnet": "alexnet",
+    "bertlargesquad": "bert_large_squad_384",
+    "bertlargesquad384": "bert_large_squad_384",
+    "bertlargesquadfinetune": "bert_large_squad_384",
+    "bertlargepretrainingseq128": "bert_large_pretraining_128",
+    "bertlargepretraining128": "bert_large_pretraining_128",
+    "bertlargepretrainingseq512": "bert_large_pretraining_512",
+    "bertlargepretraining512": "bert_large_pretraining_512",
 }
 """Names of networks by their letters and digits alone."""
 
