@@ -6,6 +6,7 @@ noisy copy has a ratio of 1 in all cells, where the specifications of the cards 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -32,6 +33,9 @@ NOISY_CELLS = 4
 
 NOT_TWINS = 0.2
 """Natural logarithm that cards differ by, by their specifications, before equal speed is a surprise: 22 %."""
+
+UNKNOWN_NEAR = 0.1
+"""Chance that two different cards of unknown specification are equally fast in the median: ratios spread over 3."""
 
 SURPRISE = 0.12
 """Standard deviation of a card's median ratio from what its specification lets expect; FP16, the larger of the two."""
@@ -63,9 +67,13 @@ def _columns_of_cards(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], st
 
 
 def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
-    """Return the cells that two cards have both, the first of each where there are several."""
-    known = {key: group[0] for key, group in grouped(second, _cell).items()}
-    return [(group[0], known[key]) for key, group in grouped(first, _cell).items() if key in known]
+    """Return the cells that two cards have both; where one has several, those nearest to each other."""
+    known = grouped(second, _cell)
+    return [
+        min(itertools.product(group, known[key]), key=lambda pair: abs(math.log(pair[0].rate / pair[1].rate)))
+        for key, group in grouped(first, _cell).items()
+        if key in known
+    ]
 
 
 def _cell(claim: Claim) -> tuple[object, ...]:
@@ -96,21 +104,23 @@ def _noisy(shared: Sequence[Pair]) -> list[Finding]:
 
     The chance is that of a normal law: the median ratio of two honest cards is off its expectation by `SURPRISE` × √2.
     """
-    expected = [_expected_ratio(first, second) for first, second in shared]
-    if len(shared) < NOISY_CELLS or not all(first.gpus and second.gpus for first, second in shared):
+    if len(shared) < NOISY_CELLS:
         return []
+    known = all(first.gpus and second.gpus for first, second in shared)
     ratios = [math.log(first.rate / second.rate) for first, second in shared]
-    middle, surprise = statistics.median(ratios), abs(statistics.median(expected))
-    spread = statistics.pstdev(ratios)
-    if surprise < NOT_TWINS or spread > NOISE or abs(middle) > NOISE / 2 + spread / math.sqrt(len(shared)):
+    middle, spread = statistics.median(ratios), statistics.pstdev(ratios)
+    surprise = abs(statistics.median(_expected_ratio(first, second) for first, second in shared))
+    if spread > NOISE or abs(middle) > NOISE / 2 + spread / math.sqrt(len(shared)) or (known and surprise < NOT_TWINS):
         return []
-    chance = math.erfc(surprise / SURPRISE / 2) * _uniformity(len(shared), spread)
+    near = math.erfc(surprise / SURPRISE / 2) if known else UNKNOWN_NEAR
+    chance = near * _uniformity(len(shared), spread)
     severity = Severity.SUSPECT if chance < 1e-3 else Severity.NOTE
-    first, second = shared[0][0], shared[0][1]
+    first, second = shared[0]
+    expected = f", where their specifications let expect {math.exp(surprise):.2f}" if known else ""
     message = (
         f"{second.gpu_text} and {first.gpu_text} are equally fast in all {len(shared)} cells (ratios "
-        f"{math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f}), where their specifications let expect "
-        f"{math.exp(surprise):.2f}: copied with noise? (chance of this in an honest table: {chance:.0e})"
+        f"{math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f}){expected}: copied with noise? "
+        f"(chance of this in an honest table: {chance:.0e})"
     )
     return [Finding("noisy_copy", severity, _rows(shared), message)]
 
@@ -136,14 +146,30 @@ def _off(claims: Sequence[Claim]) -> list[Finding]:
     """Find cards that are off the others of their table by a factor, by their specification."""
     surplus: dict[tuple[str, str], list[tuple[Claim, float]]] = {}
     for group in grouped(_smallest_counts(claims), case_without_gpu).values():
-        speeds = [(claim, math.log(claim.per_gpu) - known) for claim in group
-                  if (known := expected_log_speed(claim)) is not None]  # fmt: skip
-        if len({claim.gpus for claim, _ in speeds}) < 2:
-            continue
-        for claim, speed in speeds:
-            others = [value for other, value in speeds if other.gpus != claim.gpus]
-            surplus.setdefault((claim.gpu_text, claim.precision), []).append((claim, speed - statistics.median(others)))
+        for claim in group:
+            readings = [_surplus(claim, [reading(other) for other in group]) for reading in (_as_told, _as_ieee)]
+            values = [value for value in readings if value is not None]
+            if values:
+                surplus.setdefault((claim.gpu_text, claim.precision), []).append((claim, min(values, key=abs)))
     return [finding for (gpu, precision), cells in surplus.items() for finding in _judged(gpu, precision, cells)]
+
+
+def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
+    """Return by how much a card is faster than the others of a group let expect, as a logarithm."""
+    speeds = [(other, math.log(other.per_gpu) - known) for other in group
+              if (known := expected_log_speed(other)) is not None]  # fmt: skip
+    own = [speed for other, speed in speeds if other.row == claim.row and other.column == claim.column]
+    others = [speed for other, speed in speeds if other.gpus != claim.gpus]
+    return own[0] - statistics.median(others) if own and others else None
+
+
+def _as_told(claim: Claim) -> Claim:
+    return claim
+
+
+def _as_ieee(claim: Claim) -> Claim:
+    """Return an fp32 claim as one without TF32: nothing says whether it was on."""
+    return dataclasses.replace(claim, strict=True) if claim.precision == "fp32" else claim
 
 
 def _judged(gpu: str, precision: str, cells: Sequence[tuple[Claim, float]]) -> list[Finding]:

@@ -187,6 +187,12 @@ def find_gpus(text: str) -> tuple[str, ...]:
     return direct
 
 
+def gpu_numbers(text: str) -> frozenset[str]:
+    """Return what tells one GPU's name from another's, without brand and memory: `3080`, `gh200`."""
+    found = (match[0].lower().replace(" ", "") for match in _GPU_LIKE.finditer(text))
+    return frozenset(name for name in found if any(map(str.isdigit, name)))
+
+
 def known_model(text: str) -> bool:
     """Tell whether a network's name is one of those known here, whatever is known about it."""
     return model_key(text) in MODEL_NAMES.values()

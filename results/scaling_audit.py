@@ -22,6 +22,21 @@ COLUMN_EFFICIENCY = 0.58
 Lowest published: 0.63, RTX 3090 from 4 to 8 GPUs without peer access.
 """
 
+SEVERAL_DOUBLINGS = 0.5
+"""Likewise over two doublings and more. Lowest published: 0.55, V100 from 1 to 8 GPUs, FP16."""
+
+OUT_OF_LINE = 0.62
+"""Scaling efficiency of one case as a share of what the other cases of its table reach with as many GPUs."""
+
+GOOD_MEDIAN, GOOD_LEAST = 0.85, 0.7
+"""Efficiencies of the other cases, median and least, from which on one case that scales badly is a surprise.
+
+Where peer access or XLA is missing, published cases of one table scatter from 0.22 to 0.8.
+"""
+
+LIGHT = ("resnet", "inception", "googlenet")
+"""Networks with few parameters for their work: they scale alike. Others may honestly scale far worse."""
+
 NO_GAIN = 1.1
 """Times that more GPUs are faster in the median network: below it the numbers are of one GPU. Published: ≥ 1.26."""
 
@@ -35,7 +50,10 @@ TWO_VALUES = 1.4
 def scaling_findings(claims: Sequence[Claim]) -> list[Finding]:
     """Find throughputs that contradict those of other GPU counts of the same case."""
     series = ladders(claims)
-    return [*_superlinear(claims, series), *_columns(series), *_slower(series), *_two_values(claims)]
+    columns = _columns(series)
+    flagged = {row for finding in columns for row in finding.rows if finding.severity is not Severity.NOTE}
+    single = [finding for finding in _out_of_line(series) if not flagged.issuperset(finding.rows)]
+    return [*_superlinear(claims, series), *columns, *single, *_slower(series), *_two_values(claims)]
 
 
 def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[Finding]:
@@ -92,12 +110,38 @@ def _columns(series: Sequence[Sequence[Claim]]) -> list[Finding]:
             message = f"{what}, {example}: numbers of one GPU, not of all?"
             severity = Severity.SUSPECT if len(pairs) > 1 or more > 2 else severity
             found.append(Finding("no_scaling", severity, rows, message))
-        elif gain / more < COLUMN_EFFICIENCY and more <= 2:
+        elif gain / more < (COLUMN_EFFICIENCY if more <= 2 else SEVERAL_DOUBLINGS):
             what = f"from {low_count} to {high_count} GPUs {gain / more:.0%} of the throughput is kept".replace(
                 "%", " %"
             )
             message = f"{what}, in the median of {len(pairs)} cases, {example}: halved, or another number of GPUs?"
             found.append(Finding("halved_scaling", severity, rows, message))
+    return found
+
+
+def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+    """Find single cases that scale far worse than the others of their table, with as many GPUs or with more."""
+    reached: dict[tuple[str, ...], list[tuple[Claim, float]]] = defaultdict(list)
+    for ladder in series:
+        if ladder[0].count == 1 and ladder[0].model.startswith(LIGHT):
+            reached[ladder[0].group] += [(high, high.per_gpu / ladder[0].per_gpu) for high in ladder[1:]]
+    found = []
+    for cells in reached.values():
+        for claim, efficiency in cells:
+            case = (claim.model, claim.precision)
+            others = [
+                value
+                for other, value in cells
+                if (other.model, other.precision) != case and 2 * other.count >= claim.count
+            ]
+            if not others or min(others) < GOOD_LEAST or statistics.median(others) < GOOD_MEDIAN:
+                continue
+            if efficiency < OUT_OF_LINE * min(1.0, statistics.median(others)):
+                message = (
+                    f"{claim.name}: {claim.rate:g} scales to {efficiency:.2f}, the other {len(others)} cells of this "
+                    f"table to {statistics.median(others):.2f}: halved, or another number of GPUs?"
+                )
+                found.append(Finding("scaling_out_of_line", Severity.SUSPECT, (claim.row,), message))
     return found
 
 

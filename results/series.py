@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from results.claims import Claim
+from results.headings import gpu_numbers
 from results.reference import loosest_figures
 
 BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
@@ -78,11 +79,8 @@ def _arithmetic(figures: dict[str, float], claim: Claim) -> float | None:
 
 
 def same_card(first: Claim, second: Claim) -> bool:
-    """Tell whether two claims may be of one kind of card; names that are not known are compared by their digits."""
+    """Tell whether two claims may be of one kind of card; names that are not known are compared by their numbers."""
     if first.gpus and second.gpus:
         return bool(set(first.gpus) & set(second.gpus))
-    return not _digits(first.gpu_text) or _digits(first.gpu_text) == _digits(second.gpu_text)
-
-
-def _digits(name: str) -> frozenset[str]:
-    return frozenset(word for word in name.lower().replace("-", " ").split() if any(map(str.isdigit, word)))
+    one, other = gpu_numbers(first.gpu_text), gpu_numbers(second.gpu_text)
+    return not one or not other or one == other

@@ -86,7 +86,7 @@ def _other_cards(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Fin
     for claim in believed:
         if claim.count == 1 and (speed := expected_log_speed(claim)) is not None:
             measured[_kind(claim)].append((claim.gpus, math.log(claim.rate) - speed))
-    found = []
+    found = _beyond_every_card(claims, believed)
     for claim in claims:
         known, expected = measured.get(_kind(claim), []), expected_log_speed(claim)
         if expected is None or len({gpus for gpus, _ in known}) < FEWEST_CARDS:
@@ -99,6 +99,21 @@ def _other_cards(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Fin
                 f"{claim.name} on {claim.gpu_text}: {claim.per_gpu:.4g} per GPU; published measurements of "
                 f"{len(known)} cases on other cards, scaled to this one by specification, give {low:.4g} to {high:.4g}"
             )
+            found.append(Finding("sources_contradict", Severity.SUSPECT, (claim.row,), message))
+    return found
+
+
+def _beyond_every_card(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding]:
+    """Find throughputs per GPU of unknown cards that are far above those of every known one."""
+    fastest: dict[tuple[str, bool], float] = defaultdict(float)
+    for claim in believed:
+        fastest[_kind(claim)] = max(fastest[_kind(claim)], claim.per_gpu)
+    found = []
+    for claim in claims:
+        limit = fastest.get(_kind(claim), math.inf)
+        if not claim.gpus and claim.per_gpu > FACTOR * limit:
+            message = f"{claim.name} on {claim.gpu_text or 'an unnamed GPU'}: {claim.per_gpu:.4g} per GPU"
+            message += f"; the fastest published card has {limit:.4g}"
             found.append(Finding("sources_contradict", Severity.SUSPECT, (claim.row,), message))
     return found
 

@@ -105,6 +105,11 @@ def shipped_prices() -> list[dict[str, str]]:
     return _read("prices.csv")
 
 
+def contradictions() -> list[dict[str, str]]:
+    """Return what other sources state of a card's figures, and why another figure stands here."""
+    return _read("contradictions.csv")
+
+
 def gpu_key(name: str) -> str | None:
     """Return the name in `gpu_specs.csv` that a driver, a shop or a paper means; None when it is not there.
 
