@@ -25,7 +25,7 @@ FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6}
 
 _UNIT = re.compile(
     r"(images?|imgs?|im|ims|pics?|samples?|seq(uence)?s?|sentences?|examples?|items?|frames?|f|tokens?)?\.?\s*"
-    r"(/|per|p)\s*(s|sec|secs|second|seconds)\.?|fps|ips",
+    r"(/|per|p)\s*(seconds|second|secs|sec|s)\b\.?|fps|ips",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(rf"(?P<digits>\d[\d.,{GROUP_MARKS}]*\d|\d)(?P<exponent>[eE][-+]?\d{{1,3}})?\s?(?P<factor>[kKM])?")
