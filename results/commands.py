@@ -44,8 +44,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _add_runs(merge)
     _add_output(merge)
     _add_compare(commands)
-    audit = _command(commands, "audit", _audit, "say whether a table is plausible: ours, or a published one")
-    audit.add_argument("file", metavar="FILE", type=Path, help="CSV of throughputs or of GPU specifications")
+    audit = _command(
+        commands, "audit", _audit, "say whether a table is plausible; exit code 3 when too little of it could be read"
+    )
+    audit.add_argument(
+        "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
+    )
+    audit.add_argument(
+        "--decimal", choices=[".", ","], help="decimal mark of the table, where its numbers leave that open"
+    )
     audit.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
     adopt = _command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
     adopt.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what runs of it printed")
@@ -53,6 +60,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     adopt.add_argument("--precision", required=True, choices=["fp32", "tf32", "fp16"], help="it does not print that")
     adopt.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
     _add_recommend(commands)
+    gpus = _command(
+        commands, "gpus", _gpus, "put the specifications of GPUs side by side, with what follows for training"
+    )
+    gpus.add_argument("names", metavar="GPU", nargs="+", help="e.g. A4000 A5000; a family, e.g. A100, means all of it")
+    gpus.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+    gpus.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
     prices = _command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
     prices.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
     prices.add_argument("--provider", required=True, help="whose catalog it is")
@@ -318,13 +331,27 @@ def _print_grids(grids: Sequence[Grid], lines: Sequence[str], style: str) -> Non
 
 
 def _audit(parsed: argparse.Namespace) -> int:
-    from results.audit import audit, audit_grid, findings_to_json
+    from results.audit import audit_file, audit_grid, findings_to_json, reading_lines
+    from results.numerals import Decimal
 
-    findings = audit(parsed.file)
+    audited = audit_file(parsed.file, Decimal(parsed.decimal) if parsed.decimal else None)
     if parsed.format == "json":
-        sys.stdout.write(findings_to_json(findings))
+        sys.stdout.write(findings_to_json(audited.findings))
+        _tell(reading_lines(audited))
     else:
-        _print_grids([audit_grid(parsed.file, findings)], [], parsed.format)
+        _print_grids([audit_grid(parsed.file, audited)], [], parsed.format)
+    return EXIT_OK if audited.read_enough else EXIT_SOME_FAILED
+
+
+def _gpus(parsed: argparse.Namespace) -> int:
+    from results.gpu_comparison import compare_gpus, comparison_json, comparison_lines, gpu_grids, named_gpus
+    from results.prices import known_prices
+
+    comparison = compare_gpus(named_gpus(parsed.names), known_prices(parsed.prices))
+    if parsed.format == "json":
+        sys.stdout.write(comparison_json(comparison))
+    else:
+        _print_grids(gpu_grids(comparison), comparison_lines(comparison), parsed.format)
     return EXIT_OK
 
 

@@ -13,11 +13,8 @@ import re
 from results.networks import INPUTS
 from results.reference import all_published, gpu_key, gpu_words, model_key, networks, shipped_prices, specifications
 
-DRIVER_NAMES = {
-    "h100 80gb hbm3": "H100 SXM5 80GB",
-    "h200": "H200 SXM",
-}
-"""Cards that their driver names without what tells them apart. The PCIe and NVL cards have it in their names."""
+DRIVER_NAMES = {"h200": "H200 SXM"}
+"""Cards that their driver names without what tells them apart: the NVL card has it in its name."""
 
 
 @functools.cache
