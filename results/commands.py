@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from results.fleets import FleetRate
     from results.grid import Grid
     from results.merge import Merged
+    from results.prices import Offer
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -385,7 +386,20 @@ def _recommend(parsed: argparse.Namespace) -> int:
         _print_lines([*reasons(verdict), *lines], parsed.format)
         if parsed.explain:
             _print_grids([explain_grid(verdict, verdicts)], [], parsed.format)
+    if parsed.explain:
+        _print_specifications([card for question in questions for card in question.gpus], offers, parsed.format)
     return EXIT_OK
+
+
+def _print_specifications(cards: Sequence[str], offers: Sequence[Offer], style: str) -> None:
+    """Put the specifications of the cards that were asked for side by side."""
+    from results.gpu_comparison import compare_gpus, comparison_lines, gpu_grids
+    from results.reference import specifications
+
+    known = [card for card in dict.fromkeys(cards) if card in specifications()]
+    if known:
+        comparison = compare_gpus(known, offers)
+        _print_grids(gpu_grids(comparison), comparison_lines(comparison), style)
 
 
 def _print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> None:

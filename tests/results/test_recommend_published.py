@@ -238,6 +238,7 @@ def test_a_limit_that_is_no_number_above_0_is_refused(capsys, limit):
 def test_explain_names_the_source_of_every_figure_and_price(capsys):
     out = call(capsys, "--gpus=A4000,A5000", "--explain")
     assert "https://github.com/lambdal/deeplearning-benchmark" in out and "SkyPilot catalog v8" in out
+    assert "768" in out and "memory bandwidth" in out.lower(), "the specifications stand side by side"
 
 
 def test_published_rows_of_one_pytorch_are_consistent_with_their_cards():
