@@ -101,7 +101,7 @@ DESIGNS = (
     Design("3 × 3, mixed drivers", (3, 3), drivers=0.005),
     Design("5 × 3, mixed drivers", (5, 5), drivers=0.005),
     Design("3 hosts of 2, 3 and 9 repeats", repeats=(2, 3, 9)),
-    Design("3 hosts of 1, 1 and 9 noisy repeats", repeats=(1, 1, 9), within=0.01),
+    Design("3 hosts of 2, 2 and 9 noisy repeats", repeats=(2, 2, 9), within=0.01),
     Design("1 × 3 against 1 × 9, these machines", (1, 1), repeats=(3, 9), machines=True),
     Design("3 × 3, heavy tails (Student, 3 degrees)", noise=student),
     Design("5 × 3, heavy tails (Student, 3 degrees)", (5, 5), noise=student),
