@@ -16,7 +16,7 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-kubernetes check answers lock clean help
+.PHONY: run test test-kubernetes check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
@@ -31,9 +31,6 @@ check: $(VENV)/dev.stamp  ## Lint, format check and types
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
-
-answers: $(VENV)/$(BUILD).stamp  ## Write docs/answers.md again from the published figures and prices
-	@$(PYTHON) -m tests.docs.answers
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -78,6 +75,10 @@ lock: $(VENV)/dev.stamp  ## Make all lock files again, with the newest versions 
 lock-%:
 	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
 	    containers/requirements/$*.in --output-file containers/requirements/$*.txt
+
+.PHONY: answers
+answers: $(VENV)/$(BUILD).stamp  ## Write docs/answers.md again from the published figures and prices
+	@$(PYTHON) -m tests.docs.answers
 
 clean:  ## Remove environments and caches; runs stay
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

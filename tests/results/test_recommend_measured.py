@@ -1,5 +1,6 @@
 """Recommendations from our own records: what may be ranked, what cannot be told, and which price counts."""
 
+import dataclasses
 import json
 
 import pytest
@@ -110,12 +111,13 @@ def test_each_mode_has_a_verdict_of_its_own_and_is_named():
     assert only.group.mode == "inference"
 
 
-def test_fleets_of_another_method_version_or_other_parameters_are_not_ranked_together():
-    records = [
-        *records_of("a4000", FAR_APART["a4000"]),
-        *records_of("a5000", FAR_APART["a5000"], parameters=12_345),
-    ]
-    assert [len(verdict.ranked) for verdict in ask(records)] == [1, 1]
+@pytest.mark.parametrize("change", ["method_version", "parameters"])
+def test_fleets_of_another_method_version_or_other_parameters_are_not_ranked_together(change):
+    other = records_of("a5000", FAR_APART["a5000"], parameters=12_345 if change == "parameters" else None)
+    if change == "method_version":
+        other = [dataclasses.replace(record, method_version=record.method_version + 1) for record in other]
+    verdicts = ask([*records_of("a4000", FAR_APART["a4000"]), *other])
+    assert [len(verdict.ranked) for verdict in verdicts] == [1, 1]
 
 
 def test_a_mix_takes_every_network_from_one_setting_and_has_an_interval():
