@@ -108,6 +108,8 @@ def measured_groups(question: Question, rates: Sequence[FleetRate]) -> list[Grou
             found[tuple(map(setting_of, parts))].append((whole, parts[0]))
     groups = [_group(question, pairs, relevant, cards) for pairs in found.values()]
     groups += _groups_of_failures(question, relevant, cards, [pairs[0][1] for pairs in found.values()])
+    if relevant and not groups:
+        groups = [_incomplete(question, relevant, cards)]
     if question.batch_per_gpu and any(f"batch {question.batch_per_gpu}" in _words(group) for group in groups):
         groups = [group for group in groups if f"batch {question.batch_per_gpu}" in _words(group)]
     return sorted(groups, key=lambda group: -len(group.evidence))
@@ -255,6 +257,20 @@ def _groups_of_failures(
             )
         )
     return groups
+
+
+def _incomplete(question: Question, relevant: Sequence[FleetRate], cards: Mapping[str, str]) -> Group:
+    """Return the fleets of a mix of which none measured every network in one setting."""
+    fleets = {rate.fleet: rate for rate in relevant}
+    reason = "not all networks of the mix were measured in one setting"
+    without = [
+        Evidence(basis=Basis.MEASURED, subject=fleet, gpu=cards[fleet], reason=reason, prices=rate.prices)
+        for fleet, rate in fleets.items()
+    ]
+    known = {item.gpu for item in without}
+    absent = [_absent(card) for card in question.gpus if card not in known]
+    mode = mode_text(relevant[0].named("mode"))
+    return Group(basis=Basis.MEASURED, mode=mode, setting="", evidence=(), without=(*without, *absent))
 
 
 def _same_but_network(a: FleetRate, b: FleetRate) -> bool:

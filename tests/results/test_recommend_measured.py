@@ -111,6 +111,13 @@ def test_each_mode_has_a_verdict_of_its_own_and_is_named():
     assert only.group.mode == "inference"
 
 
+def test_a_mix_of_which_no_fleet_measured_every_network_says_so():
+    parts = {"resnet50": 0.5, "inception_v3": 0.5}
+    first = ask(records_of("a4000", FAR_APART["a4000"]), mix=parts)[0]
+    (choice,) = first.choices
+    assert (choice.subject, choice.excluded) == ("a4000", "not all networks of the mix were measured in one setting")
+
+
 @pytest.mark.parametrize("change", ["method_version", "parameters"])
 def test_fleets_of_another_method_version_or_other_parameters_are_not_ranked_together(change):
     other = records_of("a5000", FAR_APART["a5000"], parameters=12_345 if change == "parameters" else None)
