@@ -14,6 +14,8 @@ from results.questions import ASKED
 from results.recommend import Choice, Rival, Verdict, needed_memory_gib, scaled
 from results.stats import Interval
 
+UNFIT = "does not fit"
+
 MEASURE = "to measure: python -m orchestrate run"
 
 
@@ -68,7 +70,9 @@ def _same_answer(best: str, decided: Sequence[Verdict], of: int) -> str:
     lowest = min(limits, key=lambda limit: limit[0].value)
     offers = dict.fromkeys(_offer(verdict.best) for verdict in decided if verdict.best)
     offer = next(iter(offers)) if len(offers) == 1 else ""
-    return f"rent {best}{offer}, in {every} settings below{basis}{_up_to(lowest)}{others}"
+    misfits = [text for text in _left_out(decided[0]) if text.startswith(UNFIT)]
+    unfit = "".join(f"; {text}" for text in misfits if all(text in _left_out(verdict) for verdict in decided))
+    return f"rent {best}{offer}, in {every} settings below{basis}{_up_to(lowest)}{unfit}{others}"
 
 
 def label(verdict: Verdict, others: Sequence[Verdict]) -> str:
@@ -302,7 +306,7 @@ def _left_out(verdict: Verdict) -> Iterator[str]:
             why.setdefault(choice.excluded, []).append(f"{choice.subject}{flip}")
     for reason, names in sorted(why.items(), key=lambda item: "oom" not in item[0] and "needs" not in item[0]):
         listed = ", ".join(dict.fromkeys(names))
-        yield f"does not fit: {listed} ({reason})" if "oom" in reason or "needs" in reason else f"{listed}: {reason}"
+        yield f"{UNFIT}: {listed} ({reason})" if "oom" in reason or "needs" in reason else f"{listed}: {reason}"
 
 
 def _break_even(best: Choice, rival: Rival) -> str:

@@ -161,14 +161,15 @@ def recommend(question: Question, rates: Sequence[FleetRate], offers: Sequence[O
     """
     groups = measured_groups(question, rates)
     verdicts = [_verdict(question, group, offers) for group in groups]
-    measured = {item.gpu for group in groups for item in group.evidence}
-    if groups and not [card for card in question.gpus if card not in measured]:
+    failed = failed_here(groups)
+    known = {*failed, *(item.gpu for group in groups for item in group.evidence)}
+    if groups and not [card for card in question.gpus if card not in known]:
         return verdicts
     if question.mode == "infer":
         return verdicts or [_verdict(question, no_inference(question), offers)]
     candidates = _candidates(question, offers)
     fitting = [card for card in candidates if not _misfit(question, card, offers)]
-    published = published_groups(question, candidates, fitting, failed_here(groups))
+    published = published_groups(question, candidates, fitting, failed)
     return [*verdicts, *(_verdict(question, group, offers) for group in published)]
 
 

@@ -223,6 +223,19 @@ def test_measured_and_published_figures_never_share_a_ranking():
         assert len({choice.basis for choice in verdict.ranked}) == 1
 
 
+def test_what_does_not_fit_stands_in_the_first_line_of_several_settings_too():
+    records = []
+    for case in (case_of(), case_of(xla="replica")):
+        records += records_of("a4000", FAR_APART["a4000"], price=0.2, case=case)
+        records += records_of("a5000", FAR_APART["a5000"], price=0.2, case=case)
+        records.append(failure_of("a6000", case=case))
+    verdicts = ask(records, gpus=("RTX A4000", "RTX A5000", "RTX A6000"))
+    assert {verdict.group.basis for verdict in verdicts} == {Basis.MEASURED}
+    first = summary(verdicts)[0]
+    assert first.startswith("rent a5000 (hosts.yml) at 0.200 USD per GPU-hour, in both settings below, measured on one")
+    assert "does not fit: a6000 (oom in this run)" in first
+
+
 def test_published_figures_of_what_was_not_measured_never_take_the_first_line():
     records = [
         *records_of("a4000", FAR_APART["a4000"], price=0.2),
