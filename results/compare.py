@@ -81,14 +81,14 @@ class Comparison:
     @property
     def paired(self) -> bool:
         """Whether each host was compared with itself."""
-        return bool(self.a.rates) and self.a.rates.keys() == self.b.rates.keys() and self.a.fleet == self.b.fleet
+        return bool(self.a.rates) and self.a.rates.keys() == self.b.rates.keys() and _same_machines(self.a, self.b)
 
     @property
     def covers(self) -> str:
         """What the interval speaks of: fleets where both sides have several hosts, else machines."""
         if self.a.of_fleet and self.b.of_fleet:
             return "the fleets"
-        if self.paired:
+        if self.paired and self.a.fleet == self.b.fleet:
             return "this machine"
         return "these two machines" if not self.a.of_fleet and not self.b.of_fleet else "one machine and a fleet"
 
@@ -153,7 +153,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     usable = [item for item in comparisons if item.interval is not None]
     if not usable:
         return None
-    if all(item.a.rates.keys() == item.b.rates.keys() for item in usable):
+    if all(item.paired for item in usable):
         levels = _levels([_log_ratios(item) for item in usable])
         if levels is not None:
             return _exponential(estimate(levels))
@@ -201,7 +201,7 @@ def _blank(rate: FleetRate) -> FleetRate:
 def _same_hosts(a: FleetRate, b: FleetRate) -> tuple[FleetRate, FleetRate]:
     """Keep the hosts that both sides have, where a fleet is compared with itself: each is its own best baseline."""
     shared = [host for host in a.rates if host in b.rates]
-    if a.fleet != b.fleet or not shared:
+    if a.fleet != b.fleet or not shared or not _same_machines(a, b):
         return a, b
     why = "not on both sides"
     return a.only(shared, why), b.only(shared, why)
@@ -226,12 +226,17 @@ def _mark(value: float, interval: Interval | None, threshold: float) -> Mark:
     return Mark.FASTER if value > 1 else Mark.SLOWER
 
 
+def _same_machines(a: FleetRate, b: FleetRate) -> bool:
+    """Tell whether hosts of one name are one machine: fleets of other GPUs may have hosts of the same names."""
+    return all(a.named(name) == b.named(name) for name in ("gpu", "cpu"))
+
+
 def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
     """Return a over b with its interval; host by host where both sides are the same several hosts.
 
     What a host has of its own cancels in its own ratio: a slow host is slow on both days.
     """
-    if a.of_fleet and a.rates.keys() == b.rates.keys():
+    if a.of_fleet and a.rates.keys() == b.rates.keys() and _same_machines(a, b):
         left, right = a.host_means, b.host_means
         interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]))
         return interval.value, interval

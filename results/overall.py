@@ -138,7 +138,8 @@ def _summary(made: Sequence[Answer]) -> str:
     if marks == {Mark.SLOWER}:
         return f"{a} is slower than {b} in {kinds}: {span}."
     if marks == {Mark.SAME}:
-        return f"No significant difference between {a} and {b} in {kinds}: {span}."
+        either = "either kind of work" if len(made) == 2 else f"any of {len(made)} kinds of work"
+        return f"No significant difference between {a} and {b} in {either}: {span}."
     return f"Which of {a} and {b} is faster depends on the kind of work: {span}."
 
 

@@ -83,6 +83,17 @@ def test_a_fleet_that_lost_a_host_is_compared_with_its_baseline_on_the_hosts_of_
     assert "† without a2 (not on both sides)" in compare_grid([item], "a", "a, baseline").notes
 
 
+def test_hosts_of_one_name_in_fleets_of_other_gpus_are_not_one_machine():
+    """Paired by their names, these two fleets would have a ratio of exactly 1.5."""
+    case = make_case(device="gpu")
+    records = [
+        *of_hosts("a", 150.0, 153.0, prefix="node-", case=case, environment=make_environment(1, "NVIDIA RTX A5000")),
+        *of_hosts("b", 100.0, 102.0, prefix="node-", case=case, environment=make_environment(1, "NVIDIA RTX A4000")),
+    ]
+    (item,) = compare(*sides(*records))
+    assert not item.paired and item.interval.half_width > 0.01
+
+
 def lacking(records, host, model):
     return [record for record in records if (record.origin.host, record.case.model) != (host, model)]
 
