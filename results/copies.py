@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from results.claims import Claim
@@ -151,7 +152,8 @@ def _off(claims: Sequence[Claim]) -> list[Finding]:
             values = [value for value in readings if value is not None]
             if values:
                 surplus.setdefault((claim.gpu_text, claim.precision), []).append((claim, min(values, key=abs)))
-    return [finding for (gpu, precision), cells in surplus.items() for finding in _judged(gpu, precision, cells)]
+    told = Counter((claim.gpu_text, claim.precision) for claim in claims)
+    return [finding for key, cells in surplus.items() for finding in _judged(*key, cells, told[key])]
 
 
 def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
@@ -172,12 +174,13 @@ def _as_ieee(claim: Claim) -> Claim:
     return dataclasses.replace(claim, strict=True) if claim.precision == "fp32" else claim
 
 
-def _judged(gpu: str, precision: str, cells: Sequence[tuple[Claim, float]]) -> list[Finding]:
+def _judged(gpu: str, precision: str, cells: Sequence[tuple[Claim, float]], told: int) -> list[Finding]:
+    """Judge the column of a card, of which `told` cells are in the table, by its surplus in some of them."""
     middle = statistics.median(value for _, value in cells)
     severity = next((level for level, limit in OFF.items() if abs(middle) > limit), None)
     if severity is None:
         return []
-    severity = severity if len(cells) > 1 else Severity.NOTE
+    severity = severity if told > 1 else Severity.NOTE
     way = "doubled, or copied from a faster card?" if middle > 0 else "halved, or copied from a slower card?"
     message = (
         f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other cards of this "
