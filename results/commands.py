@@ -53,6 +53,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     adopt.add_argument("--precision", required=True, choices=["fp32", "tf32", "fp16"], help="it does not print that")
     adopt.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
     _add_recommend(commands)
+    _add_predict(commands)
     prices = _command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
     prices.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
     prices.add_argument("--provider", required=True, help="whose catalog it is")
@@ -103,6 +104,17 @@ def _add_recommend(commands: Commands) -> None:
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
     parser.add_argument("--memory", metavar="GIB", type=float, help="memory that each GPU must have")
     parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU that must fit, where known")
+    parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+
+
+def _add_predict(commands: Commands) -> None:
+    parser = _command(commands, "predict", _predict, "predict the throughput of GPUs that nobody measured")
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
+    parser.add_argument("--gpus", metavar="NAMES", required=True, help="GPUs to predict, e.g. A4000,RTX_4090")
+    parser.add_argument("--model", required=True, help="network that published or measured rows name")
+    parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
+    parser.add_argument("--num_gpus", "--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
+    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU; default: as usual in those rows")
     parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
 
 
@@ -329,6 +341,27 @@ def _recommend(parsed: argparse.Namespace) -> int:
         sys.stdout.write(advice_json(question, choices, rates))
     else:
         _print_grids([advice_grid(question, choices)], advice_lines(question, choices, rates), parsed.format)
+    return EXIT_OK
+
+
+def _predict(parsed: argparse.Namespace) -> int:
+    from results.prediction import prediction_grid, prediction_json, predictions_for
+    from results.prediction_rows import measured_observations, published_observations
+    from results.questions import known_gpu
+    from results.reference import model_key
+    from results.sources import has_runs
+
+    gpus = list(dict.fromkeys(known_gpu(name) for name in parsed.gpus.split(",") if name.strip()))
+    if not gpus or parsed.num_gpus < 1 or (parsed.batch_size or 1) < 1:
+        raise UserError("name at least one GPU, and numbers of 1 or more. Example: --gpus A4000 --num_gpus 1")
+    rates = _rates(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+    rows = [*published_observations(), *measured_observations(rates)]
+    network = model_key(parsed.model) if "bert" not in parsed.model else parsed.model
+    found = predictions_for(gpus, network, parsed.precision, parsed.batch_size, parsed.num_gpus, observations=rows)
+    if parsed.format == "json":
+        sys.stdout.write(prediction_json(found))
+    else:
+        _print_grids([prediction_grid(found)], [], parsed.format)
     return EXIT_OK
 
 

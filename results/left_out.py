@@ -10,13 +10,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from results.prediction_model import Model, rates_of
 from results.prediction_rows import Observation, Setting
+
+IntervalClass = tuple[int, bool]
+"""Bits per element, and whether there are several GPUs."""
 
 LEVEL = 0.90
 """Share of new measurements that an interval should cover."""
@@ -124,12 +127,12 @@ class Calibration:
     """What leaving out showed.
 
     Attributes:
-        multiplier: Standard deviations on each side of a prediction's interval.
+        multipliers: Standard deviations on each side of a prediction's interval, by `interval_class`.
         kinds: How well each kind is predicted.
     """
 
-    multiplier: float
-    kinds: dict[Kind, KindError]
+    multipliers: Mapping[IntervalClass, float]
+    kinds: Mapping[Kind, KindError]
 
 
 def leave_out(model: Model, observations: Sequence[Observation], by: str) -> list[LeftOut]:
@@ -137,6 +140,7 @@ def leave_out(model: Model, observations: Sequence[Observation], by: str) -> lis
 
     Args:
         model: Over the observations' settings, in their order.
+        observations: All that was measured.
         by: `card` or `family`.
     """
     found: list[LeftOut] = []
@@ -152,6 +156,7 @@ def predict_without(
 
     Args:
         model: Over the observations' settings, in their order.
+        observations: All that was measured.
         by: `card` or `family`.
         without: Names that are left out.
         wanted: Names that are predicted.
@@ -161,35 +166,44 @@ def predict_without(
     chosen = np.flatnonzero([label in wanted for label in labels])
     forecast = model.predict(fitted, rates_of(observations)[fitted], chosen)
     return [
-        LeftOut(observations[i], float(log_rate), float(sd))
+        LeftOut(observations[int(i)], float(log_rate), float(sd))
         for i, log_rate, sd in zip(chosen, forecast.log_rate, forecast.sd, strict=True)
     ]
 
 
-def interval_multiplier(rows: Sequence[LeftOut], level: float = LEVEL) -> float:
-    """Return how many standard deviations cover a share of the left-out rows, every family counting the same.
+def interval_class(setting: Setting) -> IntervalClass:
+    """Return what shares a multiplier: 16 or 32 bits per element, and one GPU or several."""
+    return 16 if setting.precision == "fp16" else 32, setting.count > 1
 
-    Source: locally weighted conformal scores (Lei et al. 2018, section 5.2); quantile of the mean of the families'
-    empirical distributions, because rows of one card are not exchangeable with those of another (Dunn, Wasserman and
-    Ramdas 2022, "pooling CDFs"). The guarantee is asymptotic in the number of families, so coverage is also counted.
+
+def interval_multipliers(rows: Sequence[LeftOut], level: float = LEVEL) -> dict[IntervalClass, float]:
+    """Return how many standard deviations cover a share of the left-out rows, class by class.
+
+    Source: locally weighted conformal scores (Lei et al. 2018, section 5.2) of predictions without the row's group (CV+
+    of Barber et al. 2021, here without the spread of the fits), by class (Vovk 2012). Cards are few and not
+    exchangeable, so no guarantee is claimed: coverage is counted.
     """
-    sizes: dict[str, int] = defaultdict(int)
+    scores: dict[IntervalClass, list[float]] = defaultdict(list)
     for row in rows:
-        sizes[row.observation.setting.family] += 1
-    scores = np.array([row.score for row in rows])
-    weights = np.array([1 / sizes[row.observation.setting.family] / len(sizes) for row in rows])
-    order = np.argsort(scores)
-    reached = int(np.searchsorted(np.cumsum(weights[order]), level - 1e-9))
-    return float(scores[order][min(reached, len(rows) - 1)])
+        scores[interval_class(row.observation.setting)].append(row.score)
+    return {name: float(np.quantile(found, level, method="higher")) for name, found in scores.items()}
 
 
 def covered_apart(rows: Sequence[LeftOut]) -> dict[Observation, bool]:
-    """Say of each left-out row whether its interval covers it, with a multiplier from the other families only."""
-    multipliers = {
-        family: interval_multiplier([row for row in rows if row.observation.setting.family != family])
+    """Say of each left-out row whether its interval covers it, with multipliers from the other families only."""
+    return {
+        row.observation: covered
         for family in {row.observation.setting.family for row in rows}
+        for row, covered in _covered(
+            [row for row in rows if row.observation.setting.family == family],
+            interval_multipliers([row for row in rows if row.observation.setting.family != family]),
+        )
     }
-    return {row.observation: row.score <= multipliers[row.observation.setting.family] for row in rows}
+
+
+def _covered(rows: Sequence[LeftOut], multipliers: Mapping[IntervalClass, float]) -> list[tuple[LeftOut, bool]]:
+    """Pair each row with whether its interval covers it; a class that no other family has covers nothing."""
+    return [(row, row.score <= multipliers.get(interval_class(row.observation.setting), 0.0)) for row in rows]
 
 
 def nested_coverage(model: Model, observations: Sequence[Observation]) -> dict[Observation, bool]:
@@ -203,11 +217,12 @@ def nested_coverage(model: Model, observations: Sequence[Observation]) -> dict[O
         for row in predict_without(model, observations, "family", pair, pair):
             (other,) = set(pair) - {row.observation.setting.family}
             others[other].append(row)
-    multipliers = {family: interval_multiplier(rows) for family, rows in others.items()}
-    return {
-        row.observation: row.score <= multipliers[row.observation.setting.family]
-        for row in leave_out(model, observations, "family")
-    }
+    found = {}
+    for family in families:
+        rows = predict_without(model, observations, "family", {family}, {family})
+        pairs = _covered(rows, interval_multipliers(others[family]))
+        found.update({row.observation: covered for row, covered in pairs})
+    return found
 
 
 def kind_errors(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> dict[Kind, KindError]:
@@ -241,6 +256,6 @@ def calibrate(observations: tuple[Observation, ...]) -> Calibration:
     model = Model([observation.setting for observation in observations])
     by_family = leave_out(model, observations, "family")
     return Calibration(
-        multiplier=interval_multiplier(by_family),
+        multipliers=interval_multipliers(by_family),
         kinds=kind_errors(leave_out(model, observations, "card"), by_family),
     )
