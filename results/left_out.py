@@ -251,11 +251,25 @@ def median_error(rows: Sequence[LeftOut]) -> float:
 
 
 @functools.lru_cache(maxsize=4)
-def calibrate(observations: tuple[Observation, ...]) -> Calibration:
-    """Leave out every card and family of the observations once."""
+def left_out_rows(observations: tuple[Observation, ...]) -> tuple[list[LeftOut], list[LeftOut]]:
+    """Leave out every card, and every family; a card without siblings is left out once.
+
+    Returns:
+        The rows predicted without their card, and the rows predicted without their family.
+    """
     model = Model([observation.setting for observation in observations])
     by_family = leave_out(model, observations, "family")
-    return Calibration(
-        multipliers=interval_multipliers(by_family),
-        kinds=kind_errors(leave_out(model, observations, "card"), by_family),
-    )
+    cards: dict[str, set[str]] = defaultdict(set)
+    for observation in observations:
+        cards[observation.setting.family].add(observation.setting.card)
+    by_card = [row for row in by_family if len(cards[row.observation.setting.family]) == 1]
+    for card in sorted(itertools.chain(*(names for names in cards.values() if len(names) > 1))):
+        by_card += predict_without(model, observations, "card", {card}, {card})
+    return by_card, by_family
+
+
+@functools.lru_cache(maxsize=4)
+def calibrate(observations: tuple[Observation, ...]) -> Calibration:
+    """Learn from the rows that were left out how wide intervals are, and which kinds hold."""
+    by_card, by_family = left_out_rows(observations)
+    return Calibration(multipliers=interval_multipliers(by_family), kinds=kind_errors(by_card, by_family))

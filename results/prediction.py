@@ -259,11 +259,20 @@ def _notes(setting: Setting, known: Sequence[Setting]) -> tuple[str, ...]:
     """Say where a card lies outside of what was measured: there nothing was left out to be predicted."""
     same = [other for other in known if other.precision == setting.precision]
     found = []
+    if _capability(setting.card) not in {_capability(other.card) for other in same}:
+        found.append(
+            f"{setting.card}: no row of its architecture (compute capability {_capability(setting.card)}) to rest on; "
+            "intervals of such GPUs cover less than they say, see docs/method.md"
+        )
     for name, unit in (("bandwidth", "GB/s"), ("arithmetic", "TFLOP/s")):
         most, own = max(getattr(other, name) for other in same), getattr(setting, name)
         if own > most:
             found.append(f"{setting.card}: {own:g} {unit} is beyond any row to rest on (up to {most:g})")
     return tuple(found)
+
+
+def _capability(card: str) -> float | None:
+    return specifications().get(specification_name(card) or "", {}).get("compute_capability")
 
 
 def prediction_grid(found: Sequence[Prediction | NoPrediction]) -> Grid:

@@ -28,6 +28,7 @@ from results.left_out import (
     kind_errors,
     kind_of,
     leave_out,
+    left_out_rows,
     median_error,
     nested_coverage,
     predict_without,
@@ -58,8 +59,7 @@ def main() -> None:
 
 def tables(observations: Sequence[Observation]) -> str:
     """Return what docs/method.md has of this, as Markdown."""
-    model = Model([observation.setting for observation in observations])
-    by_card, by_family = (leave_out(model, observations, by) for by in ("card", "family"))
+    by_card, by_family = left_out_rows(tuple(observations))
     plain = [row for row in plain_fit(observations) if row is not None]
     grids = [_totals(by_card, by_family, plain), _kinds(by_card, by_family), _cards(by_card, by_family)]
     return "\n".join(markdown(grid) for grid in grids).strip()
