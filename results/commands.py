@@ -356,7 +356,7 @@ def _predict(parsed: argparse.Namespace) -> int:
         raise UserError("name at least one GPU, and numbers of 1 or more. Example: --gpus A4000 --num_gpus 1")
     rates = _rates(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
     rows = [*published_observations(), *measured_observations(rates)]
-    network = model_key(parsed.model) if "bert" not in parsed.model else parsed.model
+    network = parsed.model if parsed.model in {row.setting.network for row in rows} else model_key(parsed.model)
     found = predictions_for(gpus, network, parsed.precision, parsed.batch_size, parsed.num_gpus, observations=rows)
     if parsed.format == "json":
         sys.stdout.write(prediction_json(found))

@@ -164,7 +164,7 @@ def _missing(gpu: str, network: str, precision: str, num_gpus: int, rows: Sequen
 def _known(gpu: str, num_gpus: int, about: Sequence[Observation]) -> str:
     """Say what was measured already: a prediction is for what was not; empty: nothing."""
     for row in about:
-        if (row.setting.card, row.setting.count) == (gpu, num_gpus):
+        if row.setting.count == num_gpus and specification_name(row.setting.card) == specification_name(gpu):
             how = "measured" if row.setting.source == OURS else "published"
             return f"{how} already: {significant(row.rate, 4)} samples/s, {row.setting.source}, {row.setting.software}"
     return ""
@@ -287,7 +287,7 @@ def prediction_grid(found: Sequence[Prediction | NoPrediction]) -> Grid:
                 item.gpu,
                 significant(item.samples_per_second),
                 f"{significant(item.low)} to {significant(item.high)}",
-                item.label,
+                f"{item.label}, extrapolated" if item.notes else item.label,
                 f"{item.rows} rows of {len(item.cards)} GPUs",
                 item.as_measured_by,
                 f"{item.left_out_error * 100:.0f} %",

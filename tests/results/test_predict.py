@@ -170,6 +170,7 @@ def test_no_prediction_of_a_kind_that_does_not_hold(planted):
         ("MI100", "resnet50", "fp16", {}, "NVIDIA's GPUs only"),
         ("RTX 4090", "resnet50", "fp16", {"num_gpus": 64}, "on more than 8 GPUs"),
         ("RTX A6000", "resnet50", "fp16", {}, "published already: 1"),
+        ("V100 SXM2 32GB", "resnet50_v1.5", "fp16", {}, "published already: 1"),
         ("RTX A4000", "resnet50", "fp16", {"batch": 1024}, "the card has 16 GiB"),
     ],
 )
@@ -202,7 +203,7 @@ def test_every_row_of_the_table_is_labelled_and_says_what_it_rests_on(planted):
     grid = prediction_grid(predictions_for(["L40S", "MI100"], "resnet50", "fp16", observations=planted))
     assert "PREDICTED, NOT MEASURED" in grid.title
     basis, rests = (grid.headings.index(name) for name in ("basis", "rests on"))
-    assert [row[basis] for row in grid.rows] == ["predicted", "no prediction"]
+    assert [row[basis] for row in grid.rows] == ["predicted, extrapolated", "no prediction"]
     assert grid.rows[0][rests] == "24 rows of 8 GPUs"
     assert any("compute capability" not in note and "measured by nobody" in note for note in grid.notes)
 
@@ -211,6 +212,7 @@ def test_a_card_beyond_all_rows_is_said_to_be(planted):
     found = predict("H200 SXM", "resnet50", "fp16", observations=planted)
     assert any("no row of its architecture (compute capability 9.0)" in note for note in found.notes)
     assert any("4800 GB/s is beyond any row" in note for note in found.notes)
+    assert "predicted, extrapolated" in prediction_grid([found]).rows[0]
 
 
 def test_wider_levels_give_wider_intervals(planted):
