@@ -45,7 +45,7 @@ def relative_half_width(step_seconds: Sequence[float]) -> float:
     """Return the half-width of the 95 % interval of the mean step, as a share of the mean.
 
     The variance of the mean is that of a step × the autocorrelation time τ / steps. Where steps are too few for either,
-    measured in τ, or where rare slow steps make up the variance, there is no telling.
+    measured in τ, or where rare slow steps make up the variance, the half-width is not known.
 
     Args:
         step_seconds: Durations in their order.
