@@ -170,7 +170,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         "--target-ci",
         type=_share,
         metavar="PERCENT",
-        help="end timed steps (after 50) and repeats (after 3) early when a case is known to ± so much, e.g. 2%%",
+        help="end timed steps (after 500) and repeats (after 6) early when a case is known to ± so much, e.g. 2%%",
     )
 
 
