@@ -430,6 +430,8 @@ def _print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> N
             console.print(printable(line), markup=False, highlight=False, soft_wrap=not console.is_terminal, style=bold)
     if lines:
         print()
+
+
 def _predict(parsed: argparse.Namespace) -> int:
     from results.prediction import prediction_grid, prediction_json, predictions_for
     from results.prediction_rows import measured_observations, published_observations
