@@ -89,9 +89,7 @@ def _cell(claim: Claim) -> tuple[object, ...]:
 
 def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
     equal = [(first, second) for first, second in shared if first.rate == second.rate]
-    chances = [
-        min(1.0, 2 * (a.rounding + b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared
-    ]
+    chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
     chance = min(1.0, chance_of_at_least(len(equal), chances) * max(1, tries))
     severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
     if severity is None or len(equal) < 2:
