@@ -30,20 +30,14 @@ from results.raw_tables import RawTable, read_tables
 from results.reference import model_key
 
 SOFTWARE = (
-    *("source", "framework", "xla", "batch_norm", "data", "mode", "unit", "image_size", "sequence_length", "optimizer"),
-    *(
-        "accumulate",
-        "tensorflow",
-        "keras",
-        "cuda",
-        "variables",
-        "method_version",
-        "all_reduce",
-        "communication",
-        "task",
-    ),
+    *("source", "batch_norm", "data", "mode", "unit", "image_size", "sequence_length", "optimizer", "accumulate"),
+    *("task", "all_reduce", "method_version"),
 )
-"""Settings that cards must share before their throughputs are compared; a host or a driver is a card's own."""
+"""Settings that cards must share before their throughputs are compared.
+
+Not the framework or its version: many published tables have another one for each card, and honest cards of one source
+are within the limits of `copies.py` all the same.
+"""
 
 
 @dataclass(frozen=True)
