@@ -26,6 +26,9 @@ EXACT_CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOT
 TWIN_SPREAD = 0.04
 """Natural logarithm by which cards of equal specification differ in a cell at least: different hosts and software."""
 
+MOST_CARDS = 500
+"""Columns of cards that are compared pair by pair; a file with more is no table of cards."""
+
 NOISE = 0.06
 """Spread of the cells' ratios up to which a copy with noise is thought of: two of 3 % each give 0.042."""
 
@@ -52,6 +55,8 @@ chance of 0.5 in an honest column is 3e-5.
 def copy_findings(claims: Sequence[Claim]) -> list[Finding]:
     """Find columns that were copied from another card, and columns of a card that are off by a factor."""
     cards = _columns_of_cards(claims)
+    if len(cards) > MOST_CARDS:
+        cards = {}
     pairs = len(cards) * (len(cards) - 1) // 2
     found = []
     for (_, first), (_, second) in itertools.combinations(cards.items(), 2):
@@ -84,9 +89,7 @@ def _cell(claim: Claim) -> tuple[object, ...]:
 
 def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
     equal = [(first, second) for first, second in shared if first.rate == second.rate]
-    chances = [
-        min(1.0, 2 * (a.rounding + b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared
-    ]
+    chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
     chance = min(1.0, chance_of_at_least(len(equal), chances) * max(1, tries))
     severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
     if severity is None or len(equal) < 2:

@@ -96,6 +96,14 @@ def test_a_column_of_gpus_that_is_off_is_suspect(tmp_path, rates, rule):
     assert rule in above_notes(path)
 
 
+def test_a_column_of_software_does_not_hide_a_doubled_card(tmp_path):
+    path = table(tmp_path, ("A4000", A4000), ("A5000", scaled(A5000, 2)), ("RTX A6000", scaled(A5000, 1.1)))
+    heading, *rows = path.read_text().splitlines()
+    rows = [f"{row},build for {row.split(',')[0]}" for row in rows]
+    path.write_text("\n".join([f"{heading},framework", *rows]))
+    assert "card_out_of_line" in above_notes(path)
+
+
 def test_one_case_with_two_values_is_suspect(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("gpu,model,precision,gpus,img/s\nA4000,resnet50,fp16,2,892\nA4000,resnet50,fp16,2,1777\n")
