@@ -1,7 +1,7 @@
 """Columns of one card that are those of another: copied exactly, or with a little noise; doubled or halved columns.
 
 Two different cards that have the same numbers, digit for digit, in several cells did not get them by measurement. A
-noisy copy has a ratio of 1 in all cells, where the specifications of the cards let expect another.
+noisy copy has a ratio of 1 in all cells, where the specifications of the cards suggest another.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _noisy(shared: Sequence[Pair]) -> list[Finding]:
     chance = near * _uniformity(len(shared), spread)
     severity = Severity.SUSPECT if chance < 1e-3 else Severity.NOTE
     first, second = shared[0]
-    expected = f", where their specifications let expect {math.exp(surprise):.2f}" if known else ""
+    expected = f", although their specifications suggest {math.exp(surprise):.2f}" if known else ""
     message = (
         f"{second.gpu_text} and {first.gpu_text} are equally fast in all {len(shared)} cells (ratios "
         f"{math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f}){expected}: copied with noise? "
@@ -187,7 +187,7 @@ def _judged(gpu: str, precision: str, cells: Sequence[tuple[Claim, float]], told
     way = "doubled, or copied from a faster card?" if middle > 0 else "halved, or copied from a slower card?"
     message = (
         f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other cards of this "
-        f"table let expect, in the median of {len(cells)} cells: {way}"
+        f"table suggest, in the median of {len(cells)} cells: {way}"
     )
     return [Finding("card_out_of_line", severity, tuple(sorted({claim.row for claim, _ in cells})), message)]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from results.digits import grouped, significant
 from results.errors import BadQuestion
+from results.families import unknown_card
 from results.grid import Grid
 from results.prices import Offer
 from results.reference import (
@@ -22,7 +23,6 @@ from results.reference import (
     contradictions,
     gpu_members,
     networks,
-    similar_gpus,
     specification_rows,
     specifications,
 )
@@ -130,8 +130,7 @@ def named_gpus(names: Sequence[str]) -> list[str]:
     for name in (part.strip() for text in names for part in text.split(",")):
         members = gpu_members(name)
         if not members:
-            near = similar_gpus(name) or list(specifications())
-            raise BadQuestion(f"GPU {name!r} is not in the reference. Did you mean one of: {', '.join(near)}?")
+            raise BadQuestion(unknown_card(name, list(specifications())))
         found.update(dict.fromkeys(members))
     return list(found)
 

@@ -202,10 +202,10 @@ def test_a_refused_gpu_does_not_take_the_others_answers(planted):
 def test_every_row_of_the_table_is_labelled_and_says_what_it_rests_on(planted):
     grid = prediction_grid(predictions_for(["L40S", "MI100"], "resnet50", "fp16", observations=planted))
     assert "PREDICTED, NOT MEASURED" in grid.title
-    basis, rests = (grid.headings.index(name) for name in ("basis", "rests on"))
+    basis, rests = (grid.headings.index(name) for name in ("basis", "based on"))
     assert [row[basis] for row in grid.rows] == ["predicted, extrapolated", "no prediction"]
     assert grid.rows[0][rests] == "24 rows of 8 GPUs"
-    assert any("compute capability" not in note and "measured by nobody" in note for note in grid.notes)
+    assert any("compute capability" not in note and "not measured by anyone" in note for note in grid.notes)
 
 
 def test_a_card_beyond_all_rows_is_said_to_be(planted):
@@ -231,7 +231,7 @@ def test_the_command_prints_labelled_rows_and_json(capsys, tmp_path, monkeypatch
     call = ["results", "predict", "--gpus=A4000,RTX_4090,MI100", "--model=resnet50", "--precision=fp16"]
     assert program.main(call) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "PREDICTED, NOT MEASURED" in text and "NVIDIA's GPUs only" in text
+    assert "PREDICTED, NOT MEASURED" in text and "NVIDIA GPUs only" in text
     assert program.main([*call, "--format=json"]) == 0
     a4000, rtx_4090, mi100 = json.loads(capsys.readouterr().out)
     assert [item["label"] for item in (a4000, rtx_4090, mi100)] == ["predicted", "predicted", "no prediction"]

@@ -216,7 +216,7 @@ def test_several_networks_precisions_and_counts_have_a_verdict_each(capsys):
 def test_an_answer_never_points_to_what_is_not_there(capsys, model):
     out = call(capsys, f"--model={model}", "--gpus=RTX 5090")
     assert "left out" not in out
-    assert "no choice answers this: RTX 5090: no published row" in out
+    assert "no answer: RTX 5090: no published row" in out
 
 
 def test_a_network_that_is_not_known_is_named_as_such(capsys):
