@@ -147,7 +147,7 @@ def audit_grid(path: Path, audited: Audit) -> Grid:
     counts = [f"{sum(f.severity is s for f in audited.findings)} {s}" for s in ORDER]
     more = [f"{len(hidden)} more cells could not be read; --format json lists them all"] if hidden else []
     counted = ["rows are counted from 0 below the heading"] if rows else []
-    notes = [", ".join(counts), *counted, *more, *reading_lines(audited)]
+    notes = [", ".join(counts), *more, *reading_lines(audited), *counted]
     return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)
 
 

@@ -47,28 +47,35 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     commands: Commands = parser.add_subparsers(required=True, metavar="COMMAND")
     show = add_command(commands, "show", _show, "print the results of runs, and each fleet's table")
     add_runs(show)
-    show.add_argument("--with-published", action="store_true", help="put published figures beside, in their own table")
     show.add_argument(
-        "--foreign", metavar="FILE", type=Path, action="append", default=[], help="likewise what adopt wrote"
+        "--with-published", action="store_true", help="also show published figures, in a table of their own"
+    )
+    show.add_argument(
+        "--foreign", metavar="FILE", type=Path, action="append", default=[], help="also show a table written by adopt"
     )
     merge = add_command(commands, "merge", _export, "merge any number of runs into one table")
     add_runs(merge)
     _add_output(merge)
     _add_compare(commands)
     audit = add_command(
-        commands, "audit", _audit, "say whether a table is plausible; exit code 3 when too little of it could be read"
+        commands, "audit", _audit, "check whether a table is plausible; exit code 3 if too little of it could be read"
     )
     audit.add_argument(
         "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
     )
     audit.add_argument(
-        "--decimal", choices=[".", ","], help="decimal mark of the table, where its numbers leave that open"
+        "--decimal", choices=[".", ","], help="decimal mark of the table, if its numbers leave that open"
     )
     audit.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
     adopt = add_command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
-    adopt.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what runs of it printed")
-    adopt.add_argument("--gpu", required=True, help="what it ran on: it does not print that")
-    adopt.add_argument("--precision", required=True, choices=["fp32", "tf32", "fp16"], help="it does not print that")
+    adopt.add_argument("files", metavar="FILE", nargs="+", type=Path, help="its output, one file per run")
+    adopt.add_argument("--gpu", required=True, help="GPU that it ran on; not in its output")
+    adopt.add_argument(
+        "--precision",
+        required=True,
+        choices=["fp32", "tf32", "fp16"],
+        help="precision that it ran in; not in its output",
+    )
     adopt.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
     add_recommend_commands(commands)
     export = add_command(commands, "export", _export, "write the merged table in one of several formats")
@@ -82,12 +89,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--output", metavar="FILE", type=Path, help="default: report.html of the run; md: standard output"
     )
-    validate = add_command(commands, "validate", _validate, "check record files; exit code 3 when one is bad")
+    validate = add_command(commands, "validate", _validate, "check record files; exit code 3 if one is bad")
     add_runs(validate)
 
 
 def _add_compare(commands: Commands) -> None:
-    parser = add_command(commands, "compare", _compare, "say how many times faster one fleet is than another")
+    parser = add_command(commands, "compare", _compare, "report how many times faster one fleet is than another")
     parser.usage = (
         "python -m results compare [FLEET_A FLEET_B] [RUN ...] [options]\n"
         "       python -m results compare --baseline RUN [--baseline RUN ...] [RUN ...] [options]"
@@ -97,7 +104,10 @@ def _add_compare(commands: Commands) -> None:
         "--baseline", metavar="RUN", action="append", default=[], help="compare each fleet with itself in this run"
     )
     parser.add_argument(
-        "--fail-on", metavar="PERCENT", type=_percent, help="exit code 5 when a case is slower by more, e.g. 5%%"
+        "--fail-on",
+        metavar="PERCENT",
+        type=_percent,
+        help="exit code 5 if a case is slower by more than this, e.g. 5%%",
     )
     parser.add_argument("--format", choices=["text", "markdown"], default="text", help="default: %(default)s")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)

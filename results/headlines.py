@@ -245,12 +245,13 @@ def _no_rank(verdict: Verdict) -> str:
         if question.gpus or choice.fits or choice.evidence.reason.startswith("inference"):
             why.setdefault(choice.excluded, []).append(choice.subject)
     texts = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items()]
-    if not texts:
+    if not texts and not parts:
         texts = ["no card with a known price is within these limits"]
-    texts += [f"{model} is not a network that is known here" for model in question.mix if model not in network_names()]
+    texts += [f"{model} is not a known network" for model in question.mix if model not in network_names()]
     if question.precision == "fp32" and any(figures(replace(question, precision="tf32")).values()):
         texts.append("sources that call it FP32 ran TF32 on cards since Ampere: ask for --precision tf32")
-    return "; ".join([*parts, *_beyond(verdict)[:1], f"no answer: {'; '.join(texts)}; {MEASURE}"])
+    answer = [f"no answer: {'; '.join(texts)}; {MEASURE}"] if texts else []
+    return "; ".join([*parts, *_beyond(verdict)[:1], *answer])
 
 
 def _limits(verdict: Verdict) -> list[str]:
@@ -374,7 +375,7 @@ def _price_lines(verdict: Verdict) -> list[str]:
     shown = {choice.gpu for choice in verdict.choices}
     others = [card for card in verdict.unpriced if card not in shown]
     if others:
-        lines.append(f"have the memory, but no known price: {', '.join(others)}")
+        lines.append(f"enough memory, but no known price: {', '.join(others)}")
     spot = verdict.best.offer if verdict.best else None
     if spot and spot.commitment == "spot":
         firm = next((c for c in verdict.ranked if c.offer and c.offer.commitment != "spot"), None)

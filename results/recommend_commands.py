@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def add_recommend_commands(commands: Commands) -> None:
     """Add the commands of this file; each sets `command` to the function that runs it."""
     _add_recommend(commands)
-    gpus = add_command(
-        commands, "gpus", _gpus, "put the specifications of GPUs side by side, with what follows for training"
-    )
+    gpus = add_command(commands, "gpus", _gpus, "compare the specifications of GPUs, and what they mean for training")
     gpus.add_argument("names", metavar="GPU", nargs="+", help="e.g. A4000 A5000; a family, e.g. A100, means all of it")
     gpus.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
     gpus.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
@@ -33,27 +31,29 @@ def add_recommend_commands(commands: Commands) -> None:
 
 
 def _add_recommend(commands: Commands) -> None:
-    parser = add_command(commands, "recommend", _recommend, "say which GPU to rent, from measured or published figures")
+    parser = add_command(
+        commands, "recommend", _recommend, "recommend a GPU to rent, from measured or published figures"
+    )
     parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
     parser.add_argument(
         "--model",
         action="append",
-        help="network, or a mix: resnet50=0.7,inception_v3=0.3; repeat for an answer each; default: resnet50",
+        help="network, or a mix: resnet50=0.7,inception_v3=0.3; repeat for several answers; default: resnet50",
     )
     parser.add_argument("--precision", default="fp16", metavar="NAMES", help="fp32, tf32, fp16, bf16; default: fp16")
     parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
-    parser.add_argument("--mode", choices=["train", "infer"], help="default: each that was measured, for itself")
+    parser.add_argument("--mode", choices=["train", "infer"], help="default: each measured mode separately")
     parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these, e.g. 'A4000,A100': any A100")
     parser.add_argument(
         "--price",
         metavar="GPU=USD",
         action="append",
         default=[],
-        help="price of a GPU-hour; goes before hosts.yml, which goes before --prices and the shipped examples",
+        help="price of a GPU-hour; overrides hosts.yml, which overrides --prices and the shipped examples",
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
-    parser.add_argument("--budget", metavar="USD", type=float, help="most that all GPUs together cost per hour")
-    parser.add_argument("--hours", type=float, help="most hours that --samples may take")
+    parser.add_argument("--budget", metavar="USD", type=float, help="maximum price per hour of all GPUs together")
+    parser.add_argument("--hours", type=float, help="maximum hours for --samples")
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
     parser.add_argument(
         "--memory", "--min-memory", metavar="GIB", type=float, help="memory that each GPU must have, e.g. 24"
@@ -64,13 +64,13 @@ def _add_recommend(commands: Commands) -> None:
 
 
 def _add_predict(commands: Commands) -> None:
-    parser = add_command(commands, "predict", _predict, "predict the throughput of GPUs that nobody measured")
+    parser = add_command(commands, "predict", _predict, "predict the throughput of GPUs that were not measured")
     parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
     parser.add_argument("--gpus", metavar="NAMES", required=True, help="GPUs to predict, e.g. A4000,RTX_4090")
-    parser.add_argument("--model", required=True, help="network that published or measured rows name")
+    parser.add_argument("--model", required=True, help="network; must have published or measured rows")
     parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
     parser.add_argument("--num_gpus", "--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
-    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU; default: as usual in those rows")
+    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU; default: usual for those rows")
     parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
 
 

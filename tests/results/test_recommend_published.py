@@ -220,7 +220,7 @@ def test_an_answer_never_points_to_what_is_not_there(capsys, model):
 
 
 def test_a_network_that_is_not_known_is_named_as_such(capsys):
-    assert "nonsensenet is not a network that is known here" in call(capsys, "--model=nonsense_net", "--gpus=A4000")
+    assert "nonsensenet is not a known network" in call(capsys, "--model=nonsense_net", "--gpus=A4000")
 
 
 def test_inference_that_nobody_measured_is_answered_by_no_training_figure(capsys):
