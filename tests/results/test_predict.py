@@ -163,11 +163,11 @@ def test_no_prediction_of_a_kind_that_does_not_hold(planted):
 @pytest.mark.parametrize(
     ("gpu", "network", "precision", "changes", "words"),
     [
-        ("RTX 4090", "resnet50", "bf16", {}, "no row of resnet50 in bf16"),
-        ("RTX 4090", "googlenet", "fp16", {}, "no row of googlenet"),
+        ("RTX 4090", "resnet50", "bf16", {}, "no measured or published row of resnet50 in bf16"),
+        ("RTX 4090", "googlenet", "fp16", {}, "no measured or published row of googlenet"),
         ("RTX 4090", "bert_large", "fp16", {}, "Name one of bert_large_pretraining_128"),
         ("V100 PCIe 16GB", "resnet50", "tf32", {}, "no tf32_tensor of it"),
-        ("MI100", "resnet50", "fp16", {}, "NVIDIA's GPUs only"),
+        ("MI100", "resnet50", "fp16", {}, "NVIDIA GPUs only"),
         ("RTX 4090", "resnet50", "fp16", {"num_gpus": 64}, "on more than 8 GPUs"),
         ("RTX A6000", "resnet50", "fp16", {}, "published already: 1"),
         ("V100 SXM2 32GB", "resnet50_v1.5", "fp16", {}, "published already: 1"),
@@ -211,7 +211,7 @@ def test_every_row_of_the_table_is_labelled_and_says_what_it_rests_on(planted):
 def test_a_card_beyond_all_rows_is_said_to_be(planted):
     found = predict("H200 SXM", "resnet50", "fp16", observations=planted)
     assert any("no row of its architecture (compute capability 9.0)" in note for note in found.notes)
-    assert any("4800 GB/s is beyond any row" in note for note in found.notes)
+    assert any("4800 GB/s is beyond every row" in note for note in found.notes)
     assert "predicted, extrapolated" in prediction_grid([found]).rows[0]
 
 
