@@ -248,3 +248,13 @@ def test_published_rows_of_one_pytorch_are_consistent_with_their_cards():
 
     found = audit(FOLDER / "published_pytorch.csv")
     assert not [finding for finding in found if finding.severity is not Severity.NOTE]
+
+
+def test_no_price_is_asked_of_every_card_at_once(capsys):
+    assert "every card: inference not measured in any run" in (out := call(capsys, "--mode=infer"))
+    assert "--price 'every card" not in out
+
+
+def test_a_budget_below_every_price_is_one_clear_sentence(capsys):
+    first = call(capsys, "--budget=0.01").splitlines()[0]
+    assert first == "within 0.01 USD per hour: nothing that has a known price"
