@@ -7,6 +7,7 @@ worse of both.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections import defaultdict
@@ -243,6 +244,18 @@ def kind_errors(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> dic
             coverage=float(np.mean([covered[row.observation] for row in families])),
         )
     return found
+
+
+def refusal(setting: Setting, kinds: Mapping[Kind, KindError]) -> str:
+    """Return why a setting's kind is not predicted; empty: it is. Several GPUs need one GPU to hold, too."""
+    kind = kind_of(setting)
+    for needed in (dataclasses.replace(kind, several=False), kind):
+        error = kinds.get(needed)
+        if error is None:
+            return f"{kind.name}: nobody measured it"
+        if error.refusal:
+            return error.refusal
+    return ""
 
 
 def median_error(rows: Sequence[LeftOut]) -> float:
