@@ -32,7 +32,7 @@ LEAST_COVERAGE = 0.85
 """Smallest share of left-out rows within their intervals at which a kind is predicted."""
 
 FEWEST_FAMILIES = 3
-"""Fewest families of cards that a kind must have been measured on: two say nothing about a third."""
+"""Fewest families of cards that a kind, and a network, must have been measured on: two say nothing about a third."""
 
 
 @dataclass(frozen=True, order=True)
@@ -109,7 +109,7 @@ class KindError:
     def refusal(self) -> str:
         """Why the kind is not predicted; empty: it is."""
         if self.families < FEWEST_FAMILIES:
-            return f"{self.kind.name}: measured on {self.families} families of cards only, {FEWEST_FAMILIES} needed"
+            return f"{self.kind.name}: {too_few_families(self.families)}"
         worse = max(self.by_card, self.by_family)
         if worse > self.limit:
             return (
@@ -244,6 +244,11 @@ def kind_errors(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> dic
             coverage=float(np.mean([covered[row.observation] for row in families])),
         )
     return found
+
+
+def too_few_families(families: int) -> str:
+    """Say on how few families of cards something was measured."""
+    return f"measured on {families} famil{'y' if families == 1 else 'ies'} of cards only, {FEWEST_FAMILIES} needed"
 
 
 def refusal(setting: Setting, kinds: Mapping[Kind, KindError]) -> str:

@@ -1,9 +1,10 @@
-"""Which GPUs are near enough to those that were measured to be predicted: by architecture, bandwidth and arithmetic."""
+"""What is near enough to what was measured to be predicted: by network, architecture, bandwidth and arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from results.left_out import FEWEST_FAMILIES, too_few_families
 from results.prediction_rows import Setting, specification_name
 from results.reference import compute_capability
 
@@ -18,8 +19,11 @@ UNITS = {"bandwidth": "GB/s", "arithmetic": "TFLOP/s"}
 
 
 def out_of_reach(setting: Setting, known: Iterable[Setting]) -> str:
-    """Return why a GPU is too far from those that were measured in its precision; empty: it is not."""
+    """Return why a setting is too far from those that were measured in its precision; empty: it is not."""
     same = [other for other in known if other.precision == setting.precision]
+    families = len({other.family for other in same if other.network == setting.network})
+    if families < FEWEST_FAMILIES:
+        return f"{setting.network} in {setting.precision}: {too_few_families(families)}"
     own = capability(setting)
     if own not in {capability(other) for other in same}:
         return f"no row of its architecture (compute capability {own}) in {setting.precision}, measured or published"

@@ -81,17 +81,18 @@ def _totals(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut], plain: Seq
 def shown(rows: Sequence[LeftOut], by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> list[LeftOut]:
     """Keep the rows that would be predicted if nothing of their card, or of its siblings, had been measured."""
     kinds = kind_errors(by_card, by_family)
-    settings = [row.observation.setting for row in rows]
     by = "family" if rows is by_family else "card"
+    each = {_place(row): row.observation.setting for row in rows}
     near = {
-        key: not out_of_reach(setting, [s for s in settings if getattr(s, by) != getattr(setting, by)])
-        for key, setting in {(s.card, s.precision): s for s in settings}.items()
+        place: not out_of_reach(setting, [s for s in each.values() if getattr(s, by) != getattr(setting, by)])
+        for place, setting in each.items()
     }
-    return [
-        row
-        for row, setting in zip(rows, settings, strict=True)
-        if near[setting.card, setting.precision] and not refusal(setting, kinds)
-    ]
+    return [row for row in rows if near[_place(row)] and not refusal(row.observation.setting, kinds)]
+
+
+def _place(row: LeftOut) -> tuple[str, str, str]:
+    setting = row.observation.setting
+    return setting.card, setting.precision, setting.network
 
 
 def _coverage(rows: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> str:

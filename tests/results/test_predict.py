@@ -175,6 +175,13 @@ def test_no_prediction_of_a_kind_that_does_not_hold(planted):
         ("V100 SXM2 32GB", "resnet50_v1.5", "fp16", {}, "published already: 1"),
         ("RTX A4000", "resnet50", "fp16", {"batch": 1024}, "the card has 16 GiB"),
         ("RTX 5090", "resnet50", "fp16", {}, "no row of its architecture (compute capability 12.0) in fp16"),
+        (
+            "RTX 4090",
+            "bert_large_pretraining_512",
+            "fp16",
+            {},
+            "pretraining_512 in fp16: measured on 2 families of cards",
+        ),
         ("RTX 4090", "resnet50", "fp32", {}, "no row of its architecture (compute capability 8.9) in fp32"),
         ("RTX 4060 Ti 16GB", "resnet50", "fp16", {}, "its 288 GB/s are more than 1.5 times away from all GPUs"),
     ],
@@ -226,14 +233,16 @@ def test_a_card_of_an_unknown_architecture_has_no_prediction_until_one_like_it_w
 @pytest.mark.parametrize("figure", ["bandwidth", "arithmetic"])
 @pytest.mark.parametrize(("factor", "refused"), [(REACH * 1.01, True), (REACH * 0.99, False)])
 def test_more_or_less_than_any_measured_card_by_more_than_the_reach_is_refused(figure, factor, refused):
-    known = [make_setting("RTX A4000"), make_setting("RTX A6000")]
-    least, most = known
+    known = [make_setting("RTX A4000"), make_setting("RTX A5000"), make_setting("RTX A6000")]
+    least, _, most = known
     for near, away in ((most, factor), (least, 1 / factor)):
-        setting = dataclasses.replace(near, card="RTX A5000", **{figure: getattr(near, figure) * away})
+        setting = dataclasses.replace(near, card="RTX A4500", **{figure: getattr(near, figure) * away})
         assert bool(out_of_reach(setting, known)) is refused
         assert factor_beyond(setting, known) == pytest.approx(factor)
-    other = dataclasses.replace(setting, precision="tf32")
-    assert "in tf32" in out_of_reach(other, known)
+    tf32 = [dataclasses.replace(other, card="RTX 3090", precision="tf32") for other in known]
+    assert "its architecture (compute capability 8.6) in fp16" in out_of_reach(
+        setting, [*tf32, *(dataclasses.replace(other, card="RTX 4090") for other in known)]
+    )
 
 
 def test_left_out_architectures_are_missed_by_more_than_what_is_shown(rows):
