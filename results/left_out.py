@@ -7,6 +7,7 @@ worse of both.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections import defaultdict
@@ -31,7 +32,7 @@ LEAST_COVERAGE = 0.85
 """Smallest share of left-out rows within their intervals at which a kind is predicted."""
 
 FEWEST_FAMILIES = 3
-"""Fewest families of cards that a kind must have been measured on: two say nothing about a third."""
+"""Fewest families of cards that a kind, and a network, must have been measured on: two say nothing about a third."""
 
 
 @dataclass(frozen=True, order=True)
@@ -108,7 +109,7 @@ class KindError:
     def refusal(self) -> str:
         """Why the kind is not predicted; empty: it is."""
         if self.families < FEWEST_FAMILIES:
-            return f"{self.kind.name}: measured on {self.families} families of cards only, {FEWEST_FAMILIES} needed"
+            return f"{self.kind.name}: {too_few_families(self.families)}"
         worse = max(self.by_card, self.by_family)
         if worse > self.limit:
             return (
@@ -243,6 +244,23 @@ def kind_errors(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> dic
             coverage=float(np.mean([covered[row.observation] for row in families])),
         )
     return found
+
+
+def too_few_families(families: int) -> str:
+    """Say on how few families of cards something was measured."""
+    return f"measured on {families} famil{'y' if families == 1 else 'ies'} of cards only, {FEWEST_FAMILIES} needed"
+
+
+def refusal(setting: Setting, kinds: Mapping[Kind, KindError]) -> str:
+    """Return why a setting's kind is not predicted; empty: it is. Several GPUs need one GPU to hold, too."""
+    kind = kind_of(setting)
+    for needed in (dataclasses.replace(kind, several=False), kind):
+        error = kinds.get(needed)
+        if error is None:
+            return f"{kind.name}: nobody measured it"
+        if error.refusal:
+            return error.refusal
+    return ""
 
 
 def median_error(rows: Sequence[LeftOut]) -> float:

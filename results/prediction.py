@@ -16,9 +16,10 @@ import numpy as np
 
 from results.digits import significant
 from results.grid import Grid
-from results.left_out import LEVEL, KindError, calibrate, interval_class, kind_of
+from results.left_out import LEVEL, KindError, calibrate, interval_class, kind_of, refusal
 from results.limits import BYTES
 from results.prediction_model import Model, rates_of
+from results.prediction_reach import out_of_reach
 from results.prediction_rows import (
     OURS,
     PEAKS,
@@ -52,7 +53,6 @@ class Prediction:
         left_out_error: Median error of this kind of workload on cards that were left out, the worse of with and without
             their siblings.
         coverage: Share of left-out rows of this kind within their intervals.
-        notes: What makes this prediction less certain than its interval says.
     """
 
     gpu: str
@@ -70,7 +70,6 @@ class Prediction:
     sources: tuple[str, ...]
     left_out_error: float
     coverage: float
-    notes: tuple[str, ...] = ()
     label: str = LABEL
 
 
@@ -132,10 +131,13 @@ def predictions_for(
     for gpu in gpus:
         reason = _missing(gpu, network, precision, num_gpus, rows) or _known(gpu, num_gpus, about)
         reason = reason or _too_large(gpu, network, precision, batch)
-        if reason:
+        target = None if reason else _target(gpu, network, precision, batch, num_gpus, about)
+        if target is not None:
+            reason = out_of_reach(target, (row.setting for row in rows))
+        if target is None or reason:
             answers[gpu] = NoPrediction(gpu, network, precision, batch, num_gpus, reason)
         else:
-            targets[gpu] = _target(gpu, network, precision, batch, num_gpus, about)
+            targets[gpu] = target
     if targets:
         answers |= _answers(targets, rows, about)
     return [answers[gpu] for gpu in gpus]
@@ -217,23 +219,17 @@ def _answers(
     answers: dict[str, Prediction | NoPrediction] = {}
     for (gpu, setting), log_rate, sd in zip(targets.items(), forecast.log_rate, forecast.sd, strict=True):
         asked = (gpu, setting.network, setting.precision, setting.batch, setting.count)
-        kind = kind_of(setting)
-        errors = [calibration.kinds.get(one) for one in (dataclasses.replace(kind, several=False), kind)]
-        reason = next((f"{kind.name}: nobody measured it" if e is None else e.refusal for e in errors
-                       if e is None or e.refusal), "")  # fmt: skip
-        error = errors[-1]
-        if reason or error is None:
+        reason = refusal(setting, calibration.kinds)
+        if reason:
             answers[gpu] = NoPrediction(*asked, reason)
         else:
             reach = calibration.multipliers[interval_class(setting)] * sd
             ends = [float(np.exp(log_rate + side * reach)) for side in (0, -1, 1)]
-            answers[gpu] = _prediction(setting, ends, about, error, _notes(setting, settings))
+            answers[gpu] = _prediction(setting, ends, about, calibration.kinds[kind_of(setting)])
     return answers
 
 
-def _prediction(
-    setting: Setting, ends: Sequence[float], about: Sequence[Observation], error: KindError, notes: tuple[str, ...]
-) -> Prediction:
+def _prediction(setting: Setting, ends: Sequence[float], about: Sequence[Observation], error: KindError) -> Prediction:
     value, low, high = ends
     return Prediction(
         gpu=setting.card,
@@ -251,33 +247,12 @@ def _prediction(
         sources=tuple(sorted({row.setting.source for row in about})),
         left_out_error=max(error.by_card, error.by_family),
         coverage=error.coverage,
-        notes=notes,
     )
-
-
-def _notes(setting: Setting, known: Sequence[Setting]) -> tuple[str, ...]:
-    """Say where a card lies outside of what was measured: there nothing was left out to be predicted."""
-    same = [other for other in known if other.precision == setting.precision]
-    found = []
-    if _capability(setting.card) not in {_capability(other.card) for other in same}:
-        found.append(
-            f"{setting.card}: no row of its architecture (compute capability {_capability(setting.card)}); "
-            "intervals of such GPUs hold less often than stated, see docs/method.md"
-        )
-    for name, unit in (("bandwidth", "GB/s"), ("arithmetic", "TFLOP/s")):
-        most, own = max(getattr(other, name) for other in same), getattr(setting, name)
-        if own > most:
-            found.append(f"{setting.card}: {own:g} {unit} is beyond every row used (up to {most:g})")
-    return tuple(found)
-
-
-def _capability(card: str) -> float | None:
-    return specifications().get(specification_name(card) or "", {}).get("compute_capability")
 
 
 def prediction_grid(found: Sequence[Prediction | NoPrediction]) -> Grid:
     """Return predictions as a table of their own, each row labelled; where there is none, why."""
-    rows, notes = [], []
+    rows = []
     for item in found:
         if isinstance(item, NoPrediction):
             rows.append([item.gpu, "", "", item.label, "", "", "", item.reason])
@@ -287,17 +262,17 @@ def prediction_grid(found: Sequence[Prediction | NoPrediction]) -> Grid:
                 item.gpu,
                 significant(item.samples_per_second),
                 f"{significant(item.low)} to {significant(item.high)}",
-                f"{item.label}, extrapolated" if item.notes else item.label,
+                item.label,
                 f"{item.rows} rows of {len(item.cards)} GPUs",
                 item.as_measured_by,
                 f"{item.left_out_error * 100:.0f} %",
                 "",
             ]
         )
-        notes += [note for note in item.notes if note not in notes]
     first = found[0]
     columns = ["GPU", "samples/s>", f"{LEVEL * 100:.0f} % interval>", "basis", "based on", "as measured by"]
     title = f"{first.network} {first.precision} on {first.num_gpus} GPU{'s' if first.num_gpus > 1 else ''}"
+    notes = []
     if any(isinstance(item, Prediction) for item in found):
         notes.append(
             "predicted from bandwidth, arithmetic and rows of other GPUs, not measured by anyone; see docs/method.md"

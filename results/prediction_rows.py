@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from results.fleets import FleetRate
-from results.reference import gpu_key, published, specifications
+from results.reference import all_published, gpu_key, specifications
 
 PEAKS = {"fp16": "fp16_tensor_fp32_accumulate", "tf32": "tf32_tensor", "fp32": "fp32"}
 """Quantity of `gpu_specs.csv` that bounds each precision; a precision without published rows is not here."""
@@ -108,7 +108,7 @@ def card_figures(card: str, precision: str) -> tuple[float, float, bool] | None:
 def published_observations(rows: Sequence[Mapping[str, str]] | None = None) -> list[Observation]:
     """Return the published rows that are not suspect and whose cards are in the specification table."""
     found = []
-    for row in published() if rows is None else rows:
+    for row in all_published() if rows is None else rows:
         figures = card_figures(row["gpu"], row["precision"])
         if row["suspect"] or figures is None:
             continue

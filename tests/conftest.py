@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from tests.engines.processes import missing_requirements
 from tests.engines.required import skip_without
 from tests.engines.servers import Registry, SshHost, make_ssh_host
 from tests.engines.slurm import SlurmCluster, missing_programs
+
+# Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 CACHE = Path(__file__).parents[1] / ".cache" / "engines"
 

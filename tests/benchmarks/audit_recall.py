@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.audit_recall [--draws 40] [--seed 15]
 
-The honest tables are the 575 believed rows that come with tfbench, as their sources publish them: by source, by
+The honest tables are the 570 believed rows that come with tfbench, as their sources publish them: by source, by
 framework, by card; those of which no card has a specification are left out, the audit says that it cannot judge them. A table is never compared with itself: once its own rows are left out of the reference, once all
 rows of its source (leave one source out; then nothing is known of three of the networks). A fault counts as found when
 there is a finding above a note that the honest table does not have.

@@ -1,42 +1,39 @@
 # ruff: noqa: T201 (a script prints its result)
-"""How far predictions miss a GPU that was left out: `python -m tests.benchmarks.predict_left_out [--nested | --later]`.
+"""How far predictions miss a GPU that was left out: `python -m tests.benchmarks.predict_left_out [--nested] [--older]`.
 
 Every GPU is left out in turn with all its rows of all sources, and predicted from the rest. Prints the tables of
 docs/method.md, section 10. `--nested` also repeats, without anything of the family that is predicted, what was chosen
-by data: the scale of the model and the widths of the intervals. It takes minutes. `--later`
-compares predictions with rows of later cards and software, which nothing was ever fitted to: `later_rows.csv`.
+by data: the scale of the model and the widths of the intervals. It takes minutes. `--older` rests on `published.csv`
+alone, without the newer GPUs of `published_pytorch.csv`.
 """
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from results.grid import Grid, markdown
 from results.left_out import (
     LeftOut,
-    calibrate,
     covered_apart,
     interval_class,
+    interval_multipliers,
     kind_errors,
-    kind_of,
     leave_out,
     left_out_rows,
     median_error,
     nested_coverage,
     predict_without,
+    refusal,
 )
-from results.prediction_model import Model, rates_of
+from results.prediction_model import Model
+from results.prediction_reach import capability, factor_beyond, out_of_reach
 from results.prediction_rows import Observation, published_observations
-
-LATER = Path(__file__).parent / "later_rows.csv"
+from results.reference import all_published, published
 
 SCALES = (0.5, 0.7, 1.0, 1.4)
 """Candidates for `results.prediction_model.SCALE`."""
@@ -46,10 +43,7 @@ MOST_OF_ONE_ROW = 0.5
 
 
 def main() -> None:
-    observations = published_observations()
-    if "--later" in sys.argv[1:]:
-        print(markdown(later_grid(observations)))
-        return
+    observations = published_observations(published() if "--older" in sys.argv[1:] else all_published())
     print(tables(observations))
     if "--nested" in sys.argv[1:]:
         covered = nested_coverage(Model([o.setting for o in observations]), observations)
@@ -61,20 +55,50 @@ def tables(observations: Sequence[Observation]) -> str:
     """Return what docs/method.md has of this, as Markdown."""
     by_card, by_family = left_out_rows(tuple(observations))
     plain = [row for row in plain_fit(observations) if row is not None]
-    grids = [_totals(by_card, by_family, plain), _kinds(by_card, by_family), _cards(by_card, by_family)]
+    by_architecture = without_architecture(observations)
+    grids = [
+        _totals(by_card, by_family, plain),
+        _kinds(by_card, by_family),
+        _reach(by_card, by_family, by_architecture),
+        _cards(by_card, by_family),
+    ]
     return "\n".join(markdown(grid) for grid in grids).strip()
 
 
 def _totals(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut], plain: Sequence[LeftOut]) -> Grid:
-    covered = covered_apart(by_family)
-    one = [inside for row, inside in covered.items() if row.setting.count == 1]
+    shown_by_card, shown_by_family = (shown(rows, by_card, by_family) for rows in (by_card, by_family))
     rows = [
         ["the card left out", *_errors(by_card), ""],
-        ["its siblings, too", *_errors(by_family), f"{_percent(np.mean(one))} / {_percent(np.mean([*covered.values()]))}"],
+        ["its siblings, too", *_errors(by_family), _coverage(by_family, by_family)],
+        ["the card left out; those that would be shown", *_errors(shown_by_card), ""],
+        ["its siblings, too; those that would be shown", *_errors(shown_by_family), _coverage(shown_by_family, by_family)],
         ["two slopes per source, network, precision and count; the card left out", *_errors(plain), ""],
     ]  # fmt: skip
     columns = ["", "rows>", "median error, one GPU>", "all counts>", "coverage, one GPU / all>"]
     return Grid("", columns, rows)
+
+
+def shown(rows: Sequence[LeftOut], by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> list[LeftOut]:
+    """Keep the rows that would be predicted if nothing of their card, or of its siblings, had been measured."""
+    kinds = kind_errors(by_card, by_family)
+    by = "family" if rows is by_family else "card"
+    each = {_place(row): row.observation.setting for row in rows}
+    near = {
+        place: not out_of_reach(setting, [s for s in each.values() if getattr(s, by) != getattr(setting, by)])
+        for place, setting in each.items()
+    }
+    return [row for row in rows if near[_place(row)] and not refusal(row.observation.setting, kinds)]
+
+
+def _place(row: LeftOut) -> tuple[str, str, str]:
+    setting = row.observation.setting
+    return setting.card, setting.precision, setting.network
+
+
+def _coverage(rows: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> str:
+    covered = covered_apart(by_family)
+    shares = (np.mean([covered[row.observation] for row in found]) for found in (_one(rows), rows))
+    return " / ".join(map(_percent, shares))
 
 
 def _errors(rows: Sequence[LeftOut]) -> list[str]:
@@ -89,6 +113,48 @@ def _kinds(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> Grid:
     ]  # fmt: skip
     columns = ["kind", "rows>", "cards>", "families>", "card left out>", "siblings, too>", "coverage>", "holds"]
     return Grid("", columns, rows)
+
+
+def without_architecture(observations: Sequence[Observation]) -> dict[str, list[LeftOut]]:
+    """Predict every row without the cards of its compute capability."""
+    model = Model([observation.setting for observation in observations])
+    cards: dict[str, set[str]] = defaultdict(set)
+    for observation in observations:
+        cards[capability(observation.setting)].add(observation.setting.card)
+    return {name: predict_without(model, observations, "card", cards[name], cards[name]) for name in sorted(cards)}
+
+
+def _reach(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut], by_architecture: dict[str, list[LeftOut]]) -> Grid:
+    """Show what becomes of cards that are refused by `results.prediction_reach`, and of those that are just not."""
+    every = [row for found in by_architecture.values() for row in found]
+    far, largest = _beyond_all_others(by_card)
+    groups = [
+        *((f"architecture {name}", found) for name, found in by_architecture.items()),
+        ("every architecture", every),
+        (f"a card beyond all others by up to {largest:.2f} times, not its architecture", far),
+    ]
+    multipliers = interval_multipliers(by_family)
+    rows = []
+    for name, found in groups:
+        inside = [row.score <= multipliers[interval_class(row.observation.setting)] for row in found]
+        rows.append([name, *_errors(found), _percent(np.mean(inside))])
+    return Grid("", ["left out", "rows>", "median error, one GPU>", "all counts>", "coverage>"], rows)
+
+
+def _beyond_all_others(by_card: Sequence[LeftOut]) -> tuple[list[LeftOut], float]:
+    """Return the rows of cards with more or less of something than all others, one of which has their architecture.
+
+    Returns:
+        Those rows, and the largest factor.
+    """
+    settings = [row.observation.setting for row in by_card]
+    factors = {}
+    for key, setting in {(s.card, s.precision): s for s in settings}.items():
+        others = [s for s in settings if s.card != setting.card and s.precision == setting.precision]
+        if capability(setting) in map(capability, others):
+            factors[key] = factor_beyond(setting, others)
+    keys = [(setting.card, setting.precision) for setting in settings]
+    return [row for row, key in zip(by_card, keys, strict=True) if factors.get(key, 0) > 1], max(factors.values())
 
 
 def _cards(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut]) -> Grid:
@@ -122,32 +188,6 @@ def _error(rows: Sequence[LeftOut]) -> str:
 
 def _percent(share: float | np.floating) -> str:
     return f"{share * 100:.1f} %"
-
-
-def later_grid(observations: Sequence[Observation]) -> Grid:
-    """Compare predictions, as Lambda's earlier rows would have been measured, with its later ones."""
-    source = "Lambda deeplearning-benchmark (raw log)"
-    with LATER.open(encoding="utf-8", newline="") as file:
-        later = [
-            Observation(
-                dataclasses.replace(row.setting, source=source, software="", xla=""),
-                row.rate,
-            )
-            for row in published_observations(list(csv.DictReader(file)))
-        ]
-    calibration = calibrate(tuple(observations))
-    model = Model([row.setting for row in (*observations, *later)])
-    fitted = np.arange(len(observations))
-    forecast = model.predict(fitted, rates_of(observations), np.arange(len(later)) + len(observations))
-    rows = []
-    missed: dict[str, list[LeftOut]] = defaultdict(list)
-    for row, log_rate, sd in zip(later, forecast.log_rate, forecast.sd, strict=True):
-        if not calibration.kinds[kind_of(row.setting)].refusal:
-            missed[row.setting.card].append(LeftOut(row, float(log_rate), float(sd)))
-    for card, own in [*sorted(missed.items()), ("all cards", list(itertools.chain(*missed.values())))]:
-        inside = [row.score <= calibration.multipliers[interval_class(row.observation.setting)] for row in own]
-        rows.append([card, *_errors(own), f"{sum(inside)} of {len(inside)}"])
-    return Grid("", ["card", "rows>", "median error, one GPU>", "all counts>", "within the interval>"], rows)
 
 
 def plain_fit(observations: Sequence[Observation]) -> list[LeftOut | None]:
