@@ -197,7 +197,7 @@ def _export_log(parsed: argparse.Namespace) -> int:
     lines = []
     for stored in stored_records(parsed.runs):
         if stored.record is None:
-            _tell([f"{stored.path}: not a record, left out"])
+            _tell([f"{stored.where}: not a record, left out"])
         else:
             lines += log_lines(stored.record)
     _put("".join(f"{line}\n" for line in lines), parsed.output)
@@ -284,17 +284,17 @@ def _rates(runs: Sequence[str], by: Sequence[str], remedy: str = "") -> list[Fle
 def _print_grids(grids: Sequence[Grid], lines: Sequence[str], style: str) -> None:
     from rich.console import Console
 
-    from results.grid import markdown, print_grid
+    from results.grid import markdown, markdown_text, print_grid, print_line
 
     if style == "markdown":
         print("\n".join(markdown(grid) for grid in grids))
-        print("\n".join(f"* {line}" for line in lines))
+        print("\n".join(f"* {markdown_text(line)}" for line in lines))
         return
     console = Console()
     for grid in grids:
         print_grid(grid, console)
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        print_line(line, console)
 
 
 def _audit(parsed: argparse.Namespace) -> int:
@@ -370,7 +370,7 @@ def _validate(parsed: argparse.Namespace) -> int:
             continue
         bad += 1
         for problem in stored.error.problems:
-            print(f"{stored.path}: {problem}")
+            print(f"{stored.where}: {problem}")
     print(f"{good} good, {bad} bad", file=sys.stderr)
     return EXIT_SOME_FAILED if bad else EXIT_OK
 

@@ -27,7 +27,7 @@ from results.comparison import compare_grid, overall_break_even, scaling_grid
 from results.device_table import device_grid
 from results.digits import with_interval
 from results.fleets import FleetRate, fleet_rates
-from results.grid import Grid, markdown, printable
+from results.grid import Grid, markdown, markdown_text, printable
 from results.merge import Merged, merge_records
 from results.schema import Measurement, Record, Status
 from results.store import StoredRecord
@@ -87,7 +87,7 @@ def make_report(stored: Sequence[StoredRecord], title: str) -> Report:
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: verdict and tables."""
     grids = [*_grids(report), *wide_grids(report.merged), *_device_grids(report)]
-    lines = [f"## {report.title}", "", *(f"* {line}" for line in report.verdict), ""]
+    lines = [f"## {markdown_text(report.title)}", "", *(f"* {markdown_text(line)}" for line in report.verdict), ""]
     return "\n".join([*lines, *(markdown(grid) for grid in grids)])
 
 
@@ -211,6 +211,9 @@ def _charts(report: Report) -> list[Chart]:
 def _fallback(chart: Chart) -> str:
     """Draw a chart as SVG for readers without scripts."""
     spec = {**chart.spec, "width": FALLBACK_WIDTH, "params": chart.spec.get("params", [])}
+    if any(character > "\uffff" for character in json.dumps(spec, ensure_ascii=False)):
+        # Vega cuts long labels between the two halves of such a character, which the converter refuses.
+        spec["config"] = {**spec["config"], "axisY": {"labelLimit": 0}, "legend": {"labelLimit": 0}}
     return vl_convert.vegalite_to_svg(spec)
 
 
