@@ -36,8 +36,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _run(parsed: argparse.Namespace) -> int:
     command: Callable[[argparse.Namespace], int] = parsed.command
-    if isinstance(sys.stdout, io.TextIOWrapper):  # file names hold any bytes, and not every terminal all of Unicode
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):  # file names hold any bytes, and not every terminal all of Unicode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return command(parsed)
     except UserError as error:
