@@ -23,9 +23,6 @@ COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 ROW_HEIGHT = 28
 """Height of a row of a chart by case, in pixels."""
 
-LABEL_PIXELS = 260
-"""Where the name of a case is cut, in pixels."""
-
 
 @dataclass(frozen=True)
 class Chart:
@@ -218,7 +215,7 @@ def _points_and_bars(rows: Sequence[dict[str, Any]], title: str, scale: alt.Scal
     """Return the points and the intervals of a chart with a row per case."""
     cases = list(dict.fromkeys(row["case"] for row in rows))
     base = alt.Chart(_frame(rows)).encode(
-        y=alt.Y("case:N", title=None, sort=cases),
+        y=alt.Y("case:N", title=None, sort=cases, axis=alt.Axis(labelLimit=260)),
         yOffset=alt.YOffset("fleet:N"),
         tooltip=["case:N", "fleet:N", *(alt.Tooltip(f"{name}:Q", format=".4g") for name in ("rate", "low", "high"))],
     )
@@ -256,5 +253,4 @@ def _chart(name: str, title: str, description: str, chart: Any) -> Chart:  # noq
     # The address of the schema is all that would point outside; the page tells Vega what the specification is.
     spec.pop("$schema", None)
     spec["background"] = None
-    spec["config"] = {**spec["config"], "axisY": {"labelLimit": LABEL_PIXELS}}
     return Chart(name, title, description, spec)

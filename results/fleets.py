@@ -137,7 +137,8 @@ def _by_row(repeats: pd.DataFrame, column: str) -> ByRow:
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a table's rows with None for empty cells: pandas' own NA is equal to nothing, not even to itself."""
-    cells = [table[name].to_numpy(dtype=object, na_value=None).tolist() for name in table.columns]
+    # A column at a time: a fifth of the time of the whole table. The stubs do not know None.
+    cells = [table[name].to_numpy(dtype=object, na_value=None).tolist() for name in table.columns]  # type: ignore[call-overload]
     return [dict(zip(map(str, table.columns), row, strict=True)) for row in zip(*cells, strict=True)]
 
 

@@ -209,12 +209,12 @@ def _charts(report: Report) -> list[Chart]:
 
 
 def _fallback(chart: Chart) -> str:
-    """Draw a chart as SVG for readers without scripts."""
+    """Draw a chart as SVG for readers without scripts; empty where a text in it cannot be drawn."""
     spec = {**chart.spec, "width": FALLBACK_WIDTH, "params": chart.spec.get("params", [])}
-    if any(character > "\uffff" for character in json.dumps(spec, ensure_ascii=False)):
-        # Vega cuts long labels between the two halves of such a character, which the converter refuses.
-        spec["config"] = {**spec["config"], "axisY": {"labelLimit": 0}, "legend": {"labelLimit": 0}}
-    return vl_convert.vegalite_to_svg(spec)
+    try:
+        return vl_convert.vegalite_to_svg(spec)
+    except ValueError:  # long names beyond the basic multilingual plane: it cuts them in the middle of a character
+        return ""
 
 
 def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
