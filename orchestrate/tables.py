@@ -12,6 +12,7 @@ from rich.text import Text
 from orchestrate.budget import Estimate
 from orchestrate.check import doubts, state_words
 from orchestrate.early_end import EarlyEnd
+from orchestrate.environment import shown_environment
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.plan import HostPlan, Job, Plan
@@ -23,7 +24,7 @@ def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console:
     """Show what every host told, whether it can measure, and what to do about what is wrong."""
     table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
     for host in hosts:
-        facts = probed[host.key]
+        facts, mates = probed[host.key], _fleet(host, hosts, probed)
         if isinstance(facts, str):
             _row(table, host.fleet, host.name, _reached(host), *[""] * 6, "unusable")
             continue
@@ -39,11 +40,12 @@ def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console:
             _gpu_states(facts),
             facts.driver or "none",
             "\n".join(image.reference for image in facts.images) or "none needed",
-            "unusable" if facts.problem else "doubtful" if doubts(host, facts) else "ready",
+            "unusable" if facts.problem else "doubtful" if doubts(host, facts, mates) else "ready",
         )
     console.print(table)
     for host in hosts:
-        for line in _image_notes(host, probed[host.key]):
+        notes = _image_notes(host, probed[host.key], _fleet(host, hosts, probed))
+        for line in (*notes, *_environment_note(host)):
             console.print(line, markup=False, soft_wrap=True)
 
 
@@ -114,7 +116,7 @@ def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
 def _notes(entry: HostPlan) -> list[str]:
     notes = [f"{entry.host.key}: left out {text}" for text in entry.left_out]
     notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
-    return notes + _image_notes(entry.host, entry.facts or entry.problem or "")
+    return notes + _image_notes(entry.host, entry.facts or entry.problem or "") + _environment_note(entry.host)
 
 
 def _blocked_causes(entry: HostPlan) -> list[str]:
@@ -122,12 +124,23 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
     return [f"{number} repeats: {status}: {cause}" for (status, cause), number in causes.items()]
 
 
-def _image_notes(host: Host, facts: Facts | str) -> list[str]:
+def _fleet(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> list[Facts]:
+    """Return what all hosts of a host's fleet told, its own facts among them."""
+    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    return [facts for facts in told if isinstance(facts, Facts)]
+
+
+def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
     """Say why each image was chosen, or why the host cannot be used."""
     if isinstance(facts, str):
         return [f"{host.key}: cannot measure now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
-    return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts)]
+    return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
+
+
+def _environment_note(host: Host) -> list[str]:
+    """Show the variables that `hosts.yml` gives to the host's benchmarks."""
+    return [f"{host.key}: environment: {shown_environment(host.environment)}"] if host.environment else []
 
 
 def _reached(host: Host) -> str:
