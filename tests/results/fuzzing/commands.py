@@ -62,6 +62,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("run-1", "--by=all"),
         ("run-1", "run-2", "--by=all", "--format=markdown"),
         ("{first}", "{last}", "run-1", "--by=all"),
+        ("{first}", "{last}", "run-1", "--strict"),
         ("{first}", "{last}", "run-1", "run-2", "--by=all"),
         ("run-1", "--baseline=run-2", "--by=all", "--fail-on=5%"),
         ("x" * 300, "a5000", "run-1"),
@@ -79,6 +80,10 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "report": (("run-1", "--format=md"),) * 5 + (("run-1", "run-2", "--format=md"), ("run-1", "--output=report.html")),
     "audit": (("table.csv",), ("table.csv", "--format=json"), ("table.csv", "--format=markdown")),
+    "predict": (
+        ("run-1", "--gpus=A4000", "--model={model}"),
+        ("run-1", "--gpus=A4000,A5000", "--model={model}", "--precision=fp16", "--format=json"),
+    ),
     "adopt": (("run-1/records/job-0.json", "--gpu=A4000", "--precision=fp16"),),
     "prices": (("table.csv", "--provider=x", "--retrieved-on=2026-11-01"),),
 }
