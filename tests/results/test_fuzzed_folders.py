@@ -13,7 +13,7 @@ from tests.results.fuzzing.commands import run_all, tries
 from tests.results.fuzzing.folders import folders
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tries(), st.integers(0, 6))
 def test_no_folder_of_records_makes_a_command_crash_hang_or_print_control_characters(drawn, number):
     folder, lines = drawn

@@ -25,7 +25,7 @@ from tests.results.fuzzing.folders import Folder, folders
 GOOD_CODES = frozenset({0, 2, 3, 5})
 """Done; usage or a file that is no table; something failed; a regression."""
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 120.0
 """Far above what any command takes with a dozen records, so that a busy machine makes no false alarm."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -90,13 +90,18 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
 """Of each command the arguments to draw from; `table.csv` is what `merge` printed."""
 
 
+SLOW = frozenset({"predict"})
+"""Commands of seconds each, whatever the records are: asked for in one folder of twenty."""
+
+
 @st.composite
 def tries(draw: st.DrawFn) -> tuple[Folder, list[tuple[str, ...]]]:
     """Draw a folder, and one line for each command that asks for what the folder holds."""
     folder = draw(folders())
     fleets = list(folder.world.gpus)
     asked = {"first": fleets[0], "last": fleets[-1], "model": folder.world.models[0]}
-    drawn = [(name, *draw(st.sampled_from(variants))) for name, variants in VARIANTS.items()]
+    rarely = draw(st.integers(0, 19)) == 0
+    drawn = [(name, *draw(st.sampled_from(VARIANTS[name]))) for name in VARIANTS if rarely or name not in SLOW]
     return folder, [tuple(part.format_map(asked) for part in line) for line in drawn]
 
 
