@@ -23,7 +23,7 @@ PROJECT = Path(__file__).parents[1]
 CONTEXT = (
     "containers",
     "tfbench",
-    *(f"results/{name}.py" for name in ("__init__", "schema", "networks", "record_json", "progress")),
+    *(f"results/{name}.py" for name in ("__init__", "schema", "networks", "bounds", "record_json", "progress")),
 )
 """All that an image is made of."""
 

@@ -305,7 +305,7 @@ def _origin(host: Host, image: Image | None, run_id: str, repeat: int) -> Origin
         variant=image.variant if image else None,
         image=image.reference if image else None,
         image_digest=image.digest if image else None,
-        usd_per_gpu_hour=host.usd_per_gpu_hour,
+        usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # what costs nothing has no price to compare
     )
 
 

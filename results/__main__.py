@@ -7,6 +7,7 @@ Data goes to stdout, everything else to stderr. pandas and scipy are imported in
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -35,6 +36,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _run(parsed: argparse.Namespace) -> int:
     command: Callable[[argparse.Namespace], int] = parsed.command
+    for stream in (sys.stdout, sys.stderr):  # file names hold any bytes, and not every terminal all of Unicode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return command(parsed)
     except UserError as error:

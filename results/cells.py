@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from results.digits import with_error, with_interval
 from results.fleets import FleetRate
 from results.stats import Interval
+from results.text import spreadsheet_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DIGEST_LENGTH = 19
 """Characters of `sha256:…` that are shown: 12 digits, as the engines do."""
@@ -99,6 +104,13 @@ def value_text(value: float | None, interval: Interval | None) -> str:
     if value is None:
         return ""
     return with_interval(interval) if interval else with_error(value, None)
+
+
+def table_csv(table: pd.DataFrame) -> str:
+    """Write a table as CSV; a text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    texts = table.select_dtypes(include=["string", "object"]).columns
+    safe = table.assign(**{name: table[name].map(spreadsheet_text, na_action="ignore") for name in texts})
+    return safe.to_csv(index=False, lineterminator="\n")
 
 
 def identity_text(column: str, value: Hashable) -> str:

@@ -92,7 +92,7 @@ def print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> No
     """Print sentences, each on a line of its own however long: a pipe has no width."""
     from rich.console import Console
 
-    from results.grid import markdown_text, printable
+    from results.grid import markdown_text, print_line
 
     console = Console()
     for number, line in enumerate(lines):
@@ -101,7 +101,7 @@ def print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> No
             print(f"* **{text}**" if strong and not number else f"* {text}")
         else:
             bold = "bold" if strong and not number else None
-            console.print(printable(line), markup=False, highlight=False, soft_wrap=not console.is_terminal, style=bold)
+            print_line(line, console, bold)
     if lines:
         print()
 

@@ -195,7 +195,7 @@ def _export_log(parsed: argparse.Namespace) -> int:
     lines = []
     for stored in stored_records(parsed.runs):
         if stored.record is None:
-            warn([f"{stored.path}: not a record, left out"])
+            warn([f"{stored.where}: not a record, left out"])
         else:
             lines += log_lines(stored.record)
     put("".join(f"{line}\n" for line in lines), parsed.output)
@@ -313,6 +313,6 @@ def _validate(parsed: argparse.Namespace) -> int:
             continue
         bad += 1
         for problem in stored.error.problems:
-            print(f"{stored.path}: {problem}")
+            print(f"{stored.where}: {problem}")
     print(f"{good} good, {bad} bad", file=sys.stderr)
     return EXIT_SOME_FAILED if bad else EXIT_OK

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from results.cells import table_csv
 from results.comparison import ratio_grids
 from results.errors import UserError
 from results.grid import latex, markdown
@@ -20,8 +21,8 @@ TABLE_VERSION = 1
 
 
 def to_csv(merged: Merged) -> str:
-    """Return the table as CSV."""
-    return merged.table.to_csv(index=False, lineterminator="\n")
+    """Return the table as CSV, in which no text is a formula to a spreadsheet."""
+    return table_csv(merged.table)
 
 
 def to_json(merged: Merged) -> str:

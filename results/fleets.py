@@ -200,8 +200,9 @@ def _by_row(repeats: pd.DataFrame, column: str) -> ByRow:
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a table's rows with None for empty cells: pandas' own NA is equal to nothing, not even to itself."""
-    plain = table.astype(object).where(table.notna(), None)
-    return [{str(name): cell for name, cell in row.items()} for row in plain.to_dict("records")]
+    # A column at a time: a fifth of the time of the whole table. The stubs do not know None.
+    cells = [table[name].to_numpy(dtype=object, na_value=None).tolist() for name in table.columns]  # type: ignore[call-overload]
+    return [dict(zip(map(str, table.columns), row, strict=True)) for row in zip(*cells, strict=True)]
 
 
 def _case(cells: dict[str, Hashable]) -> Key:

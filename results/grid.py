@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from results.text import printable as printable
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,9 @@ def _wide_enough(console: Console, table: Table) -> Iterator[None]:
 
 def print_grid(grid: Grid, console: Console) -> None:
     """Print a table on a terminal or into a pipe; nothing in a cell is read as markup."""
+    if grid.title:
+        print_line(grid.title, console, style="bold")
     table = Table(
-        title=escape(grid.title),
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -70,7 +70,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     for name in grid.columns:
         numeric = name.endswith(">")
         table.add_column(
-            escape(name.removesuffix(">")),
+            Text(printable(name.removesuffix(">"))),
             justify="right" if numeric else "left",
             no_wrap=numeric,
             overflow="fold",
@@ -80,8 +80,13 @@ def print_grid(grid: Grid, console: Console) -> None:
     with _wide_enough(console, table):
         console.print(table)
     for note in grid.notes:
-        console.print(escape(printable(note)), style="dim", highlight=False, soft_wrap=not console.is_terminal)
+        print_line(note, console, style="dim")
     console.print()
+
+
+def print_line(text: str, console: Console, style: str | None = None) -> None:
+    """Print a sentence, wrapped on a terminal only: a pipe has no width; nothing in it is read as markup."""
+    console.print(Text(printable(text)), style=style, soft_wrap=not console.is_terminal)
 
 
 def markdown(grid: Grid) -> str:
@@ -103,11 +108,6 @@ def latex(grid: Grid) -> str:
         f"\\begin{{table}}\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{body}\n"
         "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
     )
-
-
-def printable(text: str) -> str:
-    """Replace control characters: a host's text must not move the cursor or colour the terminal."""
-    return "".join(character if character.isprintable() or character == "\u00a0" else " " for character in text)
 
 
 def markdown_text(text: str) -> str:

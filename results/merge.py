@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from results.columns import CASE_COLUMNS, LEARNED_LATE, SOFTWARE_COLUMNS
 from results.schema import Environment, Measurement, Record, Status, Telemetry
 from results.store import StoredRecord
+from results.text import path_text, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,7 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     for item in stored:
         if item.record is None:
             why = "; ".join(item.error.problems[:3]) if item.error else "no reason given"
-            collector.problems.append(f"{item.path}: not a record, left out: {why}")
+            collector.problems.append(f"{item.where}: not a record, left out: {why}")
         else:
             (collector if item.record.case.all_reduce else apart).add(item.record, item.path)
     merged = collector.merged()
@@ -131,7 +132,7 @@ class _Collector:
         """Take one record; one that was taken before is named and left out."""
         origin = record.origin
         if origin is None:
-            run, repeat, place = str(path), 1, (NO_ORIGIN, NO_ORIGIN, *_case_key(record.case))
+            run, repeat, place = path_text(path), 1, (NO_ORIGIN, NO_ORIGIN, *_case_key(record.case))
         else:
             run, repeat = origin.run_id, origin.repeat
             place = (origin.fleet, origin.host, *_case_key(record.case))
@@ -140,7 +141,7 @@ class _Collector:
         before = len(known.taken)
         earlier = known.taken.setdefault((number, repeat), path)
         if len(known.taken) == before:
-            self.problems.append(f"{path}: same run, job and repeat as {earlier}, left out")
+            self.problems.append(f"{path_text(path)}: same run, job and repeat as {path_text(earlier)}, left out")
             return
         if record.status is Status.OK and record.device_results:
             self.devices.append(record)
@@ -249,7 +250,7 @@ class _Collector:
             self.problems.append(
                 f"{fleet}/{host}: prices differ between runs ({asked} USD per GPU-hour), the latest is used"
             )
-        return {name: str(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+        return {name: printable(str(cell)) if isinstance(cell, str) else cell for name, cell in cells.items()}
 
 
 def _counted(warnings: Counter[str], repeats: int) -> str | None:

@@ -1,31 +1,35 @@
 """Records as JSON: written in one line, read distrustfully.
 
 Standard library only, because this file also runs in every container. What comes back from a host is refused with all
-of its mistakes where it has unknown keys, wrong types, numbers that do not follow from their parts, or an `ok` without
-a passed validity check.
+of its mistakes where it has unknown or repeated keys, wrong types, values outside of `results.bounds`, numbers that do
+not follow from their parts, or an `ok` without a passed validity check.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import functools
 import json
 import math
+import reprlib
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from results.bounds import MAX_LIST_LENGTH, TIMES, Bound, bound_of, text_problem
 from results.schema import DEVICE_MODEL, FEWEST_STEPS, SCHEMA_VERSION, Case, DeviceResult, Measurement, Record, Status
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
 """A record larger than this is refused unread: 100,000 step times take about 2 MB."""
 
-MAX_TEXT_LENGTH = 20_000
-"""Longest text that a record may hold in one field, in characters."""
 
-MAX_LIST_LENGTH = 200_000
-"""Longest list that a record may hold."""
+MAX_TEXTS = 1000
+"""Most entries of an object of texts: an environment has a dozen variables that matter."""
+
+MAX_PROBLEMS = 20
+"""Most mistakes that are reported of one record."""
 
 
 class RecordError(ValueError):
@@ -56,12 +60,12 @@ def from_json(text: str | bytes) -> Record:
         text: At most `MAX_RECORD_BYTES`; nothing in it is trusted.
 
     Raises:
-        RecordError: Not a record; all mistakes at once (at most 20).
+        RecordError: Not a record; all mistakes at once (at most `MAX_PROBLEMS`).
     """
     if len(text) > MAX_RECORD_BYTES:
         raise RecordError([f"larger than {MAX_RECORD_BYTES} bytes: {len(text)} came in"])
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
+        document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise RecordError([f"not JSON: {error}"]) from error
     if not isinstance(document, dict):
@@ -85,12 +89,12 @@ def from_dict(kind: type[T], document: dict[str, Any]) -> T:
     """Build a dataclass of the schema from parsed JSON, checking every field.
 
     Raises:
-        RecordError: Missing or unknown keys, wrong types, text or lists beyond their limits; at most 20 of them.
+        RecordError: Missing or unknown keys, wrong types, values outside of their bounds; at most `MAX_PROBLEMS`.
     """
     problems: list[str] = []
-    built = _build(kind, document, "", problems)
+    built = _build_dataclass(kind, document, "", problems)
     if problems:
-        raise RecordError(problems[:20])
+        raise RecordError(problems[:MAX_PROBLEMS])
     return typing.cast(T, built)
 
 
@@ -98,62 +102,53 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number in JSON")
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object of JSON, in which no key may come twice: readers disagree on which of the two counts."""
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        (key, count), *_ = collections.Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {_shown(key)} comes {count} times")
+    return built
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother = 2, 80, 80
+
+
 def _shown(value: object) -> str:
-    """Show what came in, short enough for a message."""
-    text = repr(value)
+    """Show what came in, short enough for a message and without characters that a terminal obeys."""
+    text = _BRIEF.repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
 
 
-def _build(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
-    """Check `value` against the type `kind`; report to `problems` with the path `where`."""
-    origin = typing.get_origin(kind)
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
-        return _build(kind, value, where, problems)
-    if dataclasses.is_dataclass(kind):
-        return _build_dataclass(kind, value, where, problems)
-    if origin is list:
-        return _build_list(kind, value, where, problems)
-    if origin is dict:
-        if not isinstance(value, dict) or not all(
-            isinstance(k, str) and isinstance(v, str) and len(v) <= MAX_TEXT_LENGTH for k, v in value.items()
-        ):
-            problems.append(f"{where}: must be an object of texts. Received: {_shown(value)}")
-            return {}
-        return value
-    return _build_scalar(kind, value, where, problems)
+class _Field(NamedTuple):
+    """What a field of a dataclass takes.
 
+    Attributes:
+        hint: Its type.
+        required: Whether it has no default.
+        scalars: Types of JSON that need no building; empty where something does.
+        bound: Range of its numbers.
+    """
 
-def _build_dataclass(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
-    if not isinstance(value, dict):
-        problems.append(f"{where or 'record'}: must be an object. Received: {_shown(value)}")
-        return None
-    wanted = _wanted(kind)
-    prefix = f"{where}." if where else ""
-    problems.extend(f"{prefix}{key}: unknown key" for key in value if key not in wanted)
-    arguments = {}
-    for name, (hint, required, scalars) in wanted.items():
-        if name in value:
-            item = value[name]
-            if not _is_good(item, scalars):  # most are: nothing to build, nothing to report
-                item = _build(hint, item, prefix + name, problems)
-            arguments[name] = item
-        elif required:
-            problems.append(f"{prefix}{name}: missing")
-    return None if problems else kind(**arguments)
+    name: str
+    hint: Any
+    required: bool
+    scalars: frozenset[type]
+    bound: Bound
 
 
 @functools.cache
-def _wanted(kind: Any) -> dict[str, tuple[Any, bool, frozenset[type]]]:
-    """Return type and need of each field, and what needs no building; looked up once, it takes a millisecond."""
+def _fields(kind: Any) -> dict[str, _Field]:
+    """Return what each field of a dataclass takes; looked up once, it takes a millisecond."""
     hints = typing.get_type_hints(kind)
     return {
-        item.name: (
+        item.name: _Field(
+            item.name,
             hints[item.name],
             item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING,
             _scalars(hints[item.name]),
+            bound_of(kind.__name__, item.name),
         )
         for item in dataclasses.fields(kind)
     }
@@ -165,27 +160,88 @@ def _scalars(hint: Any) -> frozenset[type]:
     return frozenset(parts) if all(part in _TYPE_NAMES or part is type(None) for part in parts) else frozenset()
 
 
-def _is_good(value: Any, scalars: frozenset[type]) -> bool:
-    """Tell in one look whether `value` is one of `scalars` and within its limits."""
+def _is_good(value: Any, field: _Field) -> bool:
+    """Return whether `value` obviously is what a field takes: most are, and need no closer look."""
     kind = type(value)
-    if kind not in scalars:
+    if kind not in field.scalars:
         return False
-    if kind is float:
-        return math.isfinite(value)
-    return kind is not str or len(value) <= MAX_TEXT_LENGTH
+    if kind is float or kind is int:
+        return field.bound.holds(value)
+    return kind is not str or (
+        len(value) <= 100 and value.isascii() and value.isprintable() and field.name not in TIMES
+    )
 
 
-def _build_list(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+def _build(kind: Any, value: Any, where: str, field: _Field, problems: list[str]) -> Any:
+    """Check `value` against the type `kind`; report to `problems` with the path `where`."""
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
+        return _build(kind, value, where, field, problems)
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, value, where, problems)
+    if origin is list:
+        return _build_list(kind, value, where, field, problems)
+    if origin is dict:
+        return _build_texts(value, where, field, problems)
+    return _build_scalar(kind, value, where, field, problems)
+
+
+def _build_dataclass(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+    if not isinstance(value, dict):
+        problems.append(f"{where or 'record'}: must be an object. Received: {_shown(value)}")
+        return None
+    wanted = _fields(kind)
+    prefix = f"{where}." if where else ""
+    unknown = [key for key in value if key not in wanted]
+    problems.extend(
+        f"{prefix}{key if key.isidentifier() and key.isascii() else _shown(key)}: unknown key"
+        for key in unknown[:MAX_PROBLEMS]
+    )
+    arguments = {}
+    for name, field in wanted.items():
+        if name in value:
+            item = value[name]
+            if not _is_good(item, field):  # most are: nothing to build, nothing to report
+                item = _build(field.hint, item, prefix + name, field, problems)
+            arguments[name] = item
+        elif field.required:
+            problems.append(f"{prefix}{name}: missing")
+    return None if problems else kind(**arguments)
+
+
+def _build_list(kind: Any, value: Any, where: str, field: _Field, problems: list[str]) -> Any:
     if not isinstance(value, list) or len(value) > MAX_LIST_LENGTH:
         problems.append(f"{where}: must be a list of at most {MAX_LIST_LENGTH} items. Received: {_shown(value)}")
         return []
     (item_kind,) = typing.get_args(kind)
-    if item_kind is float and all(type(item) is float and math.isfinite(item) for item in value):
+    if item_kind is float and set(map(type, value)) == {float} and field.bound.holds_all(value):
         return value  # step times: the long list of a record
-    return [_build(item_kind, item, f"{where}[{i}]", problems) for i, item in enumerate(value)]
+    built = []
+    for index, item in enumerate(value):
+        built.append(_build(item_kind, item, f"{where}[{index}]", field, problems))
+        if len(problems) >= MAX_PROBLEMS:
+            break
+    return built
 
 
-def _build_scalar(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
+def _build_texts(value: Any, where: str, field: _Field, problems: list[str]) -> Any:
+    """Check an object of texts by name."""
+    if (
+        not isinstance(value, dict)
+        or len(value) > MAX_TEXTS
+        or not all(isinstance(text, str) for text in value.values())
+    ):
+        problems.append(f"{where}: must be an object of at most {MAX_TEXTS} texts. Received: {_shown(value)}")
+        return {}
+    found = [problem for pair in value.items() for text in pair if (problem := text_problem(field.name, text))]
+    problems.extend(f"{where}: {problem}" for problem in found[:1])
+    return value
+
+
+def _build_scalar(kind: Any, value: Any, where: str, field: _Field, problems: list[str]) -> Any:
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
         try:
             return kind(value)
@@ -193,14 +249,14 @@ def _build_scalar(kind: Any, value: Any, where: str, problems: list[str]) -> Any
             words = ", ".join(kind)
             problems.append(f"{where}: must be one of {words}. Received: {_shown(value)}")
             return None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not kind:
+    if type(value) is not kind and not (kind is float and type(value) is int):
         problems.append(f"{where}: must be {_TYPE_NAMES[kind]}. Received: {_shown(value)}")
-    elif kind is float and not math.isfinite(value):
-        problems.append(f"{where}: must be finite. Received: {value}")
-    elif kind is str and len(value) > MAX_TEXT_LENGTH:
-        problems.append(f"{where}: longer than {MAX_TEXT_LENGTH} characters")
+    elif kind in (float, int):
+        if field.bound.holds(value):
+            return kind(value)
+        problems.append(f"{where}: must be {field.bound}. Received: {_shown(value)}")
+    elif kind is str and (problem := text_problem(field.name, value)):
+        problems.append(f"{where}: {problem}. Received: {_shown(value)}")
     return value
 
 
@@ -220,6 +276,8 @@ def _contradictions(record: Record) -> list[str]:
             problems.append("status is ok, but no validity check was made")
     elif not record.cause:
         problems.append(f"status is {record.status}, but cause is empty")
+    if not bound_of("Measurement", "global_batch").holds(record.case.global_batch):
+        problems.append(f"case: the global batch is {record.case.global_batch}, which no machine trains")
     if record.measurement is not None:
         problems.extend(_measurement_contradictions(record.case, record.measurement))
     for index, result in enumerate(record.device_results):

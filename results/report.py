@@ -26,7 +26,7 @@ from results.compare import Comparison, case_label, compare, fleets_of
 from results.comparison import compare_grid, scaling_grid
 from results.device_table import device_grid
 from results.fleets import FleetRate, fleet_rates
-from results.grid import Grid, markdown, printable
+from results.grid import Grid, markdown, markdown_text, printable
 from results.merge import Merged, merge_records
 from results.overall import answer_lines
 from results.schema import Measurement, Record, Status
@@ -87,7 +87,7 @@ def make_report(stored: Sequence[StoredRecord], title: str) -> Report:
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: verdict and tables."""
     grids = [*_grids(report), *wide_grids(report.merged), *_device_grids(report)]
-    lines = [f"## {report.title}", "", *(f"* {line}" for line in report.verdict), ""]
+    lines = [f"## {markdown_text(report.title)}", "", *(f"* {markdown_text(line)}" for line in report.verdict), ""]
     return "\n".join([*lines, *(markdown(grid) for grid in grids)])
 
 
@@ -202,9 +202,12 @@ def _charts(report: Report) -> list[Chart]:
 
 
 def _fallback(chart: Chart) -> str:
-    """Draw a chart as SVG for readers without scripts."""
+    """Draw a chart as SVG for readers without scripts; empty where a text in it cannot be drawn."""
     spec = {**chart.spec, "width": FALLBACK_WIDTH, "params": chart.spec.get("params", [])}
-    return vl_convert.vegalite_to_svg(spec)
+    try:
+        return vl_convert.vegalite_to_svg(spec)
+    except ValueError:  # long names beyond the basic multilingual plane: it cuts them in the middle of a character
+        return ""
 
 
 def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from results.errors import NotARun
-from results.store import RunFolder, StoredRecord, latest_run, read_stored
+from results.store import RunFolder, StoredRecord, is_folder, latest_run, read_stored
+from results.text import path_text
 
 DEFAULT_RUNS_DIR = "runs"
+
+MAX_SHOWN = 200
+"""Characters of a name that leads nowhere which a message repeats."""
 
 
 def runs_dir() -> Path:
@@ -28,7 +32,7 @@ def stored_records(names: Sequence[str]) -> Iterator[StoredRecord]:
         NotARun: A name leads nowhere; raised before the first record is read.
     """
     found = [_find(name) for name in names] or [latest_run(runs_dir())]
-    folders = [path if path.is_file() else RunFolder.open(path) for path in dict.fromkeys(found)]
+    folders = [path if _is_file(path) else RunFolder.open(path) for path in dict.fromkeys(found)]
     return _read(folders)
 
 
@@ -39,8 +43,8 @@ def report_place(names: Sequence[str]) -> tuple[str, Path]:
         NotARun: A name leads nowhere.
     """
     found = [_find(name) for name in names] or [latest_run(runs_dir())]
-    title = "Results of " + ", ".join(path.resolve().name for path in found)
-    only = found[0] if len(found) == 1 and found[0].is_dir() else None
+    title = "Results of " + ", ".join(path_text(Path(path.resolve().name)) for path in found)
+    only = found[0] if len(found) == 1 and is_folder(found[0]) else None
     return title, RunFolder.open(only).report_path if only else Path("report.html")
 
 
@@ -55,7 +59,7 @@ def has_runs() -> bool:
 
 def is_run(name: str) -> bool:
     """Tell whether a name leads to a run or a record file; a folder of a fleet's name is neither."""
-    return any(path.is_file() or (path / "records").is_dir() for path in (Path(name), runs_dir() / name))
+    return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
 
 
 def _read(sources: Sequence[Path | RunFolder]) -> Iterator[StoredRecord]:
@@ -69,6 +73,15 @@ def _read(sources: Sequence[Path | RunFolder]) -> Iterator[StoredRecord]:
 def _find(name: str) -> Path:
     """Return what a name means: a path that exists, else a run id."""
     for path in (Path(name), runs_dir() / name):
-        if path.exists():
+        if _is_file(path) or is_folder(path):
             return path
-    raise NotARun(f"{name}: neither a path nor a run in {runs_dir()}/. Name a run folder, e.g. runs/<run-id>.")
+    shown = path_text(Path(name[:MAX_SHOWN]))
+    raise NotARun(f"{shown}: neither a path nor a run in {runs_dir()}/. Name a run folder, e.g. runs/<run-id>.")
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path leads to a regular file; a name that is too long for one does not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False

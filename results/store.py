@@ -9,10 +9,12 @@ named, never dropped.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
 import re
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,9 +25,13 @@ from typing import Any
 from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
 from results.record_json import MAX_RECORD_BYTES, RecordError, from_json, to_json
 from results.schema import Record
+from results.text import path_text
 
 MAX_NAME_LENGTH = 200
 """Longest run or job id: file systems allow 255 bytes, and suffixes are added."""
+
+_CHUNK_BYTES = 1 << 16
+"""What is read of a file at once: most records are smaller."""
 
 _LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
@@ -45,6 +51,11 @@ class StoredRecord:
     path: Path
     record: Record | None
     error: RecordError | None = None
+
+    @property
+    def where(self) -> str:
+        """The path as a text that any terminal or file takes: a file's name may hold any bytes."""
+        return path_text(self.path)
 
 
 class Journal:
@@ -114,10 +125,10 @@ class RunFolder:
         Raises:
             NotARun: There is no such folder, or it holds no `records/`.
         """
-        if not path.is_dir():
-            raise NotARun(f"{path}: no such run folder. Give the path of a run, e.g. runs/<run-id>.")
-        if not (path / "records").is_dir():
-            raise NotARun(f"{path}: not a run folder, it holds no records/. Give the folder above records/.")
+        if not is_folder(path):
+            raise NotARun(f"{path_text(path)}: no such run folder. Give the path of a run, e.g. runs/<run-id>.")
+        if not is_folder(path / "records"):
+            raise NotARun(f"{path_text(path)}: not a run folder, it holds no records/. Give the folder above records/.")
         return cls(path)
 
     @property
@@ -227,9 +238,18 @@ class RunFolder:
         return _read_record(path) if path.exists() else None
 
     def records(self) -> Iterator[StoredRecord]:
-        """Yield every record file, by name; a corrupt one comes with its error."""
-        for path in sorted((self.path / "records").glob("*.json")):
-            yield read_stored(path)
+        """Yield every record file, by name; a corrupt one, or what is no file, comes with its error.
+
+        Raises:
+            NotARun: The folder cannot be listed.
+        """
+        folder = self.path / "records"
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))  # noqa: PTH208 (half the time)
+        except OSError as error:
+            raise NotARun(f"{path_text(folder)}: cannot be listed: {error.strerror}. Check its permissions.") from error
+        for name in names:
+            yield read_stored(folder / name)
 
 
 def read_stored(path: Path) -> StoredRecord:
@@ -246,20 +266,35 @@ def latest_run(runs_dir: Path) -> Path:
     Raises:
         NotARun: There is none.
     """
-    runs = [path for path in _folders(runs_dir) if (path / "records").is_dir()]
+    runs = [path for path in _folders(runs_dir) if is_folder(path / "records")]
     if not runs:
         raise NotARun(f"{runs_dir}: no run here. Start one, or name its folder, or set TFBENCH_RUNS_DIR.")
     return max(runs, key=lambda path: (_planned_at(path), path.name))
 
 
 def _folders(parent: Path) -> Iterable[Path]:
-    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    try:
+        return [path for path in parent.iterdir() if is_folder(path)]
+    except OSError:
+        return []
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path leads to a folder; one that may not be looked at does not."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _planned_at(run: Path) -> float:
     """Return when the plan was written, in seconds since the epoch; the folder's own time without a plan."""
-    plan = run / "plan.json"
-    return (plan if plan.exists() else run).stat().st_mtime
+    for path in (run / "plan.json", run):
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            continue
+    return 0.0
 
 
 def _checked_name(name: str, what: str) -> str:
@@ -274,10 +309,32 @@ def _checked_name(name: str, what: str) -> str:
 def _read_record(path: Path) -> Record:
     """Read and validate one file, never more of it than a record may be long."""
     try:
-        with path.open("rb") as stream:
-            return from_json(stream.read(MAX_RECORD_BYTES + 1))
+        content = _read_file(path, MAX_RECORD_BYTES + 1)
     except OSError as error:
-        raise RecordError([f"cannot be read: {error.strerror}"]) from error
+        raise RecordError([f"cannot be read: {error.strerror or error}"]) from error
+    return from_json(content)
+
+
+def _read_file(path: Path, most: int) -> bytes:
+    """Read at most `most` bytes of a regular file.
+
+    Anybody may put anything into a folder that is copied between machines: a pipe would keep its reader waiting for
+    ever, a device has no end.
+
+    Raises:
+        OSError: There is none, it is no regular file, or it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        chunks = []
+        while most > 0 and (chunk := os.read(descriptor, min(most, _CHUNK_BYTES))):
+            chunks.append(chunk)
+            most -= len(chunk)
+    finally:
+        os.close(descriptor)
+    return b"".join(chunks)
 
 
 def _write_whole(path: Path, text: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.cells import fleet_notes, identity_text, missing_hosts, rate_text
+from results.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
 from results.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names, cluster_text
 from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.communication import communication_grid
@@ -16,7 +16,7 @@ from results.comparison import ratio_grids
 from results.device_table import device_grid
 from results.digits import significant, with_error
 from results.fleets import FleetRate, fleet_rates, rows_of
-from results.grid import Grid, print_grid
+from results.grid import Grid, print_grid, print_line
 from results.merge import Merged
 from results.scaling import efficiencies
 from results.schema import TUNING, Case
@@ -46,7 +46,7 @@ def render_results(merged: Merged, console: Console) -> None:
     for grid in result_grids(merged):
         print_grid(grid, console)
     for problem in merged.problems:
-        console.print(f"! {problem}", markup=False, highlight=False)
+        print_line(f"! {problem}", console)
 
 
 def render_wide(merged: Merged, console: Console) -> None:
@@ -65,7 +65,7 @@ def render_ratios(merged: Merged, console: Console) -> None:
 
 def write_csv(merged: Merged, path: Path) -> None:
     """Write the merged table as CSV; an empty cell is not known or does not apply."""
-    path.write_text(merged.table.to_csv(index=False, lineterminator="\n"), encoding="utf-8")
+    path.write_text(table_csv(merged.table), encoding="utf-8")
 
 
 def result_grids(merged: Merged) -> list[Grid]:

@@ -16,7 +16,7 @@ from orchestrate import builds
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tfbench", "orchestrate", "results")
 
-CONTRACT = {"results", *(f"results.{name}" for name in ("schema", "networks", "record_json", "progress"))}
+CONTRACT = {"results", *(f"results.{name}" for name in ("schema", "networks", "bounds", "record_json", "progress"))}
 """What the container and the orchestrator share; `results/__init__.py` comes with any of them."""
 
 IN_CONTAINER = {"absl", "keras", "numpy", "pynvml", "tensorflow", *PACKAGES}

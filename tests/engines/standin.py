@@ -13,6 +13,7 @@ from tests.engines.images import REPOSITORY
 PARTS = (
     "results/__init__.py",
     "results/schema.py",
+    "results/bounds.py",
     "results/record_json.py",
     "results/progress.py",
     "tests/faults/benchmark.py",

@@ -1,0 +1,217 @@
+"""What each field of a record may hold: the range of its numbers, the form of its texts and times.
+
+Standard library only, because this file also runs in every container. `record_json` refuses what lies outside. The
+ranges are wide, so that no honest record is ever lost to them, and narrow enough that means, variances and ratios of
+what they let in are finite: that is what lets every command trust a record that was read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+MAX_TEXT_LENGTH = 20_000
+"""Longest text that a record may hold in one field, in characters."""
+
+MAX_NAME_LENGTH = 500
+"""Longest name, in characters: an image reference with its registry and digest is the longest one in use."""
+
+MAX_LIST_LENGTH = 200_000
+"""Longest list that a record may hold: the steps of a repeat, of which a suite allows 100,000."""
+
+MOST = 1_000_000
+"""Most of anything that a user counts: suites and `hosts.yml` accept no more."""
+
+CLOSEST_TO_ZERO = 1e-30
+"""Smallest measured quantity that is not zero. Ratios and their variances divide by fourth powers of measured numbers,
+and those of anything smaller are no longer in a float's range."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The range of a number.
+
+    Attributes:
+        low: Smallest value.
+        high: Largest value.
+        unit: `-` where there is none.
+        reason: Why nothing real lies outside.
+        closest_to_zero: Smallest absolute value other than 0.
+    """
+
+    low: float
+    high: float
+    unit: str
+    reason: str
+    closest_to_zero: float = CLOSEST_TO_ZERO
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number lies within; compares integers of any length, and refuses NaN."""
+        return self.low <= value <= self.high and (value == 0 or abs(value) >= self.closest_to_zero)
+
+    def holds_all(self, values: Sequence[float]) -> bool:
+        """Return whether all of many numbers lie within, at least one; looks closer only where some are tiny."""
+        least, most = min(values), max(values)
+        if not (self.low <= least and most <= self.high) or math.isnan(sum(values)):
+            return False
+        return least >= self.closest_to_zero or all(map(self.holds, values))
+
+    def __str__(self) -> str:
+        """Write the range for a message."""
+        text = f"between {self.low:g} and {self.high:g}"
+        return text if self.unit == "-" else f"{text} {self.unit}"
+
+
+_COUNT = Bound(1, MOST, "-", "suites and hosts.yml accept no more")
+_COUNT_OR_NONE = Bound(0, MOST, "-", "suites and hosts.yml accept no more")
+_SHARE = Bound(0, 1.001, "-", "part of a whole; 0.1 % for the rounding of sums of times")
+_ANY_FLOAT32 = Bound(-3.5e38, 3.5e38, "-", "float32, in which losses are computed", closest_to_zero=0)
+_ANY_RATIO = Bound(-1e84, 1e84, "-", "a ratio of two float32; shown, never computed with", closest_to_zero=0)
+
+NUMBERS: dict[str, Bound] = {
+    # counts that a user chooses
+    "batch_per_gpu": _COUNT,
+    "num_gpus": _COUNT,
+    "num_hosts": _COUNT,
+    "accumulate": _COUNT,
+    "image_size": _COUNT,
+    "sequence_length": _COUNT,
+    "steps_per_call": _COUNT,
+    "repeat": _COUNT,
+    "devices": _COUNT,
+    "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
+    "warmup_steps": _COUNT_OR_NONE,
+    "mb": Bound(0, MOST, "MB", "a terabyte; no device has as much memory"),
+    "target_ci": Bound(0, 1, "-", "share of the throughput"),
+    "usd_per_gpu_hour": Bound(1e-9, MOST, "USD/h", "a price of 0 or less makes every ratio of prices meaningless"),
+    "seed": Bound(-(2**64), 2**64, "-", "64 bits", closest_to_zero=0),
+    "version": _COUNT,
+    # counts that follow from them, or that a host reports
+    "replicas": Bound(1, 1e12, "-", "MOST GPUs of MOST hosts"),
+    "global_batch": Bound(1, 1e15, "samples", "exact in a float, and in the 64 bits of a table's cell"),
+    "samples": Bound(0, 1e15, "samples", "exact in a float, and in the 64 bits of a table's cell"),
+    "parameters_trainable": Bound(0, 1e15, "-", "exact in a float, and in the 64 bits of a table's cell"),
+    "parameters_total": Bound(0, 1e15, "-", "exact in a float, and in the 64 bits of a table's cell"),
+    "index": _COUNT_OR_NONE,
+    "rank": _COUNT_OR_NONE,
+    "files": Bound(0, 1e12, "files", "more than any file system holds"),
+    "processes": Bound(0, 1e9, "-", "Linux counts to 2^22"),
+    "threads": _COUNT_OR_NONE,
+    "cpu_count": _COUNT,
+    "cpu_limit": Bound(0, MOST, "CPUs", "may be fractional; no machine has as many"),
+    "errors": Bound(0, 2**64, "-", "the driver counts in 64 bits"),
+    "generation": Bound(0, 100, "-", "PCIe is at its seventh"),
+    "width": Bound(0, 1024, "lanes", "PCIe has at most 32"),
+    "width_max": Bound(0, 1024, "lanes", "PCIe has at most 32"),
+    # what is measured
+    "seconds": Bound(0, 1e9, "s", "30 years; a repeat is stopped after a day"),
+    "samples_per_second": Bound(1e-9, 1e15, "samples/s", "at least a sample in 30 years"),
+    "per_second": Bound(0, 1e24, "1/s", "bytes or operations; the fastest machine on earth reaches 1e19"),
+    "per_sample": Bound(0, 1e24, "1/sample", "bytes or operations; GPT-4's training took 2e25 in all"),
+    "bytes": Bound(0, 1e18, "bytes", "an exabyte; no host has as much memory"),
+    "size": Bound(0, 1e18, "-", "rows, or bytes of an array in memory"),
+    "amount": Bound(0, 1e30, "-", "operations or bytes of one call"),
+    "DeviceResult.value": Bound(0, 1e30, "1/s", "operations or bytes; the fastest machine on earth reaches 1e19"),
+    "watts": Bound(0, 1e9, "W", "a large power station"),
+    "joules": Bound(0, 1e18, "J", "a large power station for 30 years"),
+    "celsius": Bound(-273.15, 1000, "°C", "from absolute zero to above silicon's working range"),
+    "mhz": Bound(0, MOST, "MHz", "a terahertz"),
+    "share": _SHARE,
+    "GPUState.utilisation": _SHARE,
+    "utilisation": Bound(0, 1e9, "-", "above 1 where the measured peak was too low"),
+    "step_ratio": Bound(0, 1e18, "-", "1e9 s over a nanosecond"),
+    "step_cv": Bound(0, 450, "-", "not above the root of the number of steps, of which MAX_LIST_LENGTH are allowed"),
+    "step_drift": Bound(-1, 1e18, "-", "a ratio of times minus 1", closest_to_zero=0),
+    "loss_first": _ANY_FLOAT32,
+    "loss_last": _ANY_FLOAT32,
+    "losses": _ANY_FLOAT32,
+    # what is only shown
+    "value": _ANY_RATIO,
+    "limit": _ANY_RATIO,
+}
+"""By `Class.field`, by field, or by how a field's name ends, which is its unit: the longest that fits counts."""
+
+ANY_NUMBER = Bound(-1e18, 1e18, "-", "nothing is known about it")
+"""Of a number that the table does not name; a test allows none in a record."""
+
+NAMES = frozenset(
+    {
+        *("run_id", "fleet", "host", "launcher", "variant", "image", "image_digest"),
+        *("model", "unit", "attention", "metric", "arithmetic", "code"),
+    }
+)
+"""Texts that name something: short, on one line, and nothing in them that hides or reorders other characters. All other
+texts are what a program printed: long, with anything but halves of characters, and escaped wherever they are shown."""
+
+TIMES = frozenset({"started_at", "finished_at"})
+"""Texts that are times in UTC, ISO 8601."""
+
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)")
+
+FIRST_YEAR = 1970
+"""A host without a clock battery starts there; what it measured is still good."""
+
+_REORDERING = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)))
+"""Characters that change the direction of writing. Source: Unicode Technical Report 36, section 2.7."""
+
+_HIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Unicode categories: controls, halves of characters, ends of lines."""
+
+
+def bound_of(kind: str, name: str) -> Bound:
+    """Return the range of a number.
+
+    Args:
+        kind: Name of the dataclass.
+        name: Name of the field.
+    """
+    if (own := NUMBERS.get(f"{kind}.{name}")) is not None:
+        return own
+    parts = name.split("_")
+    endings = ("_".join(parts[i:]) for i in range(len(parts)))
+    return next((NUMBERS[ending] for ending in endings if ending in NUMBERS), ANY_NUMBER)
+
+
+def text_problem(name: str, value: str) -> str | None:
+    """Return what is wrong with the text of a field; None: nothing.
+
+    Args:
+        name: Name of the field.
+        value: What came in.
+    """
+    longest = MAX_NAME_LENGTH if name in NAMES else MAX_TEXT_LENGTH
+    if len(value) > longest:
+        return f"longer than {longest} characters"
+    if name in TIMES:
+        return None if _is_time(value) else "must be a time in UTC, e.g. 2026-11-01T10:00:00+00:00"
+    if value.isascii() and value.isprintable():
+        return None
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        return "must be Unicode text, without halves of surrogate pairs"
+    if name in NAMES and any(map(_is_hidden, value)):
+        return "must be a name without control characters"
+    return None
+
+
+def _is_hidden(character: str) -> bool:
+    """Return whether a character moves the cursor, ends the line, turns the writing or is no character at all."""
+    code = ord(character)
+    return (
+        unicodedata.category(character) in _HIDDEN
+        or character in _REORDERING
+        or code & 0xFFFE == 0xFFFE
+        or 0xFDD0 <= code <= 0xFDEF
+    )
+
+
+def _is_time(value: str) -> bool:
+    if not _TIME.fullmatch(value):
+        return False
+    try:
+        return datetime.fromisoformat(value).year >= FIRST_YEAR
+    except ValueError:  # the 30th of February
+        return False

@@ -1,0 +1,38 @@
+"""Texts of records and paths, made safe for where they are shown: terminals, JSON and HTML files, spreadsheets.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FORMULA_STARTS = "=+-@\t\r＝＋－＠"
+"""What a spreadsheet takes for the start of a formula, which may run a program. Source: OWASP, CSV Injection."""
+
+
+def printable(text: str) -> str:
+    """Replace control characters: a host's text must not move the cursor or colour the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() or character == "\u00a0" else " " for character in text)
+
+
+def path_text(path: Path) -> str:
+    """Write a path, which may hold any bytes: those that are no UTF-8 by their number, controls as spaces."""
+    return printable(str(path).encode("utf-8", "backslashreplace").decode("utf-8"))
+
+
+def spreadsheet_text(text: str) -> str:
+    """Put an apostrophe before a text that a spreadsheet would run as a formula; numbers and a lone sign stay."""
+    if len(text) < 2 or text[0] not in FORMULA_STARTS or _is_number(text):
+        return text
+    return f"'{text}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
