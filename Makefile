@@ -76,5 +76,9 @@ lock-%:
 	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
 	    containers/requirements/$*.in --output-file containers/requirements/$*.txt
 
+.PHONY: answers
+answers: $(VENV)/$(BUILD).stamp  ## Write docs/answers.md again from the published figures and prices
+	@$(PYTHON) -m tests.docs.answers
+
 clean:  ## Remove environments and caches; runs stay
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,51 +1,51 @@
-"""A throughput table of whatever origin, read into claims: our merged table, a published CSV, long or wide.
+"""A throughput table of whatever origin, read into claims; what could not be read is counted and explained.
 
-gpu,model,precision,batch_per_gpu,gpus,images_per_s         Network,Precision,1 GPU,2 GPUs,4 GPUs,8 GPUs
-RTX A4000,ResNet50,fp16,256,1,453                           ResNet50,FP16,453,892,1777,3524
+gpu,model,precision,batch_per_gpu,gpus,images_per_s         | Network | A4000 (img/s) | 8x A5000 (img/s) |
+RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 453,5 | 5.512,4 ± 3,1 † |
 """
 
 from __future__ import annotations
 
-import csv
-import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from results.columns_meant import Columns, meant_columns
+from results.context import read_context
 from results.errors import NotATable
-from results.reference import gpu_key, model_key
+from results.headings import (
+    Facets,
+    find_gpus,
+    heading_key,
+    known_model,
+    plain,
+    read_count,
+    read_facets,
+    read_precision,
+    take_count,
+)
+from results.numerals import Decimal, Refusal, decimal_mark, is_unclear, read_number
+from results.raw_tables import RawTable, read_tables
+from results.reference import model_key
 from results.schema import TUNING
 
-ALIASES = {
-    "gpu": ("gpu", "gpu_name", "gpu_model", "card", "device_name"),
-    "model": ("model", "network", "neural_network", "net"),
-    "precision": ("precision", "dtype", "prec"),
-    "batch": ("batch_per_gpu", "batch_size", "batch"),
-    "count": ("num_gpus", "gpus", "gpu_count", "n_gpus", "number_of_gpus"),
-    "rate": (
-        "samples_per_second",
-        "images_per_s",
-        "images_per_second",
-        "images_per_sec",
-        "images_sec",
-        "images_s",
-        "img_s",
-        "imgs_s",
-        "throughput",
+SOFTWARE = (
+    *("source", "framework", "xla", "batch_norm", "data", "mode", "unit", "image_size", "sequence_length", "optimizer"),
+    *(
+        "accumulate",
+        "tensorflow",
+        "keras",
+        "cuda",
+        "variables",
+        "method_version",
+        "all_reduce",
+        "communication",
+        "task",
     ),
-    "settings": (
-        *("fleet", "host", "source", "framework", "xla", "batch_norm", "data", "mode", "unit", "image_size", "device"),
-        *("sequence_length", "optimizer", "accumulate"),
-        *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher"),
-        *("power_limit_watts", "cpu", "cpu_limit", "parameters", "warmup_steps", "num_steps"),
-        *TUNING,
-    ),
-}
-"""Headings by what they mean; compared in lower case with `_` for everything that is not a letter or digit."""
-
-WIDE_HEADING = re.compile(r"(?:x|×)?(\d{1,4})(?:x|×)?_?(?:gpus?|cpus?)?")
-"""Headings of a wide table: `1 GPU`, `8 GPUs`, `4`, `2x`."""
+    *TUNING,
+)
+"""Settings that cards must share before their throughputs are compared; a host or a driver is a card's own."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,22 @@ class Claim:
     """One throughput that a table claims.
 
     Attributes:
-        row: 0-based data row of the file.
+        row: 0-based data row of the file; rows of several tables are counted through.
+        column: Heading that it stands under.
         group: What table it belongs to: source, GPU and everything that is not in the other attributes.
-        gpu: Name in `reference/gpu_specs.csv`; None when unknown there.
-        gpu_text: Name as it came; empty without a column.
+        software: The settings in `group` that other cards can share.
+        gpu: Name in `reference/gpu_specs.csv`; None when it fits none there, or several.
+        gpus: All cards there that the name fits.
+        gpu_text: Name as it came, without a count; empty without a column.
         model: Our name of the network.
         precision: `fp32`, `tf32`, `fp16`, `bf16`, or what came.
         strict: Whether fp32 surely means IEEE arithmetic, without TF32.
-        batch: Samples per GPU and step; None when not told.
+        batch: Samples per GPU and step; None when not given.
         count: Number of GPUs.
         rate: Samples per second over all GPUs.
         last_place: Unit of the last digit that was written.
+        mode: `train` or `infer`.
+        image_size: Pixels per side; None for the network's own.
     """
 
     row: int
@@ -77,118 +82,239 @@ class Claim:
     count: int
     rate: float
     last_place: float
+    column: str = ""
+    software: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    mode: str = "train"
+    image_size: int | None = None
 
     @property
     def name(self) -> str:
         """The claim in words."""
-        return f"{self.model} {self.precision} ×{self.count}"
+        return " ".join(part for part in (self.model, self.precision, f"×{self.count}") if part)
 
     @property
     def rounding(self) -> float:
         """How far the written number may be from the measured one, relative to it."""
         return self.last_place / 2 / self.rate
 
+    @property
+    def per_gpu(self) -> float:
+        """Samples per second of one GPU."""
+        return self.rate / self.count
 
-def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Read a CSV file into its headings and rows of texts.
 
-    Raises:
-        NotATable: It cannot be read or has no heading.
+@dataclass(frozen=True)
+class UnreadCell:
+    """A cell that should hold a throughput and could not be read.
+
+    Attributes:
+        row: 0-based data row of the file.
+        column: Its heading.
+        text: As it stands there.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise NotATable(f"{path}: cannot be read as CSV: {error}. Give a CSV file with a heading.") from error
-    if not lines:
-        raise NotATable(f"{path}: empty. Give a CSV file with a heading.")
-    return [_heading(text) for text in lines[0]], lines[1:]
+
+    row: int
+    column: str
+    text: str
+    reason: str
+
+
+@dataclass
+class Reading:
+    """What was read of a file, and what was not.
+
+    Attributes:
+        blank: Cells that say themselves that they hold no number: empty, `-`, `n/a`, `OOM`.
+        ignored: Headings of columns that hold no throughput and no known setting.
+        not_tables: Tables of the file without any throughput, by their headings.
+    """
+
+    claims: list[Claim] = field(default_factory=list)
+    unread: list[UnreadCell] = field(default_factory=list)
+    blank: int = 0
+    ignored: list[str] = field(default_factory=list)
+    not_tables: list[str] = field(default_factory=list)
+
+    @property
+    def share_read(self) -> float:
+        """Share of the cells with a text that were read."""
+        cells = len(self.claims) + len(self.unread)
+        return len(self.claims) / cells if cells else 0.0
 
 
 def read_claims(path: Path) -> list[Claim]:
-    """Read the throughputs that a table claims; rows without a number are passed over.
+    """Read the throughputs that a file claims.
 
     Raises:
-        NotATable: No column of networks, or none of throughputs.
+        NotATable: No table in it has throughputs of networks.
     """
-    headings, rows = read_rows(path)
-    columns = {name: _find(headings, aliases) for name, aliases in ALIASES.items()}
-    wide = {i: int(m[1]) for i, h in enumerate(headings) if (m := WIDE_HEADING.fullmatch(h))}
-    if not columns["model"] or not (columns["rate"] or wide):
+    return read_throughputs(path, read_tables(path)).claims
+
+
+def read_throughputs(path: Path, tables: Sequence[RawTable], decimal: Decimal | None = None) -> Reading:
+    """Read all tables of a file that hold throughputs.
+
+    Args:
+        path: For messages; its name may say the network or the precision.
+        tables: Those of the file.
+        decimal: The decimal mark, where the user says it.
+
+    Raises:
+        NotATable: None does.
+    """
+    reading = Reading()
+    first_row, found = 0, False
+    for table in tables:
+        context = read_context(table.context, path.stem)
+        columns = meant_columns(table, context)
+        if columns is None:
+            reading.not_tables.append(", ".join(filter(None, map(plain, table.headings))))
+        else:
+            found = True
+            reading.ignored += [name for name in columns.ignored if name not in reading.ignored]
+            _Reader(table, columns, context, decimal, first_row, reading).read()
+        first_row += len(table.rows)
+    if not found:
         raise NotATable(
-            f"{path}: needs a column 'model' and 'samples_per_second', or a column per GPU count ('1 GPU', '2 GPUs'). "
-            f"Received: {', '.join(headings)}"
+            f"{path}: needs networks and throughputs: columns 'model' and 'samples_per_second', or a column per GPU "
+            f"count ('1 GPU', '2 GPUs'), GPU or network. Received: {'; '.join(reading.not_tables)[:300]}"
         )
-    claims: list[Claim] = []
-    above = ""
-    for number, cells in enumerate(rows):
-        cells = [*cells, *[""] * (len(headings) - len(cells))]
-        above = _plain(cells[columns["model"][0]]) or above
-        counts = {columns["rate"][0]: _whole(_first(cells, columns["count"])) or 1} if columns["rate"] else wide
-        for column, count in counts.items():
-            claim = _claim(number, above, count, cells[column], cells, headings, columns)
-            claims += [claim] if claim else []
-    return claims
+    return reading
 
 
-def _claim(
-    row: int,
-    model: str,
-    count: int,
-    rate_text: str,
-    cells: Sequence[str],
-    headings: Sequence[str],
-    columns: dict[str, list[int]],
-) -> Claim | None:
-    text = _plain(rate_text).replace(",", "")
-    if not re.fullmatch(r"\d+(\.\d+)?([eE][-+]?\d+)?", text) or not math.isfinite(float(text)) or float(text) <= 0:
-        return None
-    precision_text = _first(cells, columns["precision"]).lower()
-    gpu_text = _first(cells, columns["gpu"])
-    settings = [f"{headings[i]}={cells[i].strip()}" for i in columns["settings"] if cells[i].strip()]
-    return Claim(
-        row=row,
-        group=(gpu_text, *settings),
-        gpu=gpu_key(gpu_text) if gpu_text else None,
-        gpu_text=gpu_text,
-        model=model_key(model),
-        precision=_precision(precision_text),
-        strict="tf32 off" in precision_text or _is_false(headings, cells, "tf32"),
-        batch=_whole(_first(cells, columns["batch"])),
-        count=count,
-        rate=float(text),
-        last_place=10.0 ** -len(text.partition(".")[2].partition("e")[0]),
+@dataclass
+class _Reader:
+    """Reads the rows of one table."""
+
+    table: RawTable
+    columns: Columns
+    context: Facets
+    decimal: Decimal | None
+    first_row: int
+    reading: Reading
+    above: dict[str, str] = field(default_factory=dict)  # texts of label columns, for the empty cells below
+
+    def read(self) -> None:
+        marks = self._decimal_marks()
+        for number, cells in enumerate(self.table.rows):
+            labels = self._labels(cells)
+            if not any(cells[column].strip() for column in self.columns.values):
+                continue  # a heading within the table
+            for column, facets in self.columns.values.items():
+                facts = _merged(_merged(labels, facets), self.context)
+                self._read_cell(number + self.first_row, column, cells, facts, marks[column])
+
+    def _decimal_marks(self) -> dict[int, Decimal | None]:
+        """Decide on the decimal mark of each column of throughputs, by its own numbers, else by the table's."""
+        texts = {column: [row[column] for row in self.table.rows] for column in self.columns.values}
+        everything = [cell for row in self.table.rows for cell in row]
+        table_mark = self.decimal or decimal_mark([cell for cells in texts.values() for cell in cells])
+        if table_mark is None:
+            numeric = [cell for cell in everything if is_unclear(cell) or re.fullmatch(r"\d+[.,]\d+", cell.strip())]
+            table_mark = decimal_mark(numeric)
+        unclear = "".join(cell for cells in texts.values() for cell in cells if is_unclear(cell))
+        if table_mark is None and self.table.kind == "csv," and "," not in unclear:
+            table_mark = Decimal.POINT  # what writes CSV with commas writes points
+        return {column: self.decimal or decimal_mark(cells) or table_mark for column, cells in texts.items()}
+
+    def _labels(self, cells: Sequence[str]) -> Facets:
+        """Return what the labels of a row say; an empty network, or GPU of a wide table, is that of the row above."""
+        texts = {role: plain(cells[column]) for role, column in self.columns.roles.items()}
+        for role in ("model", "gpu", "label") if not self.columns.long else ("model",):
+            if role in texts:
+                texts[role] = texts[role] or self.above.get(role, "")
+                self.above[role] = texts[role]
+        labels = Facets()
+        for role in ("gpu", "model", "label"):
+            if texts.get(role):
+                labels = _merged(_label(role, texts[role]), labels)
+        precision = texts.get("precision", "")
+        batch = re.match(r"\d+", texts.get("batch", ""))
+        column = Facets(
+            count=self._count(texts), precision=precision, batch=int(batch[0]) if batch and int(batch[0]) else None
+        )
+        return _merged(column, labels)
+
+    def _count(self, texts: Mapping[str, str]) -> int | None:
+        count = read_count(texts.get("count", ""))
+        hosts = read_count(texts.get("hosts", "")) or 1
+        return count * hosts if count else None
+
+    def _read_cell(self, row: int, column: int, cells: Sequence[str], facts: Facets, decimal: Decimal | None) -> None:
+        text, heading = cells[column], plain(self.table.headings[column])
+        number = read_number(text, decimal)
+        count_text = plain(cells[self.columns.roles["count"]]) if "count" in self.columns.roles else ""
+        if isinstance(number, Refusal):
+            if number.blank:
+                self.reading.blank += 1
+            else:
+                self._refuse(row, heading, text, number.reason)
+        elif number.value <= 0:
+            self._refuse(row, heading, text, "not above zero")
+        elif count_text and read_count(count_text) is None:
+            self._refuse(row, heading, text, f"number of GPUs {count_text!r} cannot be read")
+        elif not facts.model:
+            self._refuse(row, heading, text, "no network")
+        else:
+            claim = self._claim(row, cells, facts, heading, number.value, number.last_place)
+            self.reading.claims.append(claim)
+
+    def _refuse(self, row: int, heading: str, text: str, reason: str) -> None:
+        self.reading.unread.append(UnreadCell(row, heading, text.strip(), reason))
+
+    def _claim(
+        self, row: int, cells: Sequence[str], facts: Facets, heading: str, rate: float, last_place: float
+    ) -> Claim:
+        settings = {name: cells[i].strip() for name, i in self.columns.settings.items() if cells[i].strip()}
+        precision_text = facts.precision.lower()
+        size = re.match(r"\d+", settings.get("image_size", facts.image_size))
+        mode = settings.get("mode", facts.mode) or "train"
+        return Claim(
+            row=row,
+            column=heading,
+            group=(facts.gpu, *(f"{name}={value}" for name, value in settings.items())),
+            software=tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE),
+            gpu=found[0] if len(found := find_gpus(facts.gpu)) == 1 else None,
+            gpus=found,
+            gpu_text=facts.gpu,
+            model=_model(facts.model),
+            precision=read_precision(precision_text).partition(",")[0],
+            strict="tf32 off" in precision_text or settings.get("tf32", "").lower() == "false",
+            batch=facts.batch,
+            count=facts.count or 1,
+            rate=rate,
+            last_place=last_place,
+            mode="infer" if mode.lower().startswith("infer") else "train",
+            image_size=int(size[0]) if size else None,
+        )
+
+
+def _label(role: str, text: str) -> Facets:
+    """Read a label; the whole text is the name where only a part of it was understood."""
+    facets = read_facets(text)
+    if role == "gpu":
+        count, rest = take_count(text.replace("_", " "))
+        return Facets(count=count, gpu=" ".join(rest.split()), precision=facets.precision, model=facets.model)
+    if role == "model" and (known_model(text) or not known_model(facets.model)):
+        return Facets(model=text, precision=facets.precision, batch=facets.batch, count=facets.count)
+    return facets
+
+
+def _merged(first: Facets, second: Facets) -> Facets:
+    """Return what the first says, and the second where the first says nothing."""
+    return Facets(
+        count=first.count or second.count,
+        gpu=first.gpu or second.gpu,
+        model=first.model or second.model,
+        precision=first.precision or second.precision,
+        batch=first.batch or second.batch,
+        mode=first.mode or second.mode,
+        image_size=first.image_size or second.image_size,
     )
 
 
-def _heading(text: str) -> str:
-    return re.sub(r"[^a-z0-9×]+", "_", _plain(text).lower()).strip("_")
-
-
-def _plain(text: str) -> str:
-    """Take a cell out of its Markdown."""
-    return text.replace("*", "").strip()
-
-
-def _find(headings: Sequence[str], aliases: Iterable[str]) -> list[int]:
-    return [headings.index(alias) for alias in aliases if alias in headings]
-
-
-def _first(cells: Sequence[str], columns: Sequence[int]) -> str:
-    return _plain(cells[columns[0]]) if columns else ""
-
-
-def _whole(text: str) -> int | None:
-    return int(float(text)) if re.fullmatch(r"\d{1,9}(\.0*)?", text) else None
-
-
-def _precision(text: str) -> str:
-    """Read a precision: `amp fp16` is fp16, `tf32 (default on in this build)` is tf32."""
-    for name in ("tf32", "bf16", "fp16", "fp32"):
-        if re.search(rf"\b{name}\b", text.replace("tf32 off", "")):
-            return name
-    return text
-
-
-def _is_false(headings: Sequence[str], cells: Sequence[str], column: str) -> bool:
-    return column in headings and cells[headings.index(column)].strip().lower() == "false"
+def _model(text: str) -> str:
+    part = read_facets(text).model
+    begins = heading_key(text).startswith(heading_key(part))
+    return model_key(part if not known_model(text) and known_model(part) and begins else text)

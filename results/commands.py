@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from results.fleets import FleetRate
     from results.grid import Grid
     from results.merge import Merged
+    from results.prices import Offer
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -44,8 +45,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _add_runs(merge)
     _add_output(merge)
     _add_compare(commands)
-    audit = _command(commands, "audit", _audit, "say whether a table is plausible: ours, or a published one")
-    audit.add_argument("file", metavar="FILE", type=Path, help="CSV of throughputs or of GPU specifications")
+    audit = _command(
+        commands, "audit", _audit, "say whether a table is plausible; exit code 3 when too little of it could be read"
+    )
+    audit.add_argument(
+        "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
+    )
+    audit.add_argument(
+        "--decimal", choices=[".", ","], help="decimal mark of the table, where its numbers leave that open"
+    )
     audit.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
     adopt = _command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
     adopt.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what runs of it printed")
@@ -53,6 +61,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     adopt.add_argument("--precision", required=True, choices=["fp32", "tf32", "fp16"], help="it does not print that")
     adopt.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
     _add_recommend(commands)
+    gpus = _command(
+        commands, "gpus", _gpus, "put the specifications of GPUs side by side, with what follows for training"
+    )
+    gpus.add_argument("names", metavar="GPU", nargs="+", help="e.g. A4000 A5000; a family, e.g. A100, means all of it")
+    gpus.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+    gpus.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
     prices = _command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
     prices.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
     prices.add_argument("--provider", required=True, help="whose catalog it is")
@@ -87,22 +101,39 @@ def _add_compare(commands: Commands) -> None:
     )
     parser.add_argument("--format", choices=["text", "markdown"], default="text", help="default: %(default)s")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse fleets whose hosts have different drivers; default: name them"
+    )
 
 
 def _add_recommend(commands: Commands) -> None:
     parser = _command(commands, "recommend", _recommend, "say which GPU to rent, from measured or published figures")
     parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
-    parser.add_argument("--model", required=True, help="network, or a mix: resnet50=0.7,inception_v3=0.3")
-    parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
-    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
-    parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these only, e.g. 'A4000,A5000'")
-    parser.add_argument("--price", metavar="GPU=USD", action="append", default=[], help="price of a GPU-hour")
+    parser.add_argument(
+        "--model",
+        action="append",
+        help="network, or a mix: resnet50=0.7,inception_v3=0.3; repeat for an answer each; default: resnet50",
+    )
+    parser.add_argument("--precision", default="fp16", metavar="NAMES", help="fp32, tf32, fp16, bf16; default: fp16")
+    parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
+    parser.add_argument("--mode", choices=["train", "infer"], help="default: each that was measured, for itself")
+    parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these, e.g. 'A4000,A100': any A100")
+    parser.add_argument(
+        "--price",
+        metavar="GPU=USD",
+        action="append",
+        default=[],
+        help="price of a GPU-hour; goes before hosts.yml, which goes before --prices and the shipped examples",
+    )
     parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
     parser.add_argument("--budget", metavar="USD", type=float, help="most that all GPUs together cost per hour")
     parser.add_argument("--hours", type=float, help="most hours that --samples may take")
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
-    parser.add_argument("--memory", metavar="GIB", type=float, help="memory that each GPU must have")
+    parser.add_argument(
+        "--memory", "--min-memory", metavar="GIB", type=float, help="memory that each GPU must have, e.g. 24"
+    )
     parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU that must fit, where known")
+    parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
     parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
 
 
@@ -179,7 +210,7 @@ def _export(parsed: argparse.Namespace) -> int:
     if parsed.format == "mllog":
         return _export_log(parsed)
     merged = _merged(parsed.runs)
-    refuse_mixed(fleet_rates(merged), parsed.by)
+    refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
     _tell(merged.problems)
     if parsed.format == "parquet":
         if parsed.output is None:
@@ -224,18 +255,18 @@ class _Pair:
 
 def _compare(parsed: argparse.Namespace) -> int:
     from results.compare import compare, regressions, unmatched
-    from results.comparison import break_even_lines, compare_grid, scaling_grid
+    from results.comparison import compare_grid, scaling_grid
+    from results.overall import answer_lines
 
     grids, lines, worse = [], [], 0
     pairs = _pairs(parsed)
     for pair in pairs:
         found = compare(pair.a, pair.b, by=parsed.by)
-        only = [*unmatched(pair.a, pair.b), *unmatched(pair.b, pair.a)]
+        only = [*unmatched(pair.a, pair.b, parsed.by), *unmatched(pair.b, pair.a, parsed.by)]
         grids.append(compare_grid(found, pair.name_a, pair.name_b, only))
         if parsed.fail_on is not None:
             worse += len(regressions(found, parsed.fail_on))
-        if not parsed.baseline:
-            lines += break_even_lines(found)
+        lines += answer_lines(found, parsed.by, baseline=bool(parsed.baseline))
     scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if parsed.baseline else pair.b))])
     _print_grids([*grids, *([scaling] if scaling else [])], lines, parsed.format)
     if worse:
@@ -249,10 +280,11 @@ def _pairs(parsed: argparse.Namespace) -> list[_Pair]:
     from results.sources import is_run
 
     fleets = [] if parsed.baseline else [name for name in parsed.names if not is_run(name)]
-    new = _rates([name for name in parsed.names if name not in fleets], parsed.by)
+    apart = ["driver"] if parsed.strict else parsed.by
+    new = _rates([name for name in parsed.names if name not in fleets], parsed.by, apart=apart)
     known = fleets_of(new)
     if parsed.baseline:
-        old = _rates(parsed.baseline, parsed.by)
+        old = _rates(parsed.baseline, parsed.by, apart=apart)
         both = [name for name in known if name in fleets_of(old)]
         if not both:
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(fleets_of(old))}.")
@@ -270,13 +302,13 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
     return [rate for rate in rates if rate.fleet == fleet]
 
 
-def _rates(runs: Sequence[str], by: Sequence[str], remedy: str = "") -> list[FleetRate]:
-    """Read runs, refusing to let a cell hold several identities."""
+def _rates(runs: Sequence[str], by: Sequence[str], remedy: str = "", *, apart: Sequence[str] = ()) -> list[FleetRate]:
+    """Read runs, refusing to let a cell hold several identities; see `fleet_rates` for `apart`."""
     from results.fleets import fleet_rates, refuse_mixed
 
     merged = _merged(runs)
     _tell(merged.problems)
-    rates = fleet_rates(merged)
+    rates = fleet_rates(merged, apart=apart)
     refuse_mixed(rates, by, remedy)
     return rates
 
@@ -287,24 +319,40 @@ def _print_grids(grids: Sequence[Grid], lines: Sequence[str], style: str) -> Non
     from results.grid import markdown, print_grid
 
     if style == "markdown":
+        print("".join(f"* {line}\n" for line in lines))
         print("\n".join(markdown(grid) for grid in grids))
-        print("\n".join(f"* {line}" for line in lines))
         return
     console = Console()
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    if lines:
+        console.print()
     for grid in grids:
         print_grid(grid, console)
-    for line in lines:
-        console.print(line, markup=False, highlight=False)
 
 
 def _audit(parsed: argparse.Namespace) -> int:
-    from results.audit import audit, audit_grid, findings_to_json
+    from results.audit import audit_file, audit_grid, findings_to_json, reading_lines
+    from results.numerals import Decimal
 
-    findings = audit(parsed.file)
+    audited = audit_file(parsed.file, Decimal(parsed.decimal) if parsed.decimal else None)
     if parsed.format == "json":
-        sys.stdout.write(findings_to_json(findings))
+        sys.stdout.write(findings_to_json(audited.findings))
+        _tell(reading_lines(audited))
     else:
-        _print_grids([audit_grid(parsed.file, findings)], [], parsed.format)
+        _print_grids([audit_grid(parsed.file, audited)], [], parsed.format)
+    return EXIT_OK if audited.read_enough else EXIT_SOME_FAILED
+
+
+def _gpus(parsed: argparse.Namespace) -> int:
+    from results.gpu_comparison import compare_gpus, comparison_json, comparison_lines, gpu_grids, named_gpus
+    from results.prices import known_prices
+
+    comparison = compare_gpus(named_gpus(parsed.names), known_prices(parsed.prices))
+    if parsed.format == "json":
+        sys.stdout.write(comparison_json(comparison))
+    else:
+        _print_grids(gpu_grids(comparison), comparison_lines(comparison), parsed.format)
     return EXIT_OK
 
 
@@ -316,20 +364,60 @@ def _adopt(parsed: argparse.Namespace) -> int:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from results.advice import advice_grid, advice_json, advice_lines
-    from results.questions import asked_prices, read_question
+    from results.advice import advice_grid, advice_json, explain_grid
+    from results.compare import fleets_of
+    from results.headlines import reasons, summary
+    from results.precisions import precision_line
+    from results.questions import asked_prices, read_questions
     from results.recommend import recommend
     from results.sources import has_runs
 
-    question = read_question(parsed)
-    one_run = "Name the run that counts."
-    rates = _rates(parsed.runs, [], one_run) if parsed.runs or has_runs() else []
-    choices = recommend(question, rates, asked_prices(parsed.price, parsed.prices))
+    questions = read_questions(parsed)
+    rates = _rates(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+    offers = asked_prices(parsed.price, parsed.prices, fleets_of(rates))
+    verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
+    precisions = [[line] if (line := precision_line(verdict, rates)) else [] for verdict in verdicts]
     if parsed.format == "json":
-        sys.stdout.write(advice_json(question, choices, rates))
-    else:
-        _print_grids([advice_grid(question, choices)], advice_lines(question, choices, rates), parsed.format)
+        sys.stdout.write(advice_json(verdicts, precisions))
+        return EXIT_OK
+    _print_lines(summary(verdicts), parsed.format, strong=True)
+    for verdict, lines in zip(verdicts, precisions, strict=True):
+        _print_grids([advice_grid(verdict, verdicts)], [], parsed.format)
+        _print_lines([*reasons(verdict), *lines], parsed.format)
+        if parsed.explain:
+            _print_grids([explain_grid(verdict, verdicts)], [], parsed.format)
+    if parsed.explain:
+        _print_specifications([card for question in questions for card in question.gpus], offers, parsed.format)
     return EXIT_OK
+
+
+def _print_specifications(cards: Sequence[str], offers: Sequence[Offer], style: str) -> None:
+    """Put the specifications of the cards that were asked for side by side."""
+    from results.gpu_comparison import compare_gpus, comparison_lines, gpu_grids
+    from results.reference import specifications
+
+    known = [card for card in dict.fromkeys(cards) if card in specifications()]
+    if known:
+        comparison = compare_gpus(known, offers)
+        _print_grids(gpu_grids(comparison), comparison_lines(comparison), style)
+
+
+def _print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> None:
+    """Print sentences, each on a line of its own however long: a pipe has no width."""
+    from rich.console import Console
+
+    from results.grid import markdown_text, printable
+
+    console = Console()
+    for number, line in enumerate(lines):
+        if style == "markdown":
+            text = markdown_text(line)
+            print(f"* **{text}**" if strong and not number else f"* {text}")
+        else:
+            bold = "bold" if strong and not number else None
+            console.print(printable(line), markup=False, highlight=False, soft_wrap=not console.is_terminal, style=bold)
+    if lines:
+        print()
 
 
 def _prices(parsed: argparse.Namespace) -> int:

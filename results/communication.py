@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 from results.cells import rate_text
 from results.columns import CASE_COLUMNS
-from results.compare import case_label
+from results.compare import case_label, compare_pair
 from results.digits import significant, with_error
 from results.fleets import FleetRate, fleet_rates, rows_of
 from results.grid import Grid
 from results.merge import Merged
-from results.stats import Interval, ratio_of_estimates
+from results.stats import Interval
 
 _POSITION = CASE_COLUMNS.index("all_reduce")
 
@@ -74,11 +74,10 @@ def _share(whole: FleetRate | None, apart: FleetRate, bandwidths: dict[Hashable,
     bandwidth = bandwidths.get((apart.fleet, _with_all_reduce(apart)))
     if whole is None or whole.mean is None or apart.mean is None:
         return Share(whole, apart, None, None, bandwidth)
-    value, interval = 1.0 - whole.mean / apart.mean, None
-    if whole.estimate is not None and apart.estimate is not None:
-        ratio = ratio_of_estimates(whole.estimate, apart.estimate)
-        interval = Interval(value, 1.0 - ratio.high, 1.0 - ratio.low)
-    return Share(whole, apart, value, interval, bandwidth)
+    ratio = compare_pair(whole, apart)
+    assert ratio.value is not None, "both sides have a number"
+    value, known = 1.0 - ratio.value, ratio.interval
+    return Share(whole, apart, value, known and Interval(value, 1.0 - known.high, 1.0 - known.low), bandwidth)
 
 
 def _with_all_reduce(rate: FleetRate) -> tuple[Hashable, ...]:

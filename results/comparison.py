@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from results.cells import identity_text, missing_hosts, rate_text, value_text
+from results.cells import fleet_notes, identity_text, missing_hosts, rate_text, value_text
 from results.clusters import cluster_name, cluster_names
-from results.compare import MEANINGS, Comparison, case_label, compare, fleets_of, geometric_mean
-from results.cost import price_ratio, samples_per_usd, verdict
+from results.compare import MEANINGS, Comparison, case_label, compare, fleets_of
+from results.cost import per_dollar, price_ratio, samples_per_usd
 from results.digits import with_error, with_interval
 from results.fleets import FleetRate, fleet_rates
 from results.grid import Grid
 from results.merge import Merged
+from results.overall import answers
 from results.scaling import Efficiency, efficiencies
 
 
@@ -50,7 +51,18 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         ]
         for item in found
     ]
-    columns = ["", "case", f"{a}>", f"{b}>", "ratio>", f"{a} 1000/$>", f"{b} 1000/$>", f"{a} per J>", f"{b} per J>"]
+    columns = [
+        "",
+        "case",
+        f"{a}>",
+        f"{b}>",
+        "ratio>",
+        f"{a} 1000/$>",
+        f"{b} 1000/$>",
+        "ratio per $>",
+        f"{a} per J>",
+        f"{b} per J>",
+    ]
     columns += ["differs beside the hardware"]
     return Grid(f"{a} / {b}", columns, rows, _notes(found, sides, only)).without_empty_columns()
 
@@ -71,37 +83,10 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
         notes.append("H×N: N of each of H hosts that train together, over that of 1 of one host")
     if any(item.suspect for item in found):
         notes.append("! above 105 %: no hardware does that, look at the baseline")
+    sides = [side for item in found for side in (item.rate, item.baseline)]
+    notes += [*missing_hosts(sides), *fleet_notes(sides)]
     columns = ["fleet", "case", *(f"{name}>" for name in names)]
     return Grid("Scaling efficiency", columns, rows, notes)
-
-
-def break_even_lines(found: Sequence[Comparison]) -> list[str]:
-    """Say which side a dollar goes further on, and at which price ratio that flips.
-
-    A line for each case where prices are known; without prices one line for all cases together.
-    """
-    sides = [side for item in found for side in (item.a, item.b)]
-    if any(price_ratio(item) for item in found):
-        return [f"{case_label(sides, item.a)}: {text}" for item in found if (text := verdict(item))]
-    overall = overall_break_even(found)
-    return [f"{overall}; give usd_per_gpu_hour in hosts.yml to see what a dollar buys"] if overall else []
-
-
-def overall_break_even(found: Sequence[Comparison]) -> str:
-    """Say what the first side is worth over all cases, and what it costs; empty without ratios."""
-    mean = geometric_mean(found)
-    if mean is None:
-        return ""
-    a, b = found[0].a.fleet, found[0].b.fleet
-    worth = f"{a} is worth up to {with_interval(mean)} × the price of {b}, over these cases"
-    asked = {ratio for item in found if (ratio := price_ratio(item)) is not None}
-    if len(asked) != 1:
-        return worth
-    (ratio,) = asked
-    if mean.contains(ratio):
-        return f"{worth}; it costs {ratio:.2f} ×: no telling which is cheaper per sample"
-    better, gain = (a, mean.value / ratio) if mean.value > ratio else (b, ratio / mean.value)
-    return f"{worth}; it costs {ratio:.2f} ×: {better} gives {gain:.2f} × the samples per dollar"
 
 
 def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
@@ -111,8 +96,9 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
 def _per_dollar(item: Comparison) -> list[str]:
     """Write samples per dollar of both sides, where both have a price: one alone would mislead."""
     if price_ratio(item) is None:
-        return ["", ""]
-    return [_thousands_per_usd(side) for side in (item.a, item.b)]
+        return ["", "", ""]
+    gain = per_dollar(item)
+    return [*(_thousands_per_usd(side) for side in (item.a, item.b)), with_interval(gain) if gain else ""]
 
 
 def _thousands_per_usd(rate: FleetRate) -> str:
@@ -142,13 +128,16 @@ def _remark(item: Comparison) -> str:
 def _notes(found: Sequence[Comparison], sides: Sequence[FleetRate], only: Sequence[FleetRate]) -> list[str]:
     marks = dict.fromkeys(item.mark for item in found)
     notes = [", ".join(f"{mark} {MEANINGS[mark]}" for mark in marks)]
-    mean = geometric_mean(found)
-    count = sum(item.interval is not None for item in found)
-    if mean is not None and count > 1:
-        notes.append(f"geometric mean of {count} cases: {with_interval(mean)}")
+    made = answers(found)
+    for item in made:
+        kind = f" ({item.kind})" if len(made) > 1 else ""
+        if len(item.found) > 1 or len(made) > 1:
+            notes.append(f"{item.cases}: {with_interval(item.ratio)}{kind}")
     over = [name for name in ("hosts", "runs", "repeats") if any(side.repeated == name for side in sides if side.rates)]
-    notes.append(f"ratio ± 95 % by Fieller, over {' or '.join(over) or 'repeats'}")
+    how = " host by host" if any(item.paired for item in found) else " by Fieller"
+    notes.append(f"ratio ± 95 %{how}, over {' or '.join(over) or 'repeats'}")
     notes += missing_hosts(sides)
+    notes += fleet_notes(sides)
     if only:
         cases = ", ".join(case_label(only, rate) for rate in only[:5])
         more = f" and {len(only) - 5} more" if len(only) > 5 else ""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from results.clusters import replicas
 from results.compare import Comparison
+from results.digits import with_interval
 from results.fleets import FleetRate
-from results.stats import Interval
+from results.stats import Interval, divided, inverse
 
 SECONDS_PER_HOUR = 3600
 
@@ -62,18 +63,36 @@ def break_even(comparison: Comparison) -> Interval | None:
     return comparison.interval or Interval(comparison.value, float("-inf"), float("inf"))
 
 
-def verdict(comparison: Comparison) -> str:
-    """Say in a sentence which side a dollar goes further on; empty without a ratio."""
-    limit = break_even(comparison)
-    if limit is None:
-        return ""
-    a, b = comparison.a.fleet, comparison.b.fleet
-    worth = f"{a} is worth up to {limit.value:.2f} × the price of {b}"
-    asked = price_ratio(comparison)
+def per_dollar(comparison: Comparison, prices: float | None = None) -> Interval | None:
+    """Return how many times the samples per dollar `a` gives over `b`.
+
+    Prices are known and not estimated, so that the interval is that of the ratio of throughputs over their ratio.
+
+    Args:
+        comparison: Of one case, with equal numbers of GPUs on both sides.
+        prices: Price of a's GPU over that of b's; None: as given with the records.
+
+    Returns:
+        None where there is no ratio or no price; ends are open where the ratio has no interval.
+    """
+    limit, asked = break_even(comparison), prices or price_ratio(comparison)
+    return divided(limit, asked) if limit is not None and asked is not None else None
+
+
+def price_sentence(a: str, b: str, limit: Interval, asked: float | None) -> str:
+    """Say which side a dollar goes further on, and at which price ratio that flips.
+
+    Args:
+        a: What the first side is called.
+        b: What the second side is called.
+        limit: How many times faster a is: the price ratio at which a sample costs the same; may have open ends.
+        asked: Price of a's GPU over that of b's; None: not known.
+    """
+    worth = f"{a} is worth up to {with_interval(limit)} × the price of {b}"
     if asked is None:
         return worth
-    gain = limit.value / asked
-    if comparison.interval is None or limit.low <= asked <= limit.high:
-        return f"{worth}; it costs {asked:.2f} ×: no telling which is cheaper per sample"
-    better, by = (a, gain) if gain > 1 else (b, 1 / gain)
-    return f"{worth}; it costs {asked:.2f} ×: {better} gives {by:.2f} × the samples per dollar"
+    gain = divided(limit, asked)
+    if gain.contains(1.0):
+        return f"{worth}; it costs {asked:.2f} ×: no significant difference in samples per dollar"
+    better, by = (a, gain) if gain.value > 1 else (b, inverse(gain))
+    return f"{worth}; it costs {asked:.2f} ×: {better} gives {with_interval(by)} × the samples per dollar"

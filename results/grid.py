@@ -80,7 +80,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     with _wide_enough(console, table):
         console.print(table)
     for note in grid.notes:
-        console.print(escape(printable(note)), style="dim", highlight=False)
+        console.print(escape(printable(note)), style="dim", highlight=False, soft_wrap=not console.is_terminal)
     console.print()
 
 
@@ -88,9 +88,9 @@ def markdown(grid: Grid) -> str:
     """Write a table as GitHub Markdown."""
     rules = ["---:" if name.endswith(">") else "---" for name in grid.columns]
     lines = [grid.headings, rules, *grid.rows]
-    text = f"**{_markdown_cell(grid.title)}**\n\n" if grid.title else ""
-    text += "".join(f"| {' | '.join(_markdown_cell(cell) for cell in line)} |\n" for line in lines)
-    return text + "".join(f"\n{_markdown_cell(note)}\n" for note in grid.notes)
+    text = f"**{markdown_text(grid.title)}**\n\n" if grid.title else ""
+    text += "".join(f"| {' | '.join(markdown_text(cell) for cell in line)} |\n" for line in lines)
+    return text + "".join(f"\n{markdown_text(note)}\n" for note in grid.notes)
 
 
 def latex(grid: Grid) -> str:
@@ -110,8 +110,8 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character == "\u00a0" else " " for character in text)
 
 
-def _markdown_cell(text: str) -> str:
-    """Keep a text within its cell, and its characters from being read as markup."""
+def markdown_text(text: str) -> str:
+    """Keep a text within its cell or line, and its characters from being read as markup."""
     for character in "\\|<>*_`[]":
         text = text.replace(character, f"\\{character}")
     return printable(text)

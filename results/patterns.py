@@ -79,7 +79,7 @@ def _judged(
     rule: str, hits: Sequence[tuple[Claim, Claim]], chances: Sequence[float], what: str, why: str
 ) -> list[Finding]:
     """Report hits when chance cannot explain their number."""
-    chance = _chance_of_at_least(len(hits), chances)
+    chance = chance_of_at_least(len(hits), chances)
     severity = next((level for level, limit in CHANCES.items() if chance < limit), None)
     if not hits or severity is None:
         return []
@@ -133,7 +133,7 @@ def _is_octave(ratio: float, window: float) -> bool:
     return abs(exponent) <= OCTAVES and abs(ratio / 2.0**exponent - 1) <= window * ROUNDING_SLACK
 
 
-def _chance_of_at_least(hits: int, chances: Sequence[float]) -> float:
+def chance_of_at_least(hits: int, chances: Sequence[float]) -> float:
     """Bound the chance of so many hits in independent trials.
 
     Source: Chernoff bound for sums of independent Bernoulli trials, 1952.

@@ -1,55 +1,29 @@
-"""Which GPU to rent: every offer ranked by what a million samples cost, and where the ranking flips."""
+"""Which GPU to rent: every offer ranked by what a million samples cost, and where the ranking flips.
+
+A question gets one verdict for each setting that was measured, and one for published figures where cards that were
+asked for were not measured. Verdicts are never merged: a ranking holds figures of one setting and one basis only.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from results.digits import with_interval
-from results.evidence import (
-    Basis,
-    Evidence,
-    bound_evidence,
-    measured_evidence,
-    precision_gains,
-    published_evidence,
-)
+from results.compare import THRESHOLD
+from results.evidence import Basis, Evidence, Group, failed_here, measured_groups, no_inference, speed_ratio
+from results.families import cards, family, means, memory_of
 from results.fleets import FleetRate
 from results.limits import BYTES
 from results.prices import Offer
-from results.reference import GIBI, networks, specifications
-from results.stats import Estimate, Interval, ratio_of_estimates
+from results.published import MARGIN, figures, published_groups
+from results.questions import ASKED, MILLION, Question
+from results.reference import GIBI, networks
+from results.stats import Interval
 
-MILLION = 1_000_000
 SECONDS_PER_HOUR = 3600
 
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is asked.
-
-    Attributes:
-        mix: Share of the samples by network; shares add up to 1.
-        precision: Arithmetic.
-        count: GPUs per job.
-        gpus: Names of `reference/gpu_specs.csv` to choose from; empty: all that have a price.
-        usd_per_hour: Most that all GPUs together may cost; None: any.
-        hours: Most that `samples` may take; None: any.
-        samples: Samples of the whole job, for the deadline.
-        memory_gib: Memory that each GPU must have; None: what the batch needs, as far as known.
-        batch_per_gpu: Batch for which memory is checked; None: not checked.
-    """
-
-    mix: Mapping[str, float]
-    precision: str
-    count: int = 1
-    gpus: tuple[str, ...] = ()
-    usd_per_hour: float | None = None
-    hours: float | None = None
-    samples: float = MILLION
-    memory_gib: float | None = None
-    batch_per_gpu: int | None = None
+FROM_RUN = "hosts.yml"
+"""Provider of a price that came with the measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,86 +31,146 @@ class Choice:
     """One GPU at one price.
 
     Attributes:
-        samples_per_second: Of the mix, over all GPUs.
-        estimate: That with its uncertainty; None when not known.
+        offer: None where no price is known.
+        usd_per_hour: What all GPUs of the job cost, those of the host that it leaves idle included.
         usd_per_million: Cost of a million samples.
         hours_per_million: Time for them.
-        excluded: Why it does not answer the question; empty when it does.
-        wins_below: Price per GPU-hour below which it would be the best choice; None for the best itself.
+        fits: Whether memory, price and budget allow it, whatever its speed.
+        excluded: Why it has no rank; empty when it has one.
+        wins_below: Price per GPU-hour below which it would be the cheapest per sample; None for the cheapest itself.
     """
 
-    basis: Basis
-    subject: str
-    gpu: str
-    offer: Offer
-    setting: str
-    samples_per_second: float
-    estimate: Estimate | None
-    usd_per_million: float
-    hours_per_million: float
+    evidence: Evidence
+    offer: Offer | None
+    usd_per_hour: float | None = None
+    usd_per_million: float | None = None
+    hours_per_million: float | None = None
+    fits: bool = False
     excluded: str = ""
     wins_below: float | None = None
 
     @property
-    def interval(self) -> Interval | None:
-        """95 % interval of the throughput; None when it is not known."""
-        return self.estimate.interval() if self.estimate else None
+    def subject(self) -> str:
+        """Fleet, or GPU where others measured."""
+        return self.evidence.subject
+
+    @property
+    def gpu(self) -> str:
+        """Name of the card."""
+        return self.evidence.gpu
+
+    @property
+    def basis(self) -> Basis:
+        """Where the throughput comes from."""
+        return self.evidence.basis
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Throughput of the mix over all GPUs; of a bound the limit."""
+        return self.evidence.samples_per_second
 
 
-def recommend(question: Question, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Choice]:
-    """Rank what can be rented by the cost of a sample.
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """How the best choice stands against another one.
 
-    Measured evidence comes first; where there is none for any GPU, published figures of one source and software are
-    compared; a GPU that neither knows is listed with its upper bound and not ranked.
-
-    Returns:
-        Ranked choices first, then those that are excluded or only bounded.
+    Attributes:
+        speed: How many times as fast the best is; ends infinite where no interval is known.
+        price: How many times the other's price it costs; None where neither has one.
+        certain: Whether the best is the better one beyond the noise.
     """
-    gpus = question.gpus or tuple(dict.fromkeys(offer.gpu for offer in offers if offer.gpu in specifications()))
-    evidence = _mixed(question, rates, gpus)
-    choices = []
-    for item in evidence:
-        for offer in _offers_for(item, offers):
-            choices.append(_choice(question, item, offer))
-    ranked = sorted((c for c in choices if not c.excluded), key=lambda choice: choice.usd_per_million)
-    rest = sorted((c for c in choices if c.excluded), key=lambda choice: choice.usd_per_million)
-    return [*_with_flips(ranked, question), *rest]
+
+    choice: Choice
+    speed: Interval
+    price: float | None
+    certain: bool
 
 
-def break_even_lines(choices: Sequence[Choice]) -> list[str]:
-    """Say for each GPU against the best one at which price ratio the choice flips."""
-    ranked = [choice for choice in choices if not choice.excluded]
-    if not ranked:
-        return []
-    best = ranked[0]
-    lines = []
-    for other in {choice.subject: choice for choice in reversed(ranked[1:])}.values():
-        if other.subject == best.subject:
-            continue
-        fast, slow = sorted((best, other), key=lambda choice: -choice.samples_per_second)
-        asked = fast.offer.usd_per_gpu_hour / slow.offer.usd_per_gpu_hour
-        lines.append(
-            f"{fast.subject} is worth up to {_ratio_text(fast, slow)} × the price of {slow.subject}; "
-            f"at these prices it costs {asked:.2f} ×, so {best.subject} wins"
-        )
-    return lines
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer to a question in one setting.
+
+    Attributes:
+        choices: Ranked ones first, best first; then those without a rank, each with its reason.
+        rivals: Every other subject with a rank, at its best offer, in their order.
+        too_small: Most GPUs that any offered host of a card has, where the job needs more.
+        ambiguous: Names in price files that mean several of the cards.
+        unpriced: Cards that would have the memory, where a budget was given and no card, but have no known price.
+    """
+
+    question: Question
+    group: Group
+    choices: tuple[Choice, ...]
+    rivals: tuple[Rival, ...]
+    too_small: Mapping[str, int] = field(default_factory=dict)
+    ambiguous: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+
+    @property
+    def ranked(self) -> list[Choice]:
+        """Choices that have a rank, best first."""
+        return [choice for choice in self.choices if not choice.excluded]
+
+    @property
+    def best(self) -> Choice | None:
+        """The first of them; None where nothing has a rank."""
+        return next(iter(self.ranked), None)
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether the rank is by cost; else it is by speed, because fewer than two cards have a price."""
+        return all(choice.usd_per_million is not None for choice in self.ranked)
+
+    @property
+    def open(self) -> list[Choice]:
+        """Choices that might be better, but have no figure that could be ranked: they do not fail for any limit."""
+        ranked = {choice.subject for choice in self.ranked}
+        known = [c for c in self.choices if c.subject not in ranked and c.evidence.reason == c.excluded]
+        return [choice for choice in known if not choice.evidence.failed]
+
+    @property
+    def uncompared(self) -> list[str]:
+        """Names that were asked for, none of whose cards has a rank, where that leaves one name: nothing to choose."""
+        names = self.question.asked
+        known = [name for name in names if any(means(name, choice.gpu) for choice in self.ranked)]
+        unknown = [name for name in names if any(means(name, choice.gpu) for choice in self.open)]
+        return [name for name in unknown if name not in known] if len(known) == 1 else []
+
+    @property
+    def decided(self) -> bool:
+        """Whether there is one choice that is better than others beyond the noise, or the only one that is possible."""
+        return self.best is not None and not self.tied and not self.uncompared and bool(self.rivals or not self.open)
+
+    @property
+    def tied(self) -> list[Rival]:
+        """Rivals that cannot be told from the best."""
+        return [rival for rival in self.rivals if not rival.certain]
 
 
-def _ratio_text(fast: Choice, slow: Choice) -> str:
-    if fast.estimate and slow.estimate:
-        return with_interval(ratio_of_estimates(fast.estimate, slow.estimate))
-    return f"{fast.samples_per_second / slow.samples_per_second:.2f}"
+def recommend(question: Question, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Verdict]:
+    """Rank what can be rented by the cost of a sample, once for each setting.
 
+    Measured settings come first. Published figures follow where nothing was measured, or a card that was asked for has
+    no figure here; a card that failed the question's case in these runs is never ranked by them. A prediction for what
+    is then left without a figure (`Verdict.choices` of basis `bound`) would follow as a verdict of a basis of its own.
 
-def precision_line(question: Question, rates: Sequence[FleetRate], best: Choice) -> str:
-    """Say what another precision would give on the best choice; empty where that is not known."""
-    if len(question.mix) != 1:
-        return ""
-    (model,) = question.mix
-    evidence = Evidence(best.basis, best.subject, best.gpu, best.samples_per_second, best.estimate, best.setting)
-    gains = precision_gains(rates, evidence, model, question.count)
-    others = [f"{name} {gain:.2f} ×" for name, gain in gains.items() if name != question.precision]
-    return f"precision: on {best.subject}, against {question.precision}: {', '.join(others)}" if others else ""
+    Args:
+        question: What is asked.
+        rates: What was measured; empty: nothing.
+        offers: Prices, those that were typed marked by their provider.
+    """
+    groups = measured_groups(question, rates)
+    verdicts = [_verdict(question, group, offers) for group in groups]
+    failed = failed_here(groups)
+    known = {*failed, *(item.gpu for group in groups for item in group.evidence)}
+    if groups and not [card for card in question.gpus if card not in known]:
+        return verdicts
+    if question.mode == "infer":
+        return verdicts or [_verdict(question, no_inference(question), offers)]
+    candidates = _candidates(question, offers)
+    fitting = [card for card in candidates if not _misfit(question, card, offers)]
+    published = published_groups(question, candidates, fitting, failed)
+    return [*verdicts, *(_verdict(question, group, offers) for group in published)]
 
 
 def needed_memory_gib(question: Question) -> float | None:
@@ -149,88 +183,189 @@ def needed_memory_gib(question: Question) -> float | None:
     return max(known) * question.batch_per_gpu / GIBI if known else None
 
 
-def _mixed(question: Question, rates: Sequence[FleetRate], gpus: Sequence[str]) -> list[Evidence]:
-    """Return the evidence for the mix: time per sample is the weighted mean of the networks' times per sample."""
-    by_network = [_evidence(question, model, rates, gpus) for model in question.mix]
-    subjects = [item for item in by_network[0] if all(_same(item, others) for others in by_network)]
-    found = []
-    for subject in subjects:
-        parts = [_same(subject, others) for others in by_network]
-        known = [part for part in parts if part is not None]
-        shares = list(question.mix.values())
-        seconds = math.fsum(s / part.samples_per_second for s, part in zip(shares, known, strict=True))
-        settings = dict.fromkeys(part.setting for part in known)
-        found.append(
-            replace(
-                subject,
-                samples_per_second=1 / seconds,
-                # The errors of several networks on one host hang together in ways that are not known here.
-                estimate=known[0].estimate if len(known) == 1 else None,
-                setting="; ".join(settings),
-            )
-        )
-    return found
+def unpriced(question: Question, offers: Sequence[Offer]) -> list[str]:
+    """Return the cards that would have the memory but no price is known of, where a budget but no card was named."""
+    if question.gpus or question.usd_per_hour is None:
+        return []
+    priced = {offer.gpu for offer in offers}
+    return [card for card in cards() if card not in priced and not _memory_misfit(question, card)]
 
 
-def _same(subject: Evidence, others: Sequence[Evidence]) -> Evidence | None:
-    fitting = [item for item in others if (item.basis, item.subject) == (subject.basis, subject.subject)]
-    return fitting[0] if fitting else None
+def _candidates(question: Question, offers: Sequence[Offer]) -> list[str]:
+    """Return the cards to choose from: those that were named, else all with a price; all with a figure at the least."""
+    priced = dict.fromkeys(offer.gpu for offer in offers)
+    return list(question.gpus or priced or dict.fromkeys(gpu for of in figures(question).values() for gpu in of))
 
 
-def _evidence(question: Question, model: str, rates: Sequence[FleetRate], gpus: Sequence[str]) -> list[Evidence]:
-    measured = measured_evidence(rates, model, question.precision, question.count)
-    asked = [item for item in measured if not question.gpus or item.gpu in question.gpus]
-    if asked:
-        return asked
-    found = published_evidence(model, question.precision, question.count, gpus)
-    known = {item.gpu for item in found}
-    unknown = [gpu for gpu in gpus if gpu not in known]
-    return [*found, *bound_evidence(model, question.precision, question.count, unknown)]
+def _misfit(question: Question, card: str, offers: Sequence[Offer]) -> str:
+    """Say why a card cannot be chosen whatever its speed; empty where it can."""
+    memory = _memory_misfit(question, card)
+    prices = [_price_misfit(question, offer) for offer in _large_enough(question, offers) if offer.gpu == card]
+    return memory or ("" if not prices or not all(prices) else prices[0])
 
 
-def _offers_for(item: Evidence, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the price that came with a measurement, else every offer of its GPU."""
-    if item.usd_per_gpu_hour is not None:
-        return [Offer(item.gpu, item.usd_per_gpu_hour, provider="hosts.yml")]
-    return [offer for offer in offers if offer.gpu == item.gpu]
+def _large_enough(question: Question, offers: Sequence[Offer]) -> list[Offer]:
+    """Leave out the hosts that have fewer GPUs than the job: what they cost is no price of it."""
+    return [offer for offer in offers if offer.paid_gpus(question.count) is not None]
 
 
-def _choice(question: Question, item: Evidence, offer: Offer) -> Choice:
-    per_hour = offer.usd_per_gpu_hour * question.count
-    hours = MILLION / item.samples_per_second / SECONDS_PER_HOUR
-    return Choice(
-        basis=item.basis,
-        subject=item.subject,
-        gpu=item.gpu,
-        offer=offer,
-        setting=item.setting,
-        samples_per_second=item.samples_per_second,
-        estimate=item.estimate,
-        usd_per_million=hours * per_hour,
-        hours_per_million=hours,
-        excluded=_exclusion(question, item, per_hour, hours * question.samples / MILLION),
+def _memory_misfit(question: Question, card: str) -> str:
+    needed, memory = needed_memory_gib(question), memory_of(card)
+    if needed is None:
+        return ""
+    if memory is None:
+        return "memory not known" if question.memory_gib is not None else ""
+    return f"needs {needed:.0f} GiB, has {memory:.0f}" if needed > memory else ""
+
+
+def _price_misfit(question: Question, offer: Offer) -> str:
+    paid = offer.usd_per_hour(question.count) or 0.0
+    if question.usd_per_hour is not None and paid > question.usd_per_hour:
+        return f"{paid:.2f} USD per hour is over the budget"
+    return ""
+
+
+def _verdict(question: Question, group: Group, offers: Sequence[Offer]) -> Verdict:
+    choices = [choice for item in (*group.evidence, *group.without) for choice in _choices(question, item, offers)]
+    rankable = [choice for choice in choices if not choice.excluded]
+    priced = sorted((c for c in rankable if c.usd_per_million is not None), key=lambda c: c.usd_per_million or 0.0)
+    rest = [choice for choice in choices if choice.excluded]
+    if len({choice.subject for choice in priced}) > 1 or len(priced) == len(rankable):
+        ranked = priced
+        rest = [*(replace(c, excluded="no price known") for c in rankable if c.usd_per_million is None), *rest]
+    else:
+        ranked = _by_speed(rankable)
+    cheapest = priced[0] if priced else None
+    flipped = [_with_flip(question, choice, cheapest) for choice in (*ranked, *rest)]
+    return Verdict(
+        question=question,
+        group=group,
+        choices=tuple(flipped),
+        rivals=tuple(_rivals(flipped[: len(ranked)])),
+        too_small=_too_small(question, offers),
+        ambiguous=_ambiguous(offers, {choice.gpu for choice in flipped}),
+        unpriced=tuple(unpriced(question, offers)),
     )
 
 
-def _exclusion(question: Question, item: Evidence, usd_per_hour: float, hours: float) -> str:
-    """Say why a choice does not answer the question; empty when it does."""
-    memory, needed = specifications().get(item.gpu, {}).get("memory"), needed_memory_gib(question)
-    if needed is not None and memory is not None and needed > memory:
-        return f"needs {needed:.0f} GiB, has {memory:.0f}"
-    if question.usd_per_hour is not None and usd_per_hour > question.usd_per_hour:
-        return f"{usd_per_hour:.2f} USD per hour is over the budget"
-    if question.hours is not None and hours > question.hours:
-        return f"takes {hours:.1f} hours"
-    return "never measured: an upper bound" if item.basis is Basis.BOUND else ""
+def _too_small(question: Question, offers: Sequence[Offer]) -> dict[str, int]:
+    """Return the most GPUs of any offered host, by card, of the cards that have no host large enough."""
+    large = {offer.gpu for offer in _large_enough(question, offers)}
+    sizes: dict[str, int] = {}
+    for offer in offers:
+        if offer.gpu not in large and offer.gpus_per_host:
+            sizes[offer.gpu] = max(offer.gpus_per_host, sizes.get(offer.gpu, 0))
+    return sizes
 
 
-def _with_flips(ranked: Sequence[Choice], question: Question) -> list[Choice]:
-    """Add the price below which each choice would be the best."""
+def _ambiguous(offers: Sequence[Offer], shown: Collection[str]) -> tuple[str, ...]:
+    """Return the names of offers that mean several cards, one of them shown: a guess could be wrong by half."""
+    names = dict.fromkeys(offer.gpu for offer in offers if offer.gpu not in cards())
+    return tuple(name for name in names if len(family(name)) > 1 and any(means(name, card) for card in shown))
+
+
+def _by_speed(choices: Sequence[Choice]) -> list[Choice]:
+    """Rank by speed, each card at its cheapest offer: for what fewer than two cards have a price."""
+    cheapest = {choice.subject: choice for choice in sorted(choices, key=lambda c: -(c.usd_per_hour or 0.0))}
+    return sorted(cheapest.values(), key=lambda choice: -(choice.samples_per_second or 0.0))
+
+
+def _choices(question: Question, item: Evidence, offers: Sequence[Offer]) -> list[Choice]:
+    """Return a choice for each offer that answers the question; else one that says why none does."""
+    known: list[Offer | None] = [*_large_enough(question, _offers_for(item, offers))] or [None]
+    found = [_choice(question, item, offer) for offer in known]
+    fitting = [choice for choice in found if choice.fits and choice.excluded == item.reason]
+    cheapest = min(found, key=lambda choice: choice.usd_per_hour or float("inf"))
+    if not fitting:
+        return [cheapest]
+    # Of the hosts that one provider has in several sizes only the one that is cheapest for this job.
+    sizes: dict[object, Choice] = {}
+    for choice in sorted(fitting, key=lambda choice: choice.usd_per_hour or 0.0):
+        offer = choice.offer
+        sizes.setdefault((offer.provider, offer.region, offer.commitment) if offer else None, choice)
+    return list(sizes.values())
+
+
+def _offers_for(item: Evidence, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the prices of a card: what was typed goes first, then what came with the measurement, then all others.
+
+    Hosts of one fleet that have different prices are an offer each.
+    """
+    own = [offer for offer in offers if offer.gpu in (item.gpu, item.subject)]
+    typed = [offer for offer in own if offer.provider == ASKED]
+    if typed:
+        return typed[:1]
+    by_price: dict[float, list[str]] = {}
+    for host, price in item.prices.items():
+        by_price.setdefault(price, []).append(host)
+    if len(by_price) == 1:
+        return [Offer(item.gpu, price, provider=FROM_RUN) for price in by_price]
+    if by_price:
+        return [Offer(item.gpu, price, provider=f"{FROM_RUN}: {', '.join(by_price[price])}") for price in by_price]
+    return own
+
+
+def _choice(question: Question, item: Evidence, offer: Offer | None) -> Choice:
+    paid = offer.usd_per_hour(question.count) if offer else None
+    rate = item.samples_per_second
+    hours = MILLION / rate / SECONDS_PER_HOUR if rate else None
+    return Choice(
+        evidence=item,
+        offer=offer,
+        usd_per_hour=paid,
+        usd_per_million=hours * paid if hours and paid else None,
+        hours_per_million=hours,
+        fits=offer is not None and not _memory_misfit(question, item.gpu) and not _price_misfit(question, offer),
+        excluded=_exclusion(question, item, offer, hours * question.samples / MILLION if hours else None),
+    )
+
+
+def _exclusion(question: Question, item: Evidence, offer: Offer | None, hours: float | None) -> str:
+    """Say why a choice has no rank: what the card lacks, then its price, then what is not known of its speed."""
+    reasons = [_memory_misfit(question, item.gpu)]
+    if offer is not None:
+        reasons.append(_price_misfit(question, offer))
+    elif question.usd_per_hour is not None:
+        reasons.append("no price known: the budget cannot be checked")
+    if question.hours is not None and hours is not None and hours > question.hours:
+        reasons.append(f"takes {'at least ' if item.basis is Basis.BOUND else ''}{hours:.1f} hours")
+    if item.reason:
+        reasons.append(item.reason)
+    return "; ".join(reason for reason in reasons if reason)
+
+
+def _with_flip(question: Question, choice: Choice, best: Choice | None) -> Choice:
+    """Add the price below which a choice would be cheaper than `best`, where nothing but its price is in the way."""
+    if best is None or best.usd_per_million is None or choice.subject == best.subject:
+        return choice
+    if choice.evidence.reason or not choice.hours_per_million or _memory_misfit(question, choice.gpu):
+        return choice
+    gpus = choice.offer.paid_gpus(question.count) if choice.offer else question.count
+    return replace(choice, wins_below=best.usd_per_million / choice.hours_per_million / gpus) if gpus else choice
+
+
+def scaled(rate: Interval) -> Interval:
+    """Return hours per million samples from samples per second above 0, with the interval."""
+    hours = MILLION / SECONDS_PER_HOUR
+    return Interval(hours / rate.value, hours / rate.high, hours / rate.low, rate.level)
+
+
+def _rivals(ranked: Sequence[Choice]) -> list[Rival]:
     if not ranked:
         return []
     best = ranked[0]
-    flips = []
-    for choice in ranked[1:]:
-        price = best.usd_per_million / choice.hours_per_million / question.count
-        flips.append(replace(choice, wins_below=price))
-    return [best, *flips]
+    firsts = {choice.subject: choice for choice in reversed(ranked[1:]) if choice.subject != best.subject}
+    return [_rival(best, firsts[name]) for name in dict.fromkeys(c.subject for c in ranked[1:]) if name in firsts]
+
+
+def _rival(best: Choice, other: Choice) -> Rival:
+    value = (best.samples_per_second or 0.0) / (other.samples_per_second or 1.0)
+    known = speed_ratio(best.evidence, other.evidence)
+    speed = known or Interval(value, float("-inf"), float("inf"))
+    price = best.usd_per_hour / other.usd_per_hour if best.usd_per_hour and other.usd_per_hour else None
+    gain = speed.value / (price or 1.0)
+    if best.basis is Basis.PUBLISHED:
+        certain = gain - 1 >= MARGIN
+    else:
+        certain = known is not None and not speed.contains(price or 1.0) and gain - 1 >= THRESHOLD
+    return Rival(choice=other, speed=speed, price=price, certain=certain)

@@ -22,13 +22,13 @@ from results import __version__, charts
 from results.charts import Chart
 from results.clusters import replicas
 from results.communication import communication_grid
-from results.compare import Comparison, case_label, compare, fleets_of, geometric_mean
-from results.comparison import compare_grid, overall_break_even, scaling_grid
+from results.compare import Comparison, case_label, compare, fleets_of
+from results.comparison import compare_grid, scaling_grid
 from results.device_table import device_grid
-from results.digits import with_interval
 from results.fleets import FleetRate, fleet_rates
 from results.grid import Grid, markdown, printable
 from results.merge import Merged, merge_records
+from results.overall import answer_lines
 from results.schema import Measurement, Record, Status
 from results.store import StoredRecord
 from results.tables import results_grid, wide_grids
@@ -160,15 +160,8 @@ def _verdict(
     """Answer in sentences: who is faster by how much, and what that is worth."""
     lines = []
     for a, b, found in pairs:
-        mean = geometric_mean(found)
-        count = sum(item.interval is not None for item in found)
-        if mean is None:
-            lines.append(f"{a} and {b} share no case with repeats on both sides: there is no telling which is faster.")
-            continue
-        cases = f"geometric mean of {count} cases" if count > 1 else "one case"
-        certain = "" if not mean.contains(1.0) else " - no difference that can be told from noise"
-        lines.append(f"{a} is {with_interval(mean)} times as fast as {b} ({cases}, 95 % interval){certain}.")
-        lines.append(f"{overall_break_even(found)}.")
+        said = answer_lines(found)
+        lines += said or [f"{a} and {b} share no case with repeats on both sides: which is faster is not known."]
     ok = int((merged.table["repeats_ok"] > 0).sum())
     if not pairs:
         fleets = ", ".join(fleets_of(rates)) or "none"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from results.clusters import CLUSTER_COLUMNS, replicas
-from results.columns import CASE_COLUMNS
+from results.comparable import setting_of
 from results.fleets import FleetRate
-from results.stats import Estimate, Interval, estimate, ratio_of_estimates
+from results.stats import Estimate, Interval, divided, estimate, ratio_of_estimates, sum_of_estimates
 
 CEILING = 1.05
 """Efficiency above this is a fault of the measurement, most often of the one-GPU baseline."""
@@ -19,9 +20,12 @@ class Efficiency:
     """Throughput of N GPUs over N times that of one, of one fleet and case.
 
     Attributes:
+        rate: N GPUs; the hosts that were compared.
+        baseline: One GPU, likewise.
         count: Replicas, of all hosts that train together.
         value: 1 is perfect.
-        interval: 95 % interval; None with fewer than two repeats on a side.
+        interval: 95 % interval of `value`; None with fewer than two repeats on a side, and where a machine's baseline
+            is another machine.
     """
 
     rate: FleetRate
@@ -46,28 +50,60 @@ def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
     found = []
     for rate in rates:
         count = replicas(rate)
-        baseline = baselines.get(_but_count(rate))
-        if count > 1 and rate.rates and baseline is not None:
+        baseline = baselines.get(_but_count(rate)) if rate.rates and count > 1 else None
+        if baseline is not None:
             found.append(_efficiency(rate, baseline, count))
     return found
 
 
 def _but_count(rate: FleetRate) -> tuple[Hashable, ...]:
-    case = (value for name, value in zip(CASE_COLUMNS, rate.case, strict=True) if name not in CLUSTER_COLUMNS)
-    return (rate.fleet, *case, rate.identity)
+    return (rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.identity)
 
 
 def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
-    assert rate.mean is not None and baseline.mean is not None, "callers look at `rates` first"
-    value = rate.mean / baseline.mean / count
-    # Each host is its own baseline: what it has of its own is in both numbers and cancels.
-    shared = [host for host in rate.host_means if host in baseline.host_means]
+    """Compare each host with itself, and hosts that train together with what each of them does alone.
+
+    What a host has of its own is in both numbers and cancels.
+    """
+    alone = {host: [name for name in _members(rate, host) if name in baseline.rates] for host in rate.rates}
+    shared = [host for host, names in alone.items() if names]
+    if not shared:
+        return _of_other_machines(rate, baseline, count)
+    used = {name for host in shared for name in alone[host]}
+    rate, baseline = rate.only(shared, "no one-GPU case"), baseline.only(used, "no such case")
+    one = baseline.host_means
+    of_hosts = {
+        host: mean / count / statistics.fmean(one[name] for name in alone[host])
+        for host, mean in rate.host_means.items()
+    }
     if len(shared) > 1:
-        of_hosts = [rate.host_means[host] / baseline.host_means[host] / count for host in shared]
-        interval = estimate(of_hosts).interval()
-        return Efficiency(rate, baseline, count, value, Interval(value, interval.low, interval.high))
-    many, one = rate.estimate, baseline.estimate
-    if many is None or one is None:
+        interval = estimate(list(of_hosts.values())).interval()
+        return Efficiency(rate, baseline, count, interval.value, interval)
+    (value,) = of_hosts.values()
+    known = rate.estimate, _of_these_machines(baseline)
+    if known[0] is None or known[1] is None:
         return Efficiency(rate, baseline, count, value, None)
-    of_total = ratio_of_estimates(many, Estimate(one.mean * count, one.variance * count**2, one.degrees_of_freedom))
-    return Efficiency(rate, baseline, count, value, of_total)
+    ratio = divided(ratio_of_estimates(known[0], known[1], alike=rate.repeated == baseline.repeated), count)
+    return Efficiency(rate, baseline, count, ratio.value, ratio)
+
+
+def _members(rate: FleetRate, host: str) -> list[str]:
+    """Return the machines that a number comes from: of hosts that train together, `a+b`, each one."""
+    return [host] if rate.named("num_hosts") in (None, 1) else host.split("+")
+
+
+def _of_these_machines(rate: FleetRate) -> Estimate | None:
+    """Estimate the mean over these very hosts: only their repeats are uncertain."""
+    parts = [rate.only([host], "").estimate for host in rate.rates]
+    known = [part for part in parts if part is not None]
+    return sum_of_estimates(known, [1 / len(known)] * len(known)) if len(known) == len(parts) else None
+
+
+def _of_other_machines(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
+    """Compare hosts with a baseline of other hosts of their fleet: known to an interval where both speak for it."""
+    assert rate.mean is not None and baseline.mean is not None, "callers look at `rates` first"
+    known = rate.estimate, baseline.estimate
+    if known[0] is None or known[1] is None or not (rate.of_fleet and baseline.of_fleet):
+        return Efficiency(rate, baseline, count, rate.mean / baseline.mean / count, None)
+    ratio = divided(ratio_of_estimates(known[0], known[1], alike=True), count)
+    return Efficiency(rate, baseline, count, ratio.value, ratio)

@@ -1,43 +1,224 @@
-"""One card, one case, two sources: claims against published measurements of the same card."""
+"""Claims against published measurements: of the same card, of other cards, and of the same networks."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from results.claims import Claim, read_claims
 from results.findings import Finding, Severity
 from results.reference import published, published_path
+from results.series import expected_log_speed, grouped
 
-Case = tuple[str | None, str, str, int]  # GPU, network, precision, number of GPUs
+FACTOR = 3.0
+"""Claims above every measurement of one card, network, precision and GPU count by more contradict them.
 
-FACTOR = 2.5
-"""Claims of one card, network, precision and GPU count that differ by more contradict each other.
-
-Frameworks and compilers explain less: published ResNet50 figures of one A100 differ by 1.38 between frameworks, and
-XLA restores up to 2.0 on eight GPUs.
+Published figures differ by 1.4 between frameworks (ResNet50, one A100) and by 2.6 between one that skips padding and
+one that does not (BERT-Large).
 """
 
+SLOW_FACTOR = 4.0
+"""Likewise below all of them: builds that do not know a new card yet were up to 2.6 times slower (RTX 3090, 2020)."""
 
-def source_findings(claims: Sequence[Claim]) -> list[Finding]:
-    """Find claims that are far from every published measurement of the same card and case that is not suspect."""
+OTHER_CARDS_FACTOR = 4.0
+"""Likewise of other cards, scaled by specification; that adds a factor of 1.3 at most, and rare networks run badly."""
+
+FEWEST_CARDS = 2
+"""Cards that a network's speed must be known from."""
+
+FEWEST_RATIOS = 3
+"""Likewise cards of a ratio of two networks."""
+
+SWAP_MARGIN = 0.15
+"""Natural logarithm by which a ratio of two networks may be beyond all published ones."""
+
+WIDEST_RATIOS = 0.8
+"""Natural logarithm that published ratios of two networks may spread over before they say nothing."""
+
+
+def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[Finding]:
+    """Find claims that are far from every believed measurement.
+
+    Args:
+        claims: Those to judge.
+        reference: Those to believe; None for the published ones that come with tfbench. A table of which the reference
+            holds a copy is judged by the rest of it.
+    """
+    believed = list(believed_claims() if reference is None else reference)
+    training = [claim for claim in claims if claim.mode == "train" and claim.image_size is None]
+    same, judged = _same_card(claims, believed)
+    other = [claim for claim in training if id(claim) not in judged]
+    return [*same, *_other_cards(other, believed), *_swapped(training, believed)]
+
+
+@functools.cache
+def believed_claims() -> tuple[Claim, ...]:
+    """Return the published measurements that come with tfbench, without those that are marked suspect."""
     suspect = {number for number, row in enumerate(published()) if row["suspect"]}
-    measured: dict[Case, list[float]] = defaultdict(list)
-    for claim in read_claims(published_path()):
-        if claim.row not in suspect:
-            measured[_case(claim)].append(claim.rate)
-    found = []
+    return tuple(claim for claim in read_claims(published_path()) if claim.row not in suspect)
+
+
+def _same_card(claims: Sequence[Claim], believed: Sequence[Claim]) -> tuple[list[Finding], set[int]]:
+    """Return findings, and which claims have a measurement of their own card and case."""
+    measured = grouped(believed, _case)
+    found, judged = [], set()
     for claim in claims:
-        known = measured.get(_case(claim), [])
-        if claim.gpu and known and not min(known) / FACTOR <= claim.rate <= max(known) * FACTOR:
+        known = [other.rate for other in measured.get(_case(claim), [])]
+        if not claim.gpu or not known or claim.image_size is not None:
+            continue
+        judged.add(id(claim))
+        if not min(known) / SLOW_FACTOR <= claim.rate <= max(known) * FACTOR:
             message = (
                 f"{claim.name} on {claim.gpu}: {claim.rate:g}, published measurements say {min(known):g} to "
-                f"{max(known):g}: more than {FACTOR} times apart"
+                f"{max(known):g}: too far apart"
             )
             found.append(Finding("sources_contradict", Severity.SUSPECT, (claim.row,), message))
+    return found, judged
+
+
+def _case(claim: Claim) -> tuple[object, ...]:
+    """Return what two sources must share; ResNet50 v1 and v1.5 differ by 6 % in work, far less than the factor."""
+    return claim.gpu, _base(claim.model), claim.precision, claim.count, claim.mode
+
+
+def _base(model: str) -> str:
+    return model.removesuffix("_v1.5")
+
+
+def _other_cards(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding]:
+    """Find throughputs per GPU above what any card has shown, scaled to this card by specification."""
+    measured: dict[tuple[str, bool], list[tuple[tuple[str, ...], float]]] = defaultdict(list)
+    for claim in believed:
+        if claim.count == 1 and (speed := expected_log_speed(claim)) is not None:
+            measured[_kind(claim)].append((claim.gpus, math.log(claim.rate) - speed))
+    found = _beyond_every_card(claims, believed)
+    for claim in claims:
+        known, expected = measured.get(_kind(claim), []), expected_log_speed(claim)
+        if expected is None or len({gpus for gpus, _ in known}) < FEWEST_CARDS:
+            continue
+        low, high = (math.exp(limit(value for _, value in known) + expected) for limit in (min, max))
+        above = claim.per_gpu > high * OTHER_CARDS_FACTOR
+        below = claim.count == 1 and claim.rate < low / OTHER_CARDS_FACTOR and (claim.batch or FULL) >= FULL
+        if above or below:
+            message = (
+                f"{claim.name} on {claim.gpu_text}: {claim.per_gpu:.4g} per GPU; published measurements of "
+                f"{len(known)} cases on other cards, scaled to this one by specification, give {low:.4g} to {high:.4g}"
+            )
+            severity = Severity.SUSPECT if above else Severity.NOTE  # rare networks honestly run badly
+            found.append(Finding("sources_contradict", severity, (claim.row,), message))
     return found
 
 
-def _case(claim: Claim) -> Case:
-    """Return what two sources must share; ResNet50 v1 and v1.5 differ by 6 % in work, far less than the factor."""
-    return claim.gpu, claim.model.removesuffix("_v1.5"), claim.precision, claim.count
+def _beyond_every_card(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding]:
+    """Note throughputs per GPU of unknown cards far above those of every known one: the card may be a newer one."""
+    fastest: dict[tuple[str, bool], float] = defaultdict(float)
+    for claim in believed:
+        fastest[_kind(claim)] = max(fastest[_kind(claim)], claim.per_gpu)
+    found = []
+    for claim in claims:
+        limit = fastest.get(_kind(claim), math.inf)
+        if not claim.gpus and claim.per_gpu > FACTOR * limit:
+            message = f"{claim.name} on {claim.gpu_text or 'an unnamed GPU'}: {claim.per_gpu:.4g} per GPU"
+            message += f"; the fastest published card has {limit:.4g}"
+            found.append(Finding("sources_contradict", Severity.NOTE, (claim.row,), message))
+    return found
+
+
+FULL = 8
+"""Samples per GPU below which a throughput may be low for that reason alone."""
+
+
+def _kind(claim: Claim) -> tuple[str, bool]:
+    return _base(claim.model), claim.precision in ("fp16", "bf16")
+
+
+Column = dict[str, Claim]  # the networks of one card, precision and number of GPUs
+Range = tuple[float, float]
+
+
+def _swapped(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding]:
+    """Find columns whose ratios of networks are like published ones only when two networks are exchanged."""
+    ranges = _ranges(believed)
+    votes: dict[tuple[str, str], list[Column]] = defaultdict(list)
+    known = {model for key in ranges for model in key[:2]}
+    for column in _columns([claim for claim in claims if claim.model in known]):
+        if _beyond(column, ranges) == 0:
+            continue
+        exchanges = [
+            pair
+            for pair in itertools.combinations(sorted(column), 2)
+            if _ratio_key(column[pair[0]], column[pair[1]]) in ranges
+            and _beyond(_exchanged(column, *pair), ranges) == 0
+        ]
+        if exchanges:
+            best = max(exchanges, key=lambda pair: abs(math.log(column[pair[0]].rate / column[pair[1]].rate)))
+            votes[best].append(column)
+    found = []
+    for (one, other), columns in votes.items():
+        first, second = columns[0][one], columns[0][other]
+        low, high = (math.exp(limit) for limit in ranges[_ratio_key(first, second)])
+        message = (
+            f"{one} and {other} look exchanged in {len(columns)} columns, e.g. {first.precision} ×{first.count}: "
+            f"{first.rate:g} and {second.rate:g}; published ratios are {low:.2f} to {high:.2f}, and only with these "
+            "two exchanged all networks of the column agree with them"
+        )
+        rows = tuple(sorted({column[model].row for column in columns for model in (one, other)}))
+        found.append(Finding("networks_exchanged", Severity.SUSPECT, rows, message))
+    return found
+
+
+def _columns(claims: Sequence[Claim]) -> list[Column]:
+    """Return the networks of each card, setting and precision, at the fewest GPUs: scaling is another matter."""
+    found = []
+    for group in grouped(claims, lambda claim: (claim.group, claim.precision, claim.strict)).values():
+        fewest = min(claim.count for claim in group)
+        column: Column = {}
+        for claim in group:
+            if claim.count == fewest:
+                column.setdefault(claim.model, claim)
+        if len(column) > 1:
+            found.append(column)
+    return found
+
+
+def _ranges(believed: Sequence[Claim]) -> dict[tuple[str, str, bool], Range]:
+    """Return the lowest and highest ratio of every two networks, with a margin, where enough cards agree on it."""
+    values: dict[tuple[str, str, bool], list[tuple[str, float]]] = defaultdict(list)
+    for column in _columns(believed):
+        for one, other in itertools.combinations(sorted(column), 2):
+            first, second = column[one], column[other]
+            values[_ratio_key(first, second)].append((first.gpu_text, math.log(first.rate / second.rate)))
+    found = {}
+    for key, known in values.items():
+        low, high = min(value for _, value in known), max(value for _, value in known)
+        if len({gpu for gpu, _ in known}) >= FEWEST_RATIOS and high - low <= WIDEST_RATIOS:
+            found[key] = (low - SWAP_MARGIN, high + SWAP_MARGIN)
+    return found
+
+
+def _ratio_key(first: Claim, second: Claim) -> tuple[str, str, bool]:
+    return first.model, second.model, first.precision in ("fp16", "bf16")
+
+
+def _beyond(column: Column, ranges: Mapping[tuple[str, str, bool], Range]) -> int:
+    """Count the ratios of a column that are beyond every published one."""
+    count = 0
+    for one, other in itertools.combinations(sorted(column), 2):
+        limits = ranges.get((one, other, column[one].precision in ("fp16", "bf16")))
+        ratio = math.log(column[one].rate / column[other].rate)
+        count += limits is not None and not limits[0] <= ratio <= limits[1]
+    return count
+
+
+def _exchanged(column: Column, one: str, other: str) -> Column:
+    """Return a column with the rates of two networks exchanged."""
+    first, second = column[one], column[other]
+    return {
+        **column,
+        one: dataclasses.replace(first, rate=second.rate),
+        other: dataclasses.replace(second, rate=first.rate),
+    }

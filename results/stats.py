@@ -92,7 +92,9 @@ def nested_estimate(groups: Sequence[Sequence[float]]) -> Estimate:
     """Estimate a mean from values that come in groups, e.g. the repeats of each host of a fleet.
 
     With two groups or more, the groups' means are the independent values, so that the spread between hosts is in the
-    interval (and that between repeats with it). With one group, only the spread between its values is known.
+    interval (and that between repeats with it). With one group, only the spread between its values is known, and the
+    interval speaks of that group alone. Groups count equally, however many values they have: a group's mean that is
+    known less well makes the interval err on the wide side (Ibragimov and Müller 2010).
 
     Args:
         groups: Values of each group in one unit; no group is empty.
@@ -101,26 +103,63 @@ def nested_estimate(groups: Sequence[Sequence[float]]) -> Estimate:
         TooFewRepeats: One group of fewer than two values.
 
     Source: Searle, Casella and McCulloch, Variance Components, 1992, chapter 3: in a balanced design the mean of all
-        values has the variance of the groups' means over their number, with one degree of freedom less.
+        values has the variance of the groups' means over their number, with one degree of freedom less. Ibragimov
+        and Müller, t-Statistic Based Correlation and Heterogeneity Robust Inference, 2010: at 95 % the t-interval of
+        normal values of unequal variance, and so of heavy-tailed mixtures of them, never covers less than it says.
     """
     if len(groups) == 1:
         return estimate(groups[0])
     return estimate([statistics.fmean(values) for values in groups])
 
 
-def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float]) -> Estimate:
+def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float], *, alike: bool = False) -> Estimate:
     """Return Σ factor × part for independent parts.
+
+    Args:
+        parts: Independent of each other.
+        factors: One for each part.
+        alike: Whether the values behind the parts vary for the same reasons, as hosts of two fleets do; the degrees of
+            freedom then follow from variances drawn to each other (see `_shared_variances`).
 
     Source: degrees of freedom after Satterthwaite, An approximate distribution of estimates of variance components,
         1946.
     """
     variances = [factor**2 * part.variance for part, factor in zip(parts, factors, strict=True)]
+    degrees = [part.degrees_of_freedom for part in parts]
     mean = math.fsum(factor * part.mean for part, factor in zip(parts, factors, strict=True))
     total = math.fsum(variances)
     if total == 0:
-        return Estimate(mean, 0.0, min(part.degrees_of_freedom for part in parts))
-    spread = math.fsum(v**2 / part.degrees_of_freedom for v, part in zip(variances, parts, strict=True))
-    return Estimate(mean, total, total**2 / spread)
+        return Estimate(mean, 0.0, min(degrees))
+    expected = _shared_variances(variances, degrees) if alike else variances
+    spread = math.fsum(v**2 / d for v, d in zip(expected, degrees, strict=True))
+    return Estimate(mean, total, math.fsum(expected) ** 2 / spread)
+
+
+SHARED_DEGREES = 2.0
+"""Degrees of freedom's worth of the variance of all parts that is added to each part's own."""
+
+
+def _shared_variances(variances: Sequence[float], degrees: Sequence[float]) -> list[float]:
+    """Return the variances of means with each drawn to what all have in common.
+
+    Satterthwaite's degrees of freedom are computed from the variances as estimated. With two or three hosts a side
+    these are off by far more than the fleets' true spreads differ, and the interval of two sides of two hosts covers
+    98 %, that of two against ten 90 %. With shared variances both are within 95 and 99 %, and where one side truly
+    spreads twice as much as the other, 93 to 99 % (`python -m tests.benchmarks.coverage`).
+
+    Args:
+        variances: Of the parts' means, each of `degrees` + 1 values.
+        degrees: Degrees of freedom of each.
+
+    Source: Smyth, Linear models and empirical Bayes methods for assessing differential expression, 2004: a variance's
+        posterior is the mean of its own and the common one, weighted by degrees of freedom.
+    """
+    of_values = [v * (d + 1) for v, d in zip(variances, degrees, strict=True)]
+    common = math.fsum(v * d for v, d in zip(of_values, degrees, strict=True)) / math.fsum(degrees)
+    return [
+        (v * d + common * SHARED_DEGREES) / (d + SHARED_DEGREES) / (d + 1)
+        for v, d in zip(of_values, degrees, strict=True)
+    ]
 
 
 def logarithm(part: Estimate) -> Estimate:
@@ -157,21 +196,27 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, level: float = LEV
     Raises:
         TooFewRepeats: Fewer than two values on a side.
 
-    Source: Fieller 1954, with the degrees of freedom of Welch 1947.
+    Source: Fieller 1954, with the degrees of freedom of Welch 1947 from shared variances (`_shared_variances`).
     """
-    return ratio_of_estimates(estimate(a), estimate(b), level=level)
+    return ratio_of_estimates(estimate(a), estimate(b), level=level, alike=True)
 
 
-def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL) -> Interval:
+def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike: bool = False) -> Interval:
     """Return mean(a) / mean(b) with Fieller's interval: all ratios r for which mean(a) − r mean(b) may be 0.
 
     The bound is open (`inf`) where b cannot be told from 0.
+
+    Args:
+        a: Independent of `b`.
+        b: Not 0.
+        level: Probability of covering the true ratio.
+        alike: Whether the relative spread of both has the same causes; see `sum_of_estimates`.
 
     Source: Fieller, Some problems in interval estimation, 1954; degrees of freedom of a − r b at the
         estimated r after Welch 1947 (Satterthwaite 1946).
     """
     ratio = a.mean / b.mean
-    difference = sum_of_estimates([a, b], [1.0, -ratio])
+    difference = sum_of_estimates([a, b], [1.0, -ratio], alike=alike)
     if difference.variance == 0:
         return Interval(ratio, ratio, ratio, level)
     squared_t = t_quantile(difference.degrees_of_freedom, level) ** 2
@@ -184,3 +229,14 @@ def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL) -> Int
         return Interval(ratio, -math.inf, math.inf, level)
     root = math.sqrt(max(half**2 - leading * constant, 0.0))
     return Interval(ratio, (half - root) / leading, (half + root) / leading, level)
+
+
+def divided(interval: Interval, factor: float) -> Interval:
+    """Return an interval over a known number above 0."""
+    return Interval(interval.value / factor, interval.low / factor, interval.high / factor, interval.level)
+
+
+def inverse(interval: Interval) -> Interval:
+    """Return the interval of 1 / value, for a value above 0."""
+    high = 1 / interval.low if interval.low > 0 else math.inf
+    return Interval(1 / interval.value, 1 / interval.high, high, interval.level)

@@ -6,15 +6,16 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.cells import identity_text, missing_hosts, rate_text
+from results.cells import fleet_notes, identity_text, missing_hosts, rate_text
 from results.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names, cluster_text
 from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.communication import communication_grid
+from results.comparable import differing
 from results.compare import fleets_of
 from results.comparison import ratio_grids
 from results.device_table import device_grid
 from results.digits import significant, with_error
-from results.fleets import FleetRate, differing, fleet_rates, rows_of
+from results.fleets import FleetRate, fleet_rates, rows_of
 from results.grid import Grid, print_grid
 from results.merge import Merged
 from results.scaling import efficiencies
@@ -229,7 +230,7 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     title = (
         f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second ± 95 % over {' or '.join(repeated) or 'repeats'}"
     )
-    notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates)]
+    notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates), *fleet_notes(rates)]
     if scaled:
         notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is a fault")
     if any("×" in name for name in clusters):

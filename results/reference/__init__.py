@@ -7,9 +7,10 @@ how they were resolved. A figure of ours never comes from here.
 from __future__ import annotations
 
 import csv
+import difflib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +51,28 @@ def specifications() -> Mapping[str, Mapping[str, float]]:
 
 
 @functools.cache
+def specification_rows() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    """Return each row of `gpu_specs.csv` (value, unit, source, note) by GPU and quantity."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in _read("gpu_specs.csv"):
+        found.setdefault(row["gpu"], {})[row["quantity"]] = row
+    return MappingProxyType(found)
+
+
+def compute_capability(gpu: str) -> str:
+    """Return a card's compute capability, e.g. `8.6` or `gfx908`; empty when the card is not in the reference."""
+    row = specification_rows().get(gpu, {}).get("compute_capability")
+    return row["value"] if row else ""
+
+
+def loosest_figures(gpus: Sequence[str]) -> dict[str, float]:
+    """Return, of each quantity that all of several cards have, the largest: a limit that none of them passes."""
+    tables = [specifications()[gpu] for gpu in gpus]
+    shared = set.intersection(*(set(table) for table in tables)) if tables else set()
+    return {quantity: max(table[quantity] for table in tables) for quantity in sorted(shared)}
+
+
+@functools.cache
 def networks() -> Mapping[str, Network]:
     """Return the networks whose cost per sample is known, by name."""
     found = {}
@@ -72,6 +95,12 @@ def published() -> list[dict[str, str]]:
     return _read("published.csv")
 
 
+@functools.cache
+def all_published() -> tuple[Mapping[str, str], ...]:
+    """Return those rows and the ones of `published_pytorch.csv`: one software on nine cards, from A6000 to H100."""
+    return (*published(), *_read("published_pytorch.csv"))
+
+
 def published_path() -> Path:
     """Return the file of published throughputs."""
     return FOLDER / "published.csv"
@@ -82,23 +111,50 @@ def shipped_prices() -> list[dict[str, str]]:
     return _read("prices.csv")
 
 
+def contradictions() -> list[dict[str, str]]:
+    """Return what other sources state of a card's figures, and why another figure stands here."""
+    return _read("contradictions.csv")
+
+
 def gpu_key(name: str) -> str | None:
     """Return the name in `gpu_specs.csv` that a driver, a shop or a paper means; None when it is not there.
 
     A name that fits several cards (an A100 without its memory size) gives None: a guess would judge by wrong limits.
     """
-    wanted = _gpu_words(name)
-    fitting = [key for key in specifications() if wanted == _gpu_words(key)]
-    if not fitting:
-        fitting = [key for key in specifications() if wanted and wanted <= _gpu_words(key)]
+    fitting = gpu_members(name)
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _gpu_words(name: str) -> frozenset[str]:
+@functools.cache
+def gpu_members(name: str) -> tuple[str, ...]:
+    """Return every card in `gpu_specs.csv` that a name fits: four for `A100`, none for a card that is not there."""
+    wanted = gpu_words(DRIVER_NAMES.get(name.lower().removeprefix("nvidia ").strip(), name))
+    if not any(re.search(r"\d", word) and not word.endswith("gb") for word in wanted):
+        return ()  # `RTX` or `80GB` alone names no card
+    words = {key: gpu_words(key) for key in specifications()}
+    if "sxm" in wanted:
+        words = {key: frozenset(re.sub(r"^sxm\d", "sxm", word) for word in found) for key, found in words.items()}
+    exact = tuple(key for key, found in words.items() if wanted == found)
+    return exact or tuple(key for key, found in words.items() if wanted and wanted <= found)
+
+
+def similar_gpus(name: str) -> list[str]:
+    """Return up to five cards in `gpu_specs.csv` whose names are near to one that is not there."""
+    by_name = {key.lower(): key for key in specifications()}
+    near = difflib.get_close_matches(name.strip().lower(), list(by_name), n=5, cutoff=0.4)
+    return [by_name[key] for key in near]
+
+
+DRIVER_NAMES = {"h100 80gb hbm3": "H100 SXM5 80GB"}
+"""What the driver calls a card where its words differ from the reference's."""
+
+
+def gpu_words(name: str) -> frozenset[str]:
     """Split a name into what tells cards apart: `NVIDIA A100-SXM4-40GB` and `A100 SXM4 40GB` are one."""
-    text = re.sub(r"(\d+) ?gb\b", r"\1gb", name.lower())
-    text = re.sub(r"\brtx(?=[a-z0-9])", "rtx ", text)
-    words = set(re.findall(r"[a-z0-9]+", text)) - {"nvidia", "geforce", "tesla", "quadro", "generation", "gpu"}
+    text = re.sub(r"(\d+)[ _]?gi?b\b", r"\1gb", name.lower())
+    text = re.sub(r"\brtx[ _-]?(?=[a-z0-9])", "rtx ", text)
+    text = re.sub(r"(?<=\d)ti\b", " ti", text)
+    words = set(re.findall(r"[a-z0-9]+", text)) - {"nvidia", "geforce", "tesla", "quadro", "generation", "gpu", "gpus"}
     return frozenset(words)
 
 
@@ -120,6 +176,14 @@ MODEL_NAMES = {
     "inceptionv4": "inception_v4",
     "googlenet": "googlenet",
     "vgg16": "vgg16",
+    "alexnet": "alexnet",
+    "bertlargesquad": "bert_large_squad_384",
+    "bertlargesquad384": "bert_large_squad_384",
+    "bertlargesquadfinetune": "bert_large_squad_384",
+    "bertlargepretrainingseq128": "bert_large_pretraining_128",
+    "bertlargepretraining128": "bert_large_pretraining_128",
+    "bertlargepretrainingseq512": "bert_large_pretraining_512",
+    "bertlargepretraining512": "bert_large_pretraining_512",
 }
 """Names of networks by their letters and digits alone."""
 

@@ -7,11 +7,12 @@ from scipy import stats as scipy_stats
 
 from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.compare import Mark, compare, geometric_mean, regressions, unmatched
-from results.comparison import break_even_lines, compare_grid, scaling_grid
-from results.cost import break_even, samples_per_usd, verdict
+from results.comparison import compare_grid, scaling_grid
+from results.cost import break_even, samples_per_usd
 from results.errors import MixedIdentities
 from results.fleets import FleetRate, fleet_rates, refuse_mixed
 from results.merge import merge_records
+from results.overall import answer_lines
 from results.scaling import efficiencies
 from results.schema import METHOD_VERSION, Telemetry
 from results.stats import ratio_interval
@@ -191,8 +192,8 @@ def test_an_efficiency_above_105_percent_is_marked():
         *repeats(220.0, 220.1, case=make_case(device="gpu", num_gpus=2), environment=GPU),
     ]
     grid = scaling_grid(fleet_rates(merge_records(stored(*records))))
-    assert grid.rows[0][-1].startswith("110.0") and grid.rows[0][-1].endswith(" !")
-    assert grid.notes[-1].startswith("! above 105 %")
+    assert grid.rows[0][-1].startswith("109.97 ± ") and grid.rows[0][-1].endswith(" !")
+    assert any(note.startswith("! above 105 %") for note in grid.notes)
 
 
 def priced(a, b):
@@ -205,21 +206,24 @@ def priced(a, b):
 def test_the_break_even_price_ratio_is_the_ratio_of_throughputs():
     (item,) = compare(*sides(*priced(0.36, 0.17), a="a5000", b="a4000"))
     assert break_even(item) == item.interval
-    assert verdict(item) == (
-        "a5000 is worth up to 1.57 × the price of a4000; it costs 2.12 ×: a4000 gives 1.35 × the samples per dollar"
+    _, line = answer_lines([item])
+    assert line == (
+        "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; it costs 2.12 ×: "
+        "a4000/node-a gives 1.3488 ± 0.0028 × the samples per dollar."
     )
     assert samples_per_usd(item.a).samples_per_usd == pytest.approx(157.0 * 3600 / 0.36)
 
 
 def test_prices_within_the_interval_of_the_break_even_ratio_decide_nothing():
     (item,) = compare(*sides(*priced(0.157, 0.1), a="a5000", b="a4000"))
-    assert verdict(item).endswith("no telling which is cheaper per sample")
+    assert answer_lines([item])[-1].endswith("no significant difference in samples per dollar.")
 
 
 def test_without_prices_one_line_says_what_the_faster_is_worth():
     found = compare(*sides(*priced(None, None), a="a5000", b="a4000"))
-    (line,) = break_even_lines(found)
-    assert line.startswith("a5000 is worth up to 1.570 ± 0.003 × the price of a4000")
+    speed, worth = answer_lines(found)
+    assert speed.startswith("a5000/node-a is 1.570 ± 0.003 × as fast as a4000/node-a (training, fp32, 1 CPU; one case")
+    assert worth.startswith("a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; give usd_per_gpu")
 
 
 def test_the_price_counts_for_every_gpu():
@@ -258,17 +262,40 @@ def test_mixed_identities_are_refused_with_what_differs_and_the_remedy():
     refuse_mixed(rates, ["keras"])
 
 
-def test_hosts_of_a_fleet_with_other_drivers_are_refused_and_other_processors_beside_gpus_are_not():
-    def of(host, **changes):
-        case = make_case(device="gpu")
-        return repeats(20.0, 21.0, host=host, case=case, environment=make_environment(gpus=1, **changes))
+def of_host(host, *rates, fleet="a4000", run_id="run-1", price=None, **changes):
+    """Repeats of one GPU host; `changes` are of its environment."""
+    environment = make_environment(gpus=8, **changes)
+    case = make_case(device="gpu")
+    return repeats(
+        *rates, fleet=fleet, host=host, case=case, environment=environment, run_id=run_id, usd_per_gpu_hour=price
+    )
 
-    rates = fleet_rates(merge_records(stored(*of("x", cpu="EPYC"), *of("y", cpu="Xeon"))))
-    refuse_mixed(rates, [])
-    assert list(rates[0].rates) == ["x", "y"]
-    rates = fleet_rates(merge_records(stored(*of("x", driver="550.1"), *of("y", driver="570.2"))))
-    with pytest.raises(MixedIdentities, match=r"driver \(550\.1, 570\.2\)"):
+
+def rates_of(*records, **options):
+    return fleet_rates(merge_records(stored(*records)), **options)
+
+
+def test_drivers_and_processors_of_a_fleets_hosts_are_spread_between_hosts():
+    for changes in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
+        rates = rates_of(*of_host("x", 20.0, 21.0, **changes[0]), *of_host("y", 20.0, 21.0, **changes[1]))
         refuse_mixed(rates, [])
+        assert [list(rate.rates) for rate in rates] == [["x", "y"]]
+        ((name, values),) = rates[0].hosts_differ.items()
+        assert values == {"x": changes[0][name], "y": changes[1][name]}
+
+
+def test_drivers_that_one_host_had_one_after_the_other_are_refused():
+    rates = rates_of(
+        *of_host("x", 20.0, 21.0, driver="550.54"), *of_host("x", 22.0, 23.0, driver="570.86", run_id="run-2")
+    )
+    with pytest.raises(MixedIdentities, match=r"driver \(550\.54, 570\.86\)"):
+        refuse_mixed(rates, [])
+
+
+def test_asked_to_keep_drivers_apart_hosts_with_others_are_refused():
+    records = [*of_host("x", 20.0, 21.0, driver="550.54"), *of_host("y", 20.0, 21.0, driver="570.86")]
+    with pytest.raises(MixedIdentities, match="driver"):
+        refuse_mixed(rates_of(*records, apart=("driver",)), [])
 
 
 def test_by_pairs_only_equal_software():
@@ -281,5 +308,7 @@ def test_by_pairs_only_equal_software():
         *of("b", "3.15.1", 10.0, 11.0, run="1"),
         *of("b", "3.12.0", 10.0, 11.0, run="2"),
     ]
-    assert len(compared(*records)) == 4
+    (item,) = compared(*records)
+    assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
+    assert item.reason == "measured with several keras: split with --by keras"
     assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]

@@ -64,7 +64,8 @@ def test_compare_says_how_many_times_faster(runs, capsys):
 def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsys):
     assert call("compare", "--format=markdown") == 0
     out = capsys.readouterr().out
-    assert out.startswith("**slow / fast**") or out.startswith("**fast / slow**")
+    assert out.startswith("* ") and "× as fast as" in out.splitlines()[0]
+    assert "\n**slow / fast**" in out or "\n**fast / slow**" in out
     assert "* " in out
 
 

@@ -3,11 +3,13 @@ import json
 import pytest
 
 import results.__main__ as program
-from results.evidence import Basis, published_evidence
+from results.evidence import Basis
 from results.fleets import fleet_rates
+from results.headlines import break_even_lines
 from results.merge import merge_records
 from results.prices import import_skypilot, known_prices, prices_csv, read_prices
-from results.recommend import Question, break_even_lines, recommend
+from results.questions import Question
+from results.recommend import Choice, recommend
 from results.stats import ratio_interval
 from results.store import RunFolder
 from tests.results.factory import make_case, make_environment, repeats, stored
@@ -28,6 +30,10 @@ def no_runs(tmp_path, monkeypatch):
 
 def call(*arguments):
     return program.main(["results", "recommend", *arguments])
+
+
+def choices_of(question, rates=(), offers=()) -> list[Choice]:
+    return [choice for verdict in recommend(question, rates, offers) for choice in verdict.choices]
 
 
 PRICES = ["--price", "A4000=0.17", "--price", "A5000=0.24"]
@@ -52,13 +58,6 @@ def test_the_ranking_flips_at_the_price_it_says(capsys):
     flip = other["wins_below"]
     assert first(flip * 1.001)[0]["gpu"] == "RTX A4000"
     assert first(flip * 0.999)[0]["gpu"] == "RTX A5000"
-
-
-def test_published_figures_are_compared_within_one_source_only_and_never_from_suspect_rows():
-    found = published_evidence("resnet50", "fp16", 1, ["RTX A4000", "RTX A5000"])
-    assert {item.gpu for item in found} == {"RTX A4000", "RTX A5000"}
-    assert len({item.setting for item in found}) == 1 and "PyTorch" in found[0].setting
-    assert published_evidence("googlenet", "fp16", 1, ["RTX A5000"]) == []  # only the blog has it
 
 
 def measured(*, price_a=None, price_b=None):
@@ -88,9 +87,9 @@ def test_measured_rows_come_before_published_ones_with_their_interval(no_runs, c
 
 def test_a_gpu_that_nobody_measured_is_bounded_and_not_ranked():
     rates = fleet_rates(merge_records([]))
-    choices = recommend(Question(mix={"googlenet": 1.0}, precision="fp16"), rates, known_prices([]))
+    choices = choices_of(Question(mix={"googlenet": 1.0}, precision="fp16"), rates, known_prices([]))
     assert choices and {choice.basis for choice in choices} == {Basis.BOUND}
-    assert {choice.excluded for choice in choices} == {"never measured: an upper bound"}
+    assert {choice.excluded for choice in choices} == {"no published row"}
 
 
 @pytest.mark.parametrize(
@@ -104,13 +103,13 @@ def test_a_gpu_that_nobody_measured_is_bounded_and_not_ranked():
 )
 def test_limits_leave_choices_out_with_their_reason(limits, words):
     question = Question(mix={"resnet50": 1.0}, precision="fp16", gpus=("RTX A4000",), **limits)
-    choices = recommend(question, [], known_prices([]))
+    choices = choices_of(question, [], known_prices([]))
     assert any(words in choice.excluded for choice in choices)
 
 
 def test_a_mix_takes_the_time_of_its_parts():
     offers = known_prices([])
-    of = lambda mix: recommend(Question(mix=mix, precision="fp16", gpus=("RTX A6000",)), [], offers)[0]  # noqa: E731
+    of = lambda mix: choices_of(Question(mix=mix, precision="fp16", gpus=("RTX A6000",)), [], offers)[0]  # noqa: E731
     parts = [of({"resnet50": 1.0}), of({"resnet152": 1.0})]
     both = of({"resnet50": 0.25, "resnet152": 0.75})
     seconds = 0.25 / parts[0].samples_per_second + 0.75 / parts[1].samples_per_second
@@ -119,8 +118,9 @@ def test_a_mix_takes_the_time_of_its_parts():
 
 def test_break_even_is_said_for_each_other_gpu():
     question = Question(mix={"resnet50": 1.0}, precision="fp16")
-    choices = recommend(question, fleet_rates(merge_records(stored(*measured(price_a=0.2, price_b=0.3)))), [])
-    (line,) = break_even_lines(choices)
+    rates = fleet_rates(merge_records(stored(*measured(price_a=0.2, price_b=0.3))))
+    (verdict,) = recommend(question, rates, [])
+    (line,) = break_even_lines(verdict)
     assert line.endswith("it costs 1.50 ×, so a5000 wins")
 
 

@@ -74,8 +74,9 @@ def test_nothing_that_a_host_sent_is_read_as_markup(page):
 def test_the_verdict_names_the_faster_its_ratio_and_what_it_is_worth(page):
     text = page.read_text(encoding="utf-8").replace("\u00a0", " ")
     verdict = re.search(r'aria-label="Verdict">(.*?)</section>', text, re.S)[1]
-    assert re.search(r"a5000 is 1\.55\d* ± 0\.\d+ times as fast as a4000 \(geometric mean of 4 cases", verdict)
-    assert "it costs 2.12 ×: a4000 gives 1.37 × the samples per dollar" in verdict
+    assert "a5000/a5000-1 is faster than a4000/a4000-1 in both kinds of work: 1.55 ×" in verdict
+    assert re.search(r"a4000-1 \(training, fp16, 1 GPU; geometric mean of 2 cases, 95 % interval\)", verdict)
+    assert re.search(r"it costs 2.12 ×: a4000/a4000-1 gives 1\.37\d* ± 0\.\d+ × the samples per dollar", verdict)
 
 
 def test_every_chart_has_a_fallback_without_scripts_and_a_sentence(page):
@@ -91,7 +92,9 @@ def test_commands_to_reproduce_are_those_that_measured(page):
 def test_markdown_is_for_a_pull_request(page, capsys):
     assert program.main(["results", "report", str(page.parent / "run-1"), "--format", "md"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("## Results of run-1\n") and "* a5000 is" in out and "| + |" in out.replace("\\+", "+")
+    assert (
+        out.startswith("## Results of run-1\n") and "* a5000/a5000-1 is" in out and "| + |" in out.replace("\\+", "+")
+    )
 
 
 def test_the_report_of_a_run_goes_into_its_folder(page):

@@ -1,0 +1,240 @@
+"""How many faults the audit finds, and how often it is wrong: published tables, honest and with one fault put in.
+
+    python -m tests.benchmarks.audit_recall [--draws 40] [--seed 15]
+
+The honest tables are the 575 believed rows that come with tfbench, as their sources publish them: by source, by
+framework, by card; those of which no card has a specification are left out, the audit says that it cannot judge them. A table is never compared with itself: once its own rows are left out of the reference, once all
+rows of its source (leave one source out; then nothing is known of three of the networks). A fault counts as found when
+there is a finding above a note that the honest table does not have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from results.audit import claim_findings
+from results.claims import Claim
+from results.findings import Severity
+from results.limits import flop_ratio
+from results.series import grouped
+from results.sources_compared import believed_claims
+
+Table = list[Claim]
+Mutation = Callable[[Table, random.Random], Table | None]
+"""Returns a table of the same length with a fault in it; None where the table has no place for it."""
+
+NOISE = 0.03
+SAME_WORK = 1.4
+"""Networks whose FLOPs differ by less stand in either order in honest tables: Inception v4 and ResNet152, BERT-Large on
+384 and 512 tokens. Exchanged, they cannot be told from honest ones."""
+
+
+@dataclass(frozen=True)
+class HonestTable:
+    """A published table and what may be believed when it is judged."""
+
+    name: str
+    claims: Table
+    without_rows: list[Claim]
+    without_source: list[Claim]
+
+
+def setting(claim: Claim, name: str) -> str:
+    return next((text.partition("=")[2] for text in claim.group if text.startswith(f"{name}=")), "")
+
+
+def honest_tables() -> list[HonestTable]:
+    """Return the believed rows as tables: each source, each framework of it, and each card of that."""
+    found: dict[tuple[Claim, ...], HonestTable] = {}
+    keys: tuple[Callable[[Claim], tuple[str, ...]], ...] = (
+        lambda claim: (setting(claim, "source"),),
+        lambda claim: (setting(claim, "source"), setting(claim, "framework")),
+        lambda claim: (setting(claim, "source"), setting(claim, "framework"), claim.gpu_text, setting(claim, "xla")),
+    )
+    for key in keys:
+        for name, claims in grouped(believed_claims(), key).items():
+            rows = [claim for claim in believed_claims() if claim not in claims]
+            others = [claim for claim in rows if setting(claim, "source") != name[0]]
+            if len(claims) >= 8 and any(claim.gpus for claim in claims):
+                table = HonestTable(", ".join(filter(None, name)), as_one_table(claims), rows, others)
+                found.setdefault(tuple(claims), table)
+    return list(found.values())
+
+
+def as_one_table(claims: Sequence[Claim]) -> Table:
+    """Return a table as most are published: cards side by side, whatever software each had."""
+    return [dataclasses.replace(claim, software=()) for claim in claims]
+
+
+def scaled(claims: Table, chosen: Callable[[Claim], bool], factor: Callable[[Claim], float]) -> Table:
+    return [dataclasses.replace(claim, rate=claim.rate * factor(claim)) if chosen(claim) else claim for claim in claims]
+
+
+def swapped_networks(claims: Table, chance: random.Random) -> Table | None:
+    column = chance.choice([(claim.group, claim.precision) for claim in claims])
+    cells = [claim for claim in claims if (claim.group, claim.precision) == column]
+    one, other = chance.choice(cells).model, chance.choice(cells).model
+    rates = {(claim.model, claim.count): claim.rate for claim in cells}
+    partner = {one: other, other: one}
+    shared = {n for n in {cell.count for cell in cells} if {(one, n), (other, n)} <= set(rates)}
+    if not shared or 1 / SAME_WORK < flop_ratio(one, other) < SAME_WORK:
+        return None
+    return [
+        dataclasses.replace(claim, rate=rates[partner[claim.model], claim.count])
+        if (claim.group, claim.precision) == column and (partner.get(claim.model), claim.count) in rates
+        else claim
+        for claim in claims
+    ]
+
+
+def cell_times_10(claims: Table, chance: random.Random) -> Table:
+    cell = chance.choice(claims)
+    return scaled(claims, lambda claim: claim is cell, lambda _: 10)
+
+
+def table_times_10(claims: Table, _: random.Random) -> Table:
+    return scaled(claims, lambda _: True, lambda _: 10)
+
+
+def per_gpu(claims: Table, _: random.Random) -> Table | None:
+    if max(claim.count for claim in claims) < 2 or min(claim.count for claim in claims) > 1:
+        return None
+    return scaled(claims, lambda _: True, lambda claim: 1 / claim.count)
+
+
+def fp16_twice_fp32(claims: Table, _: random.Random) -> Table | None:
+    single = {(c.group, c.model, c.count): c.rate for c in claims if c.precision in ("fp32", "tf32")}
+    keys = [(c.group, c.model, c.count) for c in claims if c.precision == "fp16"]
+    if sum(key in single for key in keys) < 4:
+        return None
+    return [
+        dataclasses.replace(c, rate=2 * single[c.group, c.model, c.count])
+        if c.precision == "fp16" and (c.group, c.model, c.count) in single
+        else c
+        for c in claims
+    ]
+
+
+def column_times(factor: float) -> Mutation:
+    """Scale the column of a card, or of a number of GPUs of one card."""
+
+    def mutate(claims: Table, chance: random.Random) -> Table | None:
+        cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
+        counts = sorted({claim.count for claim in claims})
+        if len(cards) > 1 and (len(counts) == 1 or chance.random() < 0.5):
+            card = chance.choice(cards)
+            return scaled(claims, lambda claim: claim.gpu_text == card, lambda _: factor)
+        group = chance.choice(claims).group
+        own = sorted({claim.count for claim in claims if claim.group == group})
+        if len(own) < 2:
+            return None
+        count = chance.choice(own)
+        return scaled(claims, lambda claim: (claim.group, claim.count) == (group, count), lambda _: factor)
+
+    return mutate
+
+
+def copied_column(noise: float) -> Mutation:
+    """Give a card the throughputs of another, in every cell that both have."""
+
+    def mutate(claims: Table, chance: random.Random) -> Table | None:
+        cards = sorted({claim.gpu_text for claim in claims if claim.gpus})
+        if len(cards) < 2:
+            return None
+        source, target = chance.sample(cards, 2)
+        kinds = [{gpu for c in claims if c.gpu_text == card for gpu in c.gpus} for card in (source, target)]
+        if kinds[0] & kinds[1]:
+            return None  # two names of one card
+        rates = {(c.model, c.precision, c.count): c.rate for c in claims if c.gpu_text == source}
+        mutated = [
+            dataclasses.replace(
+                c,
+                rate=round(rates[c.model, c.precision, c.count] * (1 + noise * chance.gauss(0, 1)), 2),
+                last_place=0.01,
+            )
+            if c.gpu_text == target and (c.model, c.precision, c.count) in rates
+            else c
+            for c in claims
+        ]
+        return mutated if sum(new is not old for new, old in zip(mutated, claims, strict=True)) >= 4 else None
+
+    return mutate
+
+
+def wrong_gpu_count(claims: Table, chance: random.Random) -> Table | None:
+    """Give all rows of one card and number of GPUs, or one row, half or twice as many."""
+    cell = chance.choice(claims)
+    if not any(claim.group == cell.group and claim.count != cell.count for claim in claims):
+        return None
+    count = chance.choice([cell.count * 2, cell.count // 2 or cell.count * 2])
+    whole = chance.random() < 0.5
+    return [
+        dataclasses.replace(claim, count=count)
+        if claim is cell or (whole and (claim.group, claim.count) == (cell.group, cell.count))
+        else claim
+        for claim in claims
+    ]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "swapped networks": swapped_networks,
+    "cell × 10": cell_times_10,
+    "table × 10": table_times_10,
+    "per GPU instead of total": per_gpu,
+    "fp16 = 2 × fp32": fp16_twice_fp32,
+    "column × 2": column_times(2.0),
+    "column ÷ 2": column_times(0.5),
+    "column copied exactly": copied_column(0.0),
+    "column copied with 3 % noise": copied_column(NOISE),
+    "wrong GPU count": wrong_gpu_count,
+}
+
+
+def above_notes(claims: Sequence[Claim], reference: Sequence[Claim]) -> set[tuple[str, tuple[int, ...]]]:
+    """Return rule and rows of the findings above a note."""
+    found = claim_findings(claims, reference)
+    return {(finding.rule, finding.rows) for finding in found if finding.severity is not Severity.NOTE}
+
+
+def is_found(table: HonestTable, mutated: Table, reference: Sequence[Claim]) -> bool:
+    return bool(above_notes(mutated, reference) - above_notes(table.claims, reference))
+
+
+def recall(kind: str, tables: Sequence[HonestTable], draws: int, seed: int) -> list[tuple[str, bool, bool]]:
+    """Return for each of `draws` faults the table, and whether it was found without its rows, without its source."""
+    chance, found = random.Random(f"{seed} {kind}"), []
+    while len(found) < draws:
+        table = chance.choice(tables)
+        mutated = MUTATIONS[kind](table.claims, chance)
+        if mutated is not None:
+            outcomes = (is_found(table, mutated, known) for known in (table.without_rows, table.without_source))
+            found.append((table.name, *outcomes))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=40, help="faults of each kind; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=15)
+    parser.add_argument("--missed", action="store_true", help="name the tables in which faults were missed")
+    parsed = parser.parse_args()
+    tables = honest_tables()
+    alarms = [(table.name, *found) for table in tables for found in above_notes(table.claims, table.without_source)]
+    lines = [f"{len(tables)} honest tables: {len(alarms)} findings above a note", *map(str, alarms)]
+    lines.append(f"{'found, without its own':30} rows  source")
+    for kind in MUTATIONS:
+        outcomes = recall(kind, tables, parsed.draws, parsed.seed)
+        rows, source = (sum(outcome[i] for outcome in outcomes) / len(outcomes) for i in (1, 2))
+        lines.append(f"{kind:30} {rows:4.0%}  {source:6.0%}")
+        if parsed.missed:
+            lines += sorted(f"    missed: {name}" for name, found, _ in outcomes if not found)
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

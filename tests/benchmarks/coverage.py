@@ -1,0 +1,245 @@
+# ruff: noqa: T201 (a script prints its result)
+"""How often the 95 % intervals of `results` hold the truth, in draws from fleets whose truth is known.
+
+    python -m tests.benchmarks.coverage                 (2,000 draws a row: some minutes on one core)
+    python -m tests.benchmarks.coverage --draws 300 --only drivers
+
+Throughputs are drawn as hosts that differ, and repeats of a host that differ; then the functions behind every table are
+asked. `!` marks what is outside of 93 to 97 %, `-` where no interval is printed. One host per side has no interval for its fleet; the row `1 × 3` asks whether it holds what that machine does.
+Steps within a process, and repeats that end early: `tests.benchmarks.coverage_early`, printed below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.compare import compare, geometric_mean
+from results.fleets import FleetRate
+from results.scaling import efficiencies
+from results.schema import Case
+from results.stats import Interval
+from tests.benchmarks import coverage_early
+
+Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
+
+LOW, HIGH = 0.93, 0.97
+"""What an interval of 95 % may cover."""
+
+RATIO, EFFICIENCY, GPUS = 1.5, 0.92, 4
+"""The truth: side a over side b, and scaling on four GPUs."""
+
+BASE = {f"network-{number}": 100.0 + 60.0 * number for number in range(6)}
+"""Samples per second of side b by case."""
+
+
+def normal(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Draw values of standard deviation 1."""
+    return random.standard_normal(shape)
+
+
+def student(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Draw values of standard deviation 1 with heavy tails: one in 100 is further out than 4.5 / √3."""
+    return random.standard_t(3, shape) / math.sqrt(3.0)
+
+
+def laplace(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Draw values of standard deviation 1 with a sharp peak and long tails."""
+    return random.laplace(size=shape) / math.sqrt(2.0)
+
+
+@dataclass(frozen=True)
+class Design:
+    """One row: what two fleets are like, and what was measured of them.
+
+    Attributes:
+        hosts: Of each side.
+        repeats: Of each host in turn, over and over.
+        between: Standard deviation between hosts of each side, as a share of the mean.
+        within: Likewise between the repeats of a host.
+        drivers: How far two drivers lie apart, as a share; each host has either by chance.
+        lacks: Side, host and case that were not measured.
+        itself: Whether side b is the same fleet at another time.
+        machines: Whether the truth asked for is that of the very machines.
+    """
+
+    name: str
+    hosts: tuple[int, int] = (3, 3)
+    repeats: tuple[int, ...] = (3,)
+    between: tuple[float, float] = (0.005, 0.005)
+    within: float = 0.003
+    noise: Noise = normal
+    drivers: float = 0.0
+    lacks: frozenset[tuple[str, int, int]] = field(default_factory=frozenset)
+    itself: bool = False
+    machines: bool = False
+
+
+DESIGNS = (
+    Design("1 × 3, these machines", (1, 1), machines=True),
+    Design("2 × 3", (2, 2)),
+    Design("3 × 3", (3, 3)),
+    Design("5 × 3", (5, 5)),
+    Design("2 against 3 hosts", (2, 3)),
+    Design("3 against 10 hosts", (3, 10)),
+    Design("3 × 3, side a spreads twice as much", between=(0.01, 0.005)),
+    Design("3 × 3, one host lacks one case", lacks=frozenset({("a", 1, 2)})),
+    Design(
+        "3 × 3, two hosts lack two cases each", lacks=frozenset({("a", 1, 2), ("a", 1, 3), ("b", 0, 0), ("b", 0, 1)})
+    ),
+    Design("the same 3 hosts against their baseline", itself=True),
+    Design("likewise, the baseline lacks a host", itself=True, lacks=frozenset(("b", 2, case) for case in range(6))),
+    Design("likewise, one host lacks one case", itself=True, lacks=frozenset({("a", 1, 2)})),
+    Design("the same host against its baseline", (1, 1), itself=True, machines=True),
+    Design("2 × 3, mixed drivers", (2, 2), drivers=0.005),
+    Design("3 × 3, mixed drivers", (3, 3), drivers=0.005),
+    Design("5 × 3, mixed drivers", (5, 5), drivers=0.005),
+    Design("3 hosts of 2, 3 and 9 repeats", repeats=(2, 3, 9)),
+    Design("3 hosts of 2, 2 and 9 noisy repeats", repeats=(2, 2, 9), within=0.01),
+    Design("1 × 3 against 1 × 9, these machines", (1, 1), repeats=(3, 9), machines=True),
+    Design("3 × 3, heavy tails (Student, 3 degrees)", noise=student),
+    Design("5 × 3, heavy tails (Student, 3 degrees)", (5, 5), noise=student),
+    Design("3 × 3, heavy tails (Laplace)", noise=laplace),
+    Design("1 × 5, these machines, heavy tails", (1, 1), repeats=(5,), noise=student, machines=True),
+)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a draw's intervals are to hold: of the fleets, or of the machines that were drawn."""
+
+    mean: float
+    ratio: float
+    geometric_mean: float
+
+
+def draw(
+    design: Design, random: np.random.Generator
+) -> tuple[list[FleetRate], list[FleetRate], list[FleetRate], Truth]:
+    """Draw what both sides measured.
+
+    Returns:
+        Both sides' rates of one GPU, side a's first case on one and on four GPUs, and the truth.
+    """
+    effects = [_hosts(design, random, side) for side in (0, 1)]
+    if design.itself:
+        effects[1] = effects[0]
+    a, b = (
+        [_rate(design, random, side, number, rate, effects[side == "b"]) for number, rate in enumerate(BASE.values())]
+        for side in "ab"
+    )
+    four = _rate(design, random, "a", 0, GPUS * EFFICIENCY * BASE["network-0"], effects[0], gpus=GPUS)
+    own = [1.0 + float(effect.mean()) if design.machines else 1.0 for effect in effects]
+    ratio = RATIO * own[0] / own[1]
+    kept_a, kept_b = ([rate for rate in side if rate.rates] for side in (a, b))
+    return kept_a, kept_b, [kept_a[0], four], Truth(RATIO * BASE["network-0"] * own[0], ratio, ratio)
+
+
+def _hosts(design: Design, random: np.random.Generator, side: int) -> NDArray[np.float64]:
+    """Draw what each host has of its own, as a share of the fleet's mean."""
+    count = design.hosts[side]
+    driver = design.drivers * (random.integers(0, 2, count) - 0.5)
+    return design.between[side] * design.noise(random, (count,)) + driver
+
+
+def _rate(
+    design: Design,
+    random: np.random.Generator,
+    side: str,
+    number: int,
+    rate: float,
+    effects: NDArray[np.float64],
+    gpus: int = 1,
+) -> FleetRate:
+    fleet = "a" if design.itself else side
+    mean = rate * (RATIO if side == "a" else 1.0)
+    rates = {}
+    for host, effect in enumerate(effects):
+        count = design.repeats[(host + (side == "b") * (len(effects) == 1)) % len(design.repeats)]
+        values = mean * (1 + effect) * (1 + design.within * design.noise(random, (count,)))
+        if (side, host, number) not in design.lacks:
+            rates[f"{fleet}{host}"] = {"run": values.tolist()}
+    case = Case(model=f"network-{number}", num_gpus=gpus)
+    return FleetRate(
+        fleet,
+        tuple(getattr(case, name) for name in CASE_COLUMNS),
+        (None,) * len(SOFTWARE_COLUMNS),
+        rates,
+        unit="images",
+    )
+
+
+@dataclass
+class Count:
+    """How many intervals were printed, and how many held the truth."""
+
+    printed: int = 0
+    held: int = 0
+
+    def add(self, interval: Interval | None, truth: float) -> None:
+        """Take in the interval of a draw; None: none was printed."""
+        if interval is not None:
+            self.printed += 1
+            self.held += interval.low <= truth <= interval.high
+
+    @property
+    def share(self) -> float | None:
+        """Share of the printed intervals that held the truth; None where none was printed."""
+        return self.held / self.printed if self.printed else None
+
+    @property
+    def good(self) -> bool:
+        """Whether the share is within bounds, or nothing was printed."""
+        return self.share is None or LOW <= self.share <= HIGH
+
+    def __str__(self) -> str:
+        """Write the share, marked where it is out of bounds."""
+        return "-" if self.share is None else f"{self.share:.3f}{'' if self.good else ' !'}"
+
+
+COLUMNS = ("fleet mean", "ratio", "geometric mean of 6", "scaling")
+
+
+def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, Count]:
+    """Return how often each kind of interval held the truth."""
+    random = np.random.default_rng(seed)
+    counts = {name: Count() for name in COLUMNS}
+    for _ in range(draws):
+        a, b, scaled, truth = draw(design, random)
+        found = compare(a, b)
+        counts["fleet mean"].add(a[0].interval if a[0].of_fleet or design.machines else None, truth.mean)
+        counts["ratio"].add(found[0].interval if _speaks(found[0].covers, design) else None, truth.ratio)
+        counts["geometric mean of 6"].add(geometric_mean(found), truth.geometric_mean)
+        for efficiency in efficiencies(scaled):
+            counts["scaling"].add(efficiency.interval, EFFICIENCY)
+    return counts
+
+
+def _speaks(covers: str, design: Design) -> bool:
+    return design.machines or covers == "the fleets"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row for each design; exit code 1 where an interval covers too little or too much."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=2000, help="default: %(default)s")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parsed = parser.parse_args(arguments)
+    good = True
+    print(f"{'hosts × repeats':42}" + "".join(f"{name:>21}" for name in COLUMNS))
+    for design in DESIGNS:
+        if parsed.only in design.name:
+            counts = covered(design, parsed.draws)
+            good = good and all(count.good for count in counts.values())
+            print(f"{design.name:42}" + "".join(f"{counts[name]!s:>21}" for name in COLUMNS), flush=True)
+    return 0 if coverage_early.print_rows(parsed.draws, parsed.only) and good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

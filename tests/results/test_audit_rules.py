@@ -1,0 +1,154 @@
+"""Faults that people publish are found, each by its rule; honest tables have nothing above a note."""
+
+import dataclasses
+import random
+
+import pytest
+
+from results.audit import audit, claim_findings
+from results.findings import Severity
+from results.reference import published_path
+from tests.benchmarks.audit_recall import MUTATIONS, honest_tables, is_found
+
+A4000 = {"resnet50": 453, "resnet152": 181, "inception_v3": 262, "googlenet": 1020}
+A5000 = {"resnet50": 704, "resnet152": 288, "inception_v3": 421, "googlenet": 1630}
+
+
+def table(tmp_path, *columns):
+    """Write columns of cards, each (name, rates by network), at 1, 2 and 4 GPUs."""
+    rows = ["gpu,model,precision,gpus,img/s"]
+    for number, (gpu, rates) in enumerate(columns):
+        for model, rate in rates.items():
+            for count in (1, 2, 4):
+                rows.append(
+                    f"{gpu},{model},fp16,{count},{rate * count * (1 - 0.007 * (count - 1) - 0.001 * number):.1f}"
+                )
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def above_notes(path):
+    return {finding.rule: finding for finding in audit(path) if finding.severity is not Severity.NOTE}
+
+
+def scaled(rates, factor):
+    return {model: rate * factor for model, rate in rates.items()}
+
+
+def test_two_honest_columns_have_nothing_above_a_note(tmp_path):
+    assert above_notes(table(tmp_path, ("A4000", A4000), ("A5000", A5000))) == {}
+
+
+def test_a_column_copied_exactly_from_another_card_is_impossible_and_states_its_chance(tmp_path):
+    path = table(tmp_path, ("A4000", A4000), ("A5000", A5000))
+    lines = path.read_text().splitlines()
+    rates = {tuple(line.split(",")[1:4]): line.split(",")[4] for line in lines if line.startswith("A5000")}
+    copied = [
+        ",".join([*cells[:4], rates.get(tuple(cells[1:4]), cells[4])]) for cells in (line.split(",") for line in lines)
+    ]
+    path.write_text("\n".join(copied))
+    finding = above_notes(path)["copied_column"]
+    assert finding.severity is Severity.IMPOSSIBLE and len(finding.rows) == 24
+    assert "A5000 has exactly the throughput of A4000 in 12 of 12 cells" in finding.message
+    assert "chance of this in an honest table: " in finding.message
+
+
+def test_a_copy_with_noise_is_suspect_where_the_specifications_differ(tmp_path):
+    chance = random.Random(1)
+    noisy = {model: rate * (1 + 0.03 * chance.gauss(0, 1)) for model, rate in A5000.items()}
+    finding = above_notes(table(tmp_path, ("A4000", noisy), ("A5000", A5000)))["noisy_copy"]
+    assert "equally fast in all 12 cells" in finding.message and "let expect" in finding.message
+
+
+def test_twins_by_specification_may_be_equally_fast(tmp_path):
+    chance = random.Random(1)
+    twin = {model: rate * (1 + 0.01 * chance.gauss(0, 1)) for model, rate in A5000.items()}
+    path = table(tmp_path, ("A100 PCIe 40GB", scaled(A5000, 2.9)), ("A100 SXM4 40GB", scaled(twin, 2.9)))
+    assert above_notes(path) == {}
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_the_doubled_or_halved_column_of_a_card_is_suspect(tmp_path, factor):
+    path = table(tmp_path, ("A4000", A4000), ("A5000", scaled(A5000, factor)), ("RTX A6000", scaled(A5000, 1.1)))
+    assert "card_out_of_line" in above_notes(path)
+
+
+@pytest.mark.parametrize(
+    ("rates", "rule"),
+    [
+        (["453", "445", "444"], "no_scaling"),
+        (["453", "892", "891"], "no_scaling"),
+        (["453", "446", "1777"], "no_scaling"),
+        (["906", "892", "1777"], "no_scaling"),
+        (["226", "892", "1777"], "superlinear_scaling"),
+        (["453", "892", "3554"], "superlinear_scaling"),
+        (["4530", "892", "1777"], "slower_with_more_gpus"),
+    ],
+)
+def test_a_column_of_gpus_that_is_off_is_suspect(tmp_path, rates, rule):
+    path = tmp_path / "table.csv"
+    rows = [
+        f"{model},fp16," + ",".join(str(float(rate) * share) for rate in rates)
+        for model, share in (("resnet50", 1), ("resnet152", 0.4))
+    ]
+    path.write_text("\n".join(["Network,Precision,1 GPU,2 GPUs,4 GPUs", *rows]))
+    assert rule in above_notes(path)
+
+
+def test_one_case_with_two_values_is_suspect(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("gpu,model,precision,gpus,img/s\nA4000,resnet50,fp16,2,892\nA4000,resnet50,fp16,2,1777\n")
+    assert "two_values" in above_notes(path)
+
+
+def test_a_small_batch_excuses_a_slow_network(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("gpu,model,precision,batch,img/s\nA5000,googlenet,fp16,1,90\nA5000,resnet50,fp16,128,704\n")
+    assert "order_of_networks" not in above_notes(path)
+
+
+def test_exchanged_networks_are_found_by_what_published_tables_share(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("gpu,model,precision,img/s\nRTX 9999,vgg16,fp32,441\nRTX 9999,resnet50,fp32,250\n")
+    assert "networks_exchanged" in above_notes(path)
+
+
+def test_published_rows_that_their_source_marks_are_the_only_ones_above_a_note():
+    from results.reference import published
+
+    suspect = {number for number, row in enumerate(published()) if row["suspect"]}
+    assert {row for finding in above_notes(published_path()).values() for row in finding.rows} <= suspect
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return honest_tables()
+
+
+def test_no_honest_table_has_a_finding_above_a_note_whatever_is_known_of_others(tables):
+    for table in tables:
+        for reference in (table.without_rows, table.without_source):
+            assert [f for f in claim_findings(table.claims, reference) if f.severity is not Severity.NOTE] == [], (
+                table.name
+            )
+
+
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_most_faults_of_every_kind_are_found(tables, kind):
+    """Six of eight drawn faults; `python -m tests.benchmarks.audit_recall` draws 40 of each."""
+    chance, found, drawn = random.Random(f"cheap {kind}"), 0, 0
+    small = [table for table in tables if len(table.claims) <= 100]
+    while drawn < 8:
+        table = chance.choice(small)
+        mutated = MUTATIONS[kind](table.claims, chance)
+        if mutated is not None:
+            drawn += 1
+            found += is_found(table, mutated, table.without_rows)
+    assert found >= (4 if "noise" in kind else 6)
+
+
+def test_a_table_that_is_copied_whole_into_the_reference_is_judged_by_the_rest(tables):
+    table = tables[0]
+    assert not set(map(id, table.claims)) & set(map(id, table.without_rows))
+    assert {dataclasses.replace(c, software=()) for c in table.without_rows}.isdisjoint(table.claims)
