@@ -8,6 +8,10 @@ VARIANTS := $(basename $(notdir $(wildcard containers/requirements/*.in)))
 
 # The CUDA build of TensorFlow where the machine has an NVIDIA driver, the CPU build elsewhere.
 BUILD := $(shell { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L; } >/dev/null 2>&1 && echo cuda || echo cpu)
+# Of make gpu-evidence: its output folder, and a checkout of https://github.com/tensorflow/benchmarks if there is one.
+OUT := gpu-evidence
+PEER :=
+
 # A Python that the lock files are made for: the newest that is there.
 BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; do \
     $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -16,7 +20,7 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-kubernetes check lock clean help
+.PHONY: run test test-kubernetes gpu-evidence check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
@@ -26,6 +30,9 @@ test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests; those that nee
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Tests on a real Kubernetes: builds one first (root; minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/faults/test_real_kubernetes.py $(ARGS)
+
+gpu-evidence: $(VENV)/$(BUILD).stamp  ## What a GPU must show, step by step, into OUT=folder; goes on where it was stopped (PEER=checkout)
+	@$(PYTHON) -m tests.benchmarks.gpu_evidence --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)
 
 check: $(VENV)/dev.stamp  ## Lint, format check and types
 	@$(PYTHON) -m ruff check .

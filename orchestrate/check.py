@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrate.facts import Facts, GPUState
 from orchestrate.hosts import Host
 from results.schema import Device
@@ -57,20 +59,27 @@ def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
     default = state.power_limit_default_watts
     if limit is not None and default is not None and limit < default * LOW_POWER_SHARE:
         found.append(
-            f"{name} is held to {limit:.0f} W of {default:.0f} W. If that is not meant: "
+            f"{name} is capped at {limit:.0f} W (default {default:.0f} W). To restore it: "
             f"sudo nvidia-smi -i {state.index} -pl {default:.0f}"
         )
     return found
 
 
-def doubts(host: Host, facts: Facts) -> list[str]:
+def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     """Name what a user should know before trusting or paying for this host; what stops it is an image's problem.
 
     Args:
         host: Settings of the host.
         facts: As it told them.
+        mates: What the hosts of its fleet told, where they were asked: they are meant to be equal.
     """
     found = []
+    most = max((len(mate.gpus) for mate in mates), default=0)
+    if host.gpus is None and host.wants_gpus and len(facts.gpus) < most:
+        found.append(
+            f"{len(facts.gpus)} of {most} GPUs that other hosts of the fleet have: one may have fallen off the bus. "
+            "See nvidia-smi and sudo dmesg | grep -i xid there"
+        )
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
         found.append("reached by tcp:// without TLS: anyone on that network owns the machine. Use tls: or ssh://")
     if host.docker is not None and facts.gpu_runtime is None and host.device is Device.GPU:
@@ -85,6 +94,14 @@ def doubts(host: Host, facts: Facts) -> list[str]:
         found.append(f"only {disk / 1e9:.0f} GB of disk are free. Remove old images: docker image prune")
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     found += [said for state in used for said in _gpu_doubts(state, facts)]
+    remedy = "python -m tfbench.doctor there shows why, and what to do"
+    found += [f"{problem}. {remedy}" for problem in facts.gpu_problems]
+    slices = [gpu for gpu in facts.gpus if " MIG " in gpu.name and (host.gpus is None or gpu.index in host.gpus)]
+    found += [
+        f"GPU {gpu.index} is in MIG mode: cases run on one slice, {gpu.name.removeprefix('NVIDIA ')}, without power or "
+        f"energy. To measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0"
+        for gpu in slices
+    ]
     missing = [index for index in host.gpus or () if index not in {gpu.index for gpu in facts.gpus}]
     if missing:
         found.append(f"gpus: names {missing}, which it has not. It has {[gpu.index for gpu in facts.gpus]}")

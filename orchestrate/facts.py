@@ -62,7 +62,8 @@ class Facts:
 
     Attributes:
         cpu_limit: CPUs that a benchmark may use; may be fractional.
-        gpus: In the driver's order.
+        gpus: In the driver's order, by its indices.
+        gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
         gpu_states: What they did when the host was asked, in the same order; empty: not told.
         engine: Name and version of the Docker engine; None without one.
         gpu_runtime: How the engine gives GPUs to containers; None: it cannot, or there is no engine.
@@ -81,6 +82,7 @@ class Facts:
     driver: str | None = None
     gpus: tuple[GPU, ...] = ()
     gpu_states: tuple[GPUState, ...] = ()
+    gpu_problems: tuple[str, ...] = ()
     engine: str | None = None
     gpu_runtime: str | None = None
     clock_skew_seconds: float | None = None
@@ -105,7 +107,8 @@ def facts_from_dict(document: dict[str, Any]) -> Facts:
     gpus = tuple(from_dict(GPU, gpu) for gpu in document["gpus"])
     images = tuple(Image(**{**image, "status": Status(image["status"])}) for image in document["images"])
     states = tuple(from_dict(GPUState, state) for state in document.get("gpu_states", ()))  # older plans have none
-    return Facts(**{**document, "gpus": gpus, "gpu_states": states, "images": images})
+    problems = tuple(document.get("gpu_problems", ()))
+    return Facts(**{**document, "gpus": gpus, "gpu_states": states, "gpu_problems": problems, "images": images})
 
 
 def facts_from_probe(text: str | bytes) -> Facts:
@@ -135,6 +138,7 @@ def facts_from_probe(text: str | bytes) -> Facts:
         disk_free_bytes=_integer(document, "disk_free_bytes"),
         gpus=gpus,
         gpu_states=states,
+        gpu_problems=_texts(document, "gpu_problems"),
         raw=raw_json(probe=document),
     )
 
@@ -156,6 +160,11 @@ def _state(document: object) -> GPUState:
 def _text(document: dict[str, Any], key: str) -> str | None:
     value = document.get(key)
     return plain_text(value, 200) if isinstance(value, str) else None
+
+
+def _texts(document: dict[str, Any], key: str) -> tuple[str, ...]:
+    value = document.get(key)
+    return tuple(plain_text(item, 500) for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
 def _integer(document: dict[str, Any], key: str) -> int | None:

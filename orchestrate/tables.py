@@ -23,7 +23,7 @@ def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console:
     """Show what every host told, whether it can measure, and what to do about what is wrong."""
     table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
     for host in hosts:
-        facts = probed[host.key]
+        facts, mates = probed[host.key], _fleet(host, hosts, probed)
         if isinstance(facts, str):
             _row(table, host.fleet, host.name, _reached(host), *[""] * 6, "unusable")
             continue
@@ -39,11 +39,11 @@ def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console:
             _gpu_states(facts),
             facts.driver or "none",
             "\n".join(image.reference for image in facts.images) or "none needed",
-            "unusable" if facts.problem else "doubtful" if doubts(host, facts) else "ready",
+            "unusable" if facts.problem else "doubtful" if doubts(host, facts, mates) else "ready",
         )
     console.print(table)
     for host in hosts:
-        for line in _image_notes(host, probed[host.key]):
+        for line in _image_notes(host, probed[host.key], _fleet(host, hosts, probed)):
             console.print(line, markup=False, soft_wrap=True)
 
 
@@ -122,12 +122,18 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
     return [f"{number} repeats: {status}: {cause}" for (status, cause), number in causes.items()]
 
 
-def _image_notes(host: Host, facts: Facts | str) -> list[str]:
+def _fleet(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> list[Facts]:
+    """Return what all hosts of a host's fleet told, its own facts among them."""
+    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    return [facts for facts in told if isinstance(facts, Facts)]
+
+
+def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
     """Say why each image was chosen, or why the host cannot be used."""
     if isinstance(facts, str):
         return [f"{host.key}: cannot measure now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
-    return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts)]
+    return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
 
 
 def _reached(host: Host) -> str:

@@ -117,8 +117,8 @@ COLUMNS: dict[str, Column] = {
     "tensorflow": Column(TEXT, "-", "Version; empty when no repeat reached TensorFlow, like the columns below."),
     "keras": Column(TEXT, "-", "Version."),
     "cuda": Column(TEXT, "-", "CUDA version that TensorFlow was built with; empty for a CPU build."),
-    "cudnn": Column(TEXT, "-", "cuDNN version."),
-    "nccl": Column(TEXT, "-", "NCCL version."),
+    "cudnn": Column(TEXT, "-", "cuDNN version that was loaded; `built for 9` where a repeat ended before that."),
+    "nccl": Column(TEXT, "-", "NCCL version that was loaded; empty where nothing was all-reduced on GPUs."),
     "driver": Column(TEXT, "-", "NVIDIA driver version."),
     "tf32": Column(FLAG, "-", "TensorFlow's switch for TF32 as it stood while timing; GPUs before Ampere ignore it."),
     "cpu": Column(TEXT, "-", "Processor."),
@@ -128,6 +128,7 @@ COLUMNS: dict[str, Column] = {
     "image_digest": Column(TEXT, "-", "Container image that was started; empty without a container."),
     "method_version": Column(WHOLE, "-", "Version of what is measured."),
     "parameters": Column(WHOLE, "-", "Trainable parameters: two networks of one name are not one network."),
+    "cublas": Column(TEXT, "-", "cuBLAS version that was loaded; empty on a CPU and where none was."),
 }
 
 CASE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Case))
@@ -141,6 +142,7 @@ SOFTWARE_COLUMNS: tuple[str, ...] = (
     "cuda",
     "cudnn",
     "nccl",
+    "cublas",
     "driver",
     "tf32",
     "cpu",
@@ -152,6 +154,9 @@ SOFTWARE_COLUMNS: tuple[str, ...] = (
     "parameters",
 )
 """Columns of a row's identity beside fleet, host and case; numbers are merged where all of them are equal."""
+
+LEARNED_LATE = frozenset({"cudnn", "nccl", "cublas", "parameters"})
+"""Columns of the identity that are known after the first step only: a repeat that failed earlier may lack them."""
 
 REPEAT_TYPES = {
     "row": "int64",

@@ -98,7 +98,8 @@ def _headings(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 def _key(result: DeviceResult) -> MetricKey:
     size = result.size if result.metric == "all_reduce" else None
-    return result.metric, result.arithmetic, result.devices, size, result.unit
+    arithmetic = f"{result.arithmetic} by XLA" if result.compiled else result.arithmetic
+    return result.metric, arithmetic, result.devices, size, result.unit
 
 
 def _order(key: MetricKey) -> tuple[int, str, int, int, int]:

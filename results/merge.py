@@ -11,11 +11,11 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.columns import CASE_COLUMNS, LEARNED_LATE, SOFTWARE_COLUMNS
 from results.schema import Environment, Measurement, Record, Status, Telemetry
 from results.store import StoredRecord
 
@@ -28,8 +28,10 @@ NO_ORIGIN = "-"
 _case_key = attrgetter(*CASE_COLUMNS)
 _gpu_key = attrgetter("name", "power_limit_watts")
 _environment_key = attrgetter(
-    "tensorflow", "keras", "cuda", "cudnn", "nccl", "driver", "tf32_enabled", "cpu", "cpu_limit"
+    "tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "tf32_enabled", "cpu", "cpu_limit"
 )
+_known_early = itemgetter(*(index for index, name in enumerate(SOFTWARE_COLUMNS) if name not in LEARNED_LATE))
+"""The part of an identity that a failed repeat has, too."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class _Collector:
         from results.aggregate import repeats_frame, table_frame
 
         for group in self.groups:
-            self._by_environment[(group.place, group.identity[:-1])].add(
+            self._by_environment[(group.place, _known_early(group.identity))].add(
                 self._rows[self._places[group.place], group.identity]
             )
         for run, place, identity, record in self._failed:
@@ -197,7 +199,7 @@ class _Collector:
         """
         number = self._places[place]
         if identity is not None:
-            rows = self._by_environment.get((place, identity[:-1]), set())
+            rows = self._by_environment.get((place, _known_early(identity)), set())
         else:
             rows = self._runs[run].rows.get(number, set())
         if len(rows) == 1:

@@ -346,7 +346,8 @@ class GPU:
     """One GPU as its driver describes it; what it does not offer is None.
 
     Attributes:
-        index: Index after CUDA_VISIBLE_DEVICES was applied.
+        index: The driver's own, as `nvidia-smi` shows it; of a MIG slice its board's.
+        name: Of a MIG slice with its profile: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
         compute_capability: e.g. `8.6`.
         power_limit_watts: Enforced limit.
     """
@@ -365,11 +366,15 @@ class Environment:
 
     Attributes:
         cuda: CUDA version that TensorFlow was built with; None for a CPU build.
+        cudnn: Version of the library that was loaded, e.g. `9.3.0`; `built for 9` where a repeat ended before that.
+        nccl: Version of the library that was loaded; None: none was, since nothing was all-reduced on GPUs.
+        cublas: Version of the library that was loaded; None: none was.
         wheel_compute_capabilities: GPU architectures with code in the TensorFlow build.
         cpu_limit: CPUs this process may use: affinity and container limit together, may be fractional.
         intra_op_threads: Threads that TensorFlow uses within one operation.
         tf32_enabled: TensorFlow's switch as it stood while timing.
         tf32_observed: Whether a matrix product on the device rounded its inputs as TF32 does; None: not probed.
+        tf32_observed_in_convolution: Whether a convolution did so; None: not probed.
         variables: Environment variables that change what is measured (TF_XLA_FLAGS, NVIDIA_TF32_OVERRIDE, …).
     """
 
@@ -394,6 +399,8 @@ class Environment:
     wheel_compute_capabilities: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     tf32_observed: bool | None = None
+    tf32_observed_in_convolution: bool | None = None
+    cublas: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,7 +445,7 @@ class DeviceResult:
     """One micro-benchmark of the devices: what was reached, or why nothing could be.
 
     Attributes:
-        metric: `matrix_product`, `memory_copy`, `host_to_device`, `device_to_host` or `all_reduce`.
+        metric: `matrix_product`, `memory_add`, `memory_copy`, `host_to_device`, `device_to_host` or `all_reduce`.
         unit: Of `value`: `FLOP/s`, `OP/s` (integers) or `B/s`.
         arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`, `int8`; None where bytes are only moved.
         devices: That took part.
@@ -449,6 +456,8 @@ class DeviceResult:
         p95_seconds: 95th percentile over the rounds.
         value: `amount / seconds`; None: not measured.
         reason: Why there is no value; None where there is one.
+        compiled: Whether XLA compiled the operation; TensorFlow has no kernel of its own for it.
+        chained: Operations that one call of a function starts one after another; `amount` and `seconds` are of one.
     """
 
     metric: str
@@ -462,6 +471,8 @@ class DeviceResult:
     p95_seconds: float | None = None
     value: float | None = None
     reason: str | None = None
+    compiled: bool = False
+    chained: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

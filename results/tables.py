@@ -31,6 +31,7 @@ SOFTWARE_NAMES = {
     "cuda": "CUDA ",
     "cudnn": "cuDNN ",
     "nccl": "NCCL ",
+    "cublas": "cuBLAS ",
     "driver": "driver ",
     "cpu": "",
     "image_digest": "image ",

@@ -17,7 +17,8 @@ from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.gpu_settings import gpu_settings
 from tfbench.max_batch import find_max_batch
-from tfbench.outcome import CaseFailedError, Outcome, outcome_of
+from tfbench.nvml import read_driver
+from tfbench.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
 from tfbench.peers import Alone, Peers, may_be_a_peers
 from tfbench.record_file import print_record, utc_now, write_record
 from tfbench.supervisor import supervise
@@ -56,7 +57,7 @@ def measure(request: Request) -> int:
             ),
             request.output,
         )
-        print(f"tfbench: {outcome.status}: {outcome.cause}", file=sys.stderr, flush=True)
+        _print_failure(request.case, outcome)
 
     if request.find_max_batch:
         try:
@@ -117,6 +118,8 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         if may_be_a_peers(error):
             peers.await_loss()
         outcome = outcome_of(error)
+        if request.case.device is Device.GPU and (problems := read_driver().problems):
+            outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
         peers.tell_failure(outcome)
         status, cause = outcome.status, outcome.cause
         if status is Status.ERROR:
@@ -150,6 +153,8 @@ def _keep_traceback(output: Path | None) -> None:
 def _device_line(result: DeviceResult) -> str:
     """Write one micro-benchmark for a person."""
     name = " ".join([result.metric, *([result.arithmetic] if result.arithmetic else [])])
+    if result.compiled:
+        name += " by XLA"
     if result.devices > 1:
         name += f" over {result.devices}"
     if result.value is None:
@@ -158,13 +163,20 @@ def _device_line(result: DeviceResult) -> str:
     return f"{name:<24} {result.value / 1e9:10.2f} G{result.unit}  ({size})"
 
 
+def _print_failure(case: Case, outcome: Outcome) -> None:
+    """Print why there is no number, and what to run next where the machine may be the cause."""
+    print(f"tfbench: {outcome.status}: {outcome.cause}", file=sys.stderr, flush=True)
+    if hint := doctor_hint(outcome, on_gpu=case.device is Device.GPU):
+        print(f"tfbench: {hint}", file=sys.stderr, flush=True)
+
+
 def _summarise(record: Record) -> None:
     """Print what a person wants to know first."""
     if record.status is Status.OK and record.device_results:
         print("\n".join(map(_device_line, record.device_results)), file=sys.stderr)
         return
     if record.measurement is None:
-        print(f"tfbench: {record.status}: {record.cause}", file=sys.stderr)
+        _print_failure(record.case, Outcome(record.status, record.cause or ""))
         if record.status is Status.OOM:
             print("tfbench: --find_max_batch searches the largest batch; --accumulate adds up several", file=sys.stderr)
         return

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from results.schema import Case, Check, DeviceResult, Status
 from tfbench import validity
+from tfbench.environment import with_loaded_libraries
 from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.nvml import GPUs
@@ -15,7 +16,7 @@ from tfbench.outcome import CaseFailedError
 from tfbench.peaks import ARITHMETIC, matrix_product, memory_add, product_check, tf32_observed, unsupported
 from tfbench.sums import device_memory_peak_bytes, first_device
 from tfbench.telemetry import Observer, cool_down
-from tfbench.transfers import all_reduce, all_reduce_check, host_transfers, memory_copy
+from tfbench.transfers import all_reduce, all_reduce_check, connect, host_transfers, memory_copy
 from tfbench.types import Strategy
 
 
@@ -37,6 +38,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
     observer = Observer(gpus)
     observer.start()
     device = first_device(case)
+    connect(strategy)
     for arithmetic in ARITHMETIC:
         result, check = product_of(arithmetic, device)
         findings.device_results.append(result)
@@ -51,6 +53,8 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
         temperature_start_celsius=start_celsius,
         cooling_seconds=cooling_seconds if len(gpus) else None,
     )
+    if findings.environment is not None:
+        findings.environment = with_loaded_libraries(findings.environment)
     if any(check.passed is False for check in findings.checks):
         raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
 
@@ -67,6 +71,6 @@ def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
         result = matrix_product(arithmetic, device)
         if result.value is None:
             return result, validity.does_not_apply(name, result.reason or "not measured")
-        return result, product_check(arithmetic, device)
+        return result, product_check(arithmetic, device, compiled=result.compiled)
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(False)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.metadata
 import os
 import re
-from pathlib import Path
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -14,6 +12,8 @@ from results import __version__
 from results.schema import Case, Device, Environment
 from tfbench.devices import Threads
 from tfbench.host import host_facts
+from tfbench.loaded_libraries import loaded_versions
+from tfbench.peaks import tf32_observed, tf32_observed_in_convolution
 from tfbench.versions import keras_version
 
 _VARIABLES = re.compile(
@@ -25,8 +25,11 @@ _VARIABLES = re.compile(
 
 
 def read_environment(case: Case, threads: Threads) -> Environment:
-    """Describe this process and machine as they stand while the case is measured."""
-    facts = host_facts()
+    """Describe this process and machine as they stand while the case is measured.
+
+    Before its libraries are loaded: `with_loaded_libraries` adds their versions.
+    """
+    facts = host_facts(by_cuda=case.device is Device.GPU)
     build = tf.sysconfig.get_build_info()
     return Environment(
         tfbench=__version__,
@@ -43,8 +46,7 @@ def read_environment(case: Case, threads: Threads) -> Environment:
         inter_op_threads=threads.inter_op,
         tf32_enabled=tf.config.experimental.tensor_float_32_execution_enabled(),
         cuda=_text(build.get("cuda_version")),
-        cudnn=_text(build.get("cudnn_version")),
-        nccl=_nccl_version(),
+        cudnn=_built_for(build.get("cudnn_version")),
         driver=facts.driver,
         gpus=facts.gpus[: case.num_gpus] if case.device is Device.GPU else [],
         wheel_compute_capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
@@ -56,17 +58,34 @@ def _text(value: object) -> str | None:
     return str(value) if value else None
 
 
-def _nccl_version() -> str | None:
-    """Return the version of the NCCL library that this process loaded; else of the package; None: no NCCL."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        path = line.rpartition(" ")[2]
-        if "libnccl.so" in path:
-            number = ctypes.c_int()
-            if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number)) == 0:
-                return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
-    for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu11"):
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+def _built_for(version: object) -> str | None:
+    """Name what TensorFlow was built with as that: it need not be what is loaded."""
+    return f"built for {version}" if version else None
+
+
+def with_loaded_libraries(environment: Environment) -> Environment:
+    """Add the versions of cuDNN, cuBLAS and NCCL that this process has loaded; call after the first step.
+
+    One that is not loaded keeps what is known of it: NCCL is loaded by the first all-reduce on GPUs.
+    """
+    found = loaded_versions()
+    return replace(
+        environment,
+        cudnn=found.cudnn or environment.cudnn,
+        cublas=found.cublas or environment.cublas,
+        nccl=found.nccl or environment.nccl,
+    )
+
+
+def with_tf32_observed(environment: Environment, device: str) -> Environment:
+    """Add how a matrix product and a convolution on a device round.
+
+    Args:
+        environment: Of this process.
+        device: e.g. `GPU:0`.
+    """
+    return replace(
+        environment,
+        tf32_observed=tf32_observed(device),
+        tf32_observed_in_convolution=tf32_observed_in_convolution(device),
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from tfbench.nvml import Handle, offered, visible_handles
+from tfbench.boards import Handle, Visible, offered, offered_devices, read_boards
 
 _QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "name": ("nvmlDeviceGetName", ()),
@@ -57,7 +57,7 @@ class GPUState:
         utilisation: Share of the last moments in which a kernel ran, 0 to 1.
         memory_used_bytes: By all processes of the machine.
         processes: Those that compute or draw; in a container only its own are told.
-        power_limit_default_watts: What the card is sold with; the enforced limit stands in `GPU`.
+        power_limit_default_watts: The card's default; the enforced limit is in `GPU`. None for a MIG slice.
     """
 
     index: int
@@ -81,23 +81,25 @@ def read_states() -> tuple[list[GPUState], list[dict[str, Any]]]:
     except pynvml.NVMLError:
         return [], []
     try:
-        handles = visible_handles()
-        return [_state(index, handle) for index, handle in enumerate(handles)], [_raw(handle) for handle in handles]
+        devices = offered_devices(read_boards())
+        return [_state(device) for device in devices], [_raw(device.board.handle) for device in devices]
     finally:
         pynvml.nvmlShutdown()
 
 
-def _state(index: int, handle: Handle) -> GPUState:
-    rates = offered(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    power = offered(pynvml.nvmlDeviceGetPowerUsage, handle)
-    limit = offered(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+def _state(device: Visible) -> GPUState:
+    """Read a GPU; a slice has its own memory and processes, and neither power nor utilisation."""
+    board, is_slice = device.board.handle, device.slice is not None
+    rates = offered(pynvml.nvmlDeviceGetUtilizationRates, board)  # a board in MIG mode has none
+    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
+    power = None if is_slice else offered(pynvml.nvmlDeviceGetPowerUsage, board)
+    limit = None if is_slice else offered(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, board)
     return GPUState(
-        index=index,
+        index=device.board.index,
         utilisation=None if rates is None else rates.gpu / 100,
         memory_used_bytes=None if memory is None else int(memory.used),
-        processes=_processes(handle),
-        temperature_celsius=offered(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        processes=_processes(device.handle),
+        temperature_celsius=offered(pynvml.nvmlDeviceGetTemperature, board, pynvml.NVML_TEMPERATURE_GPU),
         power_watts=None if power is None else power / 1000,
         power_limit_default_watts=None if limit is None else limit / 1000,
     )

@@ -25,7 +25,8 @@ class HostFacts:
         keras: Likewise.
         driver: NVIDIA driver, e.g. `550.54.14`; None without one.
         cuda_driver: Newest CUDA that the driver serves, e.g. `12.4`; None without a driver.
-        gpus: GPUs visible to this process, in its order.
+        gpus: GPUs visible to this process, in its order, by the driver's indices.
+        gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
     """
 
     cpu: str
@@ -40,11 +41,17 @@ class HostFacts:
     driver: str | None
     cuda_driver: str | None
     gpus: list[GPU] = field(default_factory=list)
+    gpu_problems: list[str] = field(default_factory=list)
 
 
-def host_facts() -> HostFacts:
-    """Look at this machine; takes some 10 ms."""
-    driver = nvml.read_driver()
+def host_facts(*, by_cuda: bool = False) -> HostFacts:
+    """Look at this machine; takes some 10 ms.
+
+    Args:
+        by_cuda: List the GPUs of this process, as CUDA says: for a process that uses them. Else what the machine
+            offers.
+    """
+    driver = nvml.read_driver(by_cuda=by_cuda)
     return HostFacts(
         cpu=_cpu_name(),
         cpu_count=os.cpu_count() or 1,
@@ -58,6 +65,7 @@ def host_facts() -> HostFacts:
         driver=driver.version,
         cuda_driver=driver.cuda,
         gpus=list(driver.gpus),
+        gpu_problems=list(driver.problems),
     )
 
 

@@ -50,13 +50,25 @@ def find_max_batch(case: Case) -> int:
     Raises:
         CaseFailedError: A trial failed for another reason than memory, or not even a batch of 1 fits.
     """
-    found = largest_batch(lambda batch: _fits(dataclasses.replace(case, batch_per_gpu=batch)), case.batch_per_gpu)
+    reasons: list[str] = []
+    found = largest_batch(
+        lambda batch: _fits(dataclasses.replace(case, batch_per_gpu=batch), reasons), case.batch_per_gpu
+    )
     if found == 0:
-        raise CaseFailedError(Status.OOM, "not even a batch of 1 fits")
+        raise CaseFailedError(Status.OOM, f"not even a batch of 1 fits: {reasons[-1]}")
     return found
 
 
-def _fits(case: Case) -> bool:
+def _fits(case: Case, reasons: list[str]) -> bool:
+    """Train two steps in a process of its own.
+
+    Args:
+        case: With the batch to try.
+        reasons: Gets why it does not fit.
+
+    Raises:
+        CaseFailedError: It failed for another reason than memory.
+    """
     trial = dataclasses.replace(case, warmup_steps=0, num_steps=2)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "record.json"
@@ -70,6 +82,8 @@ def _fits(case: Case) -> bool:
             ) from error
     if record.status not in (Status.OK, Status.OOM):
         raise CaseFailedError(record.status, f"trial of batch {trial.batch_per_gpu}: {record.cause}")
+    if record.cause is not None:
+        reasons.append(record.cause)
     return _said(trial.batch_per_gpu, record.status is Status.OK)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from results.schema import Status
 from tfbench.cuda_libraries import about_stand_ins
+from tfbench.gpu_memory import free_gpu_memory_bytes
 
 MAX_CAUSE_LENGTH = 1500
 """Characters of a cause; TensorFlow's messages can hold a whole graph."""
@@ -37,10 +38,39 @@ class Outcome:
     cause: str
 
 
+DOCTOR = "python -m tfbench.doctor"
+"""Checks whether driver, libraries and GPUs are in order."""
+
+_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|failed to allocate memory"
+    r"|Dst tensor is not initialized|_ALLOC(?:ATION)?_FAILED|cuSolverDN call failed with status =2\b"
+)
+"""Memory ended: what TensorFlow, XLA, the driver and NVIDIA's libraries print.
+
+Source: PrepareCopy in TensorFlow's gpu_util.cc (a copy's target was not allocated); the status codes of cuBLAS, cuDNN,
+cuFFT, cuSOLVER and cuSPARSE in NVIDIA's documentation, each "usually caused by a cudaMalloc failure".
+"""
+
+_PERHAPS_MEMORY = re.compile(
+    r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR"
+    r"|failed to create cublas handle|without BLAS support|Blas x?GEMM launch failed"
+    r"|Could not create cudnn handle|DNN library (?:is not found|initialization failed)"
+    r"|Failed to get convolution algorithm|No algorithm worked!"
+    r"|Failed to create cuSolverDN instance|cuSolverDN call failed with status =1\b|unhandled cuda error"
+)
+"""A library that asks the driver for memory itself got none, or is broken: the words are the same.
+
+Source: for memory, issues 9489, 24828, 36510, 48041 and 60713 of tensorflow/tensorflow. NCCL also prints "unhandled
+cuda error" on a GPU that it has no kernels for.
+"""
+
+NEARLY_FULL_BYTES = 2**30
+"""Less free memory than that on a GPU is too little for handles of cuBLAS and cuDNN and a communicator of NCCL."""
+
+_DRIVER_TOO_OLD = re.compile(r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+
 # First match wins. Texts as TensorFlow, XLA, cuDNN and the driver print them.
 _KNOWN = (
-    (Status.DRIVER_TOO_OLD, r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
-    (Status.OOM, r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|out of memory|failed to allocate memory"),
     (Status.BAD_INPUT, r"Invalid JPEG|jpeg::Uncompress|Could not parse example|corrupted record|truncated record"),
     (
         Status.UNSUPPORTED,
@@ -50,8 +80,10 @@ _KNOWN = (
     ),
 )
 
-_NO_MEMORY = re.compile(
-    r"ran out of memory trying to allocate|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY|ALLOC_FAILED"
+_CRASHED_FOR_MEMORY = re.compile(
+    r"ran out of memory trying to allocate|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY|ALLOC(?:ATION)?_FAILED"
+    r"|Dst tensor is not initialized|OOM when allocating|Out of memory while trying to allocate"
+    r"|Cuda failure (?:\d+ )?'out of memory'"
 )
 """What TensorFlow's allocators, the driver and NVIDIA's libraries print when memory ends."""
 
@@ -59,8 +91,6 @@ _OF_STAND_INS = re.compile(r"cufft|cusolver|cusparse|No FFT for", re.IGNORECASE)
 """Texts of the calls that end in an error where an image holds an empty library: `containers/README.md`."""
 
 _BY_TYPE = {
-    "ResourceExhaustedError": Status.OOM,
-    "MemoryError": Status.OOM,
     "DataLossError": Status.BAD_INPUT,
     "UnimplementedError": Status.UNSUPPORTED,
     "KeyboardInterrupt": Status.STOPPED,
@@ -73,15 +103,69 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome(error.status, str(error))
     text = f"{type(error).__name__}: {error}"
     cause = _shorten(text)
+    if _DRIVER_TOO_OLD.search(text):
+        return Outcome(Status.DRIVER_TOO_OLD, cause)
+    if isinstance(error, MemoryError) or _MEMORY.search(text):
+        return Outcome(Status.OOM, cause)
+    if _OF_STAND_INS.search(text) and (note := about_stand_ins()):
+        return Outcome(Status.UNSUPPORTED, f"{cause}{note}")
+    if _PERHAPS_MEMORY.search(text):
+        return _perhaps_memory(cause, free_gpu_memory_bytes())
     for kind in type(error).__mro__:
         if kind.__name__ in _BY_TYPE:
             return Outcome(_BY_TYPE[kind.__name__], cause)
     for status, pattern in _KNOWN:
         if re.search(pattern, text):
             return Outcome(status, cause)
-    if _OF_STAND_INS.search(text) and (note := about_stand_ins()):
-        return Outcome(Status.UNSUPPORTED, f"{cause}{note}")
     return Outcome(Status.ERROR, cause)
+
+
+def _perhaps_memory(cause: str, free_bytes: int | None) -> Outcome:
+    """Decide what a library's failure means by how full the GPUs are.
+
+    Args:
+        cause: The error.
+        free_bytes: Of the fullest GPU; None: unknown, and most often memory is the reason.
+    """
+    if free_bytes is None:
+        note = f"Most often GPU memory is full; a broken driver or library gives the same error: run {DOCTOR}"
+        return Outcome(Status.OOM, f"{cause}. {note}")
+    free = f"{free_bytes / 2**20:,.0f} MiB free"
+    if free_bytes < NEARLY_FULL_BYTES:
+        return Outcome(Status.OOM, f"{cause}. GPU memory was full ({free}), and the library found none for itself")
+    return Outcome(
+        Status.ERROR, f"{cause}. GPU memory was not full ({free}): check the driver and libraries with {DOCTOR}"
+    )
+
+
+def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
+    """Find out why a process crashed in native code from what it printed.
+
+    Args:
+        signal_name: e.g. `SIGABRT`.
+        printed: The end of its stderr.
+    """
+    crashed = f"the process crashed in native code ({signal_name})"
+    if words := tells_of_memory(printed):
+        return Outcome(Status.OOM, f"{crashed} after: {words}")
+    stand_ins = about_stand_ins()
+    words = _last_line(_PERHAPS_MEMORY, printed)
+    if words and not stand_ins:  # its memory is free again: nothing shows how full it was
+        return _perhaps_memory(f"{crashed} after: {words}", None)
+    return Outcome(Status.ERROR, f"{crashed}; stderr shows where, and what came before{stand_ins}")
+
+
+def doctor_hint(outcome: Outcome, *, on_gpu: bool) -> str | None:
+    """Return the line that names what to run next, where the machine may be the cause; None elsewhere.
+
+    Args:
+        outcome: How a repeat ended.
+        on_gpu: Whether GPUs were to be measured.
+    """
+    machines = outcome.status in (Status.NO_GPU, Status.DRIVER_TOO_OLD, Status.ERROR)
+    if not on_gpu or not machines or DOCTOR in outcome.cause:
+        return None
+    return f"{DOCTOR} checks this machine's driver, libraries and GPUs"
 
 
 def tells_of_memory(printed: str) -> str | None:
@@ -90,7 +174,11 @@ def tells_of_memory(printed: str) -> str | None:
     Returns:
         The last such line, without TensorFlow's stamp; None: there is none.
     """
-    found = [line for line in printed.splitlines() if _NO_MEMORY.search(line) and "not a failure" not in line]
+    return _last_line(_CRASHED_FOR_MEMORY, printed)
+
+
+def _last_line(pattern: re.Pattern[str], printed: str) -> str | None:
+    found = [line for line in printed.splitlines() if pattern.search(line) and "not a failure" not in line]
     return _shorten(re.sub(r"^\S+ [\d:.]+ +\d+ \S+\] ", "", found[-1])) if found else None
 
 

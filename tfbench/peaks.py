@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +40,18 @@ PRODUCT_LIMITS = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 5e-3, "fp16": 5e-3, "bf16
 
 CHECKED_ROWS = 256
 
+TF32_PROBE = 1.0 + 2.0**-12
+"""float32 holds it, with 23 bits of mantissa; TF32, with 10 bits, rounds it to 1."""
+
+TF32_CHANNELS = 128
+
+MAX_REASON_LENGTH = 300
+"""Characters of a reason; TensorFlow's messages can hold a whole graph."""
+
+
+class MisplacedError(Exception):
+    """TensorFlow computed on another device than the one that is measured."""
+
 
 def matrix_flops_per_second(precision: Precision, device: str) -> float | None:
     """Return the best rate of matrix products, in operations per second; see `matrix_product`.
@@ -60,16 +74,34 @@ def memory_bytes_per_second(device: str) -> float | None:
 def matrix_product(arithmetic: str, device: str) -> DeviceResult:
     """Measure n × n matrix products: 2 n³ operations each, the size with the best rate.
 
+    Where TensorFlow has no kernel for the device (int8 on a GPU), XLA compiles the product.
+
     Args:
         arithmetic: One of `ARITHMETIC`; TF32 is on or off as the process has it.
         device: e.g. `GPU:0`.
     """
     unit = "OP/s" if arithmetic == "int8" else "FLOP/s"
-    best = DeviceResult(metric="matrix_product", unit=unit, arithmetic=arithmetic, reason="no size was tried")
+    wanted = DeviceResult(metric="matrix_product", unit=unit, arithmetic=arithmetic)
+    plain = _best_product(wanted, arithmetic, device)
+    if plain.value is not None or arithmetic != "int8":
+        return plain
+    compiled = _best_product(dataclasses.replace(wanted, compiled=True), arithmetic, device)
+    if compiled.value is not None:
+        return compiled
+    half = MAX_REASON_LENGTH // 2 - 20
+    return unsupported(wanted, f"{(plain.reason or '')[:half]}; compiled by XLA: {(compiled.reason or '')[:half]}")
+
+
+def _best_product(wanted: DeviceResult, arithmetic: str, device: str) -> DeviceResult:
+    """Measure ever larger products until one takes `ENOUGH_SECONDS`."""
+    best = unsupported(wanted, "no size was tried")
     for size in MATRIX_SIZES:
         try:
-            rounds = seconds_per_call(_product(_factor(size, arithmetic, device), arithmetic, device))
-        except (tf.errors.OpError, TypeError, ValueError) as error:
+            factor = _factor(size, arithmetic, device)
+            require_devices(factor, [device])  # else each call would copy it
+            with strict_placement():
+                rounds = seconds_per_call(_product(factor, arithmetic, device, wanted.compiled), [device])
+        except (tf.errors.OpError, MisplacedError, TypeError, ValueError) as error:
             return best if best.value else unsupported(best, error)
         found = measured(best, size, 2.0 * size**3, rounds)
         if best.value is None or (found.value or 0.0) > best.value:
@@ -79,8 +111,13 @@ def matrix_product(arithmetic: str, device: str) -> DeviceResult:
     return best
 
 
-def product_check(arithmetic: str, device: str) -> Check:
+def product_check(arithmetic: str, device: str, *, compiled: bool = False) -> Check:
     """Compare a product with NumPy's in fp64: |C − C_numpy| / |C_numpy|, Frobenius norms.
+
+    Args:
+        arithmetic: One of `ARITHMETIC`.
+        device: e.g. `GPU:0`.
+        compiled: Whether XLA compiles the product.
 
     Raises:
         OpError: The device has no such product.
@@ -88,8 +125,10 @@ def product_check(arithmetic: str, device: str) -> Check:
     factor = _factor(CHECKED_ROWS, arithmetic, device)
     wanted = np.asarray(tf.cast(factor, tf.float64).numpy())
     wanted = wanted @ wanted
-    product = _product(factor, arithmetic, device)()
-    difference = float(np.linalg.norm(tf.cast(product, tf.float64).numpy() - wanted) / np.linalg.norm(wanted))
+    product = _product(factor, arithmetic, device, compiled)().numpy()
+    if arithmetic == "int8":
+        product = product.view(np.int32)
+    difference = float(np.linalg.norm(product.astype(np.float64) - wanted) / np.linalg.norm(wanted))
     detail = f"{CHECKED_ROWS} × {CHECKED_ROWS} matrices, against NumPy's product in fp64"
     return within(f"product_{arithmetic}", difference, PRODUCT_LIMITS[arithmetic], detail)
 
@@ -111,14 +150,15 @@ def memory_add(device: str) -> DeviceResult:
 
             done = tf.zeros([1])
 
-            @tf.function
-            def add() -> Tensor:
-                # Not a slice of the sum: that would share its memory, and the next addition would copy all of it.
-                with tf.control_dependencies([total.assign_add(term, read_value=False)]):
-                    return tf.identity(done)
+        @tf.function
+        def add() -> Tensor:
+            # Not a slice of the sum: that would share its memory, and the next addition would copy all of it.
+            with tf.device(device), tf.control_dependencies([total.assign_add(term, read_value=False)]):
+                return tf.identity(done)
 
-            return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, seconds_per_call(add))
-    except tf.errors.OpError as error:  # memory is full, or the library refuses
+        with strict_placement():
+            return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, seconds_per_call(add, [device]))
+    except (tf.errors.OpError, MisplacedError) as error:  # memory is full, or the library refuses
         return unsupported(wanted, error)
 
 
@@ -131,11 +171,9 @@ def measured(wanted: DeviceResult, size: int, amount: float, rounds: list[float]
         amount: Operations or bytes of one call.
         rounds: Seconds per call of each round.
     """
-    return DeviceResult(
-        metric=wanted.metric,
-        unit=wanted.unit,
-        arithmetic=wanted.arithmetic,
-        devices=wanted.devices,
+    return dataclasses.replace(
+        wanted,
+        reason=None,
         size=size,
         amount=amount,
         seconds=min(rounds),
@@ -148,35 +186,35 @@ def measured(wanted: DeviceResult, size: int, amount: float, rounds: list[float]
 def unsupported(wanted: DeviceResult, why: Exception | str) -> DeviceResult:
     """Say why there is no figure; never a 0."""
     reason = why if isinstance(why, str) else f"{type(why).__name__}: {str(why).splitlines()[0] if str(why) else ''}"
-    return DeviceResult(
-        metric=wanted.metric,
-        unit=wanted.unit,
-        arithmetic=wanted.arithmetic,
-        devices=wanted.devices,
-        size=wanted.size,
-        reason=reason[:300],
-    )
+    return dataclasses.replace(wanted, reason=reason[:MAX_REASON_LENGTH])
 
 
-def seconds_per_call(work: Callable[[], Tensor]) -> list[float]:
+def seconds_per_call(work: Callable[[], Tensor], devices: Sequence[str], rounds: int | None = None) -> list[float]:
     """Return the seconds per call of a few rounds; the calls of a round follow each other without waiting.
 
     Args:
         work: Starts it, and returns a tensor (or several) that exists when it is finished.
+        devices: Where each of these tensors must lie, e.g. `["GPU:0"]`.
+        rounds: How many; None: `ROUNDS`.
+
+    Raises:
+        MisplacedError: One lies elsewhere: another device was measured.
     """
-    wait_for(work())
+    first = work()
+    require_devices(first, devices)
+    wait_for(first)
     begin = time.perf_counter()
     wait_for(work())
     once = time.perf_counter() - begin
     calls = max(1, round(MEASURE_SECONDS / ROUNDS / max(once, 1e-6)))
-    rounds = []
-    for _ in range(ROUNDS):
+    seconds = []
+    for _ in range(rounds or ROUNDS):
         begin = time.perf_counter()
         for _ in range(calls):
             last = work()
         wait_for(last)
-        rounds.append((time.perf_counter() - begin) / calls)
-    return rounds
+        seconds.append((time.perf_counter() - begin) / calls)
+    return seconds
 
 
 def wait_for(result: Tensor) -> None:
@@ -188,15 +226,76 @@ def wait_for(result: Tensor) -> None:
         tf.reshape(tensor, [-1])[0].numpy()
 
 
-def tf32_observed(device: str) -> bool:
-    """Multiply 1 + 2⁻¹² by 1: float32 keeps the sum, TF32's 10 bits of mantissa round it to 1.
+def require_devices(result: Tensor, devices: Sequence[str]) -> None:
+    """Make sure that each tensor of a result lies where it was asked for.
+
+    TensorFlow moves what a device has no kernel for to the host, in silence, and the result with it.
+
+    Raises:
+        MisplacedError: One lies elsewhere.
+    """
+    for tensor, device in zip(tf.nest.flatten(result), devices, strict=True):
+        found, asked = (tf.DeviceSpec.from_string(name) for name in (tensor.backing_device, device))
+        if (found.device_type, found.device_index) != (asked.device_type, asked.device_index):
+            raise MisplacedError(
+                f"TensorFlow computed on {found.device_type}:{found.device_index} what was meant for {device}"
+            )
+
+
+@contextlib.contextmanager
+def strict_placement() -> Iterator[None]:
+    """Have TensorFlow refuse what a device has no kernel for, instead of moving it to the host."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(False)
+    try:
+        yield
+    finally:
+        tf.config.set_soft_device_placement(before)
+
+
+def tf32_observed(device: str) -> bool | None:
+    """Multiply matrices of 1 + 2⁻¹² by the identity: float32 keeps the sum, TF32's 10 bits of mantissa round it to 1.
 
     Args:
         device: e.g. `GPU:0`.
+
+    Returns:
+        None where TensorFlow computed elsewhere.
     """
     with tf.device(device):
-        product = tf.matmul(tf.fill([256, 256], 1.0 + 2.0**-12), tf.eye(256))
-        return bool(tf.reduce_all(product == 1.0))
+        return _rounds_as_tf32(tf.matmul(tf.fill([256, 256], TF32_PROBE), tf.eye(256)), device)
+
+
+def tf32_observed_in_convolution(device: str) -> bool | None:
+    """Do the same by a 3 × 3 convolution whose kernel is the identity in its middle, and 0 around it.
+
+    cuDNN decides by shape: this one is of a kind that networks have, and where TF32 is faster than FP32.
+
+    Args:
+        device: e.g. `GPU:0`.
+
+    Returns:
+        None where TensorFlow computed elsewhere, or cuDNN refuses.
+    """
+    with tf.device(device):
+        kernel = tf.pad(tf.eye(TF32_CHANNELS)[tf.newaxis, tf.newaxis], [[1, 1], [1, 1], [0, 0], [0, 0]])
+        try:
+            images = tf.fill([32, 28, 28, TF32_CHANNELS], TF32_PROBE)
+            return _rounds_as_tf32(tf.nn.conv2d(images, kernel, strides=1, padding="SAME"), device)
+        except tf.errors.OpError:
+            return None
+
+
+def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
+    """Decide on which side of the middle between 1 and 1 + 2⁻¹² a whole result lies.
+
+    Not whether it is exactly 1: algorithms by transformation (Winograd, FFT) round on their way.
+    """
+    try:
+        require_devices(result, [device])
+    except MisplacedError:
+        return None
+    return bool(tf.reduce_all(tf.abs(result - 1.0) < (TF32_PROBE - 1.0) / 2.0))
 
 
 def _factor(size: int, arithmetic: str, device: str) -> Tensor:
@@ -207,8 +306,24 @@ def _factor(size: int, arithmetic: str, device: str) -> Tensor:
         return tf.cast(tf.random.stateless_uniform([size, size], (size, 1)) / size, ARITHMETIC[arithmetic])
 
 
-def _product(factor: Tensor, arithmetic: str, device: str) -> Callable[[], Tensor]:
-    with tf.device(device):
-        if arithmetic == "int8":
-            return tf.function(lambda: tf.linalg.matmul(factor, factor, output_type=tf.int32))
-        return tf.function(lambda: tf.matmul(factor, factor))
+def _product(factor: Tensor, arithmetic: str, device: str, compiled: bool = False) -> Callable[[], Tensor]:
+    """Return what multiplies a matrix with itself on a device.
+
+    The scope is needed twice: around the operations, since a function that is traced later than it is made keeps none,
+    and around the call, since that decides where XLA compiles for.
+    """
+
+    @tf.function(jit_compile=True if compiled else None)
+    def multiply() -> Tensor:
+        with tf.device(device):
+            if arithmetic != "int8":
+                return tf.matmul(factor, factor)
+            product = tf.linalg.matmul(factor, factor, output_type=tf.int32)
+            # Functions return int32 in the host's memory, and a compiled one would copy it there.
+            return tf.bitcast(product, tf.float32) if compiled else product
+
+    def start() -> Tensor:
+        with tf.device(device):
+            return multiply()
+
+    return start

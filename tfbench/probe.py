@@ -7,15 +7,17 @@
      "tensorflow": "2.21.0", "keras": "3.15.1", "driver": "550.54.14", "cuda_driver": "12.4",
      "gpus": [{"index": 0, "name": "NVIDIA RTX A4000", "uuid": "GPU-…", "compute_capability": "8.6",
                "memory_bytes": 17171480576, "power_limit_watts": 140.0}],
+     "gpu_problems": ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"],
      "disk_free_bytes": 812345678901,
      "gpu_states": [{"index": 0, "utilisation": 0.0, "memory_used_bytes": 3145728, "processes": 0,
                      "temperature_celsius": 34, "power_watts": 8.1, "power_limit_default_watts": 140.0}],
      "gpu_raw": [{"name": "NVIDIA RTX A4000", "vbios": "94.04.55.00.06", …}]}
 
-`cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise.
-Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a package or card does
-not tell is null. The keys are those of `tfbench.host.HostFacts`, `gpu_states` those of `tfbench.gpu_states.GPUState`,
-and `gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
+`cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise. `index` is
+the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
+slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
+package or card does not tell is null. The keys are those of `tfbench.host.HostFacts`, `gpu_states` those of
+`tfbench.gpu_states.GPUState`, and `gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tfbench import validity
 from tfbench.device_case import measure_devices
 from tfbench.devices import communication_of, configure, create_strategy, threads_for
 from tfbench.early_stop import enough_for
-from tfbench.environment import read_environment
+from tfbench.environment import read_environment, with_loaded_libraries, with_tf32_observed
 from tfbench.findings import Findings
 from tfbench.flags import Options
 from tfbench.host import cpu_limit
@@ -24,7 +24,6 @@ from tfbench.inputs import batch_source, bytes_per_example, synthetic_batch
 from tfbench.models import NETWORKS, Network
 from tfbench.nvml import GPUs
 from tfbench.outcome import CaseFailedError
-from tfbench.peaks import tf32_observed
 from tfbench.peers import Alone, Peers
 from tfbench.ranks import (
     Ranks,
@@ -50,6 +49,7 @@ from tfbench.telemetry import Observer, cool_down
 from tfbench.tfrecords import open_data_set, tfrecord_source
 from tfbench.timing import print_steps, take_steps, wait_for_loss
 from tfbench.training import Training
+from tfbench.transfers import connect
 from tfbench.types import Strategy, Tensor, Variable
 from tfbench.versions import keras_version
 from tfbench.warmup import default_ceiling, warm_up
@@ -94,10 +94,12 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
             announce("timing")
             measure_devices(case, strategy, findings, options, gpus)
         else:
+            connect(strategy)  # NCCL's own memory, before the network has taken what there is
             measure(case, NETWORKS[case.model], strategy, findings, options, gpus, peers=peers)
     finally:
         gpus.close()
     findings.telemetry = combined(peers, replace(findings.telemetry, other_processes=other_processes))
+    findings.warnings += gpus.warnings
     findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
     peers.finish()
 
@@ -158,6 +160,9 @@ def measure(
             ]
         first, compile_seconds = _first_step(case, workload, next_batch, findings.checks, shards, peers)
     _require(findings.checks, peers)
+    if findings.environment is not None:
+        findings.environment = with_loaded_libraries(findings.environment)
+        check_software(peers, findings.environment)
     if case.steps_per_call > 1:
         begin = time.perf_counter()
         wait_for_loss(step())
@@ -240,7 +245,7 @@ def measure(
         communication=communication_of(case) if case.num_hosts > 1 else None,
     )
     if findings.environment is not None:
-        findings.environment = replace(findings.environment, tf32_observed=tf32_observed(first_device(case)))
+        findings.environment = with_tf32_observed(findings.environment, first_device(case))
 
 
 def _first_inference(inference: Inference, next_batch: Callable[[], Batch], checks: list[Check]) -> tuple[float, float]:

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from results.schema import Status
-from tfbench.cuda_libraries import about_stand_ins
 from tfbench.host import out_of_memory_kills
-from tfbench.outcome import Outcome, tells_of_memory
+from tfbench.outcome import Outcome, outcome_of_crash
 
 PR_SET_PDEATHSIG = 1
 """Linux `prctl`: which signal a process gets when its parent dies."""
@@ -193,13 +192,8 @@ def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Out
     name = signal.Signals(number).name
     if number == signal.SIGTERM:
         return 1, Outcome(Status.STOPPED, f"stopped by {name}")
-    if number != signal.SIGKILL and (words := tells_of_memory(watch.errors.last_words())):
-        return 1, Outcome(Status.OOM, f"the process crashed in native code ({name}) after: {words}")
     if number != signal.SIGKILL:
-        return 1, Outcome(
-            Status.ERROR,
-            f"the process crashed in native code ({name}); stderr shows where, and what came before{about_stand_ins()}",
-        )
+        return 1, outcome_of_crash(name, watch.errors.last_words())
     kills = out_of_memory_kills()
     if kills is None or kills_before is None:
         return 1, Outcome(Status.OOM, f"killed by {name}: most likely the kernel, for want of host memory")

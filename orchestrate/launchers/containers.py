@@ -222,6 +222,7 @@ class ContainerLauncher:
             driver=told.driver,
             gpus=told.gpus,
             gpu_states=told.gpu_states,
+            gpu_problems=told.gpu_problems,
             cpu=told.cpu,
             disk_free_bytes=told.disk_free_bytes,
             raw=raw_json(**{**json.loads(facts.raw), **json.loads(told.raw)}),

@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -24,25 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.record_json import from_json
+from tests.benchmarks.tf_cnn_benchmarks import (
+    PAIRINGS,
+    PROGRAM,
+    Pairing,
+    cpu_flags,
+    flags,
+    images_per_second,
+    variables,
+)
 from tfbench.devices import threads_for
 from tfbench.host import cpu_limit
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """One network under its names in both programs."""
-
-    ours: str
-    theirs: str
-    batch_norm: str = "fused"
-
-
-PAIRINGS = {
-    "resnet50": Pairing("resnet50", "resnet50"),
-    "resnet152": Pairing("resnet152", "resnet152"),
-    "inception_v3": Pairing("inception_v3", "inception3"),
-    "googlenet": Pairing("googlenet", "googlenet", "none"),
-}
 
 
 @dataclass(frozen=True)
@@ -78,28 +69,25 @@ def our_rate(pairing: Pairing, options: argparse.Namespace) -> Rate:
 
 def their_rate(pairing: Pairing, options: argparse.Namespace) -> Rate:
     """Run tf_cnn_benchmarks."""
-    threads = threads_for(cpu_limit())
     command = [
-        *(options.python, "tf_cnn_benchmarks.py", f"--model={pairing.theirs}", f"--device={options.device}"),
-        f"--data_format={'NHWC' if options.device == 'cpu' else 'NCHW'}",
-        *(f"--batch_size={options.batch_size}", f"--num_batches={options.steps}"),
-        *(f"--num_warmup_batches={options.warmup}", f"--use_fp16={options.precision == 'fp16'}"),
-        *(f"--num_intra_threads={threads.intra_op}", f"--num_inter_threads={threads.inter_op}"),
-        *(f"--xla={options.xla == 'auto'}", "--optimizer=momentum", "--variable_update=replicated"),
+        *(options.python, PROGRAM),
+        *flags(pairing, options.precision, options.batch_size, options.steps, options.warmup, options.xla),
     ]
-    variables = {"TF_USE_LEGACY_KERAS": "1", "TF_ENABLE_TF32": str(int(options.precision == "tf32"))}
+    if options.device == "cpu":
+        threads = threads_for(cpu_limit())
+        command += cpu_flags(threads.intra_op, threads.inter_op)
     done = subprocess.run(
         command,
         cwd=options.checkout,
-        env={**os.environ, **variables},
+        env={**os.environ, **variables(options.precision)},
         capture_output=True,
         text=True,
         check=False,
     )
-    found = re.search(r"total images/sec: ([\d.]+)", done.stdout)
-    if found is None:
+    images = images_per_second(done.stdout)
+    if images is None:
         raise SystemExit(f"tf_cnn_benchmarks gave no figure:\n{done.stderr[-2000:]}")
-    return Rate(float(found[1]))
+    return Rate(images)
 
 
 def compare(name: str, options: argparse.Namespace) -> float:

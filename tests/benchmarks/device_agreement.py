@@ -92,7 +92,7 @@ def _products(peaks, arithmetic: str) -> tuple[Callable[[], float], Callable[[],
 
     def our_rate() -> float:
         factor = peaks._factor(size, arithmetic, "CPU:0")
-        return 2.0 * size**3 / min(peaks.seconds_per_call(peaks._product(factor, arithmetic, "CPU:0")))
+        return 2.0 * size**3 / min(peaks.seconds_per_call(peaks._product(factor, arithmetic, "CPU:0"), ["CPU:0"]))
 
     return our_rate, numpy_rate
 

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from results.schema import BatchNorm, Case, Device
+from tests.fake_driver import build, two_a4000
 from tfbench.devices import configure, create_strategy, threads_for
 from tfbench.host import cpu_limit
 from tfbench.inputs import batch_source
@@ -30,8 +31,6 @@ from tfbench.tasks import TASKS
 from tfbench.telemetry import Observer
 from tfbench.timing import print_steps, take_steps
 from tfbench.training import Training
-
-FAKE = Path(__file__).parents[1] / "tfbench" / "fake_nvml.c"
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
@@ -90,8 +89,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
 
 def with_fake_driver(folder: Path) -> dict[str, str]:
     """Build the fake driver; return the environment in which it is found."""
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(FAKE)], check=True)
+    build(two_a4000(), folder)
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "TFBENCH_FAKE_DRIVER": "1"}
 
 

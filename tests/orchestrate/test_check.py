@@ -54,7 +54,18 @@ def test_nothing_is_doubtful_about_a_good_host():
         (
             {},
             {"gpu_states": (GPUState(index=0, power_limit_default_watts=200.0),)},
-            "GPU 0 is held to 140 W of 200 W. If that is not meant: sudo nvidia-smi -i 0 -pl 200",
+            "GPU 0 is capped at 140 W (default 200 W). To restore it: sudo nvidia-smi -i 0 -pl 200",
+        ),
+        (
+            {},
+            {"gpu_problems": ("7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost",)},
+            "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost. python -m tfbench.doctor there shows why",
+        ),
+        (
+            {},
+            {"gpus": (GPU(index=6, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"),)},
+            "GPU 6 is in MIG mode: cases run on one slice, H100 80GB HBM3 MIG 1g.10gb, without power or energy. "
+            "To measure the whole GPU: sudo nvidia-smi -i 6 -mig 0",
         ),
         ({"gpus": (0, 5)}, {}, "gpus: names [5], which it has not. It has [0]"),
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
@@ -64,6 +75,19 @@ def test_each_doubt_has_a_remedy(settings: dict, changes: dict, said: str):
     facts = Facts(**{**{name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}, **changes})
     (found,) = doubts(host(**settings), facts)
     assert said in found
+
+
+def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():
+    two = dataclasses.replace(GOOD, gpus=(A4000, dataclasses.replace(A4000, index=1)))
+    (found,) = doubts(host(), GOOD, [GOOD, two])
+    assert found.startswith("1 of 2 GPUs that other hosts of the fleet have: one may have fallen off the bus")
+    assert doubts(host(), two, [GOOD, two]) == []
+    assert doubts(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
+    other = Host(fleet="a4000", name="node-b", docker=SSH)
+    stream = io.StringIO()
+    render_check([host(), other], {"a4000.node-a": GOOD, "a4000.node-b": two}, Console(file=stream, width=200))
+    assert "a4000.node-a: 1 of 2 GPUs" in stream.getvalue() and "a4000.node-b: 2" not in stream.getvalue()
+    assert stream.getvalue().count("doubtful") == 1
 
 
 def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():

@@ -19,6 +19,7 @@ PROBED = {
     "gpus": [{"index": 0, "name": "A4000"}],
     "gpu_states": [{"index": 0, "utilisation": 0.5, "processes": 1, "of_a_later_probe": [1]}],
     "gpu_raw": [{"vbios": "94.04"}],
+    "gpu_problems": ["1 of 2 GPUs answer: GPU 1 is \u001b[31mlost", 7],
 }
 
 
@@ -27,13 +28,14 @@ def test_states_and_raw_facts_come_from_the_probe():
     assert facts.gpus == (GPU(index=0, name="A4000"),)
     assert facts.gpu_states == (GPUState(index=0, utilisation=0.5, processes=1),)
     assert json.loads(facts.raw) == {"probe": PROBED}
+    assert [problem.endswith("lost") and "\x1b" not in problem for problem in facts.gpu_problems] == [True]
 
 
 def test_facts_of_a_plan_are_read_back_and_older_plans_have_no_states():
-    facts = Facts(gpus=(GPU(index=0, name="A4000"),), gpu_states=(GPUState(index=0, processes=1),))
+    facts = Facts(gpus=(GPU(index=0, name="A4000"),), gpu_states=(GPUState(index=0, processes=1),), gpu_problems=("x",))
     document = json.loads(json.dumps(_plain(facts)))
     assert facts_from_dict(document) == facts
-    del document["gpu_states"], document["raw"]
+    del document["gpu_states"], document["gpu_problems"], document["raw"]
     assert facts_from_dict(document).gpu_states == ()
 
 

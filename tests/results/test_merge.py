@@ -68,6 +68,14 @@ def test_a_failure_that_knows_its_software_joins_the_row_of_that_software():
     ]
 
 
+def test_a_failure_before_the_libraries_were_loaded_joins_the_row_of_its_software():
+    loaded = make_environment(cudnn="9.3.0", cublas="12.5.3", nccl="2.23.4")
+    early = make_failure(environment=make_environment(cudnn="built for 9"), origin=make_origin(repeat=3))
+    (row,) = rows(merge_records(stored(*repeats(100.0, 102.0, environment=loaded), early)))
+    assert (row["repeats_ok"], row["repeats"]) == (2, 3)
+    assert (row["cudnn"], row["cublas"], row["nccl"]) == ("9.3.0", "12.5.3", "2.23.4")
+
+
 def test_a_failure_of_another_run_without_software_is_a_row_of_its_own():
     lost = make_failure("unreachable", "refused", origin=make_origin(run_id="run-2"))
     table = rows(merge_records(stored(*repeats(100.0, 102.0), lost)))

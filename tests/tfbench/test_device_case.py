@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,9 @@ def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tfbench, tmp
     assert all(result.value != 0 for result in record.device_results)
     passed = {check.name for check in record.validity.checks if check.passed}
     assert {"product_fp64", "product_fp32", "all_reduce"} <= passed
+    assert found["all_reduce", None].chained > 1
+    assert not found["matrix_product", "int8"].compiled
+    assert record.environment.cudnn is record.environment.cublas is record.environment.nccl is None
     assert "not measured: " in done.stderr
 
 
@@ -74,6 +79,172 @@ def test_bus_bandwidth_is_that_of_nccl_tests(quick, two_replicas):
     assert [result.size for result in found] == [2**12, 2**16]
     for result in found:
         assert result.value == pytest.approx(result.size * 2 * (2 - 1) / 2 / result.seconds)
+
+
+def all_reduces_of(graph):
+    return [node for node in graph.node if node.op == "CollectiveReduceV2"]
+
+
+def test_every_all_reduce_of_a_call_is_executed_and_in_order(two_replicas, monkeypatch):
+    from tensorflow.python.eager.context import context
+
+    from tfbench import transfers
+
+    traced = []
+    make = transfers.all_reduces
+    monkeypatch.setattr(transfers, "all_reduces", lambda *args: traced.append(make(*args)) or traced[-1])
+    start = transfers.sum_over_replicas(two_replicas, 256, times=12)
+    context().enable_run_metadata()
+    try:
+        parts = start()
+        graphs = context().export_run_metadata().function_graphs
+    finally:
+        context().disable_run_metadata()
+    assert [set(part.numpy()) for part in parts] == [{3.0}, {3.0}], "the sums stay as they are, and finite"
+    executed = [all_reduces_of(graph) for function in graphs for graph in function.partition_graphs]
+    assert sorted(len(found) for found in executed if found) == [12, 12]
+    concrete = traced[0]._list_all_concrete_functions_for_serialization()[0]
+    for device in two_replicas.extended.worker_devices:
+        mine = [op for op in concrete.graph.get_operations() if op.type == "CollectiveReduceV2" and op.device == device]
+        assert len(mine) == 12
+        assert all(before in after.control_inputs for before, after in itertools.pairwise(mine))
+
+
+def test_a_figure_is_of_one_all_reduce_and_not_of_a_call(quick, two_replicas, monkeypatch):
+    from tfbench import transfers
+
+    monkeypatch.setattr(transfers, "seconds_per_call", lambda *_: [3.2, 6.4])
+    found = transfers.all_reduce(two_replicas)[0]
+    assert found.chained == 16
+    assert (found.seconds, found.value) == (pytest.approx(0.2), pytest.approx(2**12 / 0.2))
+
+
+@pytest.mark.parametrize(("kind", "times"), [("CPU", 2), ("GPU", 10)])
+def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypatch, kind, times):
+    from tfbench import ranks
+
+    calls, clock = [], iter((100.0, 108.0))
+    monkeypatch.setattr(ranks, "sum_over_replicas", lambda *args: calls.append(args) or (lambda: []))
+    monkeypatch.setattr(ranks, "device_kind", lambda _: kind)
+    monkeypatch.setattr(ranks.time, "perf_counter", lambda: next(clock))
+    assert ranks.bus_bytes_per_second(two_replicas, 2) == pytest.approx(4 * 2**24 / (8.0 / 2 / times))
+    assert calls == [(two_replicas, 2**24, times)]
+
+
+def test_connections_are_made_by_one_small_all_reduce_and_one_replica_needs_none(
+    two_replicas, one_replica, monkeypatch
+):
+    from tfbench import transfers
+
+    calls = []
+    make = transfers.sum_over_replicas
+
+    def recorded(strategy, elements):
+        start = make(strategy, elements)
+        return lambda: calls.append((elements, [float(part[0]) for part in start()])) or []
+
+    monkeypatch.setattr(transfers, "sum_over_replicas", recorded)
+    transfers.connect(one_replica)
+    assert calls == []
+    transfers.connect(two_replicas)
+    assert calls == [(1, [3.0, 3.0])]
+
+
+@pytest.mark.parametrize("measure", ["product", "memory_add", "int8"])
+def test_what_is_measured_runs_on_the_device_that_was_asked_for(quick, measure):
+    from tfbench import peaks
+
+    if measure == "memory_add":
+        result = peaks.memory_add("CPU:1")
+    else:
+        result = peaks.matrix_product("int8" if measure == "int8" else "fp32", "CPU:1")
+    assert result.reason is None and result.value > 0
+
+
+def test_int8_that_tensorflow_computes_elsewhere_is_compiled_for_the_device(quick):
+    from tfbench.device_case import product_of
+
+    result, check = product_of("int8", "CPU:1")  # TensorFlow returns int32 in the memory of CPU:0
+    assert result.value is not None and result.compiled
+    assert check.passed and check.value == 0.0
+
+
+def test_what_the_placer_moved_elsewhere_is_not_this_devices_figure(quick, monkeypatch):
+    import tensorflow as tf
+
+    from tfbench import peaks
+
+    def elsewhere(factor, *_):
+        @tf.function
+        def multiply():
+            with tf.device("CPU:0"):
+                return tf.cast(tf.matmul(tf.cast(factor, tf.int32), tf.cast(factor, tf.int32)), tf.float32)
+
+        return multiply
+
+    monkeypatch.setattr(peaks, "_product", elsewhere)
+    for arithmetic in ("int8", "fp32"):
+        result = peaks.matrix_product(arithmetic, "CPU:1")
+        assert not result.compiled
+        assert result.value is None
+        assert "TensorFlow computed on CPU:0 what was meant for CPU:1" in result.reason
+
+
+def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, monkeypatch):
+    import tensorflow as tf
+
+    from tfbench import peaks
+
+    seen = []
+    make = peaks._product
+
+    def product(*args):
+        start = make(*args)
+        return lambda: seen.append(tf.config.get_soft_device_placement()) or start()
+
+    monkeypatch.setattr(peaks, "_product", product)
+    assert peaks.matrix_product("fp32", "CPU:0").value
+    assert set(seen) == {False}
+    assert tf.config.get_soft_device_placement() is True
+
+
+def test_a_copy_that_lies_elsewhere_is_no_figure(quick, monkeypatch):
+    import tensorflow as tf
+
+    from tfbench import peaks
+
+    with tf.device("CPU:0"):
+        tensor = tf.ones([4])
+    with pytest.raises(peaks.MisplacedError, match="computed on CPU:0 what was meant for CPU:1"):
+        peaks.seconds_per_call(lambda: [tensor, tensor], ["CPU:0", "CPU:1"])
+
+
+def test_a_convolution_and_a_product_on_a_cpu_do_not_round_as_tf32(tensorflow, monkeypatch):
+    import tensorflow as tf
+
+    from tfbench import peaks
+
+    assert peaks.tf32_observed("CPU:0") is False
+    assert peaks.tf32_observed_in_convolution("CPU:0") is False
+
+    def of_ten_bits(tensor):
+        return tf.cast(tf.cast(tensor, tf.float16), tf.float32)  # whose mantissa is as long as TF32's
+
+    convolve, multiply = tf.nn.conv2d, tf.matmul
+    monkeypatch.setattr(tf.nn, "conv2d", lambda images, *args, **named: convolve(of_ten_bits(images), *args, **named))
+    assert peaks.tf32_observed_in_convolution("CPU:0") is True
+    assert peaks.tf32_observed("CPU:0") is False
+    monkeypatch.setattr(tf, "matmul", lambda a, b: multiply(of_ten_bits(a), of_ten_bits(b)))
+    assert peaks.tf32_observed("CPU:0") is True
+    assert peaks.tf32_observed("CPU:1") is True
+
+
+def test_a_probe_that_ran_elsewhere_has_no_answer(tensorflow, monkeypatch):
+    from tfbench import peaks
+
+    with tensorflow.device("CPU:0"):
+        result = tensorflow.ones([2, 2])
+    assert peaks._rounds_as_tf32(result, "CPU:1") is None
 
 
 def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeypatch):

@@ -63,6 +63,7 @@ def test_a_missing_gpu_is_no_gpu_and_never_a_run_on_the_cpu(tfbench):
     assert (record.status, done.returncode) == (Status.NO_GPU, 3)
     assert "64" in record.cause
     assert record.measurement is None
+    assert "python -m tfbench.doctor" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from results.schema import Telemetry
+from tests.fake_driver import build, two_a4000
 from tests.tfbench.conftest import REPOSITORY
 from tfbench import rapl
 from tfbench.gpu_samples import (
@@ -42,15 +42,7 @@ print(json.dumps({**dataclasses.asdict(telemetry), "other_processes": processes}
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory):
     """Build the fake driver library; give what finds it."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler (gcc) to build the fake NVIDIA driver library")
-    folder = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).with_name("fake_nvml.c")
-    library = folder / "libnvidia-ml.so.1"
-    command = [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, source]
-    subprocess.run(list(map(str, command)), check=True)
-    return folder
+    return build(two_a4000(), tmp_path_factory.mktemp("nvml"))
 
 
 def run(fake_driver, scenario, *command, **variables):
@@ -132,9 +124,9 @@ def test_a_cpu_case_observes_no_gpu_although_there_are_some(fake_driver):
 def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
     facts = run(fake_driver, "", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="GPU-1,0")
     assert (facts["driver"], facts["cuda_driver"]) == ("550.54.14", "12.4")
-    assert [(gpu["index"], gpu["uuid"]) for gpu in facts["gpus"]] == [(0, "GPU-1"), (1, "GPU-0")]
+    assert [(gpu["index"], gpu["uuid"]) for gpu in facts["gpus"]] == [(1, "GPU-1"), (0, "GPU-0")]
     assert facts["gpus"][0] == {
-        "index": 0,
+        "index": 1,
         "name": "Fake A4000",
         "uuid": "GPU-1",
         "compute_capability": "8.6",
@@ -218,3 +210,17 @@ def test_rapl_adds_packages_and_survives_a_counter_that_wraps(tmp_path):
 
 def test_a_machine_without_rapl_has_no_processor_energy(tmp_path):
     assert rapl.joules_between(rapl.read_packages(tmp_path), rapl.read_packages(tmp_path)) is None
+
+
+def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):
+    program = "from tfbench.gpu_memory import free_gpu_memory_bytes as free; print(free())"
+    assert run(fake_driver, "", "-c", program) == 14000
+    assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
+
+
+def test_without_a_driver_free_memory_is_unknown():
+    from tfbench.gpu_memory import free_gpu_memory_bytes
+
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a driver")
+    assert free_gpu_memory_bytes() is None

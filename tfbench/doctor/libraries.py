@@ -1,0 +1,166 @@
+"""Which of NVIDIA's libraries load here: `python -m tfbench.doctor.libraries` prints it as JSON.
+
+A process of its own, because loading a damaged library can crash, and because what has been loaded cannot be let go.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfbench.cuda_libraries import package_folders
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """One of NVIDIA's libraries.
+
+    Attributes:
+        name: As NVIDIA writes it: `cuDNN`.
+        file: `libcudnn.so.9`; None: not found.
+        path: Where it was loaded from.
+        version: As it says itself; None: it does not.
+        problem: Why it did not load, or that it is an empty stand-in of a slim image; None: it is fine.
+    """
+
+    name: str
+    file: str | None = None
+    path: str | None = None
+    version: str | None = None
+    problem: str | None = None
+
+
+def _by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
+    """Return what asks `libraryPropertyType` 0, 1, 2: major, minor and patch level."""
+
+    def version(library: ctypes.CDLL) -> str | None:
+        parts = [ctypes.c_int() for _ in range(3)]
+        if any(getattr(library, function)(which, ctypes.byref(part)) for which, part in enumerate(parts)):
+            return None
+        return ".".join(str(part.value) for part in parts)
+
+    return version
+
+
+def _cudart(library: ctypes.CDLL) -> str | None:
+    number = ctypes.c_int()
+    if library.cudaRuntimeGetVersion(ctypes.byref(number)):
+        return None
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def _cudnn(library: ctypes.CDLL) -> str:
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    number = library.cudnnGetVersion()
+    scale = 10000 if number >= 90000 else 1000  # 9.1.0 is 90100, 8.9.7 is 8907
+    return f"{number // scale}.{number % scale // 100}.{number % 100}"
+
+
+def _nccl(library: ctypes.CDLL) -> str | None:
+    number = ctypes.c_int()
+    if library.ncclGetVersion(ctypes.byref(number)):
+        return None
+    scale = 10000 if number.value >= 10000 else 1000
+    return f"{number.value // scale}.{number.value % scale // 100}.{number.value % 100}"
+
+
+def _cupti(library: ctypes.CDLL) -> str | None:
+    number = ctypes.c_uint32()
+    return None if library.cuptiGetVersion(ctypes.byref(number)) else f"API {number.value}"
+
+
+def _cublaslt(library: ctypes.CDLL) -> str:
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
+    number = library.cublasLtGetVersion()
+    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+
+
+def _nvjitlink(library: ctypes.CDLL) -> str | None:
+    major, minor = ctypes.c_uint(), ctypes.c_uint()
+    if library.nvJitLinkVersion(ctypes.byref(major), ctypes.byref(minor)):
+        return None
+    return f"{major.value}.{minor.value}"
+
+
+LIBRARIES: tuple[tuple[str, str, Callable[[ctypes.CDLL], str | None]], ...] = (
+    ("CUDA runtime", "libcudart", _cudart),
+    ("nvJitLink", "libnvJitLink", _nvjitlink),  # before cuSPARSE and cuSOLVER, which need it
+    ("cuBLASLt", "libcublasLt", _cublaslt),
+    ("cuBLAS", "libcublas", _by_property("cublasGetProperty")),
+    ("cuDNN", "libcudnn", _cudnn),
+    ("NCCL", "libnccl", _nccl),
+    ("cuFFT", "libcufft", _by_property("cufftGetProperty")),
+    ("cuSPARSE", "libcusparse", _by_property("cusparseGetProperty")),
+    ("cuSOLVER", "libcusolver", _by_property("cusolverGetProperty")),
+    ("CUPTI", "libcupti", _cupti),
+)
+"""In the order in which they need each other."""
+
+SONAMES = ("13", "12", "11.0", "11", "10", "9", "8", "2")
+"""What may follow `.so.`, newest first; each library has one or two of them."""
+
+
+def read_libraries(folders: Iterable[Path]) -> list[Library]:
+    """Load each library as TensorFlow would find it: by name, else from NVIDIA's Python packages.
+
+    Args:
+        folders: Of NVIDIA's Python packages.
+    """
+    places = list(folders)
+    return [*(_read(name, stem, version, places) for name, stem, version in LIBRARIES), _ptxas(places)]
+
+
+def _read(name: str, stem: str, version: Callable[[ctypes.CDLL], str | None], folders: list[Path]) -> Library:
+    files = [f"{stem}.so.{number}" for number in SONAMES]
+    in_packages = [str(path) for folder in folders for path in sorted(folder.glob(f"{stem}.so.*"))]
+    problem = None
+    for file in [*files, *in_packages]:
+        try:
+            library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            if "cannot open shared object file" not in str(error) or not str(error).startswith(file):
+                problem = f"{file}: {error}"  # it is there, and broken
+            continue
+        path = _path_of(Path(file).name)
+        try:
+            return Library(name=name, file=Path(file).name, path=path, version=version(library))
+        except AttributeError:
+            return Library(name=name, file=Path(file).name, path=path, problem="an empty stand-in without functions")
+    return Library(name=name, problem=problem or "not found")
+
+
+def _path_of(file: str) -> str | None:
+    """Return where this process has a library from."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        path = line.partition("/")[2]
+        if re.search(rf"/{re.escape(file)}(\.[\d.]+)?$", f"/{path}"):
+            return f"/{path}"
+    return None
+
+
+def _ptxas(folders: list[Path]) -> Library:
+    """Find the assembler that XLA calls; TensorFlow looks into NVIDIA's packages and into PATH."""
+    near = [folder.parent.parent / "cuda_nvcc/bin/ptxas" for folder in folders]
+    found = next((str(path) for path in near if path.exists()), None) or shutil.which("ptxas")
+    if found is None:
+        return Library(name="ptxas", problem="not found")
+    try:
+        told = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Library(name="ptxas", path=found, problem=str(error))
+    release = re.search(r"release [\d.]+, V([\d.]+)", told)
+    return Library(name="ptxas", file="ptxas", path=found, version=release[1] if release else None)
+
+
+if __name__ == "__main__":
+    for item in read_libraries(package_folders()):
+        sys.stdout.write(json.dumps(dataclasses.asdict(item)) + "\n")
+        sys.stdout.flush()

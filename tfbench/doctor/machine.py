@@ -1,0 +1,185 @@
+"""What of the machine around the GPUs decides how fast a benchmark is: CPUs, limits, shared memory, PCIe, disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfbench.host import cpu_limit, memory_limit_bytes
+
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASS = "0x03"
+"""First byte of the PCI class of graphics cards and 3D controllers."""
+
+WATCHED = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_CACHE_DISABLE",
+    "NVIDIA_TF32_OVERRIDE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+)
+"""Environment variables that change what a benchmark sees or how fast it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """The machine, or what the container shows of it; what cannot be read is None.
+
+    Attributes:
+        cpu_limit: CPUs that this process may use; may be fractional.
+        load: Processes that ran or waited, in the mean of the last minute, on the whole machine.
+        governors: How many CPUs have which frequency governor; empty where the kernel does not let one choose.
+        memory_available_bytes: Not in use, by the kernel's estimate.
+        shm_bytes: Size of /dev/shm.
+        memlock_bytes: Memory that this process may pin; None: any.
+        open_files: Files that this process may hold open.
+        container: Whether this is a container.
+        kernel_driver: Version line of NVIDIA's kernel module; None: it is not loaded, or hidden.
+        pci_gpus: PCI ids of NVIDIA's GPUs on the bus, with or without a driver.
+        iommu: How devices reach memory: `identity`, or `DMA…` where every transfer is translated; None: no IOMMU.
+        disk_free_bytes: Where temporary files go.
+        cache_path: Where the driver keeps kernels that it compiled from PTX.
+        cache_problem: Why it cannot, or not for long; None: it can.
+        variables: Those of `WATCHED` that are set.
+    """
+
+    cpu_count: int = 1
+    cpu_limit: float = 1.0
+    load: float | None = None
+    governors: dict[str, int] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    shm_bytes: int | None = None
+    memlock_bytes: int | None = None
+    open_files: int | None = None
+    container: bool = False
+    kernel_driver: str | None = None
+    pci_gpus: list[str] = field(default_factory=list)
+    iommu: str | None = None
+    disk_free_bytes: int | None = None
+    cache_path: str | None = None
+    cache_problem: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def read_machine(root: Path = Path("/")) -> MachineFacts:
+    """Look at this machine.
+
+    Args:
+        root: Of the file systems `proc`, `sys` and `dev`.
+    """
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pci_gpus = _pci_gpus(root)
+    cache = Path(os.environ.get("CUDA_CACHE_PATH") or Path("~/.nv/ComputeCache").expanduser())
+    return MachineFacts(
+        cpu_count=os.cpu_count() or 1,
+        cpu_limit=cpu_limit(root),
+        load=_load(root),
+        governors=_governors(root),
+        memory_bytes=memory_limit_bytes(root),
+        memory_available_bytes=_memory_available(root),
+        shm_bytes=_size(root / "dev/shm"),
+        memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
+        open_files=None if open_files == resource.RLIM_INFINITY else open_files,
+        container=_in_container(root),
+        kernel_driver=_first_line(root / "proc/driver/nvidia/version"),
+        pci_gpus=pci_gpus,
+        iommu=_iommu(root, pci_gpus),
+        disk_free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
+        cache_path=str(cache),
+        cache_problem=cache_problem(cache, _read(root / "proc/self/mounts")),
+        variables={name: os.environ[name][:500] for name in WATCHED if name in os.environ},
+    )
+
+
+def cache_problem(cache: Path, mounts: str) -> str | None:
+    """Say why compiled kernels cannot be kept; None: they can.
+
+    Args:
+        cache: The folder, which may not exist yet.
+        mounts: Text of /proc/self/mounts.
+    """
+    if os.environ.get("CUDA_CACHE_DISABLE", "0") not in ("", "0"):
+        return "CUDA_CACHE_DISABLE is set"
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if not os.access(existing, os.W_OK):
+        return "cannot be written"
+    kinds = {}
+    for line in mounts.splitlines():
+        _, point, kind, *_ = [*line.split(" "), "", "", ""]
+        kinds[point] = kind
+    resolved = existing.resolve()
+    kind = next((kinds[str(folder)] for folder in (resolved, *resolved.parents) if str(folder) in kinds), None)
+    return "is in memory (tmpfs) and gone after a restart" if kind in ("tmpfs", "ramfs") else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _first_line(path: Path) -> str | None:
+    return next(iter(_read(path).splitlines()), None)
+
+
+def _load(root: Path) -> float | None:
+    text = _read(root / "proc/loadavg").split()
+    return float(text[0]) if text else None
+
+
+def _governors(root: Path) -> dict[str, int]:
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return dict(Counter(text for file in files if (text := _read(file).strip())))
+
+
+def _memory_available(root: Path) -> int | None:
+    found = re.search(r"^MemAvailable: *(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _size(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).total
+    except OSError:
+        return None
+
+
+def _in_container(root: Path) -> bool:
+    marks = ("docker", "containerd", "kubepods", "libpod", "lxc")
+    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
+        return True
+    return any(mark in _read(root / "proc/1/cgroup") for mark in marks) or "APPTAINER_CONTAINER" in os.environ
+
+
+def _pci_gpus(root: Path) -> list[str]:
+    """Return the ids of NVIDIA's GPUs on the PCI bus; a container sees those that it was not given, too."""
+    return sorted(
+        device.name.upper()
+        for device in (root / "sys/bus/pci/devices").glob("*")
+        if _read(device / "vendor").strip() == NVIDIA_VENDOR and _read(device / "class").startswith(DISPLAY_CLASS)
+    )
+
+
+def _iommu(root: Path, gpus: list[str]) -> str | None:
+    """Return the kind of the IOMMU group of the first GPU."""
+    for bus_id in gpus:
+        kind = _read(root / "sys/bus/pci/devices" / bus_id.lower() / "iommu_group/type").strip()
+        if kind:
+            return kind
+    return None

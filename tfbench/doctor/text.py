@@ -1,0 +1,150 @@
+"""Writes facts and findings for a person."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from tfbench.doctor.driver import GPUFacts
+from tfbench.doctor.facts import Facts
+from tfbench.doctor.findings import Finding, Level, verdict_line
+
+WIDTH = 120
+_MARKS = {Level.BLOCKER: "✗", Level.DOUBT: "!", Level.NOTE: "·"}
+
+
+def render(facts: Facts, findings: Sequence[Finding]) -> str:
+    """Write the whole report: what there is, what was found, the verdict."""
+    lines = list(_machine(facts))
+    if facts.device == "gpu":
+        lines += [*_driver(facts), *_gpus(facts.driver.gpus), *_links(facts), *_libraries(facts)]
+    lines += [*_tensorflow(facts), *_findings(findings), f"verdict: {verdict_line(findings)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(facts: Facts) -> Iterator[str]:
+    machine = facts.machine
+    governors = ", ".join(machine.governors) or "no choice of governor"
+    locked = "any" if machine.memlock_bytes is None else _bytes(machine.memlock_bytes)
+    yield (
+        f"machine      {machine.cpu_limit:g} of {machine.cpu_count} CPUs ({governors}), load {machine.load or 0:.1f}, "
+        f"memory {_bytes(machine.memory_bytes)} ({_bytes(machine.memory_available_bytes)} free)"
+    )
+    yield (
+        f"             /dev/shm {_bytes(machine.shm_bytes)}, locked memory {locked}, disk "
+        f"{_bytes(machine.disk_free_bytes)} free, IOMMU {machine.iommu or 'none'}"
+        + (", in a container" if machine.container else "")
+    )
+
+
+def _driver(facts: Facts) -> Iterator[str]:
+    driver = facts.driver
+    if driver.problem is not None:
+        yield f"driver       none ({driver.problem})"
+        return
+    devices = driver.cuda_problem or f"{_count(driver.cuda_devices)} for this process"
+    yield f"driver       {driver.version}, serves CUDA {driver.cuda}; {devices}"
+
+
+def _gpus(gpus: Sequence[GPUFacts]) -> Iterator[str]:
+    for gpu in gpus:
+        if gpu.problem is not None:
+            yield f"{gpu.label:<22} {gpu.problem}"
+            continue
+        settings = [
+            f"ECC {_on(gpu.ecc)}",
+            f"MIG {_on(gpu.mig)}",
+            f"persistence {_on(gpu.persistence)}",
+            f"compute {gpu.compute_mode or '?'}",
+        ]
+        yield f"{gpu.label:<22} {gpu.name}, {_bytes(gpu.memory_bytes)}, cc {gpu.compute_capability or '?'}, {gpu.uuid}"
+        yield f"{'':<22} {', '.join(settings)}; PCIe {_pcie(gpu)}; NVLink {gpu.nvlinks_up} up, {gpu.nvlinks_down} down"
+        yield (
+            f"{'':<22} {_number(gpu.power_watts)} of {_number(gpu.power_limit_watts)} W (default "
+            f"{_number(gpu.power_default_watts)}, at most {_number(gpu.power_max_watts)}), "
+            f"{_number(gpu.temperature_celsius)} °C, {_number(gpu.sm_clock_mhz)} of {_number(gpu.sm_clock_max_mhz)} MHz"
+            + (f" ({', '.join(gpu.reasons)})" if gpu.reasons else "")
+        )
+        for part in gpu.slices:
+            yield f"{'':<22} slice {part.profile}, {_bytes(part.memory_bytes)}, {part.uuid}"
+
+
+def _pcie(gpu: GPUFacts) -> str:
+    return (
+        f"×{_number(gpu.pcie_width)} of ×{_number(gpu.pcie_width_max)}, "
+        f"generation {_number(gpu.pcie_generation)} of {_number(gpu.pcie_generation_max)}"
+    )
+
+
+def _links(facts: Facts) -> Iterator[str]:
+    """Draw the matrix of pairs: `PIX` crosses a switch and is P2P, `SYS-` crosses sockets and is not."""
+    pairs = {(pair.first, pair.second): pair for pair in facts.driver.pairs}
+    if not pairs:
+        return
+    indices = sorted({index for pair in pairs for index in pair})
+    yield "P2P          " + "".join(f"{index:>6}" for index in indices) + "   (topology; - = no P2P)"
+    for row in indices:
+        cells = []
+        for column in indices:
+            pair = pairs.get((min(row, column), max(row, column)))
+            mark = "" if pair is None or pair.p2p == "ok" else "-"
+            cells.append("·" if pair is None else f"{pair.topology or '?'}{mark}")
+        yield f"{row:>11}  " + "".join(f"{cell:>6}" for cell in cells)
+
+
+def _libraries(facts: Facts) -> Iterator[str]:
+    for number, item in enumerate(facts.libraries):
+        head = "libraries" if number == 0 else ""
+        state = item.problem or f"{item.version or '?'} ({item.path or item.file})"
+        yield f"{head:<12} {item.name:<13} {state}"
+
+
+def _tensorflow(facts: Facts) -> Iterator[str]:
+    trial = facts.trial
+    if trial.tensorflow is None:
+        yield f"TensorFlow   none ({trial.problem})"
+        return
+    build = f"CUDA {trial.cuda}, cuDNN {trial.cudnn}" if trial.cuda else "without CUDA"
+    yield f"TensorFlow   {trial.tensorflow} (built {'for ' if trial.cuda else ''}{build}), Keras {trial.keras}"
+    if facts.device == "gpu" and trial.gpus is not None:
+        yield f"             sees {_count(trial.gpus)}" + (f": {', '.join(trial.gpus)}" if trial.gpus else "")
+    if trial.right or trial.wrong:
+        yield f"             multiplied two matrices correctly on {', '.join(trial.right) or 'no device'}"
+    if facts.device == "gpu":
+        done = {True: "correct", False: "wrong"}.get(trial.all_reduce, f"not tried ({trial.all_reduce_reason})")
+        yield f"             all-reduce over all GPUs: {done}"
+    if trial.problem:
+        yield f"             {trial.problem}"
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[str]:
+    order = list(Level)
+    yield ""
+    for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
+        head = f"{_MARKS[finding.level]} {finding.level}: {finding.subject}: {finding.seen}"
+        yield from textwrap.wrap(head, WIDTH, subsequent_indent="    ", break_long_words=False)
+        yield from textwrap.wrap(
+            f"why: {finding.why}", WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False
+        )
+        if finding.fix:
+            yield f"    fix: {finding.fix}"
+    if findings:
+        yield ""
+
+
+def _count(gpus: Sequence[str]) -> str:
+    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
+
+
+def _bytes(value: int | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value / (1 << 30):.1f} GiB" if value >= 1 << 30 else f"{value / (1 << 20):.0f} MiB"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
+
+
+def _on(value: bool | None) -> str:
+    return {True: "on", False: "off", None: "n/a"}[value]

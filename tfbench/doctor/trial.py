@@ -1,0 +1,111 @@
+"""Lets TensorFlow import, list its GPUs, compute and all-reduce: `python -m tfbench.doctor.trial` prints a line each.
+
+A process of its own: an import can crash, a first kernel can hang, and what a line says is known even then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+
+STAGES = ("import", "devices", "compute", "all_reduce")
+"""In their order; a trial that ends early says with which."""
+
+PRODUCT_SIZE = 256
+"""Rows of the matrices that every GPU multiplies: of small whole numbers, so the product is exact in any precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What TensorFlow could do here.
+
+    Attributes:
+        tensorflow: Version; None: it did not import.
+        cuda: CUDA version that it was built with; None: a build for the CPU.
+        capabilities: GPU architectures with code in it.
+        gpus: Names of the GPUs that it sees, in its order; None: it was not asked, or did not answer.
+        right: Devices that multiplied two matrices correctly.
+        wrong: Devices that did not.
+        all_reduce: Whether the sum over all GPUs was right on each; None: it was not tried, see `all_reduce_reason`.
+        all_reduce_reason: Why not, or what went wrong.
+        problem: How the trial ended, and in which stage; None: well.
+    """
+
+    tensorflow: str | None = None
+    keras: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    capabilities: list[str] = field(default_factory=list)
+    gpus: list[str] | None = None
+    right: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    all_reduce: bool | None = None
+    all_reduce_reason: str | None = None
+    problem: str | None = None
+
+
+def say(**told: object) -> None:
+    """Print one line of JSON."""
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def main(device: str) -> None:
+    """Go through all stages.
+
+    Args:
+        device: `gpu` or `cpu`.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    from tfbench.cuda_libraries import package_folders, preload
+
+    if device == "gpu":
+        preload(package_folders())
+    import tensorflow as tf
+
+    from tfbench.versions import keras_version
+
+    build = tf.sysconfig.get_build_info()
+    say(
+        tensorflow=tf.__version__,
+        keras=keras_version(),
+        cuda=build.get("cuda_version"),
+        cudnn=build.get("cudnn_version"),
+        capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
+    )
+    gpus = tf.config.list_physical_devices("GPU") if device == "gpu" else []
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    say(gpus=[tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus])
+    devices = [f"GPU:{index}" for index in range(len(gpus))] or ["CPU:0"]
+    right = [name for name in devices if computes(name)]
+    say(right=right, wrong=[name for name in devices if name not in right])
+    say(**all_reduces(devices if gpus else []))
+
+
+def computes(device: str) -> bool:
+    """Let a device multiply a matrix of ones by one of twos, and look at every element."""
+    import tensorflow as tf
+
+    with tf.device(device):
+        product = tf.linalg.matmul(tf.ones([PRODUCT_SIZE] * 2), tf.fill([PRODUCT_SIZE] * 2, 2.0))
+    return bool((product.numpy() == 2.0 * PRODUCT_SIZE).all()) and product.device.endswith(device)
+
+
+def all_reduces(devices: list[str]) -> dict[str, object]:
+    """Sum over all devices, as a case of several replicas does; with fewer than two there is nothing to sum."""
+    if len(devices) < 2:
+        return {"all_reduce": None, "all_reduce_reason": "one GPU" if devices else "no_gpu"}
+    import tensorflow as tf
+
+    from tfbench.transfers import all_reduce_check
+
+    check = all_reduce_check(tf.distribute.MirroredStrategy(devices))
+    return {"all_reduce": bool(check.passed), "all_reduce_reason": None if check.passed else check.detail}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
