@@ -366,11 +366,12 @@ def _adopt(parsed: argparse.Namespace) -> int:
 def _recommend(parsed: argparse.Namespace) -> int:
     from results.advice import advice_grid, advice_json, explain_grid
     from results.compare import fleets_of
-    from results.headlines import reasons, summary
+    from results.headlines import reasons
     from results.precisions import precision_line
     from results.questions import asked_prices, read_questions
     from results.recommend import recommend
     from results.sources import has_runs
+    from results.summaries import summary
 
     questions = read_questions(parsed)
     rates = _rates(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
