@@ -82,6 +82,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--output", metavar="FILE", type=Path, help="default: report.html of the run; md: standard output"
     )
+    _add_prices(report)
     validate = _command(commands, "validate", _validate, "check record files; exit code 3 when one is bad")
     _add_runs(validate)
 
@@ -118,14 +119,7 @@ def _add_recommend(commands: Commands) -> None:
     parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
     parser.add_argument("--mode", choices=["train", "infer"], help="default: each that was measured, for itself")
     parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these, e.g. 'A4000,A100': any A100")
-    parser.add_argument(
-        "--price",
-        metavar="GPU=USD",
-        action="append",
-        default=[],
-        help="price of a GPU-hour; goes before hosts.yml, which goes before --prices and the shipped examples",
-    )
-    parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+    _add_prices(parser)
     parser.add_argument("--budget", metavar="USD", type=float, help="most that all GPUs together cost per hour")
     parser.add_argument("--hours", type=float, help="most hours that --samples may take")
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
@@ -147,6 +141,17 @@ def _command(
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="*", help=RUNS_HELP)
+
+
+def _add_prices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--price",
+        metavar="GPU=USD",
+        action="append",
+        default=[],
+        help="price of a GPU-hour; goes before hosts.yml, which goes before --prices and the shipped examples",
+    )
+    parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -440,7 +445,7 @@ def _report(parsed: argparse.Namespace) -> int:
 
     stored = list(stored_records(parsed.runs))
     title, path = report_place(parsed.runs)
-    report = make_report(stored, title)
+    report = make_report(stored, title, parsed.price, parsed.prices)
     _tell(report.merged.problems)
     if parsed.format == "md":
         _put(report_markdown(report), parsed.output)
