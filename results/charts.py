@@ -12,9 +12,12 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from results.case_names import case_name
+from results.clusters import CLUSTER_COLUMNS
 from results.columns import CASE_COLUMNS
-from results.compare import case_label, fleets_of
+from results.compare import fleets_of
 from results.fleets import FleetRate, rows_of
+from results.grid import printable
 from results.merge import Merged
 from results.ratio_table import Pair
 from results.scaling import efficiencies
@@ -54,7 +57,7 @@ def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
         return None
     rows: list[dict[str, Any]] = []
     for rate in rates:
-        row: dict[str, Any] = {"case": case_label(rates, rate), "fleet": rate.fleet}
+        row: dict[str, Any] = {"case": case_name(rates, rate), "fleet": rate.fleet}
         interval = rate.interval
         if rate.mean is None:
             rows.append({**row, "failed": ", ".join(dict.fromkeys(rate.failures.values()))})
@@ -77,7 +80,7 @@ def ratio_chart(pairs: Sequence[Pair]) -> Chart | None:
     sides = [side for _, _, found in shown for item in found for side in (item.a, item.b)]
     rows = [
         {
-            "case": case_label(sides, item.a),
+            "case": case_name(sides, item.a),
             "fleet": f"{a} / {b}",
             "rate": item.value,
             "low": item.interval.low if item.interval else item.value,
@@ -109,7 +112,7 @@ def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
         return None
     rows: list[dict[str, Any]] = []
     for item in found:
-        label = case_label([other.baseline for other in found], item.baseline, count=False)
+        label = case_name([other.baseline for other in found], item.baseline, known=CLUSTER_COLUMNS)
         series = {"fleet": item.rate.fleet, "case": label, "series": f"{item.rate.fleet}: {label}"}
         interval = item.interval
         half = interval.half_width * item.count if interval else 0.0
@@ -147,7 +150,7 @@ def energy_chart(rates: Sequence[FleetRate]) -> Chart | None:
             interval = energy.interval()
             rows.append(
                 {
-                    "case": case_label(rates, rate),
+                    "case": case_name(rates, rate),
                     "fleet": rate.fleet,
                     "rate": energy.mean,
                     "low": interval.low,
@@ -278,19 +281,21 @@ def _top_axis(title: str) -> alt.Axis:
     return alt.Axis(orient="top", title=title, tickCount=5)
 
 
-def _fleet_colour(fleets: Sequence[str], legend: alt.Legend | None = None) -> alt.Color:
-    return alt.Color("fleet:N", scale=alt.Scale(domain=list(fleets), range=_colours(fleets)), legend=legend)
+def _fleet_colour(fleets: Sequence[str]) -> alt.Color:
+    """Return colour by fleet; every layer of a chart asks for the same legend, else each would have its own."""
+    scale = alt.Scale(domain=list(fleets), range=[COLOURS[at % len(COLOURS)] for at, _ in enumerate(fleets)])
+    return alt.Color("fleet:N", scale=scale, legend=_legend(fleets))
 
 
 def _fleet_look(fleets: Sequence[str]) -> dict[str, Any]:
-    """Return colour and shape by fleet, explained in one legend: only where both are given together they merge."""
-    legend = alt.Legend(orient="top", title=None)
-    shapes = alt.Scale(domain=list(fleets))
-    return {"color": _fleet_colour(fleets, legend), "shape": alt.Shape("fleet:N", scale=shapes, legend=legend)}
+    """Return colour and shape by fleet."""
+    shape = alt.Shape("fleet:N", scale=alt.Scale(domain=list(fleets)), legend=_legend(fleets))
+    return {"color": _fleet_colour(fleets), "shape": shape}
 
 
-def _colours(fleets: Sequence[str]) -> list[str]:
-    return [COLOURS[at % len(COLOURS)] for at, _ in enumerate(fleets)]
+def _legend(fleets: Sequence[str]) -> alt.Legend | None:
+    """Return the legend above a chart; None where there is one fleet, which the title names."""
+    return alt.Legend(orient="top", title=None) if len(fleets) > 1 else None
 
 
 def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -300,10 +305,17 @@ def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def _chart(name: str, title: str, description: str, chart: Any) -> Chart:  # noqa: ANN401
     """Finish a chart: as wide as its place, no background, its data inside."""
     with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
-        if isinstance(chart, alt.LayerChart):
-            chart = chart.resolve_legend(color="independent", shape="independent")
         spec = chart.properties(width="container", description=description).to_dict()
     # The address of the schema is all that would point outside; the page tells Vega what the specification is.
     spec.pop("$schema", None)
     spec["background"] = None
-    return Chart(name, title, description, spec)
+    return Chart(name, title, description, printable_json(spec))
+
+
+def printable_json(value: Any) -> Any:  # noqa: ANN401
+    """Replace control characters in all texts of plain data: drawing them as SVG would abort the process."""
+    if isinstance(value, dict):
+        return {printable(key): printable_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [printable_json(item) for item in value]
+    return printable(value) if isinstance(value, str) else value

@@ -98,7 +98,7 @@ def setting_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str, list[str]
 def decision_grid(decision: Decision) -> Grid | None:
     """Return what to rent by kind of work and number of GPUs; None where that is the same everywhere."""
     cells: dict[str, dict[int, list[Verdict]]] = {}
-    for verdict in decision.verdicts:
+    for verdict in sorted(decision.verdicts, key=lambda verdict: verdict.question.mode != "train"):
         question = verdict.question
         kind = f"{mode_text(question.mode)}, {question.precision}"
         cells.setdefault(kind, {}).setdefault(question.count, []).append(verdict)

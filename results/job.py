@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from results.case_names import case_name
 from results.clusters import replicas
 from results.comparable import by_setting
-from results.compare import THRESHOLD, case_label, compare_pair
+from results.compare import THRESHOLD, compare_pair
 from results.fleets import FleetRate
 from results.prices import Offer
 
@@ -54,8 +55,9 @@ def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
     """
     labels: dict[str, int] = {}
     cases = []
-    for group in by_setting(rate for rate in rates if rate.rates).values():
-        label = case_label(rates, group[0])
+    known = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.named("mode") != "train")
+    for group in by_setting(known).values():
+        label = case_name(rates, group[0])
         labels[label] = labels.get(label, 0) + 1
         failed = [rate for rate in rates if not rate.rates and rate.case == group[0].case]
         by_fleet = {rate.fleet: rate for rate in reversed(group)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from results.case_names import case_name
 from results.cells import value_text
 from results.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names
-from results.columns import CASE_COLUMNS
-from results.comparable import differing, mode_text, setting_text
+from results.comparable import mode_text
 from results.compare import MEANINGS, Comparison, Mark
 from results.cost import per_dollar
 from results.digits import with_interval
@@ -38,27 +38,34 @@ def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
 
 def _table(title: str, pairs: Sequence[Pair], cell: Cell, meaning: str) -> Grid:
     items = [(f"{a} / {b}", item) for a, b, found in pairs for item in found]
+    kinds: dict[str, list[tuple[str, Comparison]]] = {}
+    for pair, item in sorted(items, key=lambda of: str(of[1].a.named("mode")) != "train"):
+        kinds.setdefault(f"{mode_text(item.a.named('mode'))}, {item.a.named('precision')}", []).append((pair, item))
     sides = [side for _, item in items for side in (item.a, item.b)]
     clusters = cluster_names(sides)
-    named = ("model", "mode", "precision", "device", *CLUSTER_COLUMNS)
-    usual = [name for name in CASE_COLUMNS if name in named or name not in differing(sides, CASE_COLUMNS)]
-    lines: dict[tuple[str, ...], dict[str, str]] = {}
-    for pair, item in items:
-        work = f"{mode_text(item.a.named('mode'))}, {item.a.named('precision')}"
-        setting = setting_text(item.a, without=usual)
-        network = f"{item.a.named('model')}{f', {setting}' if setting else ''}"
-        label = (work, network, *([pair] if len(pairs) > 1 else []))
-        lines.setdefault(label, {})[cluster_name(item.a)] = cell(item)
-    order = sorted(lines, key=lambda label: list(dict.fromkeys(key[:2] for key in lines)).index(label[:2]))
-    works = list(dict.fromkeys(label[0] for label in order))
-    rows = [
-        [*label, *(lines[label].get(name, "") for name in clusters)]
-        for label in sorted(order, key=lambda label: works.index(label[0]))
-    ]
+    rows = [row for kind, of in kinds.items() for row in _rows(kind, of, clusters, cell, several=len(pairs) > 1)]
     device = "CPU" if all(side.named("device") == "cpu" for side in sides) else "GPU"
     columns = ["work", "network", *(["fleets"] if len(pairs) > 1 else [])]
     columns += [f"{name} {device}{'' if name == '1' else 's'}>" for name in clusters]
     return Grid(title, columns, rows, _notes(meaning, [item for _, item in items]))
+
+
+def _rows(
+    kind: str, items: Sequence[tuple[str, Comparison]], clusters: Sequence[str], cell: Cell, *, several: bool
+) -> list[list[str]]:
+    """Return the rows of one kind of work, those of a network next to each other."""
+    rates = [item.a for _, item in items]
+    batches = {rate.named("batch_per_gpu") for rate in rates}
+    batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
+    lines: dict[str, dict[str, dict[str, str]]] = {}
+    for pair, item in items:
+        network = case_name(rates, item.a, known=CLUSTER_COLUMNS)
+        lines.setdefault(network, {}).setdefault(pair, {})[cluster_name(item.a)] = cell(item)
+    return [
+        [f"{kind}{batch}", network, *([pair] if several else []), *(cells.get(name, "") for name in clusters)]
+        for network, of in lines.items()
+        for pair, cells in of.items()
+    ]
 
 
 def _speed(item: Comparison) -> str:

@@ -19,7 +19,7 @@ import markupsafe
 import vl_convert
 
 from results import __version__, charts
-from results.charts import Chart
+from results.charts import Chart, printable_json
 from results.communication import communication_grid
 from results.compare import compare, fleets_of
 from results.comparison import compare_grid, scaling_grid
@@ -151,7 +151,11 @@ def report_html(report: Report) -> str:
     environment.filters["printable"] = printable
     template = environment.get_template("report.html.j2")
     content = _content(report)
-    pages = (template.render(**content, **level) for level in _levels(report, content["drawn"]))
+    # A lone surrogate cannot be written as UTF-8.
+    pages = (
+        template.render(**content, **level).encode(errors="replace").decode()
+        for level in _levels(report, content["drawn"])
+    )
     page = ""
     for page in pages:
         if len(page.encode()) <= MAX_BYTES:
@@ -173,7 +177,7 @@ def _content(report: Report) -> dict[str, Any]:
         "drawn": drawn,
         "specs": _script_json({chart.name: chart.spec for chart in drawn}),
         "energy_measured": any(chart.name == "energy" for chart in drawn),
-        "job": _script_json(job_data(report.rates)),
+        "job": _script_json(printable_json(job_data(report.rates))),
         "prices": fleet_prices(report.rates, report.decision.offers),
         "environments": _environments(report.records),
         "commands": _commands(report.records),
@@ -188,7 +192,7 @@ def _levels(report: Report, drawn: Sequence[Chart]) -> Iterator[dict[str, Any]]:
     results = results_grid(report.merged)
     warnings = [*_warnings(report.merged), *report.merged.problems]
     settings = setting_lines(report.decision.verdicts)
-    fallbacks = {chart.name: markupsafe.Markup(_fallback(chart)) for chart in drawn}
+    fallbacks = {chart.name: markupsafe.Markup(text) for chart in drawn if (text := _fallback(chart))}
     for rows, shown in ((None, fallbacks), (SHORT_ROWS, fallbacks), (SHORT_ROWS, {}), (0, {})):
         yield {
             "results": _without_marks(_shortened(results, rows)),
@@ -266,9 +270,12 @@ def _charts(report: Report) -> list[Chart]:
 
 
 def _fallback(chart: Chart) -> str:
-    """Draw a chart as SVG for readers without scripts."""
+    """Draw a chart as SVG for readers without scripts; empty where a text in it cannot be drawn."""
     spec = {**chart.spec, "width": FALLBACK_WIDTH, "params": chart.spec.get("params", [])}
-    return vl_convert.vegalite_to_svg(spec)
+    try:
+        return vl_convert.vegalite_to_svg(spec)
+    except ValueError:  # long names beyond the basic multilingual plane: it cuts them in the middle of a character
+        return ""
 
 
 def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from results.digits import with_interval
@@ -26,13 +27,24 @@ from results.recommend import Rival, Verdict
 NAMED = 3
 """Most networks that the first sentence names as those that do not fit."""
 
-ASPECTS: tuple[Callable[[Verdict], str], ...] = (
+OTHERWISE = "otherwise"
+"""What stands behind the value of an aspect that has exceptions."""
+
+Aspect = Callable[[Verdict], str]
+
+MOST_EXCEPTIONS = 0.25
+"""Share of the settings that may be exceptions where work is named by one aspect; with more they are counted."""
+
+ASPECTS: tuple[Aspect, ...] = (
     lambda verdict: verdict.group.mode,
     lambda verdict: verdict.question.precision,
     lambda verdict: verdict.question.network,
     lambda verdict: f"{verdict.question.count} GPU{'s' if verdict.question.count > 1 else ''}",
 )
 """What the best choice may depend on, the likeliest first."""
+
+NETWORK = 2
+"""Place of the network in `ASPECTS`."""
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
@@ -111,35 +123,77 @@ def _same_answer(best: str, decided: Sequence[Verdict], leading: Sequence[Verdic
 
 def _depends(bests: Sequence[str], decided: Sequence[Verdict], leading: Sequence[Verdict]) -> str:
     """Say which choice is best for which work, each up to the price at which that would change."""
-    of = {best: [verdict for verdict in decided if verdict.best and verdict.best.subject == best] for best in bests}
-    aspect = next((aspect for aspect in ASPECTS if _divides(aspect, list(of.values()))), None)
-    parts = []
-    for best, group in sorted(of.items(), key=lambda item: -len(item[1])):
-        if aspect is None:
-            what = f" in {len(group)} of {len(leading)} settings"
-        else:
-            what = f" for {' and '.join(dict.fromkeys(map(aspect, group)))}"
-        parts.append(_choice(best, group, what))
+    aspect = min(ASPECTS, key=lambda aspect: (len(_exceptions(aspect, decided)), len(set(map(aspect, decided))) == 1))
+    exceptions = _exceptions(aspect, decided)
+    described = len(exceptions) <= len(decided) * MOST_EXCEPTIONS
+    groups = {best: [verdict for verdict in decided if _is_best(best, verdict)] for best in bests}
+    works = {
+        best: _work(aspect, group, exceptions) if described else f"in {len(group)} of {len(leading)} settings"
+        for best, group in groups.items()
+    }
+    # What is left for "otherwise" is said after what it is other than.
+    order = sorted(bests, key=lambda best: (OTHERWISE in works[best], -len(groups[best])))
+    parts = [_choice(best, groups[best], f" {works[best]}", around=" ({})") for best in order]
     undecided = len(leading) - len(decided)
     others = f"; no answer in {undecided} others" if undecided else ""
-    return f"the best choice depends on the setting: {' | '.join(parts)}{_misfits(leading)}{others}"
+    return f"the best choice depends on the setting: {'; '.join(parts)}{_misfits(leading)}{others}"
 
 
-def _divides(aspect: Callable[[Verdict], str], groups: Sequence[Sequence[Verdict]]) -> bool:
-    """Tell whether no two groups share a value of an aspect."""
-    values = [set(map(aspect, group)) for group in groups]
-    return sum(map(len, values)) == len(set().union(*values))
+def _is_best(subject: str, verdict: Verdict) -> bool:
+    return verdict.best is not None and verdict.best.subject == subject
 
 
-def _choice(best: str, group: Sequence[Verdict], what: str) -> str:
-    """Say what to rent for a group of verdicts that agree, up to the lowest price at which one would change."""
-    first = next(verdict.best for verdict in group if verdict.best)
-    basis = f", {basis_text(first)}"
+def _exceptions(aspect: Aspect, decided: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts whose choice is not that of most with the same value of an aspect."""
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in decided:
+        groups.setdefault(aspect(verdict), []).append(verdict)
+    found = []
+    for group in groups.values():
+        usual = Counter(verdict.best.subject for verdict in group if verdict.best).most_common(1)[0][0]
+        found += [verdict for verdict in group if not _is_best(usual, verdict)]
+    return found
+
+
+def _work(aspect: Aspect, group: Sequence[Verdict], exceptions: Sequence[Verdict]) -> str:
+    """Name the work of a group by the values of an aspect, and what of it is an exception elsewhere.
+
+    Returns:
+        For example `for inference and for vgg16 (training)`; of the others `for training otherwise`.
+    """
+    odd = [id(verdict) for verdict in exceptions]
+    usual = dict.fromkeys(aspect(verdict) for verdict in group if id(verdict) not in odd)
+    elsewhere = {aspect(verdict) for verdict in exceptions}
+    parts = sorted((f"{value} {OTHERWISE}" if value in elsewhere else value for value in usual), key=_is_rest)
+    # A network that is an exception is named where few are; else the settings are counted.
+    own = [verdict for verdict in group if id(verdict) in odd]
+    for value in dict.fromkeys(map(aspect, own)):
+        of_value = [verdict for verdict in own if aspect(verdict) == value]
+        names = dict.fromkeys(verdict.question.network for verdict in of_value)
+        few = len(names) <= NAMED and aspect is not ASPECTS[NETWORK]
+        parts.append(f"{' and '.join(names)} ({value})" if few else f"{len(of_value)} settings of {value}")
+    return f"for {', '.join(parts)}"
+
+
+def _is_rest(text: str) -> bool:
+    return text.endswith(OTHERWISE)
+
+
+def _choice(best: str, group: Sequence[Verdict], what: str, *, around: str = ", {}") -> str:
+    """Say what to rent for a group of verdicts that agree, up to the lowest price at which one would change.
+
+    Args:
+        best: What all of them recommend.
+        group: The verdicts.
+        what: The work that they are about.
+        around: How the evidence is set off.
+    """
+    basis = next(basis_text(verdict.best) for verdict in group if verdict.best)
     if not all(verdict.by_cost for verdict in group):
-        return f"{best} is the fastest{what}{basis}{_lead(group)}"
+        return f"{best} is the fastest{what}{around.format(basis + _lead(group))}"
     limits = [limit for verdict in group if (limit := price_limit(verdict))]
     holds = up_to(min(limits, key=lambda limit: limit[0].value)) if limits else ""
-    return f"rent {best}{_price(group)}{what}{basis}{holds}"
+    return f"rent {best}{_price(group)}{what}{around.format(basis + holds)}"
 
 
 def _price(group: Sequence[Verdict]) -> str:
@@ -177,12 +231,24 @@ def _misfits(verdicts: Sequence[Verdict]) -> str:
         for text in left_out(verdict):
             if text.startswith(UNFIT):
                 hit.setdefault(text, []).append(verdict)
-    return "".join(f"; {text}{_where(those, len(verdicts))}" for text, those in hit.items())
+    return "".join(f"; {text}{_where(those, verdicts)}" for text, those in hit.items())
 
 
-def _where(verdicts: Sequence[Verdict], of: int) -> str:
-    """Name the networks of verdicts, or count them where it is no matter of a few networks."""
-    if len(verdicts) == of:
+def _where(hit: Sequence[Verdict], verdicts: Sequence[Verdict]) -> str:
+    """Name the networks of the verdicts that are hit, or count these where it is no matter of a few networks."""
+    if len(hit) == len(verdicts):
         return ""
-    names = list(dict.fromkeys(verdict.question.network for verdict in verdicts))
-    return f" for {' and '.join(names)}" if len(names) <= NAMED else f" in {len(verdicts)} of {of} settings"
+    networks = list(dict.fromkeys(map(ASPECTS[NETWORK], hit)))
+    if len(networks) > NAMED:
+        return f" in {len(hit)} of {len(verdicts)} settings"
+    return f" for {' and '.join(_part_of(network, hit, verdicts) for network in networks)}"
+
+
+def _part_of(network: str, hit: Sequence[Verdict], verdicts: Sequence[Verdict]) -> str:
+    """Name a network with the precisions, modes and numbers of GPUs that are hit, where others of it are not."""
+    own, of = ([v for v in some if ASPECTS[NETWORK](v) == network] for some in (hit, verdicts))
+    parts = []
+    for aspect in ASPECTS:
+        values, every = (dict.fromkeys(map(aspect, some)) for some in (own, of))
+        parts += [" and ".join(values)] if len(values) < len(every) else []
+    return f"{network} ({', '.join(parts)})" if parts else network
