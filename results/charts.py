@@ -299,7 +299,7 @@ def _legend(fleets: Sequence[str]) -> alt.Legend | None:
 
 
 def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(list(rows))
+    return pd.DataFrame(printable_json(list(rows)))
 
 
 def _chart(name: str, title: str, description: str, chart: Any) -> Chart:  # noqa: ANN401
