@@ -17,9 +17,6 @@ NOT_NEEDED = (
     "tensorboard/webfiles.zip",  # the web page of TensorBoard
     "tensorboard_data_server",
     "tensorflow/include",  # headers, for building operations of one's own
-    # cuDNN's recurrent networks, multi-head attention and CTC loss. No network here uses them: cuDNN opens these files
-    # when such a function is first called.
-    "nvidia/cudnn/lib/libcudnn_adv*",
     "nvidia/cusolver/lib/libcusolverMg*",  # solvers over several GPUs: TensorFlow asks for libcusolver alone
     "nvidia/cublas/lib/libnvblas*",  # replaces a processor's BLAS
     "nvidia/cufft/lib/libcufftw*",  # replaces FFTW
@@ -35,6 +32,13 @@ NOT_NEEDED = (
     "nvidia/cuda_cupti/lib/libpcsamplingutil*",
 )
 """Below site-packages, from its root."""
+
+NOT_CALLED = (
+    # cuDNN's recurrent networks, multi-head attention and CTC loss. No network here uses them: cuDNN opens these files
+    # when such a function is first called.
+    "nvidia/cudnn/lib/libcudnn_adv*",
+)
+"""Left out of slim images only: that cuDNN does without them has to be seen on a GPU."""
 
 NOT_NEEDED_ANYWHERE = ("*.a", "*.h", "*.hpp", "*.inc", "*.pxd", "*.pyx", "*.pyi", "tests")
 """Static libraries, headers, type stubs and tests, wherever they lie."""
@@ -53,6 +57,11 @@ EMPTY_LIBRARY = Path("/lib/x86_64-linux-gnu/libdl.so.2")
 WITH_SYMBOLS = ("tensorflow*/**/*.so", "tensorflow*/**/*.so.2")
 """TensorFlow's libraries come with names for a debugger, of every function that no other library can ask for: a quarter
 of their bytes. The loader does not read them."""
+
+CUDA_LAYER = "cuda"
+
+USUAL_PLACE = Path("usr/local/cuda")
+"""Where every TensorFlow looks for ptxas and libdevice (`CandidateCudaRoots`)."""
 
 CUDA = "nvidia"
 TENSORFLOW = ("tensorflow", "tensorflow_cpu")
@@ -73,10 +82,10 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
         site: Where they are installed; empty afterwards.
         layers: Folder, gets `common`, `tensorflow` and `cuda`, which hold what goes to the root of the image; what lies
             there already gets the time 0 too.
-        slim: Also put an empty library in place of those that are opened and never called, and take out the names that
-            only a debugger reads, with binutils' `strip`.
+        slim: Also leave out libraries that are not called, put an empty one in place of those that are opened and never
+            called, and take out the names that only a debugger reads, with binutils' `strip`.
     """
-    for pattern in NOT_NEEDED:
+    for pattern in (*NOT_NEEDED, *(NOT_CALLED if slim else ())):
         for path in site.glob(pattern):
             _remove(path)
     for pattern in NOT_NEEDED_ANYWHERE:
@@ -89,10 +98,11 @@ def main(site: Path, layers: Path, *, slim: bool) -> None:
         for pattern in WITH_SYMBOLS:
             for path in sorted(site.glob(pattern)):
                 subprocess.run(["strip", "--strip-unneeded", path], check=True)
-    for name in ("common", "tensorflow", "cuda"):
+    for name in ("common", "tensorflow", CUDA_LAYER):
         (layers / name / SITE).mkdir(parents=True)
     for path in sorted(site.iterdir()):
         path.rename(layers / _layer(path.name) / SITE / path.name)
+    _link_cuda(layers / CUDA_LAYER)
     for folder, folders, files in os.walk(layers):
         for name in (*folders, *files):
             os.utime(Path(folder, name), (EPOCH_SECONDS, EPOCH_SECONDS), follow_symlinks=False)
@@ -105,10 +115,22 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _link_cuda(layer: Path) -> None:
+    """Link XLA's compilers to where every TensorFlow looks; nothing to do without CUDA.
+
+    The other places follow from where TensorFlow's library lies. TensorFlow 2.14 works that out from a text that may
+    have no end (`dirname` of a `vector<char>` without its NUL), so whether it finds them there is chance.
+    """
+    compilers = SITE / CUDA / "cuda_nvcc"
+    if (layer / compilers).is_dir():
+        (layer / USUAL_PLACE).parent.mkdir(parents=True)
+        (layer / USUAL_PLACE).symlink_to(Path("/") / compilers)
+
+
 def _layer(name: str) -> str:
     """Name the layer of a package's folder, or of its `.dist-info`."""
     if name == CUDA or (name.startswith("nvidia_") and "_cu1" in name):
-        return "cuda"
+        return CUDA_LAYER
     return "tensorflow" if name.split("-")[0] in TENSORFLOW else "common"
 
 

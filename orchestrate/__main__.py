@@ -99,7 +99,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     """Describe `images`: an action, then its own flags."""
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
     for name, what in (
-        ("list", "the variants, and what each is for"),
+        ("list", "the variants, what each is for, and on what it was seen working"),
         ("build", "build variants from this checkout"),
         ("push", "push variants to a registry; prints their digests"),
         ("verify", "start variants and hold them against containers/images.toml; no GPU is needed"),
@@ -113,7 +113,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         if name == "load":
             action.add_argument("folder", type=Path, metavar="FOLDER")
             continue
-        action.add_argument("variants", nargs="*", metavar="VARIANT", help="default: all that are built here")
+        action.add_argument("variants", nargs="*", metavar="VARIANT", help="default: all, not NAME-slim")
         action.add_argument("--registry", help="first part of the image's name, e.g. ghcr.io/you")
         if name == "save":
             action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
@@ -170,7 +170,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         "--target-ci",
         type=_share,
         metavar="PERCENT",
-        help="end timed steps (after 50) and repeats (after 3) early when a case is known to ± so much, e.g. 2%%",
+        help="end timed steps (after 500) and repeats (after 6) early when a case is known to ± so much, e.g. 2%%",
     )
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 from orchestrate.errors import BuildFailed
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.launchers.docker import DockerEngine
-from orchestrate.variants import Variant, parse_version
+from orchestrate.variants import Form, Variant, parse_version
 from results import __version__
 from results.record_json import RecordError, from_json
 from results.schema import Case, Device, Precision, Record, Status
@@ -201,11 +201,21 @@ def _libraries(told: dict[str, Any]) -> list[Finding]:
 
 
 def _stand_ins(variant: Variant, told: dict[str, Any], labels: dict[str, str]) -> list[Finding]:
-    """Hold the empty libraries against the label that says whether there are some; none in an image without CUDA."""
-    names, slim = list(told["stand_ins"]), labels.get("tfbench.slim")
-    passed = slim in ("slim", "full") and bool(names) == (slim == "slim" and variant.cuda is not None)
-    seen = f"tfbench.slim={slim}, {', '.join(map(str, names)) or 'none'} empty"
-    return [Finding(what="libraries are left empty as its label says", passed=passed, seen=seen)]
+    """Hold the image's label against its name, and its libraries against both; none is empty in one without CUDA."""
+    names, form = list(told["stand_ins"]), labels.get("tfbench.slim")
+    as_formed = bool(names) == (variant.form is Form.SLIM and variant.cuda is not None)
+    return [
+        Finding(
+            what="its label names this form",
+            passed=form == variant.form,
+            seen=f"tfbench.slim={form}, expected {variant.form}",
+        ),
+        Finding(
+            what="libraries are empty in the slim form only",
+            passed=as_formed,
+            seen=f"{', '.join(map(str, names)) or 'none'} empty",
+        ),
+    ]
 
 
 def _training(payload: bytes | None) -> Finding:

@@ -7,7 +7,8 @@ Settings stand under `defaults`, under a fleet or under a host; the innermost wi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from orchestrate.addresses import DockerAddress, check_connection
 from orchestrate.documents import Document, read_document, validate_document
+from orchestrate.environment import environment_problems, merge_environments
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.queues import KubernetesQueue, Queue, SlurmQueue, check_queue
 from orchestrate.suites import read_suite, suite_source
@@ -80,6 +82,11 @@ class Settings(BaseModel):
         None,
         description="the absolute path, on the host or Slurm's nodes, of a folder of TFRecords, for data: tfrecord",
         examples=["/data/imagenet"],
+    )
+    environment: Annotated[dict[StrictStr, StrictStr | StrictInt], Field(max_length=100)] | None = Field(
+        None,
+        description="a mapping of environment variables to texts or whole numbers",
+        examples=["{NCCL_DEBUG: INFO}"],
     )
     timeout_minutes: Positive | None = Field(
         None, description="a number above 0: the longest that a repeat may take", examples=["60"]
@@ -193,6 +200,7 @@ class Host:
         device: What to train on; None: the GPU where there is one.
         cpus: CPUs that a benchmark may use; None: all.
         data_dir: Folder of TFRecords on the host; None: it has none.
+        environment: Variables that every benchmark gets, by name; those of all levels, the innermost value of each.
         address: Where the fleet's other hosts reach it; None: where its engine is reached.
         network: `bridge` or `host`: of containers that train together with those of other hosts.
         cluster_port: First of the ports for that.
@@ -214,6 +222,7 @@ class Host:
     memory_gb: float | None = None
     usd_per_gpu_hour: float | None = None
     data_dir: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
     timeout_minutes: float = 60.0
     silence_minutes: float = 15.0
     address: str | None = None
@@ -371,6 +380,8 @@ class _LevelCheck:
         """Check one level."""
         self._check_suite(path, level.get("suite"))
         self._check_variant(path, level.get("variant"))
+        for name, problem in environment_problems(_mapping(level.get("environment"))):
+            self._note(path, ("environment", name), f"environment: {plain_text(name, 80)} {problem}")
         for key in ("gpus", "variant"):
             self._check_repeated(path, key, level.get(key))
         for key in ("registry", "variant"):
@@ -404,10 +415,11 @@ class _LevelCheck:
         if isinstance(value, list) and any(value.count(item) > 1 for item in value):
             self._note(path, key, f"{key} names something twice. Received: {shown(value)}. Name each once")
 
-    def _note(self, path: tuple[str, ...], key: str, text: str) -> None:
+    def _note(self, path: tuple[str, ...], key: str | tuple[str, ...], text: str) -> None:
         where = {1: "defaults", 2: "fleet", 4: "host"}[len(path)]
         name = f" {plain_text(path[-1], 80)}" if len(path) > 1 else ""
-        self._document.problem((*path, key), f"{where}{name}: {text}")
+        inner = key if isinstance(key, tuple) else (key,)
+        self._document.problem((*path, *inner), f"{where}{name}: {text}")
 
 
 def _suite_problems(source: str) -> list[str]:
@@ -449,6 +461,7 @@ def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:
                 merged[name] = value
     if "suite" in merged:
         merged["suite"] = suite_source(merged["suite"], folder)
+    merged["environment"] = merge_environments(*(level.environment for level in levels))
     gpus = merged.pop("gpus", "all")
     device = merged.pop("device", "auto")
     merged["gpus"] = None if gpus == "all" else tuple(gpus)

@@ -16,11 +16,13 @@ from orchestrate.errors import HostError, UserError
 from orchestrate.launchers.docker import DockerEngine
 from orchestrate.launchers.pulls import Progress
 from orchestrate.launchers.transfer import controller_address, load_from_file, save_to_file
-from orchestrate.variants import Variant, read_variants
+from orchestrate.variants import Seen, Variant, read_variants
 from results import __version__
 
 EXIT_OK, EXIT_SOME_FAILED = 0, 3
 INDEX_NAME = "images.json"
+ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why")
+SEEN = ("seen on a GPU", "on a CPU")
 
 
 def images(parsed: argparse.Namespace) -> int:
@@ -71,19 +73,20 @@ def image_name(registry: str | None, variant: Variant) -> str:
 
 
 def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
-    """Return the named variants; without names, all that are built here."""
+    """Return the named variants; without names, the full form of all that are built here."""
     known = {variant.name: variant for variant in variants}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UserError(f"there is no variant {', '.join(unknown)}. Variants: {', '.join(known)}")
-    return [known[name] for name in names] or [variant for variant in variants if variant.base is None]
+    return [known[name] for name in names] or [variant for variant in variants if variant.default]
 
 
 def _list(variants: Sequence[Variant]) -> None:
     table = Table(pad_edge=False)
-    for column in ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why"):
+    for column in (*ABOUT, *SEEN):
         table.add_column(column, overflow="fold")
     for variant in variants:
+        seen = variant.seen.get(variant.form, Seen())
         cells = (
             variant.name,
             variant.tensorflow,
@@ -93,6 +96,8 @@ def _list(variants: Sequence[Variant]) -> None:
             " ".join(variant.sass),
             variant.minor_driver or "none",
             variant.why if variant.verified else f"{variant.why} (unverified)",
+            seen.gpu or ("not yet" if variant.cuda else "needs none"),
+            seen.cpu or "not yet",
         )
         table.add_row(*(Text(cell) for cell in cells))
     console = Console(highlight=False)
@@ -101,12 +106,18 @@ def _list(variants: Sequence[Variant]) -> None:
 
 
 def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> None:
+    arguments = dict(_pair(text) for text in parsed.build_arg)
+    if arguments.get("SLIM", variant.form) != variant.form:
+        raise UserError(
+            f"--build-arg SLIM={arguments['SLIM']} would build another form than {variant.name} names. "
+            f"The name says the form: {variant.row} is full, {variant.row}-slim is slim"
+        )
     _say(f"{reference}: building from {source_revision()[:12]}")
     identity = build_variant(
         engine,
         variant,
         reference,
-        arguments=dict(_pair(text) for text in parsed.build_arg),
+        arguments=arguments,
         certificates=parsed.ca,
         on_line=lambda line: _say(f"{variant.name}: {line}") if line.strip() else None,
     )

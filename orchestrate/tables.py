@@ -12,6 +12,7 @@ from rich.text import Text
 from orchestrate.budget import Estimate
 from orchestrate.check import doubts, state_words
 from orchestrate.early_end import EarlyEnd
+from orchestrate.environment import shown_environment
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.plan import HostPlan, Job, Plan
@@ -43,7 +44,8 @@ def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console:
         )
     console.print(table)
     for host in hosts:
-        for line in _image_notes(host, probed[host.key], _fleet(host, hosts, probed)):
+        notes = _image_notes(host, probed[host.key], _fleet(host, hosts, probed))
+        for line in (*notes, *_environment_note(host)):
             console.print(line, markup=False, soft_wrap=True)
 
 
@@ -114,7 +116,7 @@ def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
 def _notes(entry: HostPlan) -> list[str]:
     notes = [f"{entry.host.key}: left out {text}" for text in entry.left_out]
     notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
-    return notes + _image_notes(entry.host, entry.facts or entry.problem or "")
+    return notes + _image_notes(entry.host, entry.facts or entry.problem or "") + _environment_note(entry.host)
 
 
 def _blocked_causes(entry: HostPlan) -> list[str]:
@@ -134,6 +136,11 @@ def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) ->
         return [f"{host.key}: cannot measure now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
     return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
+
+
+def _environment_note(host: Host) -> list[str]:
+    """Show the variables that `hosts.yml` gives to the host's benchmarks."""
+    return [f"{host.key}: environment: {shown_environment(host.environment)}"] if host.environment else []
 
 
 def _reached(host: Host) -> str:

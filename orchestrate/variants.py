@@ -7,10 +7,11 @@ must be as new as the CUDA toolkit that made the PTX: compatibility within a maj
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,6 +20,9 @@ from orchestrate.errors import DocumentError
 from results.schema import Status
 
 IMAGES_FILE = Path(__file__).parents[1] / "containers" / "images.toml"
+
+SLIM_SUFFIX = "-slim"
+"""Of names and tags, so that an image's name says its form."""
 
 Version = tuple[int, ...]
 
@@ -30,12 +34,37 @@ class Code(enum.StrEnum):
     COMPILED = "compiled by the driver"  # from PTX, all or some of them, at the first start
 
 
+class Form(enum.StrEnum):
+    """What an image holds of its packages' libraries: the build argument SLIM, and the label `tfbench.slim`."""
+
+    FULL = "full"  # all of them, as in the packages
+    SLIM = "slim"  # empty ones in place of some that training never calls, and no names for a debugger
+
+
 @dataclass(frozen=True, kw_only=True)
-class Variant:
-    """One row of `images.toml`: one container image.
+class Seen:
+    """On what an image was seen to work, in words.
 
     Attributes:
+        gpu: Names of GPUs on which it has trained; None: on none yet.
+        cpu: What it did on a CPU; None: it was not started.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    gpu: str | None = None
+    cpu: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A container image: a row of `images.toml` in one of its forms.
+
+    Attributes:
+        name: Of the row; followed by `-slim` where that is its form.
         why: What it is for.
+        form: Which of its two forms; also full where it is not built here.
+        seen: On what each form was seen to work.
         keras: None: that of the base image.
         cuda: CUDA version of its libraries; None without CUDA.
         sass: Compute capabilities with machine code in nearly all kernels.
@@ -67,6 +96,23 @@ class Variant:
     base: str | None = None
     opt_in: bool = False
     verified: bool = True
+    form: Form = Form.FULL
+    seen: Mapping[Form, Seen] = field(default_factory=dict)
+
+    @property
+    def row(self) -> str:
+        """Name its row, which is also its lock's name."""
+        return self.name.removesuffix(SLIM_SUFFIX) if self.form is Form.SLIM else self.name
+
+    @property
+    def default(self) -> bool:
+        """Tell whether it is built when nothing is named."""
+        return self.base is None and self.form is Form.FULL
+
+    def in_slim_form(self) -> Variant:
+        """Return the smaller image of the same row; only used when it is named."""
+        name, why = f"{self.name}{SLIM_SUFFIX}", f"{self.name}, smaller: see containers/README.md"
+        return dataclasses.replace(self, name=name, why=why, form=Form.SLIM, opt_in=True)
 
     def build_arguments(self, *, version: str, revision: str) -> dict[str, str]:
         """Return the arguments of `docker build` for this image.
@@ -75,7 +121,7 @@ class Variant:
             version: Of tfbench.
             revision: Of its source.
         """
-        arguments = {"VARIANT": self.name, "VERSION": version, "REVISION": revision}
+        arguments = {"VARIANT": self.row, "SLIM": str(self.form), "VERSION": version, "REVISION": revision}
         if self.cuda is not None and self.minor_driver is not None:
             arguments |= {"CUDA": self.cuda, "MIN_DRIVER": self.minor_driver, "SM": ",".join(self.sass)}
         return arguments
@@ -119,7 +165,7 @@ class Choice:
 
 
 def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
-    """Read the table of images.
+    """Read the table of images; each row that is built here gives two, its full form first.
 
     Raises:
         DocumentError: Not a table of variants; all mistakes at once.
@@ -132,7 +178,8 @@ def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
     problems: list[str] = []
     for name, row in rows:
         try:
-            variants.append(_VARIANT.validate_python({**row, "name": name}))
+            variant = _VARIANT.validate_python({**row, "name": name})
+            variants.extend([variant] if variant.base is not None else [variant, variant.in_slim_form()])
         except (ValidationError, TypeError) as error:
             problems.extend(f"{path}: variants.{name}: {line}" for line in _mistakes(error))
     if problems:

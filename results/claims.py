@@ -32,18 +32,8 @@ from results.schema import TUNING
 
 SOFTWARE = (
     *("source", "framework", "xla", "batch_norm", "data", "mode", "unit", "image_size", "sequence_length", "optimizer"),
-    *(
-        "accumulate",
-        "tensorflow",
-        "keras",
-        "cuda",
-        "variables",
-        "method_version",
-        "all_reduce",
-        "communication",
-        "task",
-    ),
-    *TUNING,
+    *("accumulate", "tensorflow", "keras", "cuda", "variables", "method_version", "all_reduce", "communication"),
+    *("task", *TUNING),
 )
 """Settings that cards must share before their throughputs are compared; a host or a driver is a card's own."""
 

@@ -67,6 +67,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     gpus.add_argument("names", metavar="GPU", nargs="+", help="e.g. A4000 A5000; a family, e.g. A100, means all of it")
     gpus.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
     gpus.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+    _add_predict(commands)
     prices = _command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
     prices.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
     prices.add_argument("--provider", required=True, help="whose catalog it is")
@@ -128,6 +129,17 @@ def _add_recommend(commands: Commands) -> None:
     )
     parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU that must fit, where known")
     parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
+    parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+
+
+def _add_predict(commands: Commands) -> None:
+    parser = _command(commands, "predict", _predict, "predict the throughput of GPUs that nobody measured")
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
+    parser.add_argument("--gpus", metavar="NAMES", required=True, help="GPUs to predict, e.g. A4000,RTX_4090")
+    parser.add_argument("--model", required=True, help="network that published or measured rows name")
+    parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
+    parser.add_argument("--num_gpus", "--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
+    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU; default: as usual in those rows")
     parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
 
 
@@ -424,6 +436,28 @@ def _print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> N
             console.print(printable(line), markup=False, highlight=False, soft_wrap=not console.is_terminal, style=bold)
     if lines:
         print()
+
+
+def _predict(parsed: argparse.Namespace) -> int:
+    from results.prediction import prediction_grid, prediction_json, predictions_for
+    from results.prediction_rows import measured_observations, published_observations
+    from results.questions import known_cards
+    from results.reference import model_key
+    from results.sources import has_runs
+
+    names = [name for name in parsed.gpus.split(",") if name.strip()]
+    gpus = list(dict.fromkeys(card for name in names for card in known_cards(name)))
+    if not gpus or parsed.num_gpus < 1 or (parsed.batch_size or 1) < 1:
+        raise UserError("name at least one GPU, and numbers of 1 or more. Example: --gpus A4000 --num_gpus 1")
+    rates = _rates(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+    rows = [*published_observations(), *measured_observations(rates)]
+    network = parsed.model if parsed.model in {row.setting.network for row in rows} else model_key(parsed.model)
+    found = predictions_for(gpus, network, parsed.precision, parsed.batch_size, parsed.num_gpus, observations=rows)
+    if parsed.format == "json":
+        sys.stdout.write(prediction_json(found))
+    else:
+        _print_grids([prediction_grid(found)], [], parsed.format)
+    return EXIT_OK
 
 
 def _prices(parsed: argparse.Namespace) -> int:

@@ -250,7 +250,7 @@ def _with_failures(rates: Sequence[FleetRate]) -> list[FleetRate]:
     """Put hosts that gave no number beside those of their fleet and case that did.
 
     A host that was never reached has no software identity, so it would be a line of its own. Where the fleet
-    measured the case with several identities there is no telling which is meant, and it stays one.
+    measured the case with several identities, which one is meant is not known, and it stays one.
     """
     measured: dict[Key, list[int]] = defaultdict(list)
     for index, rate in enumerate(rates):

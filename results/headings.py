@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from results.reference import MODEL_NAMES, gpu_members, model_key
+from results.schema import TUNING
 
 ALIASES = {
     "gpu": ("gpu", "gpus", "gpu_name", "gpu_model", "gpu_type", "card", "graphics_card", "accelerator", "device_name",
@@ -21,6 +22,7 @@ ALIASES = {
         *("sequence_length", "sequence_len", "seq_len", "optimizer", "accumulate", "all_reduce"),
         *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher"),
         *("power_limit_watts", "cpu", "cpu_limit", "parameters", "warmup_steps", "num_steps", "tf32", "task"),
+        *TUNING,
     ),
 }  # fmt: skip
 """Headings by what they mean; compared in lower case with `_` for everything that is not a letter or digit."""

@@ -77,7 +77,11 @@ def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
         engines.second.client.images.remove(image.id, force=True)  # what earlier tests have brought there
     (tmp_path / "my.yml").write_text(SUITE)
     hosts = tmp_path / "hosts.yml"
-    fleet = {"image_source": "transfer", "hosts": {"second": {"docker": engines.second.url}}}
+    fleet = {
+        "image_source": "transfer",
+        "environment": {"NCCL_DEBUG": "WARN"},
+        "hosts": {"second": {"docker": engines.second.url}},
+    }
     hosts.write_text(json.dumps({"version": 1, "defaults": {"suite": "my.yml"}, "fleets": {"far": fleet}}))
     done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--run-id=one", engine=engines.first)
     assert done.returncode == 0, done.stderr
@@ -85,6 +89,8 @@ def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
     record = from_json(record_path.read_bytes())
     assert record.status is Status.OK and record.origin is not None
     assert record.origin.image_digest == engines.first.client.images.get(mine).id
+    assert record.environment is not None
+    assert record.environment.variables["NCCL_DEBUG"] == "WARN", "environment: of hosts.yml reaches the benchmark"
     assert "pulling" in done.stderr
 
     again = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--run-id=two", engine=engines.first)

@@ -28,6 +28,9 @@ LOOK_GROWTH = 1.25
 SAMPLES = 50
 """Steps for each unit of autocorrelation time × (kurtosis − 1), so that the variance itself is known to about 14 %."""
 
+BATCHES = 1000
+"""Most means of consecutive steps that correlations are computed from, so that a look stays within milliseconds."""
+
 LEAST_KURTOSIS = 3.0
 """Of normal steps: fewer extremes than theirs are chance."""
 
@@ -42,7 +45,7 @@ def relative_half_width(step_seconds: Sequence[float]) -> float:
     """Return the half-width of the 95 % interval of the mean step, as a share of the mean.
 
     The variance of the mean is that of a step × the autocorrelation time τ / steps. Where steps are too few for either,
-    measured in τ, or where rare slow steps make up the variance, there is no telling.
+    measured in τ, or where rare slow steps make up the variance, the half-width is not known.
 
     Args:
         step_seconds: Durations in their order.
@@ -93,25 +96,30 @@ def _is_look(count: int) -> bool:
 def _autocorrelation_time(away: Sequence[float], variance: float, longest: float) -> float:
     """Return how many steps of one run say as much as one independent step; at least 1.
 
+    Where steps are many, it is that of the means of short batches of them, whose sum over all lags is the same.
+
     Args:
         away: Steps less their mean.
         variance: Mean of their squares.
         longest: No more than this is of interest: the sum ends above it.
     """
-    total, last = -1.0, math.inf
-    for lag in range(0, len(away) - 1, 2):
-        pair = (_autocovariance(away, lag) + _autocovariance(away, lag + 1)) / variance
+    size = -(-len(away) // BATCHES)
+    batches = [statistics.fmean(away[first : first + size]) for first in range(0, len(away) - size + 1, size)]
+    total, last = -_autocovariance(batches, 0), math.inf
+    for lag in range(0, len(batches) - 1, 2):
+        pair = _autocovariance(batches, lag) + _autocovariance(batches, lag + 1)
         if pair <= 0:
             break
         last = min(last, pair)
         total += 2 * last
-        if total > longest:
+        if total * size > longest * variance:
             break
-    return max(total, 1.0)
+    return max(total * size / variance, 1.0)
 
 
-def _autocovariance(away: Sequence[float], lag: int) -> float:
-    return sum(map(mul, away, islice(away, lag, None))) / len(away)
+def _autocovariance(values: Sequence[float], lag: int) -> float:
+    """Return the mean product of values that lie `lag` apart; their mean is 0."""
+    return sum(map(mul, values, islice(values, lag, None))) / len(values)
 
 
 def _t_quantile(degrees: float) -> float:

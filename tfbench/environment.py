@@ -18,10 +18,10 @@ from tfbench.versions import keras_version
 
 _VARIABLES = re.compile(
     r"(TF_(CPU|XLA|ENABLE|DISABLE|USE|GPU|NUM|FORCE|CUDNN|CUBLAS|AUTOTUNE|DETERMINISTIC|LEGACY)\w*"
-    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|LAUNCH_BLOCKING|CACHE_\w+)|NVIDIA_TF32_OVERRIDE|NCCL_\w+"
+    r"|CUDA_(DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING|CACHE_DISABLE)|NVIDIA_TF32_OVERRIDE|NCCL_\w+"
     r"|XLA_FLAGS|KERAS_BACKEND|(OMP|KMP|ONEDNN|MALLOC)_\w+|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
-"""Names of environment variables that change what is measured."""
+"""Names of environment variables that change what is measured; not which GPUs are visible: a record has their UUIDs."""
 
 
 def read_environment(case: Case, threads: Threads) -> Environment:

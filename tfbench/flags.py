@@ -272,7 +272,7 @@ def _definitions() -> flags.FlagValues:
     flags.DEFINE_float(
         "target_ci",
         None,
-        "End the timed steps early, after 50 at the earliest, when their 95 % interval is within half of ± this share "
+        "End the timed steps early, after 500 at the earliest, when their 95 % interval is within half of ± this share "
         "of the throughput, e.g. 0.02. Default: never.",
         lower_bound=1e-4,
         upper_bound=1.0,

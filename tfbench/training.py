@@ -14,7 +14,7 @@ from results.schema import XLA, AllReduceDtype, Case, Precision
 from tfbench.gradient_packs import GradientPacks
 from tfbench.optimizers import make_updater
 from tfbench.tasks import IMAGES, Batch, Task
-from tfbench.types import Model, Strategy, Tensor
+from tfbench.types import ConcreteFunction, Model, Strategy, Tensor
 from tfbench.variables import ReplicaScalar, assign_local, components, tensorflow_variable
 
 INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
@@ -115,6 +115,10 @@ class Training:
         """Start `steps_per_call` steps with the same batches; see `one_step`. The sum is the mean of their losses."""
         self._call(batch)
         return self._loss.read()
+
+    def traced(self, batch: Batch) -> ConcreteFunction:
+        """Return the concrete function of `one_step`, for those who look into its graph."""
+        return self._one_step.get_concrete_function(batch)
 
     def _step(self, batch: Batch) -> None:
         self.strategy.run(lambda *of_replica: self._loss.assign(self._replica_step(*of_replica)), args=batch)

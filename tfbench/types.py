@@ -16,6 +16,9 @@ Strategy = Any
 ReplicaContext = Any
 """A `tf.distribute.ReplicaContext`."""
 
+ConcreteFunction = Any
+"""A traced `tf.function`: its graph, and what it captures."""
+
 Model = Any
 """A `keras.Model`."""
 

@@ -72,8 +72,9 @@ class OneDeviceReference:
         for features, labels in _one_by_one(self._shards, self._training.case.accumulate):
             share, parts = self._compute(features, labels, tf.constant(scale))
             loss += float(share)
-            for total, part in zip(gradients, parts, strict=True):
-                total += part.numpy() / np.float32(scale)
+            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is seen by the caller
+                for total, part in zip(gradients, parts, strict=True):
+                    total += part.numpy() / np.float32(scale)
         return loss, gradients
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,18 @@ DATA_PATH = "/data"
 CDI_GPU = "nvidia.com/gpu"
 """Vendor and class of NVIDIA's devices in the Container Device Interface; a device is `nvidia.com/gpu=NAME`."""
 
+NO_GPU = "-1"
+"""Of CUDA_VISIBLE_DEVICES: hides all GPUs, as an empty text does; unlike that it cannot be taken for unset.
+Source: CUDA programming guide, CUDA_VISIBLE_DEVICES; `cuda_diagnostics.cc` of TensorFlow's XLA names both."""
+
+CACHE_LABEL = "tfbench.cuda-cache"
+"""Of volumes; its value is the image, as it was started."""
+
+CACHE_PATH = "/cuda-cache"
+MAX_CACHE_BYTES = 2 << 30
+"""Of what the driver has compiled: TensorFlow's kernels for one architecture exceed the driver's own limit of 256 MiB.
+Source: TensorFlow's installation guide, which names this value for `CUDA_CACHE_MAXSIZE`."""
+
 GIBIBYTE = 1 << 30
 SHM_BYTES = GIBIBYTE  # NCCL's rings live there; the engine's 64 MiB is too little
 TMP_BYTES = 4 * GIBIBYTE
@@ -35,6 +48,7 @@ class ContainerSpec:
         all_gpus: It sees all GPUs, whatever `gpus` says.
         cdi: `gpus` are names of CDI devices, e.g. `nvidia.com/gpu=0`; else the NVIDIA runtime is asked.
         data_dir: Folder of the machine that it may read at `DATA_PATH`; None: it sees none.
+        cache: Volume at `CACHE_PATH`, which outlives it and belongs to its image; None: it keeps nothing.
         cpus: CPUs that it may use; None: all.
         memory_bytes: None: all.
         max_processes: Processes and threads that it may have.
@@ -54,6 +68,7 @@ class ContainerSpec:
     all_gpus: bool = False
     cdi: bool = False
     data_dir: str | None = None
+    cache: str | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
     shm_bytes: int = SHM_BYTES
@@ -101,10 +116,16 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _mounts(spec: ContainerSpec) -> list[dict[str, Any]] | None:
-    """Ask for a read-only bind mount; unlike the older `Binds` it fails where the folder is not there."""
-    if spec.data_dir is None:
-        return None
-    return [{"Type": "bind", "Source": spec.data_dir, "Target": DATA_PATH, "ReadOnly": True}]
+    """Ask for a read-only bind mount, which unlike the older `Binds` fails without its folder, and a named volume."""
+    mounts: list[dict[str, Any]] = []
+    if spec.data_dir is not None:
+        mounts.append({"Type": "bind", "Source": spec.data_dir, "Target": DATA_PATH, "ReadOnly": True})
+    if spec.cache is not None:
+        labels = {CACHE_LABEL: spec.image}
+        mounts.append(
+            {"Type": "volume", "Source": spec.cache, "Target": CACHE_PATH, "VolumeOptions": {"Labels": labels}}
+        )
+    return mounts or None
 
 
 def _device_requests(spec: ContainerSpec) -> list[dict[str, Any]]:
@@ -143,7 +164,7 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
             f"--output={RECORD_PATH}",
             f"--max_seconds={host.timeout_minutes * 60:g}",
         ),
-        environment={"PYTHONUNBUFFERED": "1", **(member.environment if member else {})},
+        environment={"PYTHONUNBUFFERED": "1", **host.environment, **(member.environment if member else {})},
         labels={
             RUN_LABEL: job.origin.run_id,
             JOB_LABEL: job.id,
@@ -159,6 +180,20 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
         network=member.network if member else "none",
         ports=member.ports if member and member.network == "bridge" else (),
     )
+
+
+def with_cache(spec: ContainerSpec) -> ContainerSpec:
+    """Let the driver keep what it compiles from one container of an image to the next.
+
+    The volume is named by the image's digest, so that no image writes what another one runs; an image that is known by
+    a tag alone gets none.
+    """
+    _, known, digest = spec.image.rpartition("sha256:")
+    if not known:
+        return spec
+    settings = {"CUDA_CACHE_PATH": CACHE_PATH, "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES)}
+    name = f"tfbench-cuda-cache-{digest[:16]}"
+    return dataclasses.replace(spec, cache=name, environment={**spec.environment, **settings})
 
 
 def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:

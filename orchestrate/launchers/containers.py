@@ -18,6 +18,7 @@ from orchestrate.hosts import Host
 from orchestrate.images import image_reference, wanted_images
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import (
+    CACHE_LABEL,
     CDI_GPU,
     JOB_LABEL,
     RECORD_PATH,
@@ -27,6 +28,7 @@ from orchestrate.launchers.container import (
     probe_container,
     registry_of,
     repository,
+    with_cache,
 )
 from orchestrate.launchers.docker import DockerEngine
 from orchestrate.launchers.engine import NameTaken, NotThere
@@ -61,6 +63,7 @@ class ContainerLauncher:
         self._engine = DockerEngine(host.docker)
         self._pulls = pulls
         self._devices: frozenset[str] | None = None
+        self._tidied = False
         # Only asked where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
@@ -77,6 +80,9 @@ class ContainerLauncher:
         """See `Launcher.prepare`: pulls by digest, and believes nothing else."""
         self._bring(_pinned(job.origin.image or "", job.origin.image_digest, self._host), on_progress)
         self._engine.release_sdk()
+        if job.gpus and not self._tidied:
+            self._tidied = True
+            self._remove_orphaned_caches()
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`."""
@@ -84,7 +90,8 @@ class ContainerLauncher:
         adopted = False
         try:
             devices = self._cdi_devices() if job.gpus else frozenset()
-            self._engine.create(job_container(job, self._host, image, devices))
+            spec = job_container(job, self._host, image, devices)
+            self._engine.create(with_cache(spec) if job.gpus else spec)
         except NameTaken:
             adopted = True
             if self._state_of_ours(job) != "created":
@@ -192,6 +199,13 @@ class ContainerLauncher:
             raise PullFailed(f"image {image} is not on the host any more")
         with self._pulls.turn(registry_of(image)):
             self._engine.pull(image, PullMeter(on_progress, self._tell_retry))
+
+    def _remove_orphaned_caches(self) -> None:
+        """Remove what was compiled for images that are no longer on the host; what stays for now does no harm."""
+        with contextlib.suppress(HostError):
+            for volume, image in self._engine.labelled_volumes(CACHE_LABEL).items():
+                if self._engine.image_id(image) is None:
+                    self._engine.remove_volume(volume)
 
     def _tell_retry(self, cause: str) -> None:
         self._pulls.tell(self._host.key, f"tries the pull again: {cause}")

@@ -207,6 +207,22 @@ class ContainerEngine:
             raise LaunchFailed("the engine's list of containers is none")
         return [dict(_document(container).get("Labels") or {}) for container in containers]
 
+    def labelled_volumes(self, label: str) -> dict[str, str]:
+        """Return the value of `label` of each volume that carries it, by the volume's name."""
+        query = {"filters": json.dumps({"label": [label]})}
+        answer = _document(self._ask(lambda http: http.ask("GET", "/volumes", query)))
+        volumes = [_document(volume) for volume in answer.get("Volumes") or ()]
+        return {str(volume["Name"]): str((volume.get("Labels") or {}).get(label)) for volume in volumes}
+
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume.
+
+        Raises:
+            HostError: The engine refused, e.g. because a container uses it.
+        """
+        with contextlib.suppress(NotThere):
+            self._ask(lambda http: http.ask("DELETE", f"/volumes/{name}"))
+
     # -- connection --------------------------------------------------------------------------------------------
 
     def _ask(self, operation: Callable[[EngineHTTP], T]) -> T:

@@ -19,11 +19,12 @@ from orchestrate.errors import LaunchFailed, Lost
 from orchestrate.facts import Facts, facts_from_probe
 from orchestrate.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import data_flags
+from orchestrate.launchers.container import NO_GPU, data_flags
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.record_json import MAX_RECORD_BYTES
+from results.schema import Device
 
 POLL_SECONDS = 0.2
 STOP_GRACE_SECONDS = 10.0
@@ -54,7 +55,7 @@ class ProcessLauncher:
             answer = subprocess.run(
                 command,
                 cwd=PROJECT,
-                env=self._environment(()),
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=PROBE_TIMEOUT_SECONDS,
@@ -81,8 +82,7 @@ class ProcessLauncher:
                 child = subprocess.Popen(
                     command,
                     cwd=PROJECT,
-                    env=self._environment(job.gpu_uuids or tuple(map(str, job.gpus)))
-                    | (job.member.environment if job.member else {}),
+                    env=self._job_environment(job),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -148,9 +148,12 @@ class ProcessLauncher:
             raise Lost("no run folder was given")
         return self._work / job.id
 
-    def _environment(self, gpus: tuple[str, ...]) -> dict[str, str]:
-        environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
-        if gpus:
+    def _job_environment(self, job: Job) -> dict[str, str]:
+        """Return a benchmark's environment; a CPU case sees no GPU, so that nothing of it can run on one."""
+        environment = {**_environment(), **self._host.environment, **(job.member.environment if job.member else {})}
+        if job.case.device is Device.CPU:
+            environment["CUDA_VISIBLE_DEVICES"] = NO_GPU
+        elif gpus := job.gpu_uuids or tuple(map(str, job.gpus)):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         return environment
 
@@ -182,6 +185,10 @@ class ProcessLauncher:
         log = folder / "output.log"
         left = (folder / "record.json").exists() or (log.exists() and log.stat().st_size > 0)
         return left or self._running_pid(job) is not None
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
 
 
 _RUNNING = -1_000_000

@@ -29,7 +29,7 @@ from tfbench.models import NETWORKS
 from tfbench.nvml import GPUs
 from tfbench.tasks import TASKS
 from tfbench.telemetry import Observer
-from tfbench.timing import print_steps, take_steps
+from tfbench.timing import print_steps, take_steps, wait_for_loss
 from tfbench.training import Training
 
 
@@ -58,7 +58,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         begin = time.perf_counter()
         for _ in range(options.steps):
             loss = step()
-        loss.numpy()
+        wait_for_loss(loss)
         return time.perf_counter() - begin
 
     def harness() -> float:

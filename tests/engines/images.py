@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import results
+from orchestrate.variants import SLIM_SUFFIX
 from tests.engines.docker import DockerEngine
 from tests.engines.processes import EngineError, find_program
 
@@ -105,6 +106,7 @@ def build_image(
     """Build a variant as `tag` and return the image's id.
 
     Args:
+        variant: Its name, which says its form too.
         context: The repository, or a copy of it.
         cached: Whether steps that were built before may be taken from the engine's cache.
 
@@ -117,7 +119,8 @@ def build_image(
         tag=tag,
         buildargs={
             "BASE": base,
-            "VARIANT": variant,
+            "VARIANT": variant.removesuffix(SLIM_SUFFIX),
+            "SLIM": "slim" if variant.endswith(SLIM_SUFFIX) else "full",
             "VERSION": results.__version__,
             **pip_settings(),
         },

@@ -45,6 +45,24 @@ print(stubs.cufftCreate(ctypes.byref(handle)), stubs.cusparseCreate(ctypes.byref
 """
 """Through TensorFlow's own stubs, which it exports for these two; those of cuSOLVER are made in the same way."""
 
+WHERE_XLA_LOOKS = """
+import ctypes, pathlib, tensorflow as tf
+class Text(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("rest", ctypes.c_char * 16)]
+class Texts(ctypes.Structure):
+    _fields_ = [("begin", ctypes.c_void_p), ("end", ctypes.c_void_p), ("room", ctypes.c_void_p)]
+names, function = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2"), "_ZN3tsl18CandidateCudaRootsB5cxx11Ev"
+libraries = [ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name(name))) for name in names]
+roots = Texts()
+next(getattr(library, function) for library in libraries if hasattr(library, function))(ctypes.byref(roots))
+cuda = pathlib.Path("/usr/local/cuda")
+print(*[name for name in ("bin/ptxas", "nvvm/libdevice/libdevice.10.bc") if (cuda / name).is_file()])
+for address in range(roots.begin, roots.end, ctypes.sizeof(Text)):
+    text = Text.from_address(address)
+    print(ctypes.string_at(text.data, text.size).decode(errors="replace"))
+"""
+"""TensorFlow's own list, which it exports: a `std::vector<std::string>`, returned through a hidden first argument."""
+
 CUFFT_INTERNAL_ERROR, CUSPARSE_STATUS_INTERNAL_ERROR = 5, 7
 
 
@@ -91,12 +109,27 @@ def test_with_a_driver_tensorflow_opens_every_library_that_it_asks_for(
     assert "1 GPU" in output
 
 
-def test_a_call_into_an_empty_library_is_an_error_and_no_crash(engines: Engines, cuda_image: str):
+def test_xla_finds_its_compilers_where_every_tensorflow_looks(engines: Engines, cuda_image: str):
+    with finished_container(
+        engines.first.client, cuda_image, ["-c", WHERE_XLA_LOOKS], entrypoint=["python3.11"]
+    ) as container:
+        assert exit_code(container) == 0, container.logs().decode()
+        there, *looked = container.logs(stderr=False).decode().splitlines()
+    assert there.split() == ["bin/ptxas", "nvvm/libdevice/libdevice.10.bc"]
+    assert "/usr/local/cuda" in looked
+
+
+def test_a_slim_image_has_three_empty_libraries_whose_calls_are_errors_and_a_full_one_none(
+    engines: Engines, cuda_image: str
+):
     with finished_container(
         engines.first.client, cuda_image, ["-c", CALL_EMPTY_LIBRARIES], entrypoint=["python3.11"]
     ) as container:
         assert exit_code(container) == 0, container.logs().decode()
         cufft, cusparse, *empty = container.logs(stderr=False).decode().split()
+    if not cuda_image.endswith("-slim"):
+        assert empty == []
+        return
     assert (int(cufft), int(cusparse)) == (CUFFT_INTERNAL_ERROR, CUSPARSE_STATUS_INTERNAL_ERROR)
     assert [name.partition(".")[0] for name in empty] == ["libcufft", "libcusolver", "libcusparse"]
 

@@ -119,6 +119,15 @@ def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_job
     assert not [flag for flag in other["args"] if flag.startswith("--data_dir")]
 
 
+def test_variables_of_the_hosts_file_reach_the_pod_as_they_are_written(some_jobs):
+    host, (job,) = some_jobs()
+    given = dataclasses.replace(host, environment={"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_x=$(HOME)"})
+    (container,) = job_manifest(job, given, given.queue)["spec"]["template"]["spec"]["containers"]
+    variables = {item["name"]: item["value"] for item in container["env"]}
+    assert variables["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert variables["XLA_FLAGS"] == "--xla_x=$$(HOME)", "Kubernetes replaces $(HOME), and writes $$ as $"
+
+
 def test_a_pod_asks_for_the_gpus_of_its_case(some_jobs):
     host, (job,) = some_jobs(num_gpus=[4], device="gpu")
     (container,) = job_manifest(job, host, host.queue)["spec"]["template"]["spec"]["containers"]

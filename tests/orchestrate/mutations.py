@@ -91,6 +91,7 @@ KEYS = (
         "key",
     ),
     *("slurm", "partition", "gres", "container", "max_jobs", "shared_folder", "options", "ssh", "python", "requeue"),
+    *("environment", "NCCL_DEBUG", "NCCL_IB_DISABLE", "XLA_FLAGS", "LD_PRELOAD"),
     *("kubernetes", "node_selector", "namespace", "tolerations", "image_pull_secrets", "queue", "kubeconfig"),
     *("dockr", "Suite", "gpu", "price", "<<", "1", "null", "true", '""', '"a b"', '"\\0"', '"[red]x"', "a.b", "a" * 70),
     *("? [a]", "? {a: b}", "!!int 1", "node-b", "*a", "&a k"),
@@ -108,6 +109,10 @@ SENSIBLE = {
     "cpus": ("1.5", "8", "1e9"),
     "memory_gb": ("16", "0.5"),
     "usd_per_gpu_hour": ("0", "0.17"),
+    "environment": (
+        *("{NCCL_DEBUG: INFO}", "{NCCL_DEBUG: 1, XLA_FLAGS: ''}", "{NCCL_DEBUG: 0x10}", "{PATH: x}", "{NCCL_X: [a]}"),
+        *('{NCCL_X: "a\\nb"}', "{NCCL_X: é}", "{}", "{NCCL_TOPO_FILE: x}", "null"),
+    ),
     "timeout_minutes": ("1e2", "0.5"),
     "silence_minutes": ("5", "0"),
     "docker": ('"ssh://n@[::1]:22"', '"ssh://A/run/d.sock"', '"unix:///x.sock"', '"tcp://[::1]:2375"', '"ssh://A"'),

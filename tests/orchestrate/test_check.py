@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,8 @@ from orchestrate.addresses import DockerAddress
 from orchestrate.check import doubts
 from orchestrate.facts import Facts, GPUState, Image
 from orchestrate.hosts import Host
-from orchestrate.tables import render_check
+from orchestrate.plan import HostPlan, Plan, plan_from_dict, plan_to_dict
+from orchestrate.tables import render_check, render_plan
 from results.schema import GPU, Device, Status
 
 SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)
@@ -107,3 +109,31 @@ def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     assert "a4000.node-a: r/tfbench:0.1.0-cuda12.5: machine code of 8.0 runs on 8.6" in text
     assert "f.old: x: driver 470 is too old" in text
     assert "f.[bold]gone: cannot measure now: ssh node: connection refused" in text
+
+
+def test_check_and_plan_show_the_variables_of_the_hosts_file():
+    given = dataclasses.replace(host(), environment={"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "=eth0"})
+    plan = Plan(
+        run_id="r",
+        created_at="",
+        seed=1,
+        hosts=(HostPlan(host=given, suite="quick", facts=Facts(), problem=None, jobs=()),),
+    )
+    for show in (
+        lambda console: render_check([given], {given.key: Facts()}, console),
+        lambda console: render_plan(plan, console),
+    ):
+        stream = io.StringIO()
+        show(Console(file=stream, width=230))
+        assert f"{given.key}: environment: NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME==eth0" in stream.getvalue()
+
+
+def test_variables_survive_in_the_plan_of_a_run():
+    given = dataclasses.replace(host(), environment={"NCCL_DEBUG": "INFO"})
+    plan = Plan(
+        run_id="r",
+        created_at="",
+        seed=1,
+        hosts=(HostPlan(host=given, suite="quick", facts=None, problem="gone", jobs=()),),
+    )
+    assert plan_from_dict(json.loads(json.dumps(plan_to_dict(plan)))) == plan

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from orchestrate.launchers.container import ContainerSpec, container_document, job_container, probe_container
+from orchestrate.launchers.container import (
+    ContainerSpec,
+    container_document,
+    job_container,
+    probe_container,
+    with_cache,
+)
 from orchestrate.plan import Job
 from results.schema import Case, Origin
 from tests.orchestrate.test_check import host
@@ -40,6 +47,27 @@ def test_gpus_are_asked_for_as_the_engine_names_them(uuids, devices, wanted):
     if offered:
         wanted = {**wanted, "DeviceIDs": [f"nvidia.com/gpu={name}" for name in wanted["DeviceIDs"]]}
     assert requests(job_container(job(gpu_uuids=uuids), host(), "image", offered)) == [wanted]
+
+
+def test_variables_of_the_hosts_file_reach_the_container():
+    given = dataclasses.replace(host(), environment={"NCCL_SOCKET_IFNAME": "=eth0,eth1"})
+    assert "NCCL_SOCKET_IFNAME==eth0,eth1" in container_document(job_container(job(), given, "image"))["Env"]
+
+
+def test_what_the_driver_compiles_is_kept_by_image():
+    image = f"ghcr.io/you/tfbench@sha256:{'ab' * 32}"
+    document = container_document(with_cache(job_container(job(), host(), image)))
+    (mount,) = document["HostConfig"]["Mounts"]
+    assert mount == {
+        "Type": "volume",
+        "Source": "tfbench-cuda-cache-abababababababab",
+        "Target": "/cuda-cache",
+        "VolumeOptions": {"Labels": {"tfbench.cuda-cache": image}},
+    }
+    assert {"CUDA_CACHE_PATH=/cuda-cache", "CUDA_CACHE_MAXSIZE=2147483648"} <= set(document["Env"])
+    assert document["HostConfig"]["ReadonlyRootfs"]
+    unknown = job_container(job(), host(), "ghcr.io/you/tfbench:mine")
+    assert with_cache(unknown) == unknown, "a tag may mean another image tomorrow"
 
 
 def test_a_probe_sees_all_gpus_either_way():

@@ -68,6 +68,28 @@ fleets:
     assert (third.docker, third.launcher, third.cpus, third.gpus, third.device) == (None, "process", 4, None, None)
 
 
+def test_variables_of_all_levels_are_joined_and_the_innermost_value_of_each_wins(tmp_path: Path):
+    path = write(
+        tmp_path,
+        """
+version: 1
+defaults: {environment: {NCCL_DEBUG: WARN, NCCL_IB_DISABLE: 1}}
+fleets:
+  a:
+    environment: {NCCL_SOCKET_IFNAME: "=eth0", NCCL_DEBUG: INFO}
+    hosts:
+      one: {docker: "ssh://one", environment: {XLA_FLAGS: --xla_gpu_deterministic_ops=true}}
+      two: {docker: "ssh://two", environment: {NCCL_IB_DISABLE: 0}}
+  b: {slurm: {container: none, shared_folder: /home/bench}}
+""",
+    )
+    one, two, queue = (host.environment for host in read_hosts(path))
+    fleet = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "=eth0"}
+    assert one == fleet | {"NCCL_IB_DISABLE": "1", "XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
+    assert two == fleet | {"NCCL_IB_DISABLE": "0"}
+    assert queue == {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "1"}
+
+
 def test_all_mistakes_come_in_one_answer(tmp_path: Path):
     assert (
         mistakes(
@@ -127,6 +149,19 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
         ("{docker: 'ssh://a', variant: cuda13}", "there is no image variant 'cuda13'. Variants: auto, cuda11.8"),
         ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto', an image variant"),
+        ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),
+        ("{process: true, environment: {PATH: /x}}", "host h: environment: PATH cannot be set here"),
+        ("{process: true, environment: {CUDA_VISIBLE_DEVICES: 0}}", "use gpus: instead"),
+        ("{process: true, environment: {TF_CONFIG: x}}", "num_hosts in a suite instead"),
+        ("{process: true, environment: {TF_XLA_FLAGS: x}}", "use xla: in a suite instead"),
+        ("{process: true, environment: {NCCL_CONF_FILE: /x}}", "name its variables here instead"),
+        ("{process: true, environment: {NCCL_TOPO_FILE: /x}}", "a record would not keep what is in it"),
+        ("{process: true, environment: {nccl_debug: INFO}}", "nccl_debug cannot be set here"),
+        ('{process: true, environment: {NCCL_DEBUG: "a\\nb"}}', "must be at most 500 printable ASCII characters"),
+        (f"{{process: true, environment: {{NCCL_DEBUG: {'x' * 501}}}}}", "must be at most 500 printable"),
+        ("{process: true, environment: {NCCL_DEBUG: true}}", "environment must be a mapping of environment variables"),
+        ("{process: true, environment: {NCCL_DEBUG: null}}", "environment must be a mapping of environment variables"),
+        ("{process: true, environment: [NCCL_DEBUG]}", "environment must be a mapping of environment variables"),
         ("just text", "host h: value must be"),
         ("[1, 2]", "host h: value must be"),
     ],

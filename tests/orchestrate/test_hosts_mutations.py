@@ -146,7 +146,8 @@ def innermost(*levels: dict[str, Any]) -> dict[str, Any]:
             said = {key: value for key, value in said.items() if key not in ("variant", "registry")}
         elif level.get("variant") is not None or level.get("registry") is not None:
             said.pop("image", None)
-        said |= {key: value for key, value in level.items() if value is not None}
+        joined = {**said.get("environment", {}), **(level.get("environment") or {})}
+        said |= {key: value for key, value in level.items() if value is not None} | {"environment": joined}
     return said
 
 
@@ -178,6 +179,10 @@ def resolved(folder: Path, said: dict[str, Any]) -> dict[str, Any]:
     fields = dict(said)
     if "suite" in fields:
         fields["suite"] = str(folder / said["suite"]) if said["suite"].endswith((".yml", ".yaml")) else said["suite"]
+    for name, value in said["environment"].items():
+        assert re.fullmatch("NCCL_[A-Z0-9_]+|XLA_FLAGS", name) and not name.endswith("_FILE")
+        assert isinstance(value, str | int) and not isinstance(value, bool) and re.fullmatch("[ -~]*", str(value))
+    fields["environment"] = {name: str(value) for name, value in said["environment"].items()}
     fields["gpus"] = None if said.get("gpus", "all") == "all" else tuple(said["gpus"])
     fields["device"] = None if said.get("device", "auto") == "auto" else Device(said["device"])
     variants = fields.pop("variant", "auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ from orchestrate.hosts import Host
 from orchestrate.launchers.process import ProcessLauncher
 from orchestrate.plan import Job
 from results.record_json import MAX_RECORD_BYTES
-from results.schema import Case, Origin
+from results.schema import Case, Device, Origin
 
 HOST = Host(fleet="f", name="h", docker=None, cpus=1)
 JOB = Job(
@@ -24,10 +25,10 @@ JOB = Job(
 )
 
 
-def launcher(folder: Path, program: str) -> ProcessLauncher:
+def launcher(folder: Path, program: str, host: Host = HOST) -> ProcessLauncher:
     """Make a launcher that starts `program` instead of a benchmark; `output` is its record's path."""
     prelude = "import sys, time, os, signal\noutput = sys.argv[-2].partition('=')[2]\n"
-    return ProcessLauncher(HOST, folder, [sys.executable, "-c", prelude + program])
+    return ProcessLauncher(host, folder, [sys.executable, "-c", prelude + program])
 
 
 def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path):
@@ -39,6 +40,39 @@ def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path)
     assert it.running("r") == [JOB.id]
     it.remove(JOB)
     assert it.running("r") == [] and list((tmp_path / "work").iterdir()) == []
+
+
+PRINT_VARIABLES = "print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', 'NCCL_DEBUG', 'NCCL_ALGO')))"
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "uuids", "visible"),
+    [
+        (Device.CPU, (), (), "-1"),
+        (Device.GPU, (0, 2), (), "0,2"),
+        (Device.GPU, (0,), ("GPU-a",), "GPU-a"),
+        (Device.GPU, (), (), "5"),
+    ],
+    ids=["a CPU case sees none", "by index", "by UUID", "not known: as the user has it"],
+)
+def test_a_benchmark_sees_its_gpus_and_the_variables_of_the_hosts_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: Device,
+    gpus: tuple[int, ...],
+    uuids: tuple[str, ...],
+    visible: str,
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    it = launcher(tmp_path, PRINT_VARIABLES, dataclasses.replace(HOST, environment={"NCCL_DEBUG": "INFO"}))
+    job = dataclasses.replace(JOB, case=dataclasses.replace(JOB.case, device=device), gpus=gpus, gpu_uuids=uuids)
+    it.start(job)
+    lines: list[str] = []
+    it.follow(job, lines.append)
+    it.remove(job)
+    assert lines == [f"{visible} INFO Tree"]
 
 
 def test_a_process_killed_by_a_signal_says_which(tmp_path: Path):

@@ -84,12 +84,33 @@ def test_limits_of_the_host_and_of_the_user_reach_slurm_and_the_benchmark():
 
 @pytest.mark.parametrize("container", ["none", "docker", "pyxis", "apptainer"])
 @pytest.mark.parametrize("gpus", [0, 2])
-def test_every_script_is_valid_for_sh_and_binds_gpus(container: str, gpus: int):
+def test_every_script_is_valid_for_sh_and_binds_gpus_or_hides_them(container: str, gpus: int):
     gres = {"gres": "gpu:4"} if gpus else {}
     script = text([job(1, gpus)], container=container, **gres)
     checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
-    assert ("export CUDA_VISIBLE_DEVICES" in script) == bool(gpus)
+    assert ("export CUDA_VISIBLE_DEVICES=-1" in script) == (not gpus)
+    assert 'export CUDA_VISIBLE_DEVICES="$(' in script or not gpus
+
+
+VALUE = "=eth0,eth1 'x' $HOME"
+"""Of a variable: what a shell, Apptainer's commas or Kubernetes' `$(…)` could change."""
+
+
+@pytest.mark.parametrize(
+    ("container", "line"),
+    [
+        ("none", f"export NCCL_SOCKET_IFNAME={shlex.quote(VALUE)}"),
+        ("pyxis", f"export NCCL_SOCKET_IFNAME={shlex.quote(VALUE)}"),
+        ("apptainer", f"export APPTAINERENV_NCCL_SOCKET_IFNAME={shlex.quote(VALUE)}"),
+        ("docker", f" {shlex.quote(f'--env=NCCL_SOCKET_IFNAME={VALUE}')} "),
+    ],
+)
+def test_variables_of_the_hosts_file_reach_every_kind_of_benchmark(container: str, line: str):
+    host = Host(fleet="lab", name="slurm", docker=None, environment={"NCCL_SOCKET_IFNAME": VALUE})
+    script = text([job(1)], host, container=container)
+    assert script.count("NCCL_SOCKET_IFNAME") == 1 and line in script
+    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
 
 
 def line_of(script: str, beginning: str) -> str:

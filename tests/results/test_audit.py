@@ -213,4 +213,4 @@ def test_reference_data_has_a_source_for_every_figure():
         with (FOLDER / name).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         assert rows and all(row["source"] for row in rows)
-    assert len(specifications()) == 28 and set(networks()) >= {"resnet50", "resnet152", "inception_v3", "googlenet"}
+    assert len(specifications()) == 30 and set(networks()) >= {"resnet50", "resnet152", "inception_v3", "googlenet"}

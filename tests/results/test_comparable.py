@@ -3,8 +3,10 @@
 import pytest
 
 from results.comparable import by_setting, match, setting_of, setting_text
+from results.comparison import compare_grid, ratio_grids
 from results.fleets import fleet_rates
 from results.merge import merge_records
+from results.report import make_report
 from results.schema import Mode
 from tests.results.factory import make_case, make_environment, repeats, stored
 
@@ -65,3 +67,11 @@ def test_a_setting_is_named_by_what_a_reader_must_know():
         setting_text(inferred)
         == "inference, fp32, batch 8, 2 hosts of 4 CPUs, num hosts 2, xla replica, batch norm keras"
     )
+
+
+def test_fleets_of_different_methods_have_no_ratio_in_any_table_or_verdict():
+    records = stored(*repeats(20.0, 21.0, fleet="a"), *repeats(10.0, 11.0, fleet="b", host="node-b", method_version=7))
+    (grid,) = [compare_grid(found, a, b) for a, b, found in make_report(records, "title").pairs]
+    assert grid.rows[0][0] == "x" and "method_version differ" in grid.rows[0][-1]
+    assert ratio_grids(merge_records(records)) == []
+    assert make_report(records, "title").verdict[0].endswith("which is faster is not known.")

@@ -51,7 +51,8 @@ Results
  two-cores/node-x        resnet50  fp32           8  1 CPU               0 of 1                unreachable
  two-cores/on-two-cores  resnet50  fp32           8  1 CPU  22.9 ± 1.4   2 of 3     349  1.00  valid
 
-images per second ± 95 % over repeats; device cpu, batch norm fused, xla off, data synthetic, mode train, optimizer momentum, accumulate 1, warmup steps 2, num steps 4
+images per second ± 95 % over repeats; device cpu, batch norm fused, xla off, data synthetic, mode train, \
+optimizer momentum, accumulate 1, warmup steps 2, num steps 4
 one-core: TensorFlow 2.21.0, Keras 3.15.1, Test CPU, process
 two-cores: TensorFlow 2.21.0, Keras 3.15.1, Test CPU, process
 two-cores/node-x, resnet50 fp32 ×1 CPU: unreachable: ssh: connection refused

@@ -41,7 +41,7 @@ def traced(case, strategy, monkeypatch, pack_bytes):
     """Return the operations of one step whose packs are that small."""
     monkeypatch.setattr("tfbench.training.MEGABYTE", pack_bytes)
     training, next_batch = build(case, strategy)
-    return training, training._one_step.get_concrete_function(next_batch()).graph.get_operations()
+    return training, training.traced(next_batch()).graph.get_operations()
 
 
 def test_all_reduces_start_with_the_last_layers_and_keep_that_order(two_replicas, monkeypatch):

@@ -194,7 +194,7 @@ def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None)
         "image": image,
         "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
         "args": [*job.case.flags(), *data_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
-        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_rank_environment(job)],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_host_environment(host), *_rank_environment(job)],
         "resources": _resources(job, host),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -229,6 +229,11 @@ def _resources(job: Job, host: Host) -> Manifest:
     if job.case.device is Device.GPU:
         limits[GPU_RESOURCE] = requests[GPU_RESOURCE] = str(job.case.num_gpus)
     return {"limits": limits, "requests": requests}
+
+
+def _host_environment(host: Host) -> list[Manifest]:
+    """Give the variables of `hosts.yml`; Kubernetes would expand `$(NAME)` in a value unless each `$` is doubled."""
+    return [{"name": name, "value": value.replace("$", "$$")} for name, value in host.environment.items()]
 
 
 def _rank_environment(job: Job) -> list[Manifest]:

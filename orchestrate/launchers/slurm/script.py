@@ -14,8 +14,8 @@ from pathlib import Path
 
 from orchestrate.hosts import Host
 from orchestrate.images import image_reference
-from orchestrate.launchers.container import DATA_PATH, data_flags, job_container
-from orchestrate.launchers.slurm.templates import run_lines
+from orchestrate.launchers.container import DATA_PATH, NO_GPU, data_flags, job_container
+from orchestrate.launchers.slurm.templates import environment_lines, run_lines
 from orchestrate.plan import Job
 from orchestrate.queues import SlurmQueue
 from results.schema import Data, Device
@@ -124,6 +124,7 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
             "*) exit 64 ;;",
             "esac",
             _BEGIN.format(blocks=MAX_FILE_BLOCKS, visible=_visible(resources(first).gpus)),
+            *environment_lines(queue, host.environment),
             *run_lines(queue, container, resources(first).nodes, resources(first).gpus, project),
             _END,
         ]
@@ -135,7 +136,7 @@ def _visible(gpus: int) -> str:
     return (
         f'export CUDA_VISIBLE_DEVICES="$(printf %s "${{CUDA_VISIBLE_DEVICES:-}}" | cut -d , -f 1-{gpus})"'
         if gpus
-        else ":"
+        else f"export CUDA_VISIBLE_DEVICES={NO_GPU}"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrate.launchers.container import DATA_PATH, JOB_LABEL, RECORD_PATH, RUN_LABEL, ContainerSpec
@@ -15,6 +16,18 @@ from orchestrate.queues import SlurmQueue
 
 STOP_SECONDS = 20
 """A container may take so long to end; Slurm kills what is left 30 seconds after it has asked (KillWait)."""
+
+
+def environment_lines(queue: SlurmQueue, environment: Mapping[str, str]) -> list[str]:
+    """Return the lines of a batch script that give a benchmark the variables of `hosts.yml`.
+
+    `srun` hands the script's own on, to all ranks and to pyxis's containers. Apptainer takes those of its own prefix
+    into a container that is closed to all others; its `--env` would divide a value at its commas. Docker has flags.
+    """
+    prefix = {"none": "", "pyxis": "", "apptainer": "APPTAINERENV_"}.get(queue.container)
+    if prefix is None:
+        return []
+    return [f"export {prefix}{name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
 def run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, gpus: int, project: Path) -> list[str]:

@@ -84,6 +84,6 @@ def build(options: argparse.Namespace) -> Probed:
     next_batch = batch_source(case, size, network.classes, strategy, task)
 
     def captured() -> list[Any]:
-        return list(training.step.get_concrete_function(next_batch()).captured_inputs)
+        return list(training.traced(next_batch()).captured_inputs)
 
     return Probed(case=case, device=device, step=lambda: training.step(next_batch()), captured=captured)
