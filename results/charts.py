@@ -56,7 +56,7 @@ def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
     if not any(rate.rates for rate in rates):
         return None
     rows: list[dict[str, Any]] = []
-    for rate in rates:
+    for rate in sorted(rates, key=_kind):
         row: dict[str, Any] = {"case": case_name(rates, rate), "fleet": rate.fleet}
         interval = rate.interval
         if rate.mean is None:
@@ -87,7 +87,7 @@ def ratio_chart(pairs: Sequence[Pair]) -> Chart | None:
             "high": item.interval.high if item.interval else item.value,
         }
         for a, b, found in shown
-        for item in found
+        for item in sorted(found, key=lambda item: _kind(item.a))
         if item.value is not None
     ]
     if not rows:
@@ -235,6 +235,11 @@ def _chosen_case(rows: Sequence[dict[str, Any]]) -> alt.Parameter:
     return alt.selection_point(
         fields=["case"], bind=alt.binding_select(options=cases, name="case "), value=[{"case": cases[0]}], name="chosen"
     )
+
+
+def _kind(rate: FleetRate) -> tuple[bool, str]:
+    """Order cases by kind of work, training first."""
+    return rate.named("mode") != "train", str(rate.named("precision"))
 
 
 def _by_case(rows: Sequence[dict[str, Any]], fleets: Sequence[str], title: str, scale: alt.Scale) -> Any:  # noqa: ANN401

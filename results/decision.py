@@ -48,13 +48,17 @@ class Decision:
 
     @property
     def offers(self) -> dict[str, Offer]:
-        """The lowest price of each fleet that the verdicts count with."""
+        """A price of each fleet that the verdicts count with: of the smallest host, the lowest of those."""
         found: dict[str, Offer] = {}
         for choice in (choice for verdict in self.verdicts for choice in verdict.choices):
             known = found.get(choice.subject)
-            if choice.offer and (known is None or choice.offer.usd_per_gpu_hour < known.usd_per_gpu_hour):
+            if choice.offer and (known is None or _size_and_price(choice.offer) < _size_and_price(known)):
                 found[choice.subject] = choice.offer
         return found
+
+
+def _size_and_price(offer: Offer) -> tuple[int, float]:
+    return offer.gpus_per_host or 0, offer.usd_per_gpu_hour
 
 
 def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> Decision:

@@ -231,3 +231,46 @@ def test_my_job_asks_for_a_price_where_none_is_given(answers):
 def test_sliders_follow_the_prices_that_were_given(page):
     sliders = re.findall(r'<input type="range" min="([\d.]+)" max="([\d.]+)"', page.read_text(encoding="utf-8"))
     assert [(float(low), float(high)) for low, high in sliders] == [(0.043, 0.68), (0.09, 1.44)]
+
+
+def test_a_run_without_prices_has_sliders_at_the_prices_that_the_answer_counts_with(tmp_path):
+    run = RunFolder.create(tmp_path, "run-1")
+    for fleet, card, rate in (("a4000", "NVIDIA RTX A4000", 400.0), ("mine", "Test GPU", 300.0)):
+        case = make_case(device="gpu")
+        records = repeats(rate, rate * 1.01, fleet=fleet, case=case, environment=make_environment(1, card))
+        for i, record in enumerate(records):
+            run.write_record(f"{fleet}-{i}", record)
+    assert program.main(["results", "report", str(run.path), "--price", "mine=0.25"]) == 0
+    text = run.report_path.read_text(encoding="utf-8")
+    inputs = dict(re.findall(r'value="([\d.]*)" data-fleet="(\w+)"', text))
+    assert inputs["0.25"] == "mine" and set(inputs.values()) == {"a4000", "mine"}
+    assert re.search(r"a4000 \(\w+, [^)]*20\d\d[^)]*\)", text)
+
+
+def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(tmp_path):
+    run = RunFolder.create(tmp_path, "run-1")
+    for place, version in enumerate(("2.20.0", "2.21.0")):
+        for i, record in enumerate(repeats(99.0, 100.0, environment=make_environment(tensorflow=version))):
+            run.write_record(f"job-{place}-{i}", record)
+    assert program.main(["results", "report", str(run.path)]) == 0
+    first = verdict_of(run.report_path)[0]
+    assert first.startswith("No recommendation: fleet a4000, 1 cases: several tensorflow (2.20.0, 2.21.0)")
+
+
+def test_a_name_that_cannot_be_drawn_leaves_out_the_drawing_and_not_the_page(tmp_path):
+    run = RunFolder.create(tmp_path, "run-1")
+    for place, fleet in enumerate(("\U0001f600" * 50, "plain")):
+        for i, record in enumerate(repeats(99.0, 100.0, fleet=fleet)):
+            run.write_record(f"job-{place}-{i}", record)
+    assert program.main(["results", "report", str(run.path)]) == 0
+    assert "its numbers are in the tables" in run.report_path.read_text(encoding="utf-8")
+
+
+def test_names_in_markdown_are_not_read_as_markup(tmp_path, capsys):
+    run = RunFolder.create(tmp_path, "run-1")
+    for fleet, rate in (("**a**|<b>", 100.0), ("c", 150.0)):
+        for i, record in enumerate(repeats(rate, rate * 1.01, fleet=fleet)):
+            run.write_record(f"{len(fleet)}-{i}", record)
+    assert program.main(["results", "report", str(run.path), "--format", "md"]) == 0
+    out = capsys.readouterr().out
+    assert "**a**" not in out and "<b>" not in out.replace("\\<b\\>", "") and "\\*\\*a\\*\\*" in out
