@@ -100,7 +100,9 @@ def setting_lines(verdicts: Sequence[Verdict]) -> list[tuple[str, str, list[str]
 
 
 def decision_grid(decision: Decision) -> Grid | None:
-    """Return what to rent by kind of work and number of GPUs; None where that is the same everywhere."""
+    """Return what to rent by kind of work and number of GPUs; None where there is no choice, or it is always one."""
+    if not any(verdict.rivals for verdict in decision.verdicts):
+        return None
     cells: dict[str, dict[int, list[Verdict]]] = {}
     for verdict in sorted(decision.verdicts, key=lambda verdict: verdict.question.mode != "train"):
         question = verdict.question

@@ -75,8 +75,8 @@ const ranked = (item, priceOf) => {
   return { best, alone: names.length === 1, tied: names.filter((other) => other !== best && !certain(best, other, priceOf, item.ratios, item.fleets)) };
 };
 const said = (word, { best, alone, tied }) => {
-  if (best === null) return "";
-  if (alone) return "only " + best + " has a figure" + (word === "Cheapest" ? " and a price" : "") + ". ";
+  if (best === null || fleets.length < 2) return "";
+  if (alone) return "Only " + best + " has a figure" + (word === "Cheapest" ? " and a price" : "") + ". ";
   return tied.length ? word + ": no significant difference between " + [best, ...tied].join(" and ") + ". " : word + ": " + best + ". ";
 };
 

@@ -225,7 +225,7 @@ def test_my_job_names_no_cheapest_where_the_prices_are_as_far_apart_as_the_speed
 
 def test_my_job_asks_for_a_price_where_none_is_given(answers):
     assert answers["unpriced"]["rows"][0][1] == "give a price"
-    assert answers["unpriced"]["sentence"].startswith("only a5000 has a figure and a price.")
+    assert answers["unpriced"]["sentence"].startswith("Only a5000 has a figure and a price.")
 
 
 def test_sliders_follow_the_prices_that_were_given(page):
@@ -250,7 +250,8 @@ def test_a_run_without_prices_has_sliders_at_the_prices_that_the_answer_counts_w
 def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(tmp_path):
     run = RunFolder.create(tmp_path, "run-1")
     for place, version in enumerate(("2.20.0", "2.21.0")):
-        for i, record in enumerate(repeats(99.0, 100.0, environment=make_environment(tensorflow=version))):
+        environment = make_environment(tensorflow=version)
+        for i, record in enumerate(repeats(99.0, 100.0, run_id=f"run-{place}", environment=environment)):
             run.write_record(f"job-{place}-{i}", record)
     assert program.main(["results", "report", str(run.path)]) == 0
     first = verdict_of(run.report_path)[0]
