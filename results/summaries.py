@@ -85,8 +85,10 @@ def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
     alone = {verdict.best.subject if verdict.best and not verdict.rivals else "" for verdict in verdicts}
     ties = {_tied(verdict) for verdict in verdicts}
     parts = [*limits] if len(limits) == 1 else []
-    if len(alone) == 1 and alone != {""}:
+    if "" not in alone and len(alone) == 1:
         parts.append(f"only {alone.pop()} has a figure, so nothing is ranked")
+    elif "" not in alone:
+        parts.append(f"no two of {', '.join(sorted(alone))} have figures of one setting, so nothing is ranked")
     if len(missing) == 1 and missing != {""}:
         remarks = [remark for verdict in verdicts for remark in beyond(verdict)]
         parts += [f"no figure compares {missing.pop()} with the others", *remarks[:1]]
