@@ -26,7 +26,7 @@ run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the tabl
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
 
 test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests; those that need a Docker engine say so where none can be had
-	@$(PYTHON) -m pytest --numprocesses=2 --dist=loadscope $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses=3 --dist=loadscope $(ARGS)
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Tests on a real Kubernetes: builds one first (root; minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/faults/test_real_kubernetes.py $(ARGS)

@@ -146,7 +146,8 @@ def audit_grid(path: Path, audited: Audit) -> Grid:
     rows = [[finding.severity, finding.rule, _rows_text(finding.rows), finding.message] for finding in shown]
     counts = [f"{sum(f.severity is s for f in audited.findings)} {s}" for s in ORDER]
     more = [f"{len(hidden)} more cells could not be read; --format json lists them all"] if hidden else []
-    notes = [", ".join(counts), *more, *reading_lines(audited)]
+    counted = ["rows are counted from 0 below the heading"] if rows else []
+    notes = [", ".join(counts), *more, *reading_lines(audited), *counted]
     return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)
 
 

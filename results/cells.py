@@ -76,8 +76,8 @@ def _single_hosts(rates: Sequence[FleetRate]) -> list[str]:
     if not single:
         return []
     if len(single) == 1:
-        return [f"{single[0]}: one host; its intervals speak of this machine, not of a fleet"]
-    return [f"{_some(single)}: one host each; intervals speak of these machines, not of fleets"]
+        return [f"{single[0]}: one host; its intervals describe this machine, not a fleet"]
+    return [f"{_some(single)}: one host each; intervals describe these machines, not fleets"]
 
 
 def _by_value(values: dict[str, Hashable]) -> str:

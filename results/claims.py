@@ -31,11 +31,14 @@ from results.reference import model_key
 from results.schema import TUNING
 
 SOFTWARE = (
-    *("source", "framework", "xla", "batch_norm", "data", "mode", "unit", "image_size", "sequence_length", "optimizer"),
-    *("accumulate", "tensorflow", "keras", "cuda", "variables", "method_version", "all_reduce", "communication"),
-    *("task", *TUNING),
+    *("source", "batch_norm", "data", "mode", "unit", "image_size", "sequence_length", "optimizer", "accumulate"),
+    *("task", "all_reduce", "method_version", *TUNING),
 )
-"""Settings that cards must share before their throughputs are compared; a host or a driver is a card's own."""
+"""Settings that cards must share before their throughputs are compared.
+
+Not the framework or its version: many published tables have another one for each card, and honest cards of one source
+are within the limits of `copies.py` all the same.
+"""
 
 
 @dataclass(frozen=True)

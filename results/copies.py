@@ -1,7 +1,7 @@
 """Columns of one card that are those of another: copied exactly, or with a little noise; doubled or halved columns.
 
 Two different cards that have the same numbers, digit for digit, in several cells did not get them by measurement. A
-noisy copy has a ratio of 1 in all cells, where the specifications of the cards let expect another.
+noisy copy has a ratio of 1 in all cells, where the specifications of the cards suggest another.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ EXACT_CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOT
 
 TWIN_SPREAD = 0.04
 """Natural logarithm by which cards of equal specification differ in a cell at least: different hosts and software."""
+
+MOST_CARDS = 500
+"""Columns of cards that are compared pair by pair; a file with more is no table of cards."""
 
 NOISE = 0.06
 """Spread of the cells' ratios up to which a copy with noise is thought of: two of 3 % each give 0.042."""
@@ -52,6 +55,8 @@ chance of 0.5 in an honest column is 3e-5.
 def copy_findings(claims: Sequence[Claim]) -> list[Finding]:
     """Find columns that were copied from another card, and columns of a card that are off by a factor."""
     cards = _columns_of_cards(claims)
+    if len(cards) > MOST_CARDS:
+        cards = {}
     pairs = len(cards) * (len(cards) - 1) // 2
     found = []
     for (_, first), (_, second) in itertools.combinations(cards.items(), 2):
@@ -84,9 +89,7 @@ def _cell(claim: Claim) -> tuple[object, ...]:
 
 def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
     equal = [(first, second) for first, second in shared if first.rate == second.rate]
-    chances = [
-        min(1.0, 2 * (a.rounding + b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared
-    ]
+    chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
     chance = min(1.0, chance_of_at_least(len(equal), chances) * max(1, tries))
     severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
     if severity is None or len(equal) < 2:
@@ -117,7 +120,7 @@ def _noisy(shared: Sequence[Pair]) -> list[Finding]:
     chance = near * _uniformity(len(shared), spread)
     severity = Severity.SUSPECT if chance < 1e-3 else Severity.NOTE
     first, second = shared[0]
-    expected = f", where their specifications let expect {math.exp(surprise):.2f}" if known else ""
+    expected = f", although their specifications suggest {math.exp(surprise):.2f}" if known else ""
     message = (
         f"{second.gpu_text} and {first.gpu_text} are equally fast in all {len(shared)} cells (ratios "
         f"{math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f}){expected}: copied with noise? "
@@ -184,7 +187,7 @@ def _judged(gpu: str, precision: str, cells: Sequence[tuple[Claim, float]], told
     way = "doubled, or copied from a faster card?" if middle > 0 else "halved, or copied from a slower card?"
     message = (
         f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other cards of this "
-        f"table let expect, in the median of {len(cells)} cells: {way}"
+        f"table suggest, in the median of {len(cells)} cells: {way}"
     )
     return [Finding("card_out_of_line", severity, tuple(sorted({claim.row for claim, _ in cells})), message)]
 

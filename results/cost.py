@@ -93,6 +93,6 @@ def price_sentence(a: str, b: str, limit: Interval, asked: float | None) -> str:
         return worth
     gain = divided(limit, asked)
     if gain.contains(1.0):
-        return f"{worth}; it costs {asked:.2f} ×: no significant difference in samples per dollar"
+        return f"{worth}; it costs {asked:.2f} × as much: no significant difference in samples per dollar"
     better, by = (a, gain) if gain.value > 1 else (b, inverse(gain))
-    return f"{worth}; it costs {asked:.2f} ×: {better} gives {with_interval(by)} × the samples per dollar"
+    return f"{worth}; it costs {asked:.2f} × as much: {better} gives {with_interval(by)} × the samples per dollar"

@@ -19,6 +19,9 @@ from results.fleets import FleetRate, mixture
 from results.questions import Question
 from results.stats import Estimate, Interval
 
+EVERY_CARD = "every card"
+"""Stands for all cards where a question names none and nothing is known of any."""
+
 HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped"})
 """Statuses that say nothing about the card: published figures of it may still be used."""
 
@@ -118,7 +121,7 @@ def measured_groups(question: Question, rates: Sequence[FleetRate]) -> list[Grou
 def no_inference(question: Question) -> Group:
     """Return a group of all cards without a figure: what others published is training."""
     reason = "inference not measured in any run; published figures are of training"
-    cards = question.gpus or ("every card",)
+    cards = question.gpus or (EVERY_CARD,)
     without = tuple(Evidence(basis=Basis.MEASURED, subject=card, gpu=card, reason=reason) for card in cards)
     return Group(basis=Basis.MEASURED, mode="inference", setting="", evidence=(), without=without)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+from collections.abc import Sequence
 
 from results.networks import INPUTS
 from results.reference import all_published, gpu_key, gpu_words, model_key, networks, shipped_prices, specifications
@@ -39,11 +40,13 @@ def means(name: str, card: str) -> bool:
     return card in family(name) or (bool(gpu_words(name)) and _has_words(card, gpu_words(name) - {"rtx"}))
 
 
-def near_cards(name: str) -> list[str]:
-    """Return the cards whose names are most like one that is not known; all of them when none is."""
-    shouted = {card.upper(): card for card in cards()}
+def unknown_card(name: str, known: Sequence[str]) -> str:
+    """Return what to say of a name that is no card's: up to five that are like it, or all that are known."""
+    shouted = {card.upper(): card for card in known}
     near = difflib.get_close_matches(name.strip().upper(), list(shouted), n=5, cutoff=0.4)
-    return [shouted[card] for card in near] or list(cards())
+    names = ", ".join(shouted[card] for card in near)
+    hint = f"Did you mean one of: {names}?" if near else f"Known: {', '.join(known)}"
+    return f"GPU {name.strip()!r} is not in the reference. {hint}"
 
 
 def driver_card(name: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from results.digits import grouped, significant
 from results.errors import BadQuestion
+from results.families import unknown_card
 from results.grid import Grid
 from results.prices import Offer
 from results.reference import (
@@ -22,7 +23,6 @@ from results.reference import (
     contradictions,
     gpu_members,
     networks,
-    similar_gpus,
     specification_rows,
     specifications,
 )
@@ -130,8 +130,7 @@ def named_gpus(names: Sequence[str]) -> list[str]:
     for name in (part.strip() for text in names for part in text.split(",")):
         members = gpu_members(name)
         if not members:
-            near = similar_gpus(name) or list(specifications())
-            raise BadQuestion(f"GPU {name!r} is not in the reference. Did you mean one of: {', '.join(near)}?")
+            raise BadQuestion(unknown_card(name, list(specifications())))
         found.update(dict.fromkeys(members))
     return list(found)
 
@@ -179,7 +178,7 @@ def gpu_grids(comparison: GpuComparison) -> list[Grid]:
 
 
 def comparison_lines(comparison: GpuComparison) -> list[str]:
-    """Say what follows for training: which bound each network runs into, and how far the cards are apart there."""
+    """Say what follows for training: the bottleneck of each network, and how far the cards are apart there."""
     lines = []
     for precision in dict.fromkeys(bound.precision for bound in comparison.bounds):
         of_precision = [bound for bound in comparison.bounds if bound.precision == precision]
@@ -189,9 +188,11 @@ def comparison_lines(comparison: GpuComparison) -> list[str]:
                 bound.model for bound in of_precision if bound.gpu == gpu and bound.limit == "arithmetic"
             )
             if limits == {"memory bandwidth"}:
-                lines.append(f"{gpu} {precision}: every network here runs into memory bandwidth before arithmetic")
+                lines.append(f"{gpu} {precision}: memory bandwidth is the bottleneck of every network here")
             elif limits:
-                lines.append(f"{gpu} {precision}: {models} run into arithmetic, all others into memory bandwidth")
+                lines.append(
+                    f"{gpu} {precision}: arithmetic is the bottleneck of {models}, memory bandwidth that of all others"
+                )
     if len(comparison.gpus) == 2:
         first, second = comparison.gpus
         bounds = [
@@ -307,13 +308,13 @@ def _bounds_grid(comparison: GpuComparison) -> Grid:
         rows.append([model, precision, *(text for bound in cells for text in _bound_cells(bound))])
     columns = ["network", "precision"]
     for gpu in comparison.gpus:
-        columns += [f"{gpu} at most>", "limit", "batch>"]
+        columns += [f"{gpu} at most>", "bottleneck", "batch>"]
     notes = [
         "at most: samples per second of one GPU in training, each layer by itself; fused kernels pass a bound of "
         "bandwidth (up to 1.9 times), nothing passes one of arithmetic",
         "batch: the largest whose saved activations fit into 80 % of the memory",
     ]
-    return Grid("What each network runs into in training, by arithmetic", columns, rows, notes)
+    return Grid("Bottleneck of each network in training, by arithmetic", columns, rows, notes)
 
 
 def _bound_cells(bound: Bound | None) -> tuple[str, str, str]:

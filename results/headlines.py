@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from results.cells import value_text
 from results.digits import significant, with_interval
-from results.evidence import Basis
+from results.evidence import EVERY_CARD, Basis
 from results.families import family, network_names
 from results.published import Span, figures, spans
 from results.questions import ASKED
@@ -195,12 +195,13 @@ def _no_rank(verdict: Verdict) -> str:
         if question.gpus or choice.fits or choice.evidence.reason.startswith("inference"):
             why.setdefault(choice.excluded, []).append(choice.subject)
     texts = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items()]
-    if not texts:
+    if not texts and not parts:
         texts = ["no card with a known price is within these limits"]
-    texts += [f"{model} is not a network that is known here" for model in question.mix if model not in network_names()]
+    texts += [f"{model} is not a known network" for model in question.mix if model not in network_names()]
     if question.precision == "fp32" and any(figures(replace(question, precision="tf32")).values()):
         texts.append("sources that call it FP32 ran TF32 on cards since Ampere: ask for --precision tf32")
-    return "; ".join([*parts, *beyond(verdict)[:1], f"no choice answers this: {'; '.join(texts)}; {MEASURE}"])
+    answer = [f"no answer: {'; '.join(texts)}; {MEASURE}"] if texts else []
+    return "; ".join([*parts, *beyond(verdict)[:1], *answer])
 
 
 def within_limits(verdict: Verdict) -> list[str]:
@@ -241,8 +242,9 @@ def _worth(span: Span, verdict: Verdict) -> str:
             f"above {high:.2f}; its own price is not known"
         )
     if low <= fast <= high:
-        return f": it costs {fast / slow:.2f} ×, no telling which is cheaper per sample"
-    return f": it costs {fast / slow:.2f} ×, so {span.fast if fast < low else span.slow} is cheaper per sample in all"
+        return f": it costs {fast / slow:.2f} × as much, so either may be cheaper per sample"
+    cheaper = span.fast if fast < low else span.slow
+    return f": it costs {fast / slow:.2f} × as much, so {cheaper} is cheaper per sample in all"
 
 
 def left_out(verdict: Verdict) -> Iterator[str]:
@@ -270,8 +272,8 @@ def _break_even(best: Choice, rival: Rival) -> str:
         return f"{worth}; no price known of {missing}"
     asked = rival.price if faster else 1 / rival.price
     if not rival.certain:
-        return f"{worth}; at these prices it costs {asked:.2f} ×: no significant difference in cost per sample"
-    return f"{worth}; at these prices it costs {asked:.2f} ×, so {best.subject} wins"
+        return f"{worth}; at these prices it costs {asked:.2f} × as much: no significant difference in cost per sample"
+    return f"{worth}; at these prices it costs {asked:.2f} × as much, so {best.subject} wins"
 
 
 def _inverse(ratio: Interval) -> Interval:
@@ -323,7 +325,7 @@ def _price_lines(verdict: Verdict) -> list[str]:
     shown = {choice.gpu for choice in verdict.choices}
     others = [card for card in verdict.unpriced if card not in shown]
     if others:
-        lines.append(f"have the memory, but no known price: {', '.join(others)}")
+        lines.append(f"enough memory, but no known price: {', '.join(others)}")
     spot = verdict.best.offer if verdict.best else None
     if spot and spot.commitment == "spot":
         firm = next((c for c in verdict.ranked if c.offer and c.offer.commitment != "spot"), None)
@@ -334,6 +336,7 @@ def _price_lines(verdict: Verdict) -> list[str]:
             f"a price of {name!r} fits several cards, so it is not used: name the card, e.g. {family(name)[0]!r}"
         )
     missing = dict.fromkeys(choice.gpu for choice in verdict.choices if choice.offer is None)
+    missing.pop(EVERY_CARD, None)
     if missing:
         lines.append(f"no price known of {', '.join(missing)}: give --price '{next(iter(missing))}=USD'")
     return lines

@@ -161,6 +161,9 @@ def _beyond(claim: Claim, network: Network, figures: Mapping[str, float]) -> lis
     return found
 
 
+PEAK_NAMES = {"fp16_tensor_fp32_accumulate": "FP16 tensor", "tf32_tensor": "TF32 tensor", "fp32": "FP32"}
+
+
 def _flop_bound(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
     quantity = _peak_quantity(claim, figures)
     peak = figures.get(quantity, 0.0) * 1e12
@@ -168,9 +171,8 @@ def _flop_bound(claim: Claim, network: Network, figures: Mapping[str, float]) ->
         return []
     achieved = claim.rate / claim.count * network.flop_per_sample
     share = achieved / peak
-    text = f"{claim.name}: {achieved / 1e12:.1f} TFLOP/s per GPU is {share:.0%} of its {quantity} peak".replace(
-        "%", " %"
-    )
+    text = f"{claim.name}: {achieved / 1e12:.1f} TFLOP/s per GPU is {share:.0%} of its {PEAK_NAMES[quantity]} peak"
+    text = text.replace("%", " %")
     if share > CLOCK_MARGIN * (WINOGRAD if network.model in ("alexnet", "vgg16", "inception_v4") else 1.0):
         return [Finding("flop_bound", Severity.IMPOSSIBLE, (claim.row,), text)]
     if quantity != "fp32" and share > TENSOR_SHARE_SUSPECT and network.image_size:

@@ -130,7 +130,8 @@ def _summary(made: Sequence[Answer]) -> str:
     """Say what holds for all kinds of work, from the least to the largest ratio."""
     a, b = made[0].a, made[0].b
     low, high = min(made, key=lambda item: item.ratio.value), max(made, key=lambda item: item.ratio.value)
-    span = f"{low.ratio.value:.2f} × ({low.kind}) to {high.ratio.value:.2f} × ({high.kind})"
+    least, most = f"{low.ratio.value:.2f} ×", f"{high.ratio.value:.2f} ×"
+    span = f"{least} ({low.kind}) to {most} ({high.kind})" if least != most else least
     kinds = "both kinds of work" if len(made) == 2 else f"all {len(made)} kinds of work"
     marks = {item.mark for item in made}
     if marks == {Mark.FASTER}:

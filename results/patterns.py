@@ -10,6 +10,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 from results.claims import Claim
 from results.findings import Finding, Severity
@@ -35,59 +36,86 @@ def pattern_findings(claims: Sequence[Claim]) -> list[Finding]:
     tables: dict[Hashable, list[Claim]] = defaultdict(list)
     for claim in claims:
         tables[claim.group].append(claim)
-    found = []
-    for table in tables.values():
-        found += _exact_scaling(table)
-        found += _exact_pairs(table, "exact_multiple_of_precision", lambda claim: (claim.model, claim.count))
-        found += _exact_pairs(table, "exact_multiple_of_network", lambda claim: (claim.precision, claim.count))
-        found += _few_bases(table)
+    found = [finding for table in tables.values() for finding in _few_bases(table)]
+    for rule, pairs in RULES.items():
+        of_tables = [pairs(table) for table in tables.values()]
+        findings = [finding for exact in of_tables for finding in _judged(rule, exact)]
+        if all(finding.severity is Severity.NOTE for finding in findings):
+            # Tables of a few cells each say too little by themselves, and together may say enough.
+            together = Exact(
+                [hit for one in of_tables for hit in one.hits], [p for one in of_tables for p in one.chances]
+            )
+            findings = _judged(rule, together) or findings
+        found += findings
     return found
 
 
-def _exact_scaling(table: Sequence[Claim]) -> list[Finding]:
+@dataclass(frozen=True)
+class Exact:
+    """Pairs that are exact multiples, and the chance of each pair that could have been."""
+
+    hits: list[tuple[Claim, Claim]]
+    chances: list[float]
+
+
+def _scaling_pairs(table: Sequence[Claim]) -> Exact:
     """Find N GPUs that are exactly N times as fast as one."""
-    hits, chances = [], []
+    found = Exact([], [])
     for series in _series(table, lambda claim: (claim.model, claim.precision, claim.batch)):
         for low, high in itertools.combinations(sorted(series, key=lambda claim: claim.count), 2):
             if low.count == high.count:
                 continue
             expected = low.rate * high.count / low.count
             window = low.rounding + high.rounding
-            chances.append(min(1.0, 2 * window / EFFICIENCY_SPREAD))
+            found.chances.append(min(1.0, 2 * window / EFFICIENCY_SPREAD))
             if abs(high.rate / expected - 1) <= window * ROUNDING_SLACK:
-                hits.append((low, high))
-    what = "GPU counts give exactly proportional throughput"
-    return _judged("exact_multiple_of_gpus", hits, chances, what, "real scaling loses something")
+                found.hits.append((low, high))
+    return found
 
 
-def _exact_pairs(table: Sequence[Claim], rule: str, key: Callable[[Claim], Hashable]) -> list[Finding]:
+def _precision_pairs(table: Sequence[Claim]) -> Exact:
+    return _octave_pairs(table, lambda claim: (claim.model, claim.count))
+
+
+def _network_pairs(table: Sequence[Claim]) -> Exact:
+    return _octave_pairs(table, lambda claim: (claim.precision, claim.count))
+
+
+def _octave_pairs(table: Sequence[Claim], key: Callable[[Claim], Hashable]) -> Exact:
     """Find throughputs that are equal or a power of two apart, where only a precision or network differs."""
-    hits, chances = [], []
+    found = Exact([], [])
     for series in _series(table, key):
         for first, second in itertools.combinations(series, 2):
             if (first.model, first.precision) == (second.model, second.precision):
                 continue
             window = first.rounding + second.rounding
-            chances.append(min(1.0, (OCTAVES + 1) * 2 * window / (OCTAVES * math.log(2))))
+            found.chances.append(min(1.0, (OCTAVES + 1) * 2 * window / (OCTAVES * math.log(2))))
             if _is_octave(first.rate / second.rate, window):
-                hits.append((first, second))
-    what = "pairs differ by exactly a power of two"
-    return _judged(rule, hits, chances, what, "two measurements do not")
+                found.hits.append((first, second))
+    return found
 
 
-def _judged(
-    rule: str, hits: Sequence[tuple[Claim, Claim]], chances: Sequence[float], what: str, why: str
-) -> list[Finding]:
+RULES: dict[str, Callable[[Sequence[Claim]], Exact]] = {
+    "exact_multiple_of_gpus": _scaling_pairs,
+    "exact_multiple_of_precision": _precision_pairs,
+    "exact_multiple_of_network": _network_pairs,
+}
+
+
+def _judged(rule: str, exact: Exact) -> list[Finding]:
     """Report hits when chance cannot explain their number."""
-    chance = chance_of_at_least(len(hits), chances)
+    chance = chance_of_at_least(len(exact.hits), exact.chances)
     severity = next((level for level, limit in CHANCES.items() if chance < limit), None)
-    if not hits or severity is None:
+    if not exact.hits or severity is None:
         return []
-    first, second = hits[0]
-    rows = sorted({claim.row for pair in hits for claim in pair})
+    first, second = exact.hits[0]
+    rows = sorted({claim.row for pair in exact.hits for claim in pair})
+    what, why = "pairs differ by exactly a power of two", "two measurements do not"
+    if rule == "exact_multiple_of_gpus":
+        what, why = "GPU counts give exactly proportional throughput", "real scaling loses something"
     message = (
-        f"{len(hits)} of {len(chances)} {what}, e.g. {first.name} {first.rate:g} and {second.name} {second.rate:g}: "
-        f"{why} (chance of this in an honest table: {chance:.0e})"
+        f"{len(exact.hits)} of {len(exact.chances)} {what}, e.g. {first.name} {first.rate:g} and {second.name} "
+        f"{second.rate:g}: {why} (chance of this in an honest table: {chance:.0e})"
     )
     return [Finding(rule, severity, tuple(rows), message)]
 

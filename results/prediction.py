@@ -148,12 +148,12 @@ def _missing(gpu: str, network: str, precision: str, num_gpus: int, rows: Sequen
     if network not in known:
         variants = [name for name in known if name.startswith(network)]
         hint = f". Name one of {', '.join(variants)}" if variants else ""
-        return f"no row of {network} to rest on, measured or published{hint}"
+        return f"no measured or published row of {network}{hint}"
     counts = [r.setting.count for r in rows if (r.setting.network, r.setting.precision) == (network, precision)]
     if not counts:
-        return f"no row of {network} in {precision} to rest on, measured or published"
+        return f"no measured or published row of {network} in {precision}"
     if "compute_capability" not in figures:
-        return "the rows to rest on are of NVIDIA's GPUs only"
+        return "the rows are of NVIDIA GPUs only"
     if card_figures(gpu, precision) is None:
         return f"the specification table has no bandwidth or no {PEAKS[precision]} of it"
     if num_gpus > max(counts):
@@ -261,13 +261,13 @@ def _notes(setting: Setting, known: Sequence[Setting]) -> tuple[str, ...]:
     found = []
     if _capability(setting.card) not in {_capability(other.card) for other in same}:
         found.append(
-            f"{setting.card}: no row of its architecture (compute capability {_capability(setting.card)}) to rest on; "
-            "intervals of such GPUs cover less than they say, see docs/method.md"
+            f"{setting.card}: no row of its architecture (compute capability {_capability(setting.card)}); "
+            "intervals of such GPUs hold less often than stated, see docs/method.md"
         )
     for name, unit in (("bandwidth", "GB/s"), ("arithmetic", "TFLOP/s")):
         most, own = max(getattr(other, name) for other in same), getattr(setting, name)
         if own > most:
-            found.append(f"{setting.card}: {own:g} {unit} is beyond any row to rest on (up to {most:g})")
+            found.append(f"{setting.card}: {own:g} {unit} is beyond every row used (up to {most:g})")
     return tuple(found)
 
 
@@ -296,11 +296,14 @@ def prediction_grid(found: Sequence[Prediction | NoPrediction]) -> Grid:
         )
         notes += [note for note in item.notes if note not in notes]
     first = found[0]
-    columns = ["GPU", "samples/s>", f"{LEVEL * 100:.0f} % interval>", "basis", "rests on", "as measured by"]
+    columns = ["GPU", "samples/s>", f"{LEVEL * 100:.0f} % interval>", "basis", "based on", "as measured by"]
     title = f"{first.network} {first.precision} on {first.num_gpus} GPU{'s' if first.num_gpus > 1 else ''}"
-    notes.append("predicted from bandwidth, arithmetic and rows of other GPUs: measured by nobody, see docs/method.md")
+    if any(isinstance(item, Prediction) for item in found):
+        notes.append(
+            "predicted from bandwidth, arithmetic and rows of other GPUs, not measured by anyone; see docs/method.md"
+        )
     return Grid(
-        f"{title} - PREDICTED, NOT MEASURED", [*columns, "left-out error>", "no prediction because"], rows, notes
+        f"{title}: PREDICTED, NOT MEASURED", [*columns, "left-out error>", "no prediction because"], rows, notes
     ).without_empty_columns()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.errors import BadQuestion
-from results.families import asked_network, family, means, near_cards
+from results.families import asked_network, cards, family, means, unknown_card
 from results.prices import Offer, known_prices
 
 MILLION = 1_000_000
@@ -121,8 +121,7 @@ def known_cards(name: str) -> tuple[str, ...]:
     """
     found = family(name)
     if not found:
-        near = ", ".join(near_cards(name))
-        raise BadQuestion(f"GPU {name.strip()!r} is not in the reference. Did you mean one of: {near}?")
+        raise BadQuestion(unknown_card(name, cards()))
     return found
 
 

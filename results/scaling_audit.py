@@ -28,7 +28,7 @@ SEVERAL_DOUBLINGS = 0.5
 OUT_OF_LINE = 0.62
 """Scaling efficiency of one case as a share of what the other cases of its table reach with as many GPUs."""
 
-GOOD_MEDIAN, GOOD_LEAST = 0.85, 0.7
+GOOD_MEDIAN, GOOD_LEAST = 0.8, 0.7
 """Efficiencies of the other cases, median and least, from which on one case that scales badly is a surprise.
 
 Where peer access or XLA is missing, published cases of one table scatter from 0.22 to 0.8.
@@ -43,7 +43,7 @@ NO_GAIN = 1.1
 SLOWER = 0.4
 """More GPUs that together are slower than this share of fewer: one of the two numbers is wrong. Published: ≥ 0.81."""
 
-TWO_VALUES = 1.4
+TWO_VALUES = 1.25
 """Ratio of two values for one case, of one table; published repeats differ by up to 1.01."""
 
 

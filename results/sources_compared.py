@@ -161,8 +161,9 @@ def _swapped(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding
     for (one, other), columns in votes.items():
         first, second = columns[0][one], columns[0][other]
         low, high = (math.exp(limit) for limit in ranges[_ratio_key(first, second)])
+        where = f"{len(columns)} columns" if len(columns) > 1 else "one column"
         message = (
-            f"{one} and {other} look exchanged in {len(columns)} columns, e.g. {first.precision} ×{first.count}: "
+            f"{one} and {other} look exchanged in {where}, e.g. {first.precision} ×{first.count}: "
             f"{first.rate:g} and {second.rate:g}; published ratios are {low:.2f} to {high:.2f}, and only with these "
             "two exchanged all networks of the column agree with them"
         )

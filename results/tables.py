@@ -232,11 +232,20 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
         f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second ± 95 % over {' or '.join(repeated) or 'repeats'}"
     )
     notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates), *fleet_notes(rates)]
+    notes += _not_usual(rates)
     if scaled:
         notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is a fault")
     if any("×" in name for name in clusters):
         notes.append(f"H×N {device}: N of each of H hosts that train together")
     return Grid(title, columns, rows, notes)
+
+
+def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
+    """Say what all cells share that a reader would not expect: inference, another size of images."""
+    modes, sizes = ({rate.named(name) for rate in rates} for name in ("mode", "image_size"))
+    shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode != "train"]
+    shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
+    return [", ".join(shared)] if shared else []
 
 
 def _is_the_networks_own(rates: Sequence[FleetRate], column: str) -> bool:

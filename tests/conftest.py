@@ -28,7 +28,7 @@ CACHE = Path(__file__).parents[1] / ".cache" / "engines"
 
 
 class _TwoKinds(LoadScopeScheduling):
-    """Sends tests to processes that work side by side (`make test` has two) so that each kind stays in one.
+    """Sends tests to processes that work side by side (`make test` has three) so that each kind stays in one.
 
     One kind starts engines, which takes minutes, and then mostly waits for them; one trains, with TensorFlow set up
     once. Files of other tests go where there is time.

@@ -28,7 +28,7 @@ MAY_USE_DOCKER_LAUNCHER = tuple(f"orchestrate.{name}" for name in ("launchers", 
 """Modules, and what lies below them, that may call the file that has the SDK."""
 
 PRINTS = {"print", "sys.stdout", "sys.stderr"}
-MAY_PRINT = {"__main__", "commands", "tables", "grid", "display"}
+MAY_PRINT = {"__main__", "commands", "command_line", "recommend_commands", "tables", "grid", "display"}
 """Names of files that write for people. What trains prints lines that its launcher reads, so it may too."""
 
 

@@ -7,12 +7,14 @@ which names that folder: there is no process id file that could be missing or st
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrate.errors import LaunchFailed, Lost
@@ -78,7 +80,7 @@ class ProcessLauncher:
         data = data_flags(job, self._host.data_dir)
         command = [*self._command, *job.case.flags(), *data, _output_flag(folder), f"--max_seconds={seconds:g}"]
         try:
-            with (folder / "output.log").open("wb") as log:
+            with (folder / "output.log").open("wb") as log, self._limited_cpus():
                 child = subprocess.Popen(
                     command,
                     cwd=PROJECT,
@@ -90,7 +92,6 @@ class ProcessLauncher:
                 )
         except OSError as error:
             raise LaunchFailed(f"{command[0]} could not be started: {error}") from error
-        self._limit_cpus(child.pid)
         self._children[job.id] = child
         return False
 
@@ -157,12 +158,21 @@ class ProcessLauncher:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         return environment
 
-    def _limit_cpus(self, pid: int) -> None:
-        """Bind a benchmark to `cpus` of this machine's CPUs, before it has started its threads."""
+    @contextlib.contextmanager
+    def _limited_cpus(self) -> Iterator[None]:
+        """Bind this thread, and so what it starts, to `cpus` of this machine's CPUs.
+
+        A benchmark that is bound after its start may have counted its CPUs, or started its threads, before that.
+        """
         if self._host.cpus is None:
+            yield
             return
-        allowed = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(pid, allowed[: max(1, int(self._host.cpus))])
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, sorted(allowed)[: max(1, int(self._host.cpus))])
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, allowed)
 
     def _exit_code(self, job: Job) -> int | None:
         """Return `_RUNNING`, the exit code, or None where only another controller could know it."""

@@ -7,7 +7,6 @@ how they were resolved. A figure of ours never comes from here.
 from __future__ import annotations
 
 import csv
-import difflib
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -136,13 +135,6 @@ def gpu_members(name: str) -> tuple[str, ...]:
         words = {key: frozenset(re.sub(r"^sxm\d", "sxm", word) for word in found) for key, found in words.items()}
     exact = tuple(key for key, found in words.items() if wanted == found)
     return exact or tuple(key for key, found in words.items() if wanted and wanted <= found)
-
-
-def similar_gpus(name: str) -> list[str]:
-    """Return up to five cards in `gpu_specs.csv` whose names are near to one that is not there."""
-    by_name = {key.lower(): key for key in specifications()}
-    near = difflib.get_close_matches(name.strip().lower(), list(by_name), n=5, cutoff=0.4)
-    return [by_name[key] for key in near]
 
 
 DRIVER_NAMES = {"h100 80gb hbm3": "H100 SXM5 80GB"}

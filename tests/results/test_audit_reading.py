@@ -1,9 +1,12 @@
 """Everything that people publish is read, or the cell is named that could not be."""
 
+import contextlib
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import results.__main__ as program
@@ -197,7 +200,7 @@ def test_our_own_exports_are_read_whole(tmp_path, writer):
     }
 
 
-@pytest.mark.parametrize("writer", [to_csv, to_markdown])
+@pytest.mark.parametrize("writer", [to_csv, to_markdown, to_wide_markdown])
 def test_inference_and_small_images_of_our_own_are_not_judged_as_training(tmp_path, writer):
     infer = make_case(device="gpu", num_gpus=1, batch_per_gpu=256, mode="infer", precision="fp16")
     small = make_case(device="gpu", num_gpus=1, batch_per_gpu=1024, image_size=64, precision="fp16")
@@ -224,3 +227,34 @@ def test_text_that_the_encoding_does_not_hold_is_named(tmp_path):
     path.write_bytes(b"\xff\xfeg\x00p\x00u")
     with pytest.raises(NotATable, match="not valid utf-16"):
         read_tables(path)
+
+
+PIECES = st.sampled_from(
+    [
+        *"|-,;\t\n .0123456789±×x'",
+        *(
+            "\n|---|---|\n",
+            "gpu",
+            "model",
+            "resnet50",
+            "1 GPU",
+            "8x A4000",
+            "throughput",
+            "fp16",
+            "quantity",
+            "value",
+            '"',
+        ),
+        *("<table>", "<tr>", "<td rowspan=9>", "<th colspan=3>", "</td>", "</table>", "<sup>", "1.029,62", "3,524"),
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(PIECES, max_size=60).map("".join) | st.text(max_size=80))
+def test_no_file_whatever_is_in_it_is_more_than_a_short_message(text):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.txt"
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        with contextlib.suppress(NotATable):
+            audit_file(path)

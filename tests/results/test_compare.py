@@ -208,7 +208,7 @@ def test_the_break_even_price_ratio_is_the_ratio_of_throughputs():
     assert break_even(item) == item.interval
     _, line = answer_lines([item])
     assert line == (
-        "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; it costs 2.12 ×: "
+        "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; it costs 2.12 × as much: "
         "a4000/node-a gives 1.3488 ± 0.0028 × the samples per dollar."
     )
     assert samples_per_usd(item.a).samples_per_usd == pytest.approx(157.0 * 3600 / 0.36)

@@ -151,7 +151,7 @@ def test_a_bug_leaves_its_traceback_in_a_file_and_exit_code_1(runs, capsys, monk
 
     monkeypatch.delenv("TFBENCH_DEBUG", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(commands, "_merged", broken)
+    monkeypatch.setattr(commands, "merged_runs", broken)
     assert call("show") == 1
     message = capsys.readouterr().err
     assert "A bug in tfbench: ZeroDivisionError('planted')" in message and "Traceback (" not in message

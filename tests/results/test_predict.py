@@ -163,11 +163,11 @@ def test_no_prediction_of_a_kind_that_does_not_hold(planted):
 @pytest.mark.parametrize(
     ("gpu", "network", "precision", "changes", "words"),
     [
-        ("RTX 4090", "resnet50", "bf16", {}, "no row of resnet50 in bf16"),
-        ("RTX 4090", "googlenet", "fp16", {}, "no row of googlenet"),
+        ("RTX 4090", "resnet50", "bf16", {}, "no measured or published row of resnet50 in bf16"),
+        ("RTX 4090", "googlenet", "fp16", {}, "no measured or published row of googlenet"),
         ("RTX 4090", "bert_large", "fp16", {}, "Name one of bert_large_pretraining_128"),
         ("V100 PCIe 16GB", "resnet50", "tf32", {}, "no tf32_tensor of it"),
-        ("MI100", "resnet50", "fp16", {}, "NVIDIA's GPUs only"),
+        ("MI100", "resnet50", "fp16", {}, "NVIDIA GPUs only"),
         ("RTX 4090", "resnet50", "fp16", {"num_gpus": 64}, "on more than 8 GPUs"),
         ("RTX A6000", "resnet50", "fp16", {}, "published already: 1"),
         ("V100 SXM2 32GB", "resnet50_v1.5", "fp16", {}, "published already: 1"),
@@ -202,16 +202,16 @@ def test_a_refused_gpu_does_not_take_the_others_answers(planted):
 def test_every_row_of_the_table_is_labelled_and_says_what_it_rests_on(planted):
     grid = prediction_grid(predictions_for(["L40S", "MI100"], "resnet50", "fp16", observations=planted))
     assert "PREDICTED, NOT MEASURED" in grid.title
-    basis, rests = (grid.headings.index(name) for name in ("basis", "rests on"))
+    basis, rests = (grid.headings.index(name) for name in ("basis", "based on"))
     assert [row[basis] for row in grid.rows] == ["predicted, extrapolated", "no prediction"]
     assert grid.rows[0][rests] == "24 rows of 8 GPUs"
-    assert any("compute capability" not in note and "measured by nobody" in note for note in grid.notes)
+    assert any("compute capability" not in note and "not measured by anyone" in note for note in grid.notes)
 
 
 def test_a_card_beyond_all_rows_is_said_to_be(planted):
     found = predict("H200 SXM", "resnet50", "fp16", observations=planted)
     assert any("no row of its architecture (compute capability 9.0)" in note for note in found.notes)
-    assert any("4800 GB/s is beyond any row" in note for note in found.notes)
+    assert any("4800 GB/s is beyond every row" in note for note in found.notes)
     assert "predicted, extrapolated" in prediction_grid([found]).rows[0]
 
 
@@ -231,7 +231,7 @@ def test_the_command_prints_labelled_rows_and_json(capsys, tmp_path, monkeypatch
     call = ["results", "predict", "--gpus=A4000,RTX_4090,MI100", "--model=resnet50", "--precision=fp16"]
     assert program.main(call) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "PREDICTED, NOT MEASURED" in text and "NVIDIA's GPUs only" in text
+    assert "PREDICTED, NOT MEASURED" in text and "NVIDIA GPUs only" in text
     assert program.main([*call, "--format=json"]) == 0
     a4000, rtx_4090, mi100 = json.loads(capsys.readouterr().out)
     assert [item["label"] for item in (a4000, rtx_4090, mi100)] == ["predicted", "predicted", "no prediction"]

@@ -217,11 +217,11 @@ def test_several_networks_precisions_and_counts_have_a_verdict_each(capsys):
 def test_an_answer_never_points_to_what_is_not_there(capsys, model):
     out = call(capsys, f"--model={model}", "--gpus=RTX 5090")
     assert "left out" not in out
-    assert "no choice answers this: RTX 5090: no published row" in out
+    assert "no answer: RTX 5090: no published row" in out
 
 
 def test_a_network_that_is_not_known_is_named_as_such(capsys):
-    assert "nonsensenet is not a network that is known here" in call(capsys, "--model=nonsense_net", "--gpus=A4000")
+    assert "nonsensenet is not a known network" in call(capsys, "--model=nonsense_net", "--gpus=A4000")
 
 
 def test_inference_that_nobody_measured_is_answered_by_no_training_figure(capsys):
@@ -249,3 +249,13 @@ def test_published_rows_of_one_pytorch_are_consistent_with_their_cards():
 
     found = audit(FOLDER / "published_pytorch.csv")
     assert not [finding for finding in found if finding.severity is not Severity.NOTE]
+
+
+def test_no_price_is_asked_of_every_card_at_once(capsys):
+    assert "every card: inference not measured in any run" in (out := call(capsys, "--mode=infer"))
+    assert "--price 'every card" not in out
+
+
+def test_a_budget_below_every_price_is_one_clear_sentence(capsys):
+    first = call(capsys, "--budget=0.01").splitlines()[0]
+    assert first == "within 0.01 USD per hour: nothing that has a known price"

@@ -73,7 +73,7 @@ one-core: images per second ± 95 % over repeats
  resnet50   fp32           8  12.0 ± 0.4  12.8 ± 0.4        54%
 
 batch is per CPU; host on-one-core
-one-core/on-one-core: one host; its intervals speak of this machine, not of a fleet
+one-core/on-one-core: one host; its intervals describe this machine, not a fleet
 scales: throughput of N over N × throughput of one CPU; ! above 105 % is a fault"""
     )
 
@@ -95,7 +95,7 @@ two-cores / one-core
 geometric mean of 2 cases: 1.90 ± 0.03 (training, fp32, 1 CPU)
 geometric mean of 2 cases: 1.90 ± 0.03 (training, fp32, 2 CPUs)
 ratio ± 95 % by Fieller, over repeats
-two-cores/on-two-cores and one-core/on-one-core: one host each; intervals speak of these machines, not of fleets"""
+two-cores/on-two-cores and one-core/on-one-core: one host each; intervals describe these machines, not fleets"""
     )
 
 

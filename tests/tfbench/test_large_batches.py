@@ -65,6 +65,14 @@ def test_a_broken_all_reduce_of_small_gradients_is_caught(two_replicas, mixed_fl
     assert caught.value.status is Status.INVALID
 
 
+def test_gradients_of_resnet50_that_are_not_summed_are_caught_at_a_global_batch_of_2048(two_replicas, mixed_float16):
+    from tfbench.outcome import CaseFailedError
+
+    case = small_case("resnet50", precision=Precision.FP16, batch_per_gpu=4, warmup_steps=0, num_steps=1)
+    with pytest.raises(CaseFailedError, match="update_equals_one_device"):
+        measured(case, two_replicas, small_network("resnet50"), 2_048, all_reduce=not_reduced)
+
+
 def test_the_reference_halves_its_scale_until_its_gradients_are_finite(one_replica, mixed_float16):
     import numpy as np
 
