@@ -13,8 +13,9 @@ from results.cells import fleet_notes, value_text
 from results.digits import significant
 from results.evidence import Basis, Evidence
 from results.grid import Grid
-from results.headlines import headline, label, reasons, summary
+from results.headlines import headline, label, reasons
 from results.recommend import Choice, Verdict
+from results.summaries import summary
 
 LABELS = {
     Basis.MEASURED: "measured by tfbench in these runs",

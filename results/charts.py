@@ -12,16 +12,27 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from results.compare import Comparison, case_label
+from results.case_names import case_name
+from results.clusters import CLUSTER_COLUMNS
+from results.columns import CASE_COLUMNS
+from results.compare import fleets_of
 from results.fleets import FleetRate, rows_of
+from results.grid import printable
 from results.merge import Merged
+from results.ratio_table import Pair
 from results.scaling import efficiencies
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 """Colours that stay apart for colour-blind readers. Source: Okabe and Ito, Color universal design, 2002."""
 
-ROW_HEIGHT = 28
-"""Height of a row of a chart by case, in pixels."""
+LABEL_HEIGHT = 20
+"""Height of a case's name, which stands above its row so that a narrow screen keeps its width for the values."""
+
+FLEET_HEIGHT = 14
+"""Height of one fleet's line in a row of a chart by case, in pixels."""
+
+REFERENCE_COLOUR = "#888888"
+"""Colour of lines that a reader compares with, seen on light and on dark."""
 
 
 @dataclass(frozen=True)
@@ -41,47 +52,57 @@ class Chart:
 
 
 def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
-    """Return throughput by case with its interval; None without a number."""
-    rows = []
-    for rate in rates:
-        if rate.mean is not None:
-            interval = rate.interval
-            rows.append(
-                {
-                    "case": case_label(rates, rate),
-                    "fleet": rate.fleet,
-                    "rate": rate.mean,
-                    "low": interval.low if interval else rate.mean,
-                    "high": interval.high if interval else rate.mean,
-                }
-            )
-    if not rows:
+    """Return throughput by case with its interval, and where a fleet failed its status; None without a number."""
+    if not any(rate.rates for rate in rates):
         return None
+    rows: list[dict[str, Any]] = []
+    for rate in sorted(rates, key=_kind):
+        row: dict[str, Any] = {"case": case_name(rates, rate), "fleet": rate.fleet}
+        interval = rate.interval
+        if rate.mean is None:
+            rows.append({**row, "failed": ", ".join(dict.fromkeys(rate.failures.values()))})
+        else:
+            ends = (interval.low, interval.high) if interval else (rate.mean, rate.mean)
+            rows.append({**row, "rate": rate.mean, "low": ends[0], "high": ends[1]})
     unit = next((rate.unit for rate in rates if rate.unit), "samples")
-    points, bars = _points_and_bars(rows, f"{unit} per second", alt.Scale(zero=True))
-    return _chart("speed", "Speed", f"{unit} per second by case and fleet, with 95 % intervals", bars + points)
+    chart = _by_case(rows, fleets_of(rates), f"{unit} per second", alt.Scale(zero=True))
+    text = f"{unit} per second by case and fleet, with 95 % intervals; a word stands for a case that failed"
+    return _chart("speed", "Speed", text, chart)
 
 
-def ratio_chart(found: Sequence[Comparison], a: str, b: str) -> Chart | None:
-    """Return how fast `a` is against `b` by case, with a line at 1; None without a ratio."""
-    sides = [side for item in found for side in (item.a, item.b)]
+def ratio_chart(pairs: Sequence[Pair]) -> Chart | None:
+    """Return how fast fleets are against the first one by case, with a line at 1; None without a ratio.
+
+    Args:
+        pairs: Pairs of fleets; where there are several, those whose second side is that of the first pair count.
+    """
+    shown = [pair for pair in pairs if pair[1] == pairs[0][1]]
+    sides = [side for _, _, found in shown for item in found for side in (item.a, item.b)]
     rows = [
         {
-            "case": case_label(sides, item.a),
+            "case": case_name(sides, item.a),
             "fleet": f"{a} / {b}",
             "rate": item.value,
             "low": item.interval.low if item.interval else item.value,
             "high": item.interval.high if item.interval else item.value,
         }
-        for item in found
+        for a, b, found in shown
+        for item in sorted(found, key=lambda item: _kind(item.a))
         if item.value is not None
     ]
     if not rows:
         return None
-    points, bars = _points_and_bars(rows, f"{a} / {b}", alt.Scale(zero=False))
-    even = alt.Chart(_frame([{"even": 1.0}])).mark_rule(strokeDash=[4, 4], color="#888888").encode(x="even:Q")
-    name = f"{a} over {b}, by case, with 95 % intervals; the dashed line is equal speed"
-    return _chart("ratio", "Ratio", name, even + bars + points)
+    against = f"{shown[0][0]} over {shown[0][1]}" if len(shown) == 1 else f"each fleet over {shown[0][1]}"
+    names = list(dict.fromkeys(str(row["fleet"]) for row in rows))
+    chart = _by_case(rows, names, against, alt.Scale(zero=False))
+    even = (
+        alt.Chart(_frame([{"even": 1.0}]))
+        .mark_rule(strokeDash=[4, 4], color=REFERENCE_COLOUR)
+        .encode(x=alt.X("even:Q", axis=_top_axis(against)))
+    )
+    return _chart(
+        "ratio", "Ratio", f"{against}, by case, with 95 % intervals; the dashed line is equal speed", even + chart
+    )
 
 
 def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
@@ -91,7 +112,7 @@ def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
         return None
     rows: list[dict[str, Any]] = []
     for item in found:
-        label = case_label([other.baseline for other in found], item.baseline, count=False)
+        label = case_name([other.baseline for other in found], item.baseline, known=CLUSTER_COLUMNS)
         series = {"fleet": item.rate.fleet, "case": label, "series": f"{item.rate.fleet}: {label}"}
         interval = item.interval
         half = interval.half_width * item.count if interval else 0.0
@@ -105,13 +126,16 @@ def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
         detail="series:N",
         tooltip=["fleet:N", "case:N", "count:Q", alt.Tooltip("speedup:Q", format=".3f")],
     )
-    plain = base.encode(color=_fleet_colour(None))
+    fleets = list(dict.fromkeys(item.rate.fleet for item in found))
+    plain = base.encode(color=_fleet_colour(fleets))
     lines = plain.mark_line(opacity=0.7).encode(y=alt.Y("speedup:Q", title="times one replica"))
-    points = base.mark_point(filled=True, size=45, opacity=1).encode(y="speedup:Q", **_fleet_look())
+    points = base.mark_point(filled=True, size=45, opacity=1).encode(y="speedup:Q", **_fleet_look(fleets))
     bars = plain.mark_rule().encode(y="low:Q", y2="high:Q")
     ideal_rows = [{"count": count, "speedup": count} for count in counts]
     ideal = (
-        alt.Chart(_frame(ideal_rows)).mark_line(strokeDash=[4, 4], color="#888888").encode(x="count:Q", y="speedup:Q")
+        alt.Chart(_frame(ideal_rows))
+        .mark_line(strokeDash=[4, 4], color=REFERENCE_COLOUR)
+        .encode(x="count:Q", y="speedup:Q")
     )
     text = "throughput of N replicas over that of one; the dashed line is perfect scaling"
     return _chart("scaling", "Scaling", text, (ideal + lines + bars + points).properties(height=320))
@@ -126,7 +150,7 @@ def energy_chart(rates: Sequence[FleetRate]) -> Chart | None:
             interval = energy.interval()
             rows.append(
                 {
-                    "case": case_label(rates, rate),
+                    "case": case_name(rates, rate),
                     "fleet": rate.fleet,
                     "rate": energy.mean,
                     "low": interval.low,
@@ -135,9 +159,10 @@ def energy_chart(rates: Sequence[FleetRate]) -> Chart | None:
             )
     if not rows:
         return None
-    points, bars = _points_and_bars(rows, "samples per joule, GPU boards", alt.Scale(zero=True))
+    fleets = [fleet for fleet in fleets_of(rates) if any(row["fleet"] == fleet for row in rows)]
+    chart = _by_case(rows, fleets, "samples per joule, GPU boards", alt.Scale(zero=True))
     text = "samples per joule of GPU board energy over the timed steps, by case and fleet, with 95 % intervals"
-    return _chart("energy", "Energy", text, bars + points)
+    return _chart("energy", "Energy", text, chart)
 
 
 def history_chart(merged: Merged) -> Chart | None:
@@ -149,10 +174,11 @@ def history_chart(merged: Merged) -> Chart | None:
     means = frame.groupby(["row", "run"], as_index=False).agg(
         rate=("samples_per_second", "mean"), started_at=("started_at", "min")
     )
-    means = means.merge(
-        merged.table[["fleet", "host", "model", "precision", "num_gpus"]], left_on="row", right_index=True
-    )
+    means = means.merge(merged.table[["fleet", "host", *CASE_COLUMNS]], left_on="row", right_index=True)
     means["case"] = means["model"] + " " + means["precision"] + " ×" + means["num_gpus"].astype("string")
+    for name in CASE_COLUMNS:
+        if name not in ("model", "precision", "num_gpus") and means[name].nunique(dropna=False) > 1:
+            means["case"] += " " + name + "=" + means[name].astype("string").fillna("none")
     rows = rows_of(means[["fleet", "host", "case", "run", "started_at", "rate"]])
     chosen = _chosen_case(rows)
     chart = (
@@ -211,46 +237,90 @@ def _chosen_case(rows: Sequence[dict[str, Any]]) -> alt.Parameter:
     )
 
 
-def _points_and_bars(rows: Sequence[dict[str, Any]], title: str, scale: alt.Scale) -> tuple[alt.Chart, alt.Chart]:
-    """Return the points and the intervals of a chart with a row per case."""
+def _kind(rate: FleetRate) -> tuple[bool, str]:
+    """Order cases by kind of work, training first."""
+    return rate.named("mode") != "train", str(rate.named("precision"))
+
+
+def _by_case(rows: Sequence[dict[str, Any]], fleets: Sequence[str], title: str, scale: alt.Scale) -> Any:  # noqa: ANN401
+    """Return a chart with a row per case: its name above, a line per fleet below, the axis on top.
+
+    Args:
+        rows: `case`, `fleet`, and `rate` with `low` and `high`, or `failed` with a word.
+        fleets: In the order of their colours.
+        title: What the values are.
+        scale: Of the values.
+    """
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    base = alt.Chart(_frame(rows)).encode(
-        y=alt.Y("case:N", title=None, sort=cases, axis=alt.Axis(labelLimit=260)),
-        yOffset=alt.YOffset("fleet:N"),
+    height = LABEL_HEIGHT + FLEET_HEIGHT * len(fleets)
+    tops = {case: at * height for at, case in enumerate(cases)}
+    lines = {fleet: LABEL_HEIGHT + FLEET_HEIGHT * (at + 0.5) for at, fleet in enumerate(fleets)}
+    placed = [{**row, "y": tops[row["case"]] + lines[row["fleet"]]} for row in rows]
+    # A unit of this axis is a pixel, counted from the top.
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[height * len(cases), 0], nice=False, zero=False))
+    x, low = (alt.X(f"{name}:Q", title=title, scale=scale, axis=_top_axis(title)) for name in ("rate", "low"))
+    base = alt.Chart(_frame(placed)).encode(
+        y=y,
         tooltip=["case:N", "fleet:N", *(alt.Tooltip(f"{name}:Q", format=".4g") for name in ("rate", "low", "high"))],
     )
-    fleets = len({row["fleet"] for row in rows})
-    height = ROW_HEIGHT * len(cases) * max(1, fleets) // 2 + ROW_HEIGHT
-    points = base.mark_point(filled=True, size=60, opacity=1).encode(
-        x=alt.X("rate:Q", title=title, scale=scale), **_fleet_look()
-    )
-    bars = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X("low:Q", title=title, scale=scale), x2="high:Q", color=_fleet_colour(None)
-    )
-    return points.properties(height=height), bars.properties(height=height)
+    known = base.transform_filter("isValid(datum.rate)")
+    layers = [
+        known.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q", color=_fleet_colour(fleets)),
+        known.mark_point(filled=True, size=60, opacity=1).encode(x=x, **_fleet_look(fleets)),
+        alt.Chart(_frame([{"case": case, "y": top} for case, top in tops.items()]))
+        .mark_text(align="left", baseline="top", fontWeight="bold", dy=5)
+        .encode(y=y, x=alt.value(2), text="case:N"),
+    ]
+    if any("failed" in row for row in rows):
+        layers.append(
+            base.transform_filter("isValid(datum.failed)")
+            .transform_calculate(word="datum.fleet + ': ' + datum.failed")
+            .mark_text(align="left", baseline="middle")
+            .encode(x=alt.value(4), text="word:N")
+        )
+    return alt.layer(*layers).properties(height=height * len(cases))
 
 
-def _fleet_colour(legend: alt.Legend | None) -> alt.Color:
-    return alt.Color("fleet:N", scale=alt.Scale(range=COLOURS), legend=legend)
+def _top_axis(title: str) -> alt.Axis:
+    """Return an axis that is seen before the first row: below the last one it is off a narrow screen."""
+    return alt.Axis(orient="top", title=title, tickCount=5)
 
 
-def _fleet_look() -> dict[str, Any]:
-    """Return colour and shape by fleet, explained in one legend: only where both are given together they merge."""
-    legend = alt.Legend(orient="bottom", title=None)
-    return {"color": _fleet_colour(legend), "shape": alt.Shape("fleet:N", legend=legend)}
+def _fleet_colour(fleets: Sequence[str]) -> alt.Color:
+    """Return colour by fleet; every layer of a chart asks for the same legend, else each would have its own."""
+    scale = alt.Scale(domain=list(fleets), range=[COLOURS[at % len(COLOURS)] for at, _ in enumerate(fleets)])
+    return alt.Color("fleet:N", scale=scale, legend=_legend(fleets))
+
+
+def _fleet_look(fleets: Sequence[str]) -> dict[str, Any]:
+    """Return colour and shape by fleet."""
+    shape = alt.Shape("fleet:N", scale=alt.Scale(domain=list(fleets)), legend=_legend(fleets))
+    return {"color": _fleet_colour(fleets), "shape": shape}
+
+
+def _legend(fleets: Sequence[str]) -> alt.Legend | None:
+    """Return the legend above a chart; None where there is one fleet, which the title names."""
+    return alt.Legend(orient="top", title=None) if len(fleets) > 1 else None
 
 
 def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(list(rows))
+    return pd.DataFrame(printable_json(list(rows)))
 
 
 def _chart(name: str, title: str, description: str, chart: Any) -> Chart:  # noqa: ANN401
     """Finish a chart: as wide as its place, no background, its data inside."""
     with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
-        if isinstance(chart, alt.LayerChart):
-            chart = chart.resolve_legend(color="independent", shape="independent")
         spec = chart.properties(width="container", description=description).to_dict()
     # The address of the schema is all that would point outside; the page tells Vega what the specification is.
     spec.pop("$schema", None)
     spec["background"] = None
-    return Chart(name, title, description, spec)
+    return Chart(name, title, description, printable_json(spec))
+
+
+def printable_json(value: Any) -> Any:  # noqa: ANN401
+    """Replace control characters in all texts of plain data: drawing them as SVG would abort the process."""
+    if isinstance(value, dict):
+        return {printable(key): printable_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [printable_json(item) for item in value]
+    return printable(value) if isinstance(value, str) else value

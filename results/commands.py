@@ -29,7 +29,7 @@ from results.command_line import (
     write_text,
 )
 from results.errors import UnknownFleet, UserError
-from results.recommend_commands import add_recommend_commands
+from results.recommend_commands import add_prices, add_recommend_commands
 
 if TYPE_CHECKING:
     from results.command_line import Commands
@@ -89,6 +89,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--output", metavar="FILE", type=Path, help="default: report.html of the run; md: standard output"
     )
+    add_prices(report)
     validate = add_command(commands, "validate", _validate, "check record files; exit code 3 if one is bad")
     add_runs(validate)
 
@@ -294,7 +295,7 @@ def _report(parsed: argparse.Namespace) -> int:
 
     stored = list(stored_records(parsed.runs))
     title, path = report_place(parsed.runs)
-    report = make_report(stored, title)
+    report = make_report(stored, title, parsed.price, parsed.prices)
     warn(report.merged.problems)
     if parsed.format == "md":
         put(report_markdown(report), parsed.output)

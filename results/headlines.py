@@ -19,62 +19,6 @@ UNFIT = "does not fit"
 MEASURE = "to measure: python -m orchestrate run"
 
 
-def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the answer in a sentence for each verdict, under one for all where several agree.
-
-    Where anything was measured here the first line speaks of that alone: published figures have a line of their own.
-    """
-    measured = [verdict for verdict in verdicts if verdict.group.basis is Basis.MEASURED and verdict.ranked]
-    leading = measured or list(verdicts)
-    if len(leading) == 1:
-        others = [verdict for verdict in verdicts if verdict is not leading[0]]
-        return [headline(leading[0]), *(f"{label(verdict, verdicts)}: {headline(verdict)}" for verdict in others)]
-    lines = [f"{label(verdict, verdicts)}: {headline(verdict)}" for verdict in verdicts]
-    decided = [verdict for verdict in leading if verdict.decided]
-    bests = sorted({verdict.best.subject for verdict in decided if verdict.best})
-    if len(bests) == 1 and len(decided) > 1:
-        return [_same_answer(bests[0], decided, len(leading)), *lines]
-    if len(bests) > 1:
-        return [f"the best choice depends on the setting: {', '.join(bests)}", *lines]
-    return [*([] if decided else _no_answer(leading)), *lines]
-
-
-def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say once what no verdict can tell: what would be within the limits, or which card nobody measured."""
-    limits = {text for verdict in verdicts for text in _limits(verdict)}
-    missing = {", ".join(verdict.uncompared) for verdict in verdicts}
-    alone = {verdict.best.subject if verdict.best and not verdict.rivals else "" for verdict in verdicts}
-    parts = [*limits] if len(limits) == 1 else []
-    if len(alone) == 1 and alone != {""}:
-        parts.append(f"only {alone.pop()} has a figure, so nothing is ranked")
-    if len(missing) == 1 and missing != {""}:
-        beyond = [remark for verdict in verdicts for remark in _beyond(verdict)]
-        parts += [f"no figure compares {missing.pop()} with the others", *beyond[:1]]
-    return ["; ".join(parts)] if parts else []
-
-
-def _same_answer(best: str, decided: Sequence[Verdict], of: int) -> str:
-    """Say once what all verdicts agree on, up to the lowest price at which one of them would change.
-
-    Args:
-        best: What all of them recommend.
-        decided: The verdicts that recommend something.
-        of: How many verdicts there are.
-    """
-    basis = "" if decided[0].best is None else f", {_basis(decided[0].best)}"
-    every = f"{len(decided)} of the {of}" if len(decided) < of else "both" if of == 2 else f"all {of}"
-    others = "; no answer in the others" if len(decided) < of else ""
-    limits = [limit for verdict in decided if (limit := _limit(verdict))]
-    if not limits or not all(verdict.by_cost for verdict in decided):
-        return f"{best}: the best choice in {every} settings below{basis}{others}"
-    lowest = min(limits, key=lambda limit: limit[0].value)
-    offers = dict.fromkeys(_offer(verdict.best) for verdict in decided if verdict.best)
-    offer = next(iter(offers)) if len(offers) == 1 else ""
-    misfits = [text for text in _left_out(decided[0]) if text.startswith(UNFIT)]
-    unfit = "".join(f"; {text}" for text in misfits if all(text in _left_out(verdict) for verdict in decided))
-    return f"rent {best}{offer}, in {every} settings below{basis}{_up_to(lowest)}{unfit}{others}"
-
-
 def label(verdict: Verdict, others: Sequence[Verdict]) -> str:
     """Name a verdict by what tells it from the others: question, mode, setting, basis."""
     parts = [verdict.question.name, verdict.group.mode]
@@ -92,16 +36,18 @@ def headline(verdict: Verdict) -> str:
     best = verdict.best
     if best is None:
         return _no_rank(verdict)
-    if not verdict.rivals and verdict.open:
+    if verdict.alone:
         return _only(verdict, best)
     if verdict.tied:
         text = _tie(verdict, best)
     elif not verdict.by_cost:
         text = _fastest(verdict, best)
     else:
-        limit = _limit(verdict)
-        text = f"rent {best.subject}{_offer(best)}: {_cost(best)}, {_basis(best)}{_up_to(limit) if limit else ''}"
-    around = [*_beyond(verdict)[:1], *_left_out(verdict)]
+        limit = price_limit(verdict)
+        text = (
+            f"rent {best.subject}{offer_text(best)}: {_cost(best)}, {basis_text(best)}{up_to(limit) if limit else ''}"
+        )
+    around = [*beyond(verdict)[:1], *left_out(verdict)]
     if verdict.uncompared:
         # What was asked is a comparison that nobody can make; how the others rank among themselves comes after that.
         names = ", ".join(verdict.uncompared)
@@ -144,14 +90,14 @@ def _times(interval: Interval, factor: float) -> Interval:
     return Interval(interval.value * factor, interval.low * factor, interval.high * factor, interval.level)
 
 
-def _basis(best: Choice) -> str:
+def basis_text(best: Choice) -> str:
     """Say who measured, and whether the number speaks of a fleet or of one machine."""
     if best.basis is not Basis.MEASURED:
         return "PUBLISHED by others"
     return "measured" if best.evidence.rate is None or best.evidence.rate.of_fleet else "measured on one host"
 
 
-def _offer(best: Choice) -> str:
+def offer_text(best: Choice) -> str:
     """Write provider and price of an offer: ` (Lambda, ×1, on demand) at 1.090 USD per GPU-hour`."""
     if best.offer is None:
         return ""
@@ -159,7 +105,7 @@ def _offer(best: Choice) -> str:
     return f"{name} at {best.offer.usd_per_gpu_hour:.3f} USD per GPU-hour"
 
 
-def _limit(verdict: Verdict) -> tuple[Interval, str] | None:
+def price_limit(verdict: Verdict) -> tuple[Interval, str] | None:
     """Return the price per GPU-hour up to which the best stays the best, and what is the best then."""
     best = verdict.best
     limits = []
@@ -171,7 +117,8 @@ def _limit(verdict: Verdict) -> tuple[Interval, str] | None:
     return min(limits, key=lambda limit: limit[0].value, default=None)
 
 
-def _up_to(limit: tuple[Interval, str]) -> str:
+def up_to(limit: tuple[Interval, str]) -> str:
+    """Say up to which price per GPU-hour the best is the cheapest, and what is from there on."""
     interval, subject = limit
     text = with_interval(interval) if _finite(interval) else f"{interval.value:.3f}"
     return f"; the cheapest per sample up to {text} USD, then {subject}"
@@ -181,11 +128,12 @@ def _only(verdict: Verdict, best: Choice) -> str:
     """Say that one card alone has a figure, so that there is no choice by cost yet."""
     known = value_text(best.samples_per_second, best.evidence.interval)
     cost = f", {_cost(best)}" if best.usd_per_million is not None else ""
-    text = f"only {best.subject} has a figure, so nothing is ranked: {known} samples/s{cost}, {_basis(best)}"
-    return "; ".join([*_limits(verdict), text, *_beyond(verdict)[:1], *_left_out(verdict), MEASURE])
+    text = f"only {best.subject} has a figure, so nothing is ranked: {known} samples/s{cost}, {basis_text(best)}"
+    return "; ".join([*within_limits(verdict), text, *beyond(verdict)[:1], *left_out(verdict), MEASURE])
 
 
-def _beyond(verdict: Verdict) -> list[str]:
+def beyond(verdict: Verdict) -> list[str]:
+    """Return the remarks on cards whose upper bound decides against them."""
     return [remark for remark in verdict.group.remarks if "cannot pass" in remark]
 
 
@@ -203,16 +151,18 @@ def _tie(verdict: Verdict, best: Choice) -> str:
     what = "cost per sample" if verdict.by_cost else "speed"
     text = f"no significant difference in {what} between {names}"
     if not verdict.by_cost:
-        return f"{text}, {_basis(best)}: the lower price decides; {_missing(verdict)}"
+        return f"{text}, {basis_text(best)}: the lower price decides; {_missing(verdict)}"
     cheap = min(group, key=lambda choice: choice.usd_per_hour or 0.0)
     fast = max(group, key=lambda choice: choice.samples_per_second or 0.0)
     offer = f" ({cheap.offer.name})" if cheap.offer and cheap.offer.name else ""
     price = f"{cheap.offer.usd_per_gpu_hour:.3f} USD per GPU-hour" if cheap.offer else ""
     if cheap.subject == fast.subject:
-        return f"{text}: rent {cheap.subject}{offer}, the cheaper per hour at {price}, {_cost(cheap)}, {_basis(cheap)}"
+        return (
+            f"{text}: rent {cheap.subject}{offer}, the cheaper per hour at {price}, {_cost(cheap)}, {basis_text(cheap)}"
+        )
     return (
         f"{text}: rent {cheap.subject}{offer} for the lower price per hour, {price}, "
-        f"or {fast.subject} for the shorter time, {_cost(fast)}, {_basis(best)}"
+        f"or {fast.subject} for the shorter time, {_cost(fast)}, {basis_text(best)}"
     )
 
 
@@ -221,7 +171,7 @@ def _fastest(verdict: Verdict, best: Choice) -> str:
     rivals = [f"{_ratio(rival.speed)} × {rival.choice.subject}" for rival in verdict.rivals]
     speed = f", {' and '.join(rivals)}" if rivals else ""
     known = value_text(best.samples_per_second, best.evidence.interval)
-    return f"the fastest is {best.subject}: {known} samples/s{speed}, {_basis(best)}; {_missing(verdict)}"
+    return f"the fastest is {best.subject}: {known} samples/s{speed}, {basis_text(best)}; {_missing(verdict)}"
 
 
 def _missing(verdict: Verdict) -> str:
@@ -234,12 +184,12 @@ def _missing(verdict: Verdict) -> str:
 
 def _no_rank(verdict: Verdict) -> str:
     """Say why nothing has a rank, what would be within the limits, and what is known all the same."""
-    question, parts = verdict.question, _limits(verdict)
+    question, parts = verdict.question, within_limits(verdict)
     ranges = _spans(verdict)
     if ranges:
         parts += [_span_text(span) + _worth(span, verdict) for span in _telling(ranges, verdict)]
         parts.append("nothing is ranked, because no published setting has two of these cards")
-        return "; ".join([*parts, *_beyond(verdict)[:1]])
+        return "; ".join([*parts, *beyond(verdict)[:1]])
     why: dict[str, list[str]] = {}
     for choice in verdict.choices:
         if question.gpus or choice.fits or choice.evidence.reason.startswith("inference"):
@@ -251,10 +201,10 @@ def _no_rank(verdict: Verdict) -> str:
     if question.precision == "fp32" and any(figures(replace(question, precision="tf32")).values()):
         texts.append("sources that call it FP32 ran TF32 on cards since Ampere: ask for --precision tf32")
     answer = [f"no answer: {'; '.join(texts)}; {MEASURE}"] if texts else []
-    return "; ".join([*parts, *_beyond(verdict)[:1], *answer])
+    return "; ".join([*parts, *beyond(verdict)[:1], *answer])
 
 
-def _limits(verdict: Verdict) -> list[str]:
+def within_limits(verdict: Verdict) -> list[str]:
     """Name what can be rented within the budget and with the memory that was asked for, whatever its speed."""
     question = verdict.question
     limits = [f"{question.usd_per_hour:g} USD per hour"] if question.usd_per_hour is not None else []
@@ -297,7 +247,7 @@ def _worth(span: Span, verdict: Verdict) -> str:
     return f": it costs {fast / slow:.2f} × as much, so {cheaper} is cheaper per sample in all"
 
 
-def _left_out(verdict: Verdict) -> Iterator[str]:
+def left_out(verdict: Verdict) -> Iterator[str]:
     """Name the cards that were asked for and have no rank, by reason: one that does not fit first."""
     ranked = {choice.subject for choice in verdict.ranked}
     why: dict[str, list[str]] = {}

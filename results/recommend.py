@@ -137,9 +137,15 @@ class Verdict:
         return [name for name in unknown if name not in known] if len(known) == 1 else []
 
     @property
+    def alone(self) -> bool:
+        """Whether one choice has a figure, and no other is known or all others might be better."""
+        others = {choice.subject for choice in self.choices} - {self.best.subject if self.best else ""}
+        return self.best is not None and not self.rivals and (bool(self.open) or not others)
+
+    @property
     def decided(self) -> bool:
         """Whether there is one choice that is better than others beyond the noise, or the only one that is possible."""
-        return self.best is not None and not self.tied and not self.uncompared and bool(self.rivals or not self.open)
+        return self.best is not None and not self.tied and not self.uncompared and not self.alone
 
     @property
     def tied(self) -> list[Rival]:

@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from results.prices import Offer
 
 
+def add_prices(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of prices, which go before or after those of the records."""
+    parser.add_argument(
+        "--price",
+        metavar="GPU=USD",
+        action="append",
+        default=[],
+        help="price of a GPU-hour; overrides hosts.yml, which overrides --prices and the shipped examples",
+    )
+    parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+
+
 def add_recommend_commands(commands: Commands) -> None:
     """Add the commands of this file; each sets `command` to the function that runs it."""
     _add_recommend(commands)
@@ -44,14 +56,7 @@ def _add_recommend(commands: Commands) -> None:
     parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
     parser.add_argument("--mode", choices=["train", "infer"], help="default: each measured mode separately")
     parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these, e.g. 'A4000,A100': any A100")
-    parser.add_argument(
-        "--price",
-        metavar="GPU=USD",
-        action="append",
-        default=[],
-        help="price of a GPU-hour; overrides hosts.yml, which overrides --prices and the shipped examples",
-    )
-    parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+    add_prices(parser)
     parser.add_argument("--budget", metavar="USD", type=float, help="maximum price per hour of all GPUs together")
     parser.add_argument("--hours", type=float, help="maximum hours for --samples")
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
@@ -77,11 +82,12 @@ def _add_predict(commands: Commands) -> None:
 def _recommend(parsed: argparse.Namespace) -> int:
     from results.advice import advice_grid, advice_json, explain_grid
     from results.compare import fleets_of
-    from results.headlines import reasons, summary
+    from results.headlines import reasons
     from results.precisions import precision_line
     from results.questions import asked_prices, read_questions
     from results.recommend import recommend
     from results.sources import has_runs
+    from results.summaries import summary
 
     questions = read_questions(parsed)
     rates = fleet_rates_of(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []

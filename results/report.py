@@ -1,4 +1,4 @@
-"""One HTML file that says which machine is faster, by how much, how sure that is, and what it costs.
+"""One HTML file that says what to rent, how sure that is, and why.
 
 It works from a file, without a network: Vega is inlined once, charts have a drawn fallback without scripts, and nothing
 that a host sent is ever read as markup.
@@ -19,16 +19,20 @@ import markupsafe
 import vl_convert
 
 from results import __version__, charts
-from results.charts import Chart
-from results.clusters import replicas
+from results.charts import Chart, printable_json
 from results.communication import communication_grid
-from results.compare import Comparison, case_label, compare, fleets_of
+from results.compare import compare, fleets_of
 from results.comparison import compare_grid, scaling_grid
+from results.decision import Decision, decide, decision_grid, setting_lines
 from results.device_table import device_grid
 from results.fleets import FleetRate, fleet_rates
+from results.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
 from results.grid import Grid, markdown, markdown_text, printable
+from results.job import fleet_prices, job_data
 from results.merge import Merged, merge_records
 from results.overall import answer_lines
+from results.questions import asked_prices
+from results.ratio_table import Pair, ratio_tables
 from results.schema import Measurement, Record, Status
 from results.store import StoredRecord
 from results.tables import results_grid, wide_grids
@@ -54,24 +58,35 @@ class Report:
     """All that a report says, before it is written.
 
     Attributes:
-        verdict: The answer, in sentences.
+        decision: What to rent.
+        verdict: The sentences at the top, what to rent first.
+        cards: Specifications of the cards side by side; None where none is known.
         pairs: Comparisons of each pair of fleets.
     """
 
     title: str
+    decision: Decision
     verdict: list[str]
+    cards: GpuComparison | None
     merged: Merged
     rates: list[FleetRate]
-    pairs: list[tuple[str, str, list[Comparison]]]
+    pairs: list[Pair]
     records: list[Record]
 
 
-def make_report(stored: Sequence[StoredRecord], title: str) -> Report:
+def make_report(
+    stored: Sequence[StoredRecord], title: str, prices: Sequence[str] = (), price_files: Sequence[Path] = ()
+) -> Report:
     """Collect what a report says.
 
     Args:
         stored: Records of any number of runs.
         title: Names of the runs.
+        prices: `GPU=USD` per GPU-hour; they go before those of the records.
+        price_files: The user's price files, for fleets whose records have no price.
+
+    Raises:
+        BadQuestion: A price cannot be read.
     """
     merged = merge_records(stored)
     rates = fleet_rates(merged)
@@ -80,15 +95,47 @@ def make_report(stored: Sequence[StoredRecord], title: str) -> Report:
         found = compare([r for r in rates if r.fleet == second], [r for r in rates if r.fleet == first])
         if found:
             pairs.append((second, first, found))
-    records = [item.record for item in stored if item.record is not None]
-    return Report(title, _verdict(merged, rates, pairs), merged, rates, pairs, records)
+    offers = asked_prices(prices, price_files, fleets_of(rates))
+    decision = decide(rates, offers)
+    return Report(
+        title=title,
+        decision=decision,
+        verdict=[decision.first, *_speed_lines(merged, rates, pairs)],
+        cards=compare_gpus(decision.cards, offers) if decision.cards else None,
+        merged=merged,
+        rates=rates,
+        pairs=pairs,
+        records=[item.record for item in stored if item.record is not None],
+    )
 
 
 def report_markdown(report: Report) -> str:
-    """Return the report as Markdown for a pull request: verdict and tables."""
-    grids = [*_grids(report), *wide_grids(report.merged), *_device_grids(report)]
-    lines = [f"## {markdown_text(report.title)}", "", *(f"* {markdown_text(line)}" for line in report.verdict), ""]
-    return "\n".join([*lines, *(markdown(grid) for grid in grids)])
+    """Return the report as Markdown for a pull request: what to rent, the ratios, and all else folded."""
+    first, *others = (markdown_text(line) for line in report.verdict)
+    settings = [
+        f"* {markdown_text(f'{name}: {answer}')}" for name, answer, _ in setting_lines(report.decision.verdicts)
+    ]
+    folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
+    folded.append(("Tables", _joined([*_grids(report), *wide_grids(report.merged), *_device_grids(report)])))
+    if report.cards:
+        lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.cards))
+        folded.append(("Specifications of the cards", f"{lines}\n{_joined(gpu_grids(report.cards))}"))
+    return "\n".join(
+        [
+            f"## {markdown_text(report.title)}",
+            "",
+            f"**{first}**",
+            "",
+            *(f"* {line}" for line in others),
+            "",
+            _joined(_answer_grids(report)),
+            *(f"<details><summary>{name}</summary>\n\n{text}\n</details>\n" for name, text in folded),
+        ]
+    )
+
+
+def _joined(grids: Sequence[Grid]) -> str:
+    return "\n".join(map(markdown, grids))
 
 
 def report_html(report: Report) -> str:
@@ -104,7 +151,11 @@ def report_html(report: Report) -> str:
     environment.filters["printable"] = printable
     template = environment.get_template("report.html.j2")
     content = _content(report)
-    pages = (template.render(**content, **level) for level in _levels(report, content["drawn"]))
+    # A lone surrogate cannot be written as UTF-8.
+    pages = (
+        template.render(**content, **level).encode(errors="replace").decode()
+        for level in _levels(report, content["drawn"])
+    )
     page = ""
     for page in pages:
         if len(page.encode()) <= MAX_BYTES:
@@ -115,17 +166,19 @@ def report_html(report: Report) -> str:
 def _content(report: Report) -> dict[str, Any]:
     """Return what every page has."""
     drawn = _charts(report)
+    tables = [*map(_ratio_first, _grids(report)), *wide_grids(report.merged), *_device_grids(report)]
     return {
         "title": report.title,
         "verdict": report.verdict,
-        "tables": [
-            _without_marks(grid) for grid in (*_grids(report), *wide_grids(report.merged), *_device_grids(report))
-        ],
+        "answers": [_without_marks(grid) for grid in _answer_grids(report)],
+        "tables": [_without_marks(grid) for grid in tables],
+        "card_lines": comparison_lines(report.cards) if report.cards else [],
+        "card_tables": [_without_marks(grid) for grid in gpu_grids(report.cards)] if report.cards else [],
         "drawn": drawn,
         "specs": _script_json({chart.name: chart.spec for chart in drawn}),
         "energy_measured": any(chart.name == "energy" for chart in drawn),
-        "cost": _script_json(_cost_rows(report)),
-        "prices": _prices(report),
+        "job": _script_json(printable_json(job_data(report.rates))),
+        "prices": fleet_prices(report.rates, report.decision.offers),
         "environments": _environments(report.records),
         "commands": _commands(report.records),
         "bundle": markupsafe.Markup(vl_convert.javascript_bundle()),  # type: ignore[call-arg]
@@ -138,12 +191,15 @@ def _levels(report: Report, drawn: Sequence[Chart]) -> Iterator[dict[str, Any]]:
     """Yield what a page has beside, from everything to the least."""
     results = results_grid(report.merged)
     warnings = [*_warnings(report.merged), *report.merged.problems]
-    fallbacks = {chart.name: markupsafe.Markup(_fallback(chart)) for chart in drawn}
+    settings = setting_lines(report.decision.verdicts)
+    fallbacks = {chart.name: markupsafe.Markup(text) for chart in drawn if (text := _fallback(chart))}
     for rows, shown in ((None, fallbacks), (SHORT_ROWS, fallbacks), (SHORT_ROWS, {}), (0, {})):
         yield {
             "results": _without_marks(_shortened(results, rows)),
             "warnings": warnings[:rows],
             "warnings_left_out": len(warnings) - len(warnings[:rows]),
+            "settings": settings[:rows],
+            "settings_left_out": len(settings) - len(settings[:rows]),
             "fallbacks": shown,
         }
 
@@ -154,14 +210,12 @@ def _shortened(grid: Grid, rows: int | None) -> Grid:
     return replace(grid, rows=grid.rows[:rows], notes=[*grid.notes[:SHORT_ROWS], *note])
 
 
-def _verdict(
-    merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[tuple[str, str, list[Comparison]]]
-) -> list[str]:
-    """Answer in sentences: who is faster by how much, and what that is worth."""
+def _speed_lines(merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[str]:
+    """Say in a sentence for each pair which is faster, and how much of the plan has a number."""
     lines = []
     for a, b, found in pairs:
         said = answer_lines(found)
-        lines += said or [f"{a} and {b} share no case with repeats on both sides: which is faster is not known."]
+        lines += said[:1] or [f"{a} and {b} share no case with repeats on both sides: which is faster is not known."]
     ok = int((merged.table["repeats_ok"] > 0).sum())
     if not pairs:
         fleets = ", ".join(fleets_of(rates)) or "none"
@@ -170,10 +224,25 @@ def _verdict(
     return lines
 
 
+def _answer_grids(report: Report) -> list[Grid]:
+    """Return the tables that a reader decides by: what to rent, and the ratios."""
+    chosen = decision_grid(report.decision)
+    return [*([chosen] if chosen else []), *ratio_tables(report.pairs)]
+
+
 def _grids(report: Report) -> list[Grid]:
     grids = [compare_grid(found, a, b) for a, b, found in report.pairs]
     more = (scaling_grid(report.rates), communication_grid(report.merged))
     return [*grids, *(grid for grid in more if grid is not None)]
+
+
+def _ratio_first(grid: Grid) -> Grid:
+    """Put the ratio next to the case, so that a narrow screen has it without scrolling."""
+    if "ratio>" not in grid.columns:
+        return grid
+    at = list(grid.columns).index("ratio>")
+    order = [0, 1, at, *(i for i in range(2, len(grid.columns)) if i != at)]
+    return replace(grid, columns=[grid.columns[i] for i in order], rows=[[row[i] for i in order] for row in grid.rows])
 
 
 def _device_grids(report: Report) -> list[Grid]:
@@ -189,10 +258,9 @@ def _without_marks(grid: Grid) -> dict[str, Any]:
 
 
 def _charts(report: Report) -> list[Chart]:
-    first = report.pairs[0] if report.pairs else None
     drawn = [
+        charts.ratio_chart(report.pairs),
         charts.speed_chart(report.rates),
-        charts.ratio_chart(first[2], first[0], first[1]) if first else None,
         charts.scaling_chart(report.rates),
         charts.energy_chart(report.rates),
         charts.history_chart(report.merged),
@@ -235,29 +303,6 @@ def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
             }
         )
     return traces
-
-
-def _cost_rows(report: Report) -> list[dict[str, Any]]:
-    """Return what the price sliders need: throughput of each fleet and case."""
-    return [
-        {
-            "case": case_label(report.rates, rate),
-            "fleet": rate.fleet,
-            "rate": rate.mean,
-            "gpus": replicas(rate),
-        }
-        for rate in report.rates
-        if rate.mean is not None
-    ]
-
-
-def _prices(report: Report) -> list[dict[str, Any]]:
-    """Return each fleet with the price that its slider starts at."""
-    prices: dict[str, float | None] = {}
-    for rate in report.rates:
-        if rate.rates:
-            prices[rate.fleet] = prices.get(rate.fleet) or rate.usd_per_gpu_hour
-    return [{"fleet": fleet, "price": price or 1.0, "given": price is not None} for fleet, price in prices.items()]
 
 
 def _warnings(merged: Merged) -> list[str]:

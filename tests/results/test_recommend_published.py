@@ -7,12 +7,13 @@ import pytest
 import results.__main__ as program
 from results.evidence import Basis
 from results.families import asked_network, driver_card, family, published_names
-from results.headlines import reasons, summary
+from results.headlines import reasons
 from results.prices import Offer, known_prices
 from results.published import bound, figures, network_text, spans
 from results.questions import ASKED, Question, asked_prices, known_cards
 from results.recommend import recommend
 from results.reference import all_published, published
+from results.summaries import summary
 
 A100 = ("A100 PCIe 40GB", "A100 PCIe 80GB", "A100 SXM4 40GB", "A100 SXM4 80GB")
 
