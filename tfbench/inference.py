@@ -24,7 +24,7 @@ LATENCY_WARMUP_STEPS = 10
 OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
 """Largest relative difference between the outputs of a replica and of one device for the same samples.
 
-Of a frozen graph and its model too: an epsilon left out of a normalisation, the smallest wrong fold, is beyond float32's.
+Likewise of a frozen graph and its model: a mean or a variance that was not folded changes them by more.
 """
 
 Forward = Callable[[Tensor], list[Tensor]]
@@ -58,7 +58,7 @@ class Inference:
         return self._mean.read()
 
     def checks(self, batch: Batch) -> list[Check]:
-        """Check all outputs: that they are numbers, and those of one device, and a frozen graph's those of the model."""
+        """Check that all outputs are numbers, and equal those of one device and, of a frozen graph, the model's."""
         shards = replicas_of(self.strategy, batch)
         outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
         checks = [_finite(outputs)]
