@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Latency, Precision
-from tfbench.frozen import FrozenModel, draw_statistics
+from tfbench.frozen import FrozenModel, draw_vectors
 from tfbench.inputs import Batch
 from tfbench.timing import percentile
 from tfbench.types import Model, Strategy, Tensor
@@ -37,7 +37,7 @@ class Inference:
     def __init__(self, case: Case, model: Model, strategy: Strategy) -> None:
         self.case, self.model, self.strategy = case, model, strategy
         if case.frozen:
-            draw_statistics(model)
+            draw_vectors(model)
         forward = FrozenModel(model) if case.frozen else self._forward
         self._compute = tf.function(forward, jit_compile=True) if case.xla is XLA.REPLICA else forward
         with strategy.scope():

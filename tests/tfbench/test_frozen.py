@@ -87,7 +87,9 @@ def test_a_kernel_is_folded_before_it_is_rounded(one_replica, precision):
     (bias,) = convolution.outputs[0].consumers()
     np.testing.assert_array_equal(constant(convolution), (kernel * scale).astype(dtype))
     np.testing.assert_array_equal(constant(bias), (beta - mean * scale).astype(dtype))
-    assert np.abs(mean).min() > 0, "moving averages at their initial 0 would not show a wrong fold"
+    assert np.abs(np.concatenate([mean, beta, gamma - 1])).min() > 0 and variance.mean() > 3, (
+        "moving averages at their initial 0 would not show a wrong fold"
+    )
 
 
 def constant(operation):
