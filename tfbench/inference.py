@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Latency, Precision
+from tfbench.frozen import FrozenModel, draw_vectors
 from tfbench.inputs import Batch
 from tfbench.timing import percentile
 from tfbench.types import Model, Strategy, Tensor
@@ -21,19 +22,27 @@ LATENCY_STEPS = 100
 LATENCY_WARMUP_STEPS = 10
 
 OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
-"""Largest relative difference between the outputs of a replica and of one device for the same samples."""
+"""Largest relative difference between the outputs of a replica and of one device for the same samples.
+
+Likewise of a frozen graph and its model: a mean or a variance that was not folded changes them by more.
+"""
+
+Forward = Callable[[Tensor], list[Tensor]]
+"""From a network's inputs to its outputs."""
 
 
 class Inference:
-    """A network that only answers."""
+    """A network that only answers: by its model or, with `case.frozen`, by a frozen graph of it."""
 
     def __init__(self, case: Case, model: Model, strategy: Strategy) -> None:
         self.case, self.model, self.strategy = case, model, strategy
-        self._compute = tf.function(self._forward, jit_compile=True) if case.xla is XLA.REPLICA else self._forward
+        if case.frozen:
+            draw_vectors(model)
+        forward = FrozenModel(model) if case.frozen else self._forward
+        self._compute = tf.function(forward, jit_compile=True) if case.xla is XLA.REPLICA else forward
         with strategy.scope():
             self._mean = ReplicaScalar(strategy)
         self._call = tf.function(self._step)
-        self._replicas_outputs = tf.function(lambda batch: strategy.run(self._outputs, args=batch))
 
     def step(self, batch: Batch) -> list[Tensor]:
         """Start one forward pass; it need not have finished when this returns.
@@ -49,12 +58,19 @@ class Inference:
         return self._mean.read()
 
     def checks(self, batch: Batch) -> list[Check]:
-        """Check that all outputs are numbers, and that several replicas give those of one device."""
+        """Check that all outputs are numbers, and equal those of one device and, of a frozen graph, the model's."""
         shards = replicas_of(self.strategy, batch)
         outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
         checks = [_finite(outputs)]
         name = "outputs_equal_one_device"
-        checks.append(does_not_apply(name) if len(shards) == 1 else self._same_as_one_device(name, shards, outputs))
+        if len(shards) == 1:
+            checks.append(does_not_apply(name))
+        else:
+            detail = f"{len(shards)} replicas against one device that takes the same shards"
+            checks.append(self._same_on_one_device(name, self._compute, shards, outputs, detail))
+        if self.case.frozen:
+            detail = "the frozen graph against the model, weights as variables, on one device"
+            checks.append(self._same_on_one_device("frozen_equals_model", self._forward, shards, outputs, detail))
         return checks
 
     def latency(self, batch: Batch, count: int) -> Latency:
@@ -93,25 +109,29 @@ class Inference:
     def _forward(self, inputs: Tensor) -> list[Tensor]:
         return tf.nest.flatten(self.model(inputs, training=False))
 
-    def _outputs(self, inputs: Tensor, *_: Tensor) -> list[Tensor]:
-        return [tf.cast(output, tf.float32) for output in self._compute(inputs)]
-
     def _local_outputs(self, batch: Batch) -> list[list[Tensor]]:
         """Return the outputs of each replica."""
-        local = [self.strategy.experimental_local_results(output) for output in self._replicas_outputs(batch)]
+        answer = tf.function(lambda batch: self.strategy.run(_outputs_of(self._compute), args=batch))
+        local = [self.strategy.experimental_local_results(output) for output in answer(batch)]
         return [list(parts) for parts in zip(*local, strict=True)]
 
-    def _same_as_one_device(self, name: str, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]]) -> Check:
-        """Let the first device answer for every replica's samples: |y_r − y_1| / |y_1|, the worst replica counts."""
-        compute = tf.function(self._outputs)
+    def _same_on_one_device(
+        self, name: str, forward: Forward, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]], detail: str
+    ) -> Check:
+        """Let `forward` answer for every replica's samples on the first device: |y_r - y| / |y|, the worst counts."""
+        compute = tf.function(_outputs_of(forward))
         worst = 0.0
         with tf.device(tf.nest.flatten(shards[0])[0].device):
             for shard, answered in zip(shards, outputs, strict=True):
                 for wanted, got in zip(compute(*shard), answered, strict=True):
                     norm = float(np.linalg.norm(wanted.numpy())) or 1.0
                     worst = max(worst, float(np.linalg.norm(got - wanted.numpy())) / norm)
-        limit = OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case)
-        return within(name, worst, limit, f"{len(shards)} replicas against one device that takes the same shards")
+        return within(name, worst, OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case), detail)
+
+
+def _outputs_of(forward: Forward) -> Callable[..., list[Tensor]]:
+    """Return what computes, of a replica's batch, the outputs as float32."""
+    return lambda inputs, *_: [tf.cast(output, tf.float32) for output in forward(inputs)]
 
 
 def _mean(outputs: Sequence[Tensor]) -> Tensor:
