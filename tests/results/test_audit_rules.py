@@ -6,6 +6,7 @@ import random
 import pytest
 
 from results.audit import audit, claim_findings
+from results.claims import Claim
 from results.findings import Severity
 from results.reference import published_path
 from tests.benchmarks.audit_recall import MUTATIONS, honest_tables, is_found
@@ -120,6 +121,60 @@ def test_exchanged_networks_are_found_by_what_published_tables_share(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("gpu,model,precision,img/s\nRTX 9999,vgg16,fp32,441\nRTX 9999,resnet50,fp32,250\n")
     assert "networks_exchanged" in above_notes(path)
+
+
+NETWORKS = {"alexnet": 17.0, "resnet50": 1.5, "inception_v3": 1.0, "resnet152": 0.58, "inception_v4": 0.46}
+
+
+def columns(*rates):
+    """Return columns of cards, each (card, precision, relative rates by network), as claims."""
+    return [
+        Claim(row, (gpu,), gpu, gpu, model, precision, False, None, 1, 397 * rate * 1.0013**row, 0.01, gpus=(gpu,))
+        for row, (gpu, precision, model, rate) in enumerate(
+            (gpu, precision, model, rate) for gpu, precision, of in rates for model, rate in of.items()
+        )
+    ]
+
+
+def exchanged(one, other):
+    return NETWORKS | {one: NETWORKS[other], other: NETWORKS[one]}
+
+
+def suspected(claims, reference=()):
+    return {f.rule for f in claim_findings(claims, reference) if f.severity is not Severity.NOTE}
+
+
+def four_columns(odd):
+    return columns(
+        ("RTX A4000", "fp16", odd),
+        ("RTX A4000", "tf32", scaled(NETWORKS, 0.51)),
+        ("RTX A5000", "fp16", scaled(NETWORKS, 1.55)),
+        ("RTX A5000", "tf32", scaled(NETWORKS, 0.77)),
+    )
+
+
+def test_networks_exchanged_in_one_column_are_found_by_the_other_columns_of_the_table_alone():
+    assert suspected(four_columns(NETWORKS)) == set()
+    assert suspected(four_columns(exchanged("resnet50", "inception_v3"))) == {"networks_exchanged"}
+
+
+def test_networks_of_about_the_same_work_may_be_in_another_order_in_one_column():
+    assert suspected(four_columns(exchanged("resnet152", "inception_v4"))) == set()
+
+
+def test_one_odd_build_among_the_published_ones_does_not_hide_an_exchange_of_networks():
+    cards = ("RTX 2080 Ti", "RTX 3070", "RTX 3080", "RTX A5000", "RTX A6000")
+    odd = NETWORKS | {"resnet50": 0.6}
+    reference = columns(*((card, "fp16", NETWORKS) for card in cards), ("RTX 3090", "fp16", odd))
+    column = exchanged("resnet50", "inception_v3")
+    assert "networks_exchanged" in suspected(columns(("RTX A4000", "fp16", column)), reference)
+    assert suspected(columns(("RTX A4000", "fp16", NETWORKS | {"resnet50": 0.7})), reference) == set()
+
+
+def test_similar_networks_run_at_about_the_same_flops_in_full_precision():
+    column = {"resnet50": 0.5, "inception_v3": 0.75}
+    assert suspected(columns(("RTX A4000", "tf32", column))) == {"order_of_networks"}
+    assert suspected(columns(("RTX A4000", "tf32", column | {"inception_v3": 0.6}))) == set()
 
 
 def test_published_rows_that_their_source_marks_are_the_only_ones_above_a_note():
