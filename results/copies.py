@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from results.claims import Claim
 from results.findings import Finding, Severity
-from results.patterns import chance_of_at_least
 from results.series import case_without_gpu, expected_log_speed, grouped, same_card
 
 Pair = tuple[Claim, Claim]
@@ -90,7 +89,7 @@ def _cell(claim: Claim) -> tuple[object, ...]:
 def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
     equal = [(first, second) for first, second in shared if first.rate == second.rate]
     chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
-    chance = min(1.0, chance_of_at_least(len(equal), chances) * max(1, tries))
+    chance = min(1.0, _chance_of_equal(len(equal), chances) * max(1, tries))
     severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
     if severity is None or len(equal) < 2:
         return []
@@ -101,6 +100,19 @@ def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
         f"{chance:.0e})"
     )
     return [Finding("copied_column", severity, _rows(equal), message)]
+
+
+def _chance_of_equal(equal: int, chances: Sequence[float]) -> float:
+    """Return the chance of at least so many equal cells, exactly: a bound is 50 times too high for four cells.
+
+    Source: Poisson binomial distribution, by convolution of the cells.
+    """
+    below = [1.0] + [0.0] * equal  # chances of 0, 1, … equal cells; the last one holds all above, too
+    for chance in chances:
+        all_equal = below[equal]
+        below = [(1 - chance) * here + chance * before for here, before in zip(below, [0.0, *below[:-1]], strict=True)]
+        below[equal] += chance * all_equal
+    return below[equal]
 
 
 def _noisy(shared: Sequence[Pair]) -> list[Finding]:

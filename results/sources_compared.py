@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import itertools
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from results.claims import Claim, read_claims
 from results.findings import Finding, Severity
+from results.limits import flop_ratio
 from results.reference import published, published_path
 from results.series import expected_log_speed, grouped
 
@@ -38,6 +40,27 @@ SWAP_MARGIN = 0.15
 
 WIDEST_RATIOS = 0.8
 """Natural logarithm that published ratios of two networks may spread over before they say nothing."""
+
+SAME_WORK = 1.4
+"""Networks whose FLOPs differ by less stand in either order in honest tables: Inception v4 and ResNet152."""
+
+OUTLYING = 5.0
+"""Robust standard deviations from the median beyond which a published ratio does not widen the range.
+
+One published build in 24 ran ResNet50 slower than Inception v3 (RTX 3090, 2020); all others 1.4 to 2.2 times faster.
+"""
+
+LEAST_SPREAD = 0.05
+"""Natural logarithm that honest ratios of two networks spread by at least, in robust standard deviations."""
+
+ENOUGH_NETWORKS = 5
+"""Networks that a column needs before outlying ratios are left out: only others tell an odd build from an exchange."""
+
+MARGIN_WITHIN = 0.3
+"""Natural logarithm by which a ratio may be beyond those of the other columns of its table, whatever their precision.
+
+Those must agree at least as well with each other.
+"""
 
 
 def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[Finding]:
@@ -138,38 +161,67 @@ def _kind(claim: Claim) -> tuple[str, bool]:
 
 Column = dict[str, Claim]  # the networks of one card, precision and number of GPUs
 Range = tuple[float, float]
+RatioKey = tuple[str, str, bool]  # two networks, and whether in half precision
 
 
 def _swapped(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding]:
-    """Find columns whose ratios of networks are like published ones only when two networks are exchanged."""
-    ranges = _ranges(believed)
-    votes: dict[tuple[str, str], list[Column]] = defaultdict(list)
-    known = {model for key in ranges for model in key[:2]}
-    for column in _columns([claim for claim in claims if claim.model in known]):
-        if _beyond(column, ranges) == 0:
-            continue
-        exchanges = [
-            pair
-            for pair in itertools.combinations(sorted(column), 2)
-            if _ratio_key(column[pair[0]], column[pair[1]]) in ranges
-            and _beyond(_exchanged(column, *pair), ranges) == 0
-        ]
-        if exchanges:
-            best = max(exchanges, key=lambda pair: abs(math.log(column[pair[0]].rate / column[pair[1]].rate)))
-            votes[best].append(column)
+    """Find columns whose ratios of networks are like others only when two networks are exchanged."""
+    published = _columns(believed)
+    every, usual = (_ranges(published, kept) for kept in (_extremes, _usual))
+    columns = _columns(claims)
+    votes: dict[tuple[str, str], list[tuple[Column, str]]] = defaultdict(list)
+    for column in columns:
+        exchange = _exchange(column, every, "published ratios")
+        if exchange is None and len(column) >= ENOUGH_NETWORKS:
+            within = _ranges_within(column, columns)
+            exchange = _exchange(column, usual, "published ratios") or _exchange(
+                column, within, "ratios in the other columns", clear_order=True
+            )
+        if exchange is not None:
+            votes[exchange[0]].append((column, exchange[1]))
     found = []
-    for (one, other), columns in votes.items():
-        first, second = columns[0][one], columns[0][other]
-        low, high = (math.exp(limit) for limit in ranges[_ratio_key(first, second)])
-        where = f"{len(columns)} columns" if len(columns) > 1 else "one column"
+    for (one, other), voters in votes.items():
+        where = f"{len(voters)} columns" if len(voters) > 1 else "one column"
         message = (
-            f"{one} and {other} look exchanged in {where}, e.g. {first.precision} ×{first.count}: "
-            f"{first.rate:g} and {second.rate:g}; published ratios are {low:.2f} to {high:.2f}, and only with these "
-            "two exchanged all networks of the column agree with them"
+            f"{one} and {other} look exchanged in {where}, {voters[0][1]}, and only with these two exchanged all "
+            "networks of the column agree with those"
         )
-        rows = tuple(sorted({column[model].row for column in columns for model in (one, other)}))
+        rows = tuple(sorted({column[model].row for column, _ in voters for model in (one, other)}))
         found.append(Finding("networks_exchanged", Severity.SUSPECT, rows, message))
     return found
+
+
+def _exchange(
+    column: Column, ranges: Mapping[RatioKey, Range], whose: str, clear_order: bool = False
+) -> tuple[tuple[str, str], str] | None:
+    """Find the two networks furthest apart whose exchange brings all ratios of a column into range.
+
+    Args:
+        column: May have been exchanged.
+        ranges: Of ratios.
+        whose: The ranges, in words.
+        clear_order: Only two networks of which one is the faster over the whole range.
+
+    Returns:
+        The networks, and why.
+    """
+    if not _beyond(column, ranges):
+        return None
+    pairs = [
+        (one, other)
+        for one, other in itertools.combinations(sorted(column), 2)
+        if not 1 / SAME_WORK < flop_ratio(one, other) < SAME_WORK
+        and (limits := ranges.get(_ratio_key(column[one], column[other])))
+        and (limits[0] * limits[1] > 0 or not clear_order)
+        and not _beyond(_exchanged(column, one, other), ranges)
+    ]
+    if not pairs:
+        return None
+    best = max(pairs, key=lambda pair: abs(math.log(column[pair[0]].rate / column[pair[1]].rate)))
+    first, second = column[best[0]], column[best[1]]
+    low, high = (math.exp(limit) for limit in ranges[_ratio_key(first, second)])
+    example = f"e.g. {first.precision} ×{first.count}: {first.rate:g} and {second.rate:g}"
+    return best, f"{example}; {whose} are {low:.2f} to {high:.2f}"
 
 
 def _columns(claims: Sequence[Claim]) -> list[Column]:
@@ -186,33 +238,64 @@ def _columns(claims: Sequence[Claim]) -> list[Column]:
     return found
 
 
-def _ranges(believed: Sequence[Claim]) -> dict[tuple[str, str, bool], Range]:
-    """Return the lowest and highest ratio of every two networks, with a margin, where enough cards agree on it."""
-    values: dict[tuple[str, str, bool], list[tuple[str, float]]] = defaultdict(list)
-    for column in _columns(believed):
+def _ranges(columns: Sequence[Column], kept: Callable[[Sequence[float]], Range]) -> dict[RatioKey, Range]:
+    """Return the range of every two networks' ratio, with a margin, where enough cards agree on it.
+
+    Args:
+        columns: Of measurements to believe.
+        kept: Returns the range of values.
+    """
+    values: dict[RatioKey, list[tuple[str, float]]] = defaultdict(list)
+    for column in columns:
         for one, other in itertools.combinations(sorted(column), 2):
             first, second = column[one], column[other]
             values[_ratio_key(first, second)].append((first.gpu_text, math.log(first.rate / second.rate)))
     found = {}
     for key, known in values.items():
-        low, high = min(value for _, value in known), max(value for _, value in known)
+        low, high = kept([value for _, value in known])
         if len({gpu for gpu, _ in known}) >= FEWEST_RATIOS and high - low <= WIDEST_RATIOS:
             found[key] = (low - SWAP_MARGIN, high + SWAP_MARGIN)
     return found
 
 
-def _ratio_key(first: Claim, second: Claim) -> tuple[str, str, bool]:
+def _extremes(values: Sequence[float]) -> Range:
+    return min(values), max(values)
+
+
+def _usual(values: Sequence[float]) -> Range:
+    """Return the lowest and highest value without outliers. Source: Iglewicz and Hoaglin 1993, median deviations."""
+    middle = statistics.median(values)
+    spread = max(LEAST_SPREAD, 1.483 * statistics.median(abs(value - middle) for value in values))
+    usual = [value for value in values if abs(value - middle) <= OUTLYING * spread]
+    return _extremes(usual)
+
+
+def _ranges_within(column: Column, columns: Sequence[Column]) -> dict[RatioKey, Range]:
+    """Return the ranges of ratios in the other columns of a table, of all precisions together."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for other in columns:
+        if other is not column:
+            for pair in itertools.combinations(sorted(column.keys() & other.keys()), 2):
+                ratios[pair].append(math.log(other[pair[0]].rate / other[pair[1]].rate))
+    found = {}
+    for (one, another), values in ratios.items():
+        low, high = _usual(values)
+        if len(values) >= FEWEST_RATIOS and high - low <= MARGIN_WITHIN:
+            found[_ratio_key(column[one], column[another])] = low - MARGIN_WITHIN, high + MARGIN_WITHIN
+    return found
+
+
+def _ratio_key(first: Claim, second: Claim) -> RatioKey:
     return first.model, second.model, first.precision in ("fp16", "bf16")
 
 
-def _beyond(column: Column, ranges: Mapping[tuple[str, str, bool], Range]) -> int:
-    """Count the ratios of a column that are beyond every published one."""
-    count = 0
+def _beyond(column: Column, ranges: Mapping[RatioKey, Range]) -> bool:
+    """Tell whether a ratio of two networks of a column is beyond its range."""
     for one, other in itertools.combinations(sorted(column), 2):
-        limits = ranges.get((one, other, column[one].precision in ("fp16", "bf16")))
-        ratio = math.log(column[one].rate / column[other].rate)
-        count += limits is not None and not limits[0] <= ratio <= limits[1]
-    return count
+        limits = ranges.get(_ratio_key(column[one], column[other]))
+        if limits and not limits[0] <= math.log(column[one].rate / column[other].rate) <= limits[1]:
+            return True
+    return False
 
 
 def _exchanged(column: Column, one: str, other: str) -> Column:

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from results.audit import audit, claim_findings
+from results.claims import Claim
 from results.findings import Severity
 from results.reference import published_path
 from tests.benchmarks.audit_recall import MUTATIONS, honest_tables, is_found
@@ -52,6 +53,21 @@ def test_a_column_copied_exactly_from_another_card_is_impossible_and_states_its_
     assert finding.severity is Severity.IMPOSSIBLE and len(finding.rows) == 24
     assert "A5000 has exactly the throughput of A4000 in 12 of 12 cells" in finding.message
     assert "chance of this in an honest table: " in finding.message
+
+
+def test_three_cells_of_eight_copied_between_cards_are_suspect_even_in_whole_numbers():
+    models = [f"net{number}" for number in range(8)]
+    rates = [1431, 1207, 988, 263, 954, 377, 1490, 706]
+    copied = [rate if number < 3 else round(1.4 * rate) for number, rate in enumerate(rates)]
+    cards = {"A100 SXM4 40GB": rates, "A100 SXM4 80GB": copied}
+    claims = [
+        Claim(row, (gpu,), gpu, gpu, model, "fp16", False, None, 1, rate, 1.0, gpus=(gpu,))
+        for gpu, of in cards.items()
+        for row, (model, rate) in enumerate(zip(models, of, strict=True))
+    ]
+    twins = [dataclasses.replace(c, gpus=(), gpu=None) for c in claims]
+    assert "copied_column" in suspected(claims)
+    assert "copied_column" not in suspected(twins)
 
 
 def test_a_copy_with_noise_is_suspect_where_the_specifications_differ(tmp_path):
@@ -120,6 +136,62 @@ def test_exchanged_networks_are_found_by_what_published_tables_share(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("gpu,model,precision,img/s\nRTX 9999,vgg16,fp32,441\nRTX 9999,resnet50,fp32,250\n")
     assert "networks_exchanged" in above_notes(path)
+
+
+NETWORKS = {"alexnet": 17.0, "resnet50": 1.5, "inception_v3": 1.0, "resnet152": 0.58, "inception_v4": 0.46}
+
+
+def columns(*rates):
+    """Return columns of cards, each (card, precision, relative rates by network), as claims."""
+    return [
+        Claim(
+            row, (gpu,), gpu, gpu, model, precision, False, None, 1, 397 * rate * 1.0013 ** (row % 7), 0.01, gpus=(gpu,)
+        )
+        for row, (gpu, precision, model, rate) in enumerate(
+            (gpu, precision, model, rate) for gpu, precision, of in rates for model, rate in of.items()
+        )
+    ]
+
+
+def exchanged(one, other):
+    return NETWORKS | {one: NETWORKS[other], other: NETWORKS[one]}
+
+
+def suspected(claims, reference=()):
+    return {f.rule for f in claim_findings(claims, reference) if f.severity is not Severity.NOTE}
+
+
+def four_columns(odd):
+    return columns(
+        ("RTX A4000", "fp16", odd),
+        ("RTX A4000", "tf32", scaled(NETWORKS, 0.53)),
+        ("RTX A5000", "fp16", scaled(NETWORKS, 1.55)),
+        ("RTX A5000", "tf32", scaled(NETWORKS, 0.81)),
+    )
+
+
+def test_networks_exchanged_in_one_column_are_found_by_the_other_columns_of_the_table_alone():
+    assert suspected(four_columns(NETWORKS)) == set()
+    assert suspected(four_columns(exchanged("resnet50", "inception_v3"))) == {"networks_exchanged"}
+
+
+def test_networks_of_about_the_same_work_may_be_in_another_order_in_one_column():
+    assert suspected(four_columns(exchanged("resnet152", "inception_v4"))) == set()
+
+
+def test_one_odd_build_among_the_published_ones_does_not_hide_an_exchange_of_networks():
+    cards = ("RTX 2080 Ti", "RTX 3070", "RTX 3080", "RTX A5000", "RTX A6000")
+    odd = NETWORKS | {"resnet50": 0.6}
+    reference = columns(*((card, "fp16", NETWORKS) for card in cards), ("RTX 3090", "fp16", odd))
+    column = exchanged("resnet50", "inception_v3")
+    assert "networks_exchanged" in suspected(columns(("RTX A4000", "fp16", column)), reference)
+    assert suspected(columns(("RTX A4000", "fp16", NETWORKS | {"resnet50": 0.7})), reference) == set()
+
+
+def test_similar_networks_run_at_about_the_same_flops_in_full_precision():
+    column = {"resnet50": 0.5, "inception_v3": 0.75}
+    assert suspected(columns(("RTX A4000", "tf32", column))) == {"order_of_networks"}
+    assert suspected(columns(("RTX A4000", "tf32", column | {"inception_v3": 0.6}))) == set()
 
 
 def test_published_rows_that_their_source_marks_are_the_only_ones_above_a_note():
