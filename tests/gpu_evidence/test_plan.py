@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from results.networks import tuning_refusal
 from tests.benchmarks.gpu_evidence.__main__ import main
 from tests.benchmarks.gpu_evidence.figures import READERS
 from tests.benchmarks.gpu_evidence.folder import Folder
@@ -42,6 +43,7 @@ def test_every_benchmark_of_the_plan_is_a_case_that_can_be_asked_for(gpus):
         if "tfbench" in command:
             case = parse(command[command.index("tfbench") + 1 :]).case
             assert case.device == ("cpu" if gpus == 0 else "gpu")
+            assert tuning_refusal(case) is None
             asked += 1
     assert asked >= (5 if gpus == 0 else 50)
 

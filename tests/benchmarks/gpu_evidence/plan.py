@@ -214,7 +214,7 @@ def more_throughput() -> Iterator[Step]:
 
 
 SWITCHES: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
-    ("steps-per-call-8", "resnet50", ("--steps_per_call=8",), {}),
+    ("steps-per-call-5", "resnet50", ("--steps_per_call=5",), {}),
     ("compile-update", "resnet50", ("--compile_update",), {}),
     ("no-memory-growth", "resnet50", ("--nomemory_growth",), {}),
     ("bf16", "resnet50", ("--precision=bf16",), {}),
@@ -245,7 +245,7 @@ def switches() -> Iterator[Step]:
     for name, network, extra, env in SWITCHES:
         batch = BERT_BATCH if network == "bert_large" else HALF
         case = (f"--model={network}", "--precision=fp16", f"--batch_size={batch}", "--nopeaks")
-        cpu = (*SMALL, "--precision=fp32") if name == "steps-per-call-8" else None
+        cpu = (*SMALL, "--precision=fp32") if name == "steps-per-call-5" else None
         yield Step(
             name=f"switch.{name}",
             question=f"{network} fp16: throughput with the switch over that without",
