@@ -71,7 +71,7 @@ def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     Args:
         host: Settings of the host.
         facts: As it told them.
-        mates: What the hosts of its fleet told, where they were asked: they are meant to be equal.
+        mates: What the hosts of its fleet reported, if they were asked: they are meant to be equal.
     """
     found = []
     most = max((len(mate.gpus) for mate in mates), default=0)

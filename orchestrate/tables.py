@@ -125,7 +125,7 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
 
 
 def _fleet(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> list[Facts]:
-    """Return what all hosts of a host's fleet told, its own facts among them."""
+    """Return what all hosts of a host's fleet reported, its own facts among them."""
     told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
     return [facts for facts in told if isinstance(facts, Facts)]
 

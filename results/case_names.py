@@ -1,4 +1,4 @@
-"""What cases are called in a report: in words, and only by what tells them apart."""
+"""What cases are called in a report: in words, and only by what distinguishes them."""
 
 from __future__ import annotations
 

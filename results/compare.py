@@ -254,7 +254,7 @@ def _log_ratios(item: Comparison) -> dict[str, float]:
 
 
 def _levels(by_case: Sequence[dict[str, float]]) -> list[float] | None:
-    """Return each host's mean over the cases; None for one host, or where hosts and cases cannot be told apart."""
+    """Return each host's mean over the cases; None for one host, or where hosts and cases cannot be separated."""
     cells: dict[str, dict[Hashable, float]] = {}
     for case, of_hosts in enumerate(by_case):
         for host, value in of_hosts.items():

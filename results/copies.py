@@ -103,7 +103,7 @@ def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
 
 
 def _chance_of_equal(equal: int, chances: Sequence[float]) -> float:
-    """Return the chance of at least so many equal cells, exactly: a bound is 50 times too high for four cells.
+    """Return the chance of at least N equal cells, exactly: a bound is 50 times too high for four cells.
 
     Source: Poisson binomial distribution, by convolution of the cells.
     """

@@ -145,7 +145,7 @@ def _spans(verdict: Verdict) -> list[Span]:
 
 
 def _tie(verdict: Verdict, best: Choice) -> str:
-    """Name what cannot be told apart, and what then decides: the price per hour, or the speed."""
+    """Name what cannot be separated, and what then decides: the price per hour, or the speed."""
     group = [best, *(rival.choice for rival in verdict.tied)]
     names = ", ".join(choice.subject for choice in group[:-1]) + f" and {group[-1].subject}"
     what = "cost per sample" if verdict.by_cost else "speed"

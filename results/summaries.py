@@ -98,7 +98,7 @@ def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _tied(verdict: Verdict) -> str:
-    """Name what cannot be told apart; empty where the best can."""
+    """Name what cannot be separated; empty where the best can."""
     if not verdict.best or not verdict.tied:
         return ""
     names = sorted([verdict.best.subject, *(rival.choice.subject for rival in verdict.tied)])

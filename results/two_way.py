@@ -19,7 +19,7 @@ def host_levels(cells: Cells) -> dict[str, float] | None:
         cells: At least one value for each host.
 
     Returns:
-        None where hosts and cases cannot be told apart: some hosts share no case with the others, not even by way of a
+        None where hosts and cases cannot be separated: some hosts share no case with the others, not even by way of a
         third one.
 
     Source: Yates, The analysis of replicated experiments when the field results are incomplete, 1933: least squares
