@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbench.cuda_libraries import package_folders
+from tfbench.library_versions import by_property, cudnn_version, nccl_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,38 +39,11 @@ class Library:
     problem: str | None = None
 
 
-def _by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
-    """Return what asks `libraryPropertyType` 0, 1, 2: major, minor and patch level."""
-
-    def version(library: ctypes.CDLL) -> str | None:
-        parts = [ctypes.c_int() for _ in range(3)]
-        if any(getattr(library, function)(which, ctypes.byref(part)) for which, part in enumerate(parts)):
-            return None
-        return ".".join(str(part.value) for part in parts)
-
-    return version
-
-
 def _cudart(library: ctypes.CDLL) -> str | None:
     number = ctypes.c_int()
     if library.cudaRuntimeGetVersion(ctypes.byref(number)):
         return None
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
-
-
-def _cudnn(library: ctypes.CDLL) -> str:
-    library.cudnnGetVersion.restype = ctypes.c_size_t
-    number = library.cudnnGetVersion()
-    scale = 10000 if number >= 90000 else 1000  # 9.1.0 is 90100, 8.9.7 is 8907
-    return f"{number // scale}.{number % scale // 100}.{number % 100}"
-
-
-def _nccl(library: ctypes.CDLL) -> str | None:
-    number = ctypes.c_int()
-    if library.ncclGetVersion(ctypes.byref(number)):
-        return None
-    scale = 10000 if number.value >= 10000 else 1000
-    return f"{number.value // scale}.{number.value % scale // 100}.{number.value % 100}"
 
 
 def _cupti(library: ctypes.CDLL) -> str | None:
@@ -94,12 +68,12 @@ LIBRARIES: tuple[tuple[str, str, Callable[[ctypes.CDLL], str | None]], ...] = (
     ("CUDA runtime", "libcudart", _cudart),
     ("nvJitLink", "libnvJitLink", _nvjitlink),  # before cuSPARSE and cuSOLVER, which need it
     ("cuBLASLt", "libcublasLt", _cublaslt),
-    ("cuBLAS", "libcublas", _by_property("cublasGetProperty")),
-    ("cuDNN", "libcudnn", _cudnn),
-    ("NCCL", "libnccl", _nccl),
-    ("cuFFT", "libcufft", _by_property("cufftGetProperty")),
-    ("cuSPARSE", "libcusparse", _by_property("cusparseGetProperty")),
-    ("cuSOLVER", "libcusolver", _by_property("cusolverGetProperty")),
+    ("cuBLAS", "libcublas", by_property("cublasGetProperty")),
+    ("cuDNN", "libcudnn", cudnn_version),
+    ("NCCL", "libnccl", nccl_version),
+    ("cuFFT", "libcufft", by_property("cufftGetProperty")),
+    ("cuSPARSE", "libcusparse", by_property("cusparseGetProperty")),
+    ("cuSOLVER", "libcusolver", by_property("cusolverGetProperty")),
     ("CUPTI", "libcupti", _cupti),
 )
 """In the order in which they need each other."""
