@@ -140,7 +140,7 @@ def _words(group: Group) -> list[str]:
 
 
 def _cards_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
-    """Return the card of each fleet; one whose every repeat failed early may only be told by the fleet's name."""
+    """Return the card of each fleet; one whose every repeat failed early may only be known by the fleet's name."""
     cards: dict[str, str] = {}
     for rate in rates:
         named = rate.named("gpu") or rate.named("cpu")

@@ -15,7 +15,7 @@ from results.networks import INPUTS
 from results.reference import all_published, gpu_key, gpu_words, model_key, networks, shipped_prices, specifications
 
 DRIVER_NAMES = {"h200": "H200 SXM"}
-"""Cards that their driver names without what tells them apart: the NVL card has it in its name."""
+"""Cards that their driver names without what distinguishes them: the NVL card has it in its name."""
 
 
 @functools.cache

@@ -190,7 +190,7 @@ def find_gpus(text: str) -> tuple[str, ...]:
 
 
 def gpu_numbers(text: str) -> frozenset[str]:
-    """Return what tells one GPU's name from another's, without brand and memory: `3080`, `gh200`."""
+    """Return what distinguishes one GPU's name from another's, without brand and memory: `3080`, `gh200`."""
     found = (match[0].lower().replace(" ", "") for match in _GPU_LIKE.finditer(text))
     return frozenset(name for name in found if any(map(str.isdigit, name)))
 

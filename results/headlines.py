@@ -20,7 +20,7 @@ MEASURE = "to measure: python -m orchestrate run"
 
 
 def label(verdict: Verdict, others: Sequence[Verdict]) -> str:
-    """Name a verdict by what tells it from the others: question, mode, setting, basis."""
+    """Name a verdict by what distinguishes it from the others: question, mode, setting, basis."""
     parts = [verdict.question.name, verdict.group.mode]
     same = [o for o in others if (o.question.name, o.group.mode) == (verdict.question.name, verdict.group.mode)]
     if len(same) > 1 and verdict.group.basis is Basis.MEASURED:
@@ -292,7 +292,7 @@ def _ratio(interval: Interval) -> str:
 
 
 def _needed_speed(verdict: Verdict) -> list[str]:
-    """Say how much faster the dearer of two cards must be where no figure tells, for each against the cheapest."""
+    """Say how much faster the dearer of two cards must be where no figure is known, for each against the cheapest."""
     if verdict.ranked:
         return []
     priced = [choice for choice in verdict.choices if choice.usd_per_hour and choice.fits]

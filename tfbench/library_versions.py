@@ -22,13 +22,12 @@ PROPERTIES = (0, 1, 2)
 
 
 def by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
-    """Return what asks a library by its `…GetProperty`; `cublasGetVersion` would need a handle, which takes GPU memory."""
+    """Return what asks a library by its `…GetProperty`: `cublasGetVersion` would need a handle, and so GPU memory."""
 
     def version(library: ctypes.CDLL) -> str | None:
+        ask = getattr(library, function)
         parts = [ctypes.c_int() for _ in PROPERTIES]
-        if any(
-            getattr(library, function)(kind, ctypes.byref(part)) for kind, part in zip(PROPERTIES, parts, strict=True)
-        ):
+        if any(ask(kind, ctypes.byref(part)) for kind, part in zip(PROPERTIES, parts, strict=True)):
             return None
         return ".".join(str(part.value) for part in parts)
 
