@@ -16,14 +16,15 @@ from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_n
 from orchestrate.launchers.docker import DockerEngine
 from orchestrate.variants import Form, Variant, parse_version
 from results import __version__
-from results.record_json import RecordError, from_json
 from results.schema import Case, Device, Precision, Record, Status
+from results.schema.record_json import RecordError, from_json
 
 PROJECT = Path(__file__).parents[1]
 CONTEXT = (
     "containers",
     "tfbench",
-    *(f"results/{name}.py" for name in ("__init__", "schema", "networks", "bounds", "record_json", "progress")),
+    "results/__init__.py",
+    "results/schema",
 )
 """All that an image is made of."""
 

@@ -34,9 +34,9 @@ from orchestrate.options import TRIED_AGAIN, Options, Stop
 from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import Suite, read_suite
-from results.merge import merge_records
+from results.runs.store import Journal, RunFolder, latest_run
 from results.schema import Status
-from results.store import Journal, RunFolder, latest_run
+from results.table.merge import merge_records
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_NO_HOST, EXIT_STOPPED = 0, 3, 4, 130
 
@@ -161,9 +161,9 @@ def _options(parsed: argparse.Namespace) -> Options:
 
 def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
-    from results.fleets import fleet_rates
-    from results.outliers import outliers
-    from results.tables import render_ratios, render_results, render_wide, write_csv
+    from results.render.tables import render_ratios, render_results, render_wide, write_csv
+    from results.table.fleets import fleet_rates
+    from results.table.outliers import outliers
 
     merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
     write_csv(merged, folder.table_path)

@@ -60,7 +60,7 @@ class ImageReady:
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """A repeat enters a phase: `launching`, a phase of `results.progress.STATES`, `collecting`, `adopted`.
+    """A repeat enters a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `adopted`.
 
     In a queue also `queued`, and `on NODE` once it has a machine.
     """

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from orchestrate.text import plain_text
-from results.record_json import RecordError, from_dict
 from results.schema import GPU, Status
+from results.schema.record_json import RecordError, from_dict
 
 MAX_PROBE_BYTES = 256 * 1024
 MAX_RAW_CHARACTERS = 1 << 20

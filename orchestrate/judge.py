@@ -10,8 +10,8 @@ from typing import cast
 from orchestrate.launchers.base import Ending
 from orchestrate.plan import Job
 from orchestrate.text import plain_text
-from results.record_json import MAX_RECORD_BYTES, RecordError, from_json
 from results.schema import Record, Status
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError, from_json
 
 CAUSE_LENGTH = 500
 """Longest cause in a record of our own, in characters."""

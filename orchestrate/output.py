@@ -7,8 +7,8 @@ import time
 from orchestrate.events import EventBus, JobState, JobStep
 from orchestrate.plan import Job
 from orchestrate.watchdog import Watched
-from results.progress import State, Step, parse_line
-from results.store import RunFolder
+from results.runs.store import RunFolder
+from results.schema.progress import State, Step, parse_line
 
 MAX_LOG_BYTES = 4 * 1024 * 1024
 """Most that is kept of a repeat's output."""

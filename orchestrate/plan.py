@@ -19,8 +19,8 @@ from orchestrate.members import Member
 from orchestrate.queues import KubernetesQueue, Queue, queue_from_dict, queue_to_dict
 from orchestrate.suites import Suite
 from results import __version__
-from results.record_json import RecordError, from_dict
 from results.schema import Case, Data, Device, Origin, Status
+from results.schema.record_json import RecordError, from_dict
 
 PLAN_VERSION = 1
 DEFAULT_SUITE = "standard"

@@ -33,8 +33,8 @@ from orchestrate.plan import Plan
 from orchestrate.shared import Shared, set_record_aside
 from orchestrate.watchdog import Watchdog
 from orchestrate.worker import HostWorker
+from results.runs.store import RunFolder
 from results.schema import Status
-from results.store import RunFolder
 
 MAX_PROBES = 64
 """Hosts asked at a time before a plan is made."""

@@ -13,8 +13,8 @@ from orchestrate.launchers.base import Launcher
 from orchestrate.options import Options, Stop
 from orchestrate.plan import Job
 from orchestrate.watchdog import Watchdog
+from results.runs.store import RunFolder
 from results.schema import Record, Status
-from results.store import RunFolder
 
 MakeLauncher = Callable[[Host], Launcher]
 

@@ -1,4 +1,4 @@
-"""Tables about hosts, plans and the state of a run; results are `results.tables`' business."""
+"""Tables about hosts, plans and the state of a run; results are `results.render.tables`' business."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestrate.environment import shown_environment
 from orchestrate.facts import Facts
 from orchestrate.hosts import Host
 from orchestrate.plan import HostPlan, Job, Plan
+from results.runs.store import RunFolder
 from results.schema import GPU, Status
-from results.store import RunFolder
 
 
 def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console: Console) -> None:

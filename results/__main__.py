@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from absl import app
 from absl.flags import argparse_flags
 
-from results.commands import add_commands
+from results.commands.runs import add_commands
 from results.errors import UserError, write_traceback
 
 EXIT_OK, EXIT_BUG, EXIT_USAGE = 0, 1, 2

@@ -11,7 +11,7 @@ ResultsError
 │   └── NotATable          a file to be audited or imported is not a table of the expected kind
 └── TooFewRepeats          a statistic needs more values than there are
 
-`results.record_json.RecordError` stands apart: it is what a corrupt file gives, and the schema needs nothing
+`results.schema.record_json.RecordError` stands apart: it is what a corrupt file gives, and the schema needs nothing
 but the standard library.
 """
 

@@ -169,7 +169,7 @@ def test_there_is_no_drawer_for_odds_and_ends():
 
 def test_the_packages_are_seen_at_all():
     modules = {module_name(ROOT, path) for path in sources(ROOT)}
-    assert {"tfbench", "orchestrate", "results.schema", "results.store"} <= modules
+    assert {"tfbench", "orchestrate", "results.schema", "results.runs.store"} <= modules
 
 
 def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
@@ -194,25 +194,25 @@ def make_tree(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("file", "text", "objection"),
     [
-        ("results/merge.py", "import orchestrate.plan", "results imports nothing of ours"),
-        ("results/merge.py", "def f():\n    from tfbench import timing", "results imports nothing of ours"),
+        ("results/table/merge.py", "import orchestrate.plan", "results imports nothing of ours"),
+        ("results/table/merge.py", "def f():\n    from tfbench import timing", "results imports nothing of ours"),
         ("tfbench/timing.py", "from results import merge", "tfbench may import the contract only"),
-        ("tfbench/timing.py", "from results.store import RunFolder", "tfbench may import the contract only"),
+        ("tfbench/timing.py", "from results.runs.store import RunFolder", "tfbench may import the contract only"),
         ("tfbench/timing.py", "from orchestrate import plan", "tfbench may import the contract only"),
         ("orchestrate/run.py", "import tfbench.timing", "orchestrate never imports tfbench"),
         ("orchestrate/run.py", "import tensorflow as tf", "tensorflow is imported under tfbench/ only"),
-        ("results/merge.py", "from keras import ops", "keras is imported under tfbench/ only"),
+        ("results/table/merge.py", "from keras import ops", "keras is imported under tfbench/ only"),
         ("orchestrate/run.py", "import docker", "docker is imported in"),
-        ("results/merge.py", "from docker.errors import NotFound", "docker is imported in"),
+        ("results/table/merge.py", "from docker.errors import NotFound", "docker is imported in"),
         ("orchestrate/run.py", "from kubernetes import client", "kubernetes is imported in"),
         ("orchestrate/run.py", "from .launchers.docker import Docker", "reached through orchestrate.launchers"),
         ("tfbench/timing.py", "import pandas", "pandas is not in the images"),
         ("results/schema.py", "import numpy", "the contract needs the standard library only"),
-        ("results/record_json.py", "import numpy", "the contract needs the standard library only"),
+        ("results/schema/record_json.py", "import numpy", "the contract needs the standard library only"),
     ],
 )
 def test_a_planted_import_is_found(tmp_path, file, text, objection):
-    others = ["results/store.py", "tfbench/timing.py", "orchestrate/launchers/docker.py", "results/merge.py"]
+    others = ["results/runs/store.py", "tfbench/timing.py", "orchestrate/launchers/docker.py", "results/table/merge.py"]
     tree = make_tree(tmp_path, dict.fromkeys(others, "") | {file: text})
     found = direction_violations(tree)
     assert len(found) >= 1 and all(line.startswith(f"{file}:") for line in found)
@@ -227,15 +227,20 @@ def test_a_planted_import_is_found(tmp_path, file, text, objection):
             "from results.schema import Case\nimport tensorflow\nimport pynvml\nfrom absl import app",
         ),
         ("tfbench/timing.py", "from results import schema, progress"),
-        ("orchestrate/run.py", "from results.merge import merge_records\nimport rich"),
+        ("orchestrate/run.py", "from results.table.merge import merge_records\nimport rich"),
         ("orchestrate/launchers/docker.py", "import docker.errors"),
         ("orchestrate/launchers/kubernetes/api.py", "from kubernetes import client"),
         ("orchestrate/launchers/__init__.py", "from orchestrate.launchers.docker import Docker"),
-        ("results/merge.py", "import pandas"),
+        ("results/table/merge.py", "import pandas"),
     ],
 )
 def test_allowed_imports_are_not_found(tmp_path, file, text):
-    others = ["results/schema.py", "results/progress.py", "results/merge.py", "orchestrate/launchers/docker.py"]
+    others = [
+        "results/schema.py",
+        "results/schema/progress.py",
+        "results/table/merge.py",
+        "orchestrate/launchers/docker.py",
+    ]
     assert direction_violations(make_tree(tmp_path, dict.fromkeys(others, "") | {file: text})) == []
 
 
@@ -254,5 +259,7 @@ def test_a_planted_cycle_is_found_also_through_a_function(tmp_path):
 
 @pytest.mark.parametrize("text", ["print('x')", "import sys\nsys.stdout.write('x')", "f = print"])
 def test_a_planted_print_is_found(tmp_path, text):
-    tree = make_tree(tmp_path, {"orchestrate/run.py": text, "results/tables.py": text, "results/__main__.py": text})
+    tree = make_tree(
+        tmp_path, {"orchestrate/run.py": text, "results/render/tables.py": text, "results/__main__.py": text}
+    )
     assert [line.partition(":")[0] for line in misplaced_prints(tree)] == ["orchestrate/run.py"]

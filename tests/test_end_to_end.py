@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from results.record_json import from_json
 from results.schema import Record, Status
+from results.schema.record_json import from_json
 from tests.engines.docker import DockerEngine, Engines
 from tests.engines.images import PushedImage
 from tests.engines.servers import Registry, SshHost

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from results.record_json import from_json
 from results.schema import Status
+from results.schema.record_json import from_json
 from tests.engines.docker import DockerEngine, Engines
 from tests.engines.images import PushedImage, pip_settings
 from tests.engines.servers import Registry

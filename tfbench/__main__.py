@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from results.progress import state_line
 from results.schema import Case, Device, DeviceResult, Record, Status, Validity
+from results.schema.progress import state_line
 from tfbench.cuda_libraries import package_folders, preload
 from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse

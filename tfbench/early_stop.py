@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import mul
 
-from results.progress import STEPS_PER_LINE
 from results.schema import Case
+from results.schema.progress import STEPS_PER_LINE
 from tfbench.timing import Enough
 
 FIRST_LOOK = 500

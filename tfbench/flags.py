@@ -8,7 +8,6 @@ from pathlib import Path
 
 from absl import flags
 
-from results.networks import SHORTEST_SEQUENCE, SMALLEST_IMAGE
 from results.schema import (
     DEVICE_MODEL,
     TUNING,
@@ -23,6 +22,7 @@ from results.schema import (
     Optimizer,
     Precision,
 )
+from results.schema.networks import SHORTEST_SEQUENCE, SMALLEST_IMAGE
 from tfbench.cluster import Cluster, ClusterError, read_cluster
 from tfbench.models import NETWORKS
 from tfbench.peers import CONNECT_SECONDS

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from results.record_json import RecordError, from_json
 from results.schema import Case, Status
+from results.schema.record_json import RecordError, from_json
 from tfbench.outcome import CaseFailedError
 
 GRANULARITY = 8

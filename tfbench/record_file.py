@@ -7,9 +7,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from results.progress import record_lines
-from results.record_json import from_json, to_json
 from results.schema import Record
+from results.schema.progress import record_lines
+from results.schema.record_json import from_json, to_json
 
 
 def utc_now() -> str:
@@ -23,7 +23,7 @@ def write_record(record: Record, output: Path | None) -> None:
     The file appears complete or not at all: written beside its place, then renamed.
 
     Raises:
-        results.record_json.RecordError: The record contradicts itself; nothing was written.
+        results.schema.record_json.RecordError: The record contradicts itself; nothing was written.
     """
     text = to_json(record)
     from_json(text)

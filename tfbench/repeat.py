@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from results.networks import tuning_refusal
-from results.progress import state_line
 from results.schema import Case, Check, Data, Device, Measurement, Mode, Status
+from results.schema.networks import tuning_refusal
+from results.schema.progress import state_line
 from tfbench import validity
 from tfbench.device_case import measure_devices
 from tfbench.devices import communication_of, configure, create_strategy, threads_for

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from results.progress import STEPS_PER_LINE, step_line
+from results.schema.progress import STEPS_PER_LINE, step_line
 from tfbench.types import Tensor
 
 STEPS_IN_FLIGHT = 2

@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Iterable
 
-from results.record_json import MAX_RECORD_BYTES
+from results.schema.record_json import MAX_RECORD_BYTES
 
 BLOCK_BYTES = 512
 _REGULAR = (b"0", b"\0")

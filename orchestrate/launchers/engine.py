@@ -23,7 +23,7 @@ from orchestrate.launchers.log_frames import stamped_lines, unframed
 from orchestrate.launchers.refusals import MAX_SAID, explain, launch_refusal
 from orchestrate.launchers.tunnel import SSHTunnel
 from orchestrate.text import plain_text
-from results.record_json import MAX_RECORD_BYTES
+from results.schema.record_json import MAX_RECORD_BYTES
 
 RECONNECT_SECONDS = 120.0
 """How long a host that once answered may be gone before it is given up."""

@@ -25,8 +25,8 @@ from orchestrate.launchers.container import NO_GPU, data_flags
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
-from results.record_json import MAX_RECORD_BYTES
 from results.schema import Device
+from results.schema.record_json import MAX_RECORD_BYTES
 
 POLL_SECONDS = 0.2
 STOP_GRACE_SECONDS = 10.0

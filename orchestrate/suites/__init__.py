@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from orchestrate.documents import did_you_mean, read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
-from results.networks import INPUTS, Refusal, tuning_refusal
 from results.schema import (
     DEVICE_MODEL,
     TUNING,
@@ -31,6 +30,7 @@ from results.schema import (
     Optimizer,
     Precision,
 )
+from results.schema.networks import INPUTS, Refusal, tuning_refusal
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")

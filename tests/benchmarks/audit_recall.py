@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from results.audit import claim_findings
-from results.claims import Claim
-from results.findings import Severity
-from results.limits import flop_ratio
-from results.series import grouped
-from results.sources_compared import believed_claims
+from results.audit.findings import Severity
+from results.audit.judgement import claim_findings
+from results.audit.limits import flop_ratio
+from results.audit.reading.claims import Claim
+from results.audit.series import grouped
+from results.audit.sources_compared import believed_claims
 
 Table = list[Claim]
 Mutation = Callable[[Table, random.Random], Table | None]

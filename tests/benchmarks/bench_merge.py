@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from results.merge import merge_records
+from results.runs.store import StoredRecord
 from results.schema import Record
-from results.store import StoredRecord
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_origin, make_record
 
 MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
-from results.compare import compare, geometric_mean
-from results.fleets import FleetRate
-from results.scaling import efficiencies
+from results.compare.pairs import compare, geometric_mean
+from results.compare.scaling import efficiencies
 from results.schema import Case
 from results.stats import Interval
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.fleets import FleetRate
 from tests.benchmarks import coverage_early
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter  # type: ignore[import-untyped]
 
 from orchestrate.early_end import half_width
-from results.progress import STEPS_PER_LINE
 from results.schema import Case
+from results.schema.progress import STEPS_PER_LINE
 from results.stats import t_interval
 from tfbench.early_stop import enough_for, relative_half_width
 

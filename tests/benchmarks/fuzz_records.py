@@ -28,7 +28,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from results.store import read_stored
+from results.runs.store import read_stored
 from tests.results.fuzzing.commands import Outcome, run_all, tries
 from tests.results.fuzzing.folders import Folder
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from results.grid import Grid, markdown
-from results.left_out import (
+from results.predict.left_out import (
     LeftOut,
     covered_apart,
     interval_class,
@@ -30,13 +30,13 @@ from results.left_out import (
     predict_without,
     refusal,
 )
-from results.prediction_model import Model
-from results.prediction_reach import capability, factor_beyond, out_of_reach
-from results.prediction_rows import Observation, published_observations
+from results.predict.model import Model
+from results.predict.reach import capability, factor_beyond, out_of_reach
+from results.predict.rows import Observation, published_observations
 from results.reference import all_published, published
 
 SCALES = (0.5, 0.7, 1.0, 1.4)
-"""Candidates for `results.prediction_model.SCALE`."""
+"""Candidates for `results.predict.model.SCALE`."""
 
 MOST_OF_ONE_ROW = 0.5
 """Largest absolute error, in logarithms, that a faulty row contributes to the choice of a scale."""
@@ -125,7 +125,7 @@ def without_architecture(observations: Sequence[Observation]) -> dict[str, list[
 
 
 def _reach(by_card: Sequence[LeftOut], by_family: Sequence[LeftOut], by_architecture: dict[str, list[LeftOut]]) -> Grid:
-    """Show what becomes of cards that are refused by `results.prediction_reach`, and of those that are just not."""
+    """Show what becomes of cards that are refused by `results.predict.reach`, and of those that are just not."""
     every = [row for found in by_architecture.values() for row in found]
     far, largest = _beyond_all_others(by_card)
     groups = [

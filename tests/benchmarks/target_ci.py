@@ -19,9 +19,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from orchestrate.early_end import FEWEST_REPEATS, half_width, whole_seconds
-from results.progress import STEPS_PER_LINE
+from results.runs.store import RunFolder
 from results.schema import Record, Status
-from results.store import RunFolder
+from results.schema.progress import STEPS_PER_LINE
 from tfbench.early_stop import enough_for
 
 FIXED_REPEATS = 3

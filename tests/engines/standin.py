@@ -13,9 +13,9 @@ from tests.engines.images import REPOSITORY
 PARTS = (
     "results/__init__.py",
     "results/schema.py",
-    "results/bounds.py",
-    "results/record_json.py",
-    "results/progress.py",
+    "results/schema/bounds.py",
+    "results/schema/record_json.py",
+    "results/schema/progress.py",
     "tests/faults/benchmark.py",
 )
 

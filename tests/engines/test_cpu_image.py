@@ -10,7 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from results import record_json, schema
+from results import schema
+from results.schema import record_json
 from tests.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
 from tests.engines.docker import Engines
 from tests.engines.images import REPOSITORY, PushedImage, build_image, pull_bytes, push_image

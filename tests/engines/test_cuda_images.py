@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrate.variants import read_variants
-from results import record_json, schema
+from results import schema
+from results.schema import record_json
 from tests.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
 from tests.engines.docker import Engines
 from tests.engines.images import build_image

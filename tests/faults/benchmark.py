@@ -16,7 +16,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from results import progress, record_json, schema
+from results import schema
+from results.schema import progress, record_json
 
 GIBIBYTE = 1 << 30
 STEP_SECONDS = 0.1

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrate.launchers.archives import only_file, read_bounded
-from results.record_json import MAX_RECORD_BYTES
 from results.schema import Status
+from results.schema.record_json import MAX_RECORD_BYTES
 from tests.engines.docker import Engines
 from tests.faults.conftest import Standins
 from tests.faults.controller import Runs, folder_bytes

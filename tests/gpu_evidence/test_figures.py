@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from results.record_json import to_json
 from results.schema import (
     Check,
     DeviceResult,
@@ -17,6 +16,7 @@ from results.schema import (
     Telemetry,
     Validity,
 )
+from results.schema.record_json import to_json
 from tests.benchmarks.gpu_evidence.figures import read_figure
 from tests.benchmarks.gpu_evidence.runner import Ended
 from tests.benchmarks.gpu_evidence.steps import NoFigure

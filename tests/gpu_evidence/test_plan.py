@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from results.networks import tuning_refusal
+from results.schema.networks import tuning_refusal
 from tests.benchmarks.gpu_evidence.__main__ import main
 from tests.benchmarks.gpu_evidence.figures import READERS
 from tests.benchmarks.gpu_evidence.folder import Folder

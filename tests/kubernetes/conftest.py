@@ -17,8 +17,8 @@ from orchestrate.options import Options, Stop
 from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
+from results.runs.store import RunFolder
 from results.schema import Record
-from results.store import RunFolder
 from tests.engines.kubernetes.plays import Play, work
 from tests.engines.kubernetes.standin import Object, StandIn
 

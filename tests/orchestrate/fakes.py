@@ -12,8 +12,8 @@ from orchestrate.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.pulls import Progress
 from orchestrate.plan import Job
-from results.record_json import to_json
 from results.schema import Case, Check, Environment, Measurement, Record, Status, Validity
+from results.schema.record_json import to_json
 
 NOW = "2026-11-21T08:00:00+00:00"
 

@@ -12,8 +12,8 @@ from orchestrate.early_end import EarlyEnd, half_width
 from orchestrate.events import JobSpared, RunFinished
 from orchestrate.run import Outcome, count_records
 from orchestrate.suites import CaseBlock, Suite
-from results.record_json import to_json
 from results.schema import Record, Status
+from results.schema.record_json import to_json
 from tests.orchestrate.fakes import NOW, FakeHost, ok_record
 from tests.orchestrate.test_run import Bench
 

@@ -28,9 +28,9 @@ from orchestrate.options import Options, Stop
 from orchestrate.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
-from results.record_json import to_json
+from results.runs.store import RunFolder
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
-from results.store import RunFolder
+from results.schema.record_json import to_json
 from tests.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 
 ALONE_AND_TOGETHER = CaseBlock(

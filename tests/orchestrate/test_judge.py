@@ -10,8 +10,8 @@ import pytest
 from orchestrate.judge import judge
 from orchestrate.launchers.base import Ending
 from orchestrate.plan import Job
-from results.record_json import MAX_RECORD_BYTES, to_json
 from results.schema import Case, Origin, Record, Status
+from results.schema.record_json import MAX_RECORD_BYTES, to_json
 from tests.orchestrate.fakes import NOW, ok_record
 
 CASE = Case(model="resnet50", batch_per_gpu=2, num_steps=4)

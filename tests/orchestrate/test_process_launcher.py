@@ -14,8 +14,8 @@ import pytest
 from orchestrate.hosts import Host
 from orchestrate.launchers.process import ProcessLauncher
 from orchestrate.plan import Job
-from results.record_json import MAX_RECORD_BYTES
 from results.schema import Case, Device, Origin
+from results.schema.record_json import MAX_RECORD_BYTES
 
 HOST = Host(fleet="f", name="h", docker=None, cpus=1)
 JOB = Job(

@@ -25,8 +25,8 @@ from orchestrate.queues import SlurmQueue
 from orchestrate.run import execute
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.watchdog import Watchdog
+from results.runs.store import RunFolder
 from results.schema import GPU, Status
-from results.store import RunFolder
 from tests.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite("s", "", 3, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=8, num_gpus=[1, 2]),))

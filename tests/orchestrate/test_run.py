@@ -20,9 +20,9 @@ from orchestrate.options import TRIED_AGAIN, Options, Stop
 from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
-from results.progress import step_line
+from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
-from results.store import RunFolder
+from results.schema.progress import step_line
 from tests.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from results.record_json import to_json
+from results.runs.store import StoredRecord, read_stored
 from results.schema import GPU, Case, Check, Environment, Measurement, Origin, Record, SoftWarning, Status, Validity
-from results.store import StoredRecord, read_stored
+from results.schema.record_json import to_json
 
 PARAMETERS = {
     "resnet50": 25_557_032,

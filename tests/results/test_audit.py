@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
-from results.audit import audit
-from results.claims import read_claims
+from results.audit.findings import Severity
+from results.audit.judgement import audit
+from results.audit.reading.claims import read_claims
 from results.errors import NotATable
-from results.findings import Severity
 from results.reference import FOLDER, gpu_key, model_key, networks, published, published_path, specifications
-from results.tables import write_csv
+from results.render.tables import write_csv
 from tests.results.factory import make_case, make_environment, repeats, stored
 
 BLOG = Path(__file__).parent / "cases" / "blog_a5000.csv"
@@ -90,7 +90,7 @@ def test_honest_tables_of_any_number_of_digits_have_nothing_above_a_note(tmp_pat
 
 
 def test_our_own_merged_table_is_audited_by_its_own_columns(tmp_path):
-    from results.merge import merge_records
+    from results.table.merge import merge_records
 
     environment = make_environment(gpus=8)
     records = []

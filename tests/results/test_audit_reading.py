@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import results.__main__ as program
-from results.audit import audit, audit_file
-from results.claims import read_claims, read_throughputs
+from results.audit.findings import Severity
+from results.audit.judgement import audit, audit_file
+from results.audit.reading.claims import read_claims, read_throughputs
+from results.audit.reading.numerals import Decimal, Number, Refusal, decimal_mark, read_number
+from results.audit.reading.raw_tables import read_tables
 from results.errors import NotATable
-from results.export import to_csv, to_markdown, to_wide_markdown
-from results.findings import Severity
-from results.merge import merge_records
-from results.numerals import Decimal, Number, Refusal, decimal_mark, read_number
-from results.raw_tables import read_tables
+from results.formats.export import to_csv, to_markdown, to_wide_markdown
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, repeats, stored
 
 FP16 = {("RTX A4000", 1): 453, ("RTX A4000", 8): 3524, ("RTX A5000", 1): 704, ("RTX A5000", 8): 5512}

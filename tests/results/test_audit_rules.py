@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from results.audit import audit, claim_findings
-from results.claims import Claim
-from results.findings import Severity
+from results.audit.findings import Severity
+from results.audit.judgement import audit, claim_findings
+from results.audit.reading.claims import Claim
 from results.reference import published_path
 from tests.benchmarks.audit_recall import MUTATIONS, honest_tables, is_found
 

@@ -3,13 +3,13 @@ import re
 
 import pytest
 
-from results.compare import compare
-from results.fleets import fleet_rates
-from results.merge import merge_records
+from results.compare.pairs import compare
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 vl_convert = pytest.importorskip("vl_convert", reason="the report needs vl-convert-python")
-charts = pytest.importorskip("results.charts", reason="the report needs altair", exc_type=ModuleNotFoundError)
+charts = pytest.importorskip("results.report.charts", reason="the report needs altair", exc_type=ModuleNotFoundError)
 
 COUNTS = (1, 2, 4)
 

@@ -6,16 +6,16 @@ import dataclasses
 
 import pytest
 
-from results.communication import communication_grid, shares
-from results.comparison import scaling_grid
-from results.fleets import fleet_rates
+from results.compare.scaling import efficiencies
 from results.grid import markdown
-from results.merge import merge_records
-from results.record_json import RecordError, from_json, to_json
-from results.scaling import efficiencies
+from results.render.communication import communication_grid, shares
+from results.render.comparison import scaling_grid
+from results.render.tables import wide_grids
 from results.schema import Rank
+from results.schema.record_json import RecordError, from_json, to_json
 from results.stats import ratio_interval
-from results.tables import wide_grids
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_record, repeats, stored
 
 GPU = make_environment(gpus=8, gpu="NVIDIA RTX A5000")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from results.comparable import by_setting, match, setting_of, setting_text
-from results.comparison import compare_grid, ratio_grids
-from results.fleets import fleet_rates
-from results.merge import merge_records
-from results.report import make_report
+from results.render.comparison import compare_grid, ratio_grids
+from results.report.page import make_report
 from results.schema import Mode
+from results.table.comparable import by_setting, match, setting_of, setting_text
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, repeats, stored
 
 

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
-from results.compare import Mark, compare, geometric_mean, regressions, unmatched
-from results.comparison import compare_grid, scaling_grid
-from results.cost import break_even, samples_per_usd
+from results.compare.cost import break_even, samples_per_usd
+from results.compare.overall import answer_lines
+from results.compare.pairs import Mark, compare, geometric_mean, regressions, unmatched
+from results.compare.scaling import efficiencies
 from results.errors import MixedIdentities
-from results.fleets import FleetRate, fleet_rates, refuse_mixed
-from results.merge import merge_records
-from results.overall import answer_lines
-from results.scaling import efficiencies
+from results.render.comparison import compare_grid, scaling_grid
 from results.schema import METHOD_VERSION, Telemetry
 from results.stats import ratio_interval
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 GPU = make_environment(gpus=8)

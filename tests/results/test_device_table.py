@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from results.comparison import ratio_grids
-from results.device_table import device_grid
-from results.export import WRITERS as EXPORTS
-from results.export import to_markdown
-from results.merge import merge_records
-from results.record_json import RecordError, from_json, to_json
-from results.report import make_report, report_html, report_markdown
+from results.formats.export import WRITERS as EXPORTS
+from results.formats.export import to_markdown
+from results.render.comparison import ratio_grids
+from results.render.device_table import device_grid
+from results.render.tables import results_grid, wide_grids
+from results.report.page import make_report, report_html, report_markdown
 from results.schema import DeviceResult, Latency, Mode
-from results.tables import results_grid, wide_grids
+from results.schema.record_json import RecordError, from_json, to_json
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, make_record, repeats, stored
 from tests.results.test_tables import printed, render_results
 

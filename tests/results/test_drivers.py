@@ -5,10 +5,10 @@ import re
 import pytest
 
 from results.__main__ import main
-from results.merge import merge_records
-from results.report import make_report
-from results.store import RunFolder
-from results.tables import wide_grids
+from results.render.tables import wide_grids
+from results.report.page import make_report
+from results.runs.store import RunFolder
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, repeats, stored
 
 MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")

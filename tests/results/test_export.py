@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 import results.__main__ as program
-from results.adopt import HEADINGS
-from results.columns import COLUMNS
+from results.formats.adopt import HEADINGS
 from results.grid import Grid, latex
 from results.reference import FOLDER
-from results.store import RunFolder
+from results.runs.store import RunFolder
+from results.table.columns import COLUMNS
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats
 
 PRINTED = Path(__file__).parent / "cases" / "tf_cnn_benchmarks.txt"

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from results.merge import merge_records
-from results.store import RunFolder
+from results.runs.store import RunFolder
+from results.table.merge import merge_records
 from tests.results.fuzzing.commands import run_all, tries
 from tests.results.fuzzing.folders import folders
 

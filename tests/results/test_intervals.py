@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from results.compare import Mark, compare, compare_pair, geometric_mean
-from results.comparison import compare_grid, scaling_grid
-from results.cost import per_dollar
-from results.fleets import fleet_rates, mixture
-from results.merge import merge_records
-from results.overall import answer_lines, answers
-from results.scaling import efficiencies
+from results.compare.cost import per_dollar
+from results.compare.overall import answer_lines, answers
+from results.compare.pairs import Mark, compare, compare_pair, geometric_mean
+from results.compare.scaling import efficiencies
+from results.compare.two_way import host_levels
+from results.render.comparison import compare_grid, scaling_grid
 from results.schema import Mode
 from results.stats import Estimate, ratio_interval, ratio_of_estimates, t_interval
-from results.two_way import host_levels
+from results.table.fleets import fleet_rates, mixture
+from results.table.merge import merge_records
 from tests.benchmarks import coverage, coverage_early
 from tests.results.factory import make_case, make_environment, repeats, stored
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
-from results import commands
-from results.store import RunFolder
+from results.commands import runs as commands
+from results.runs.store import RunFolder
 from tests.results.factory import make_environment, make_failure, make_origin, repeats
 
 ROOT = Path(__file__).parents[2]

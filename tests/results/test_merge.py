@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.merge import merge_records
+from results.runs.store import read_stored
 from results.schema import METHOD_VERSION
 from results.stats import t_interval
-from results.store import read_stored
+from results.table.merge import merge_records
 from tests.results.factory import (
     make_case,
     make_environment,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from results.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
-from results.fleets import FleetRate
-from results.outliers import outliers
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.fleets import FleetRate
+from results.table.outliers import outliers
 
 
 def fleet(*means: float) -> FleetRate:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import results.__main__ as program
-from results.fleets import fleet_rates
-from results.left_out import (
+from results.predict.left_out import (
     Kind,
     KindError,
     calibrate,
@@ -19,11 +18,10 @@ from results.left_out import (
     left_out_rows,
     median_error,
 )
-from results.merge import merge_records
-from results.prediction import NoPrediction, Prediction, predict, prediction_grid, predictions_for
-from results.prediction_model import Model
-from results.prediction_reach import REACH, factor_beyond, out_of_reach
-from results.prediction_rows import (
+from results.predict.model import Model
+from results.predict.prediction import NoPrediction, Prediction, predict, prediction_grid, predictions_for
+from results.predict.reach import REACH, factor_beyond, out_of_reach
+from results.predict.rows import (
     OURS,
     Observation,
     Setting,
@@ -33,6 +31,8 @@ from results.prediction_rows import (
     published_observations,
 )
 from results.reference import all_published, published, specifications
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.benchmarks import predict_left_out
 from tests.results.factory import make_case, make_environment, repeats, stored
 

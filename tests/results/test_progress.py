@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from results.progress import MAX_RECORD_LINES, RecordReader, parse_line, record_lines
-from results.record_json import MAX_RECORD_BYTES
+from results.schema.progress import MAX_RECORD_LINES, RecordReader, parse_line, record_lines
+from results.schema.record_json import MAX_RECORD_BYTES
 
 LIMIT = 1 << 20
 NOISE = random.Random(1).randbytes(20_000)

@@ -1,9 +1,9 @@
 import re
 
-from results.compare import compare
-from results.fleets import fleet_rates
-from results.merge import merge_records
-from results.ratio_table import ratio_tables
+from results.compare.pairs import compare
+from results.render.ratio_table import ratio_tables
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 

@@ -3,15 +3,15 @@ import json
 import pytest
 
 import results.__main__ as program
-from results.evidence import Basis
-from results.fleets import fleet_rates
-from results.headlines import break_even_lines
-from results.merge import merge_records
-from results.prices import import_skypilot, known_prices, prices_csv, read_prices
-from results.questions import Question
-from results.recommend import Choice, recommend
+from results.recommend.evidence import Basis
+from results.recommend.headlines import break_even_lines
+from results.recommend.questions import Question
+from results.recommend.ranking import Choice, recommend
+from results.reference.prices import import_skypilot, known_prices, prices_csv, read_prices
+from results.runs.store import RunFolder
 from results.stats import ratio_interval
-from results.store import RunFolder
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, repeats, stored
 
 CATALOG = """\

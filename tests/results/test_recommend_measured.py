@@ -6,15 +6,15 @@ import json
 import pytest
 
 import results.__main__ as program
-from results.evidence import Basis
-from results.fleets import fleet_rates
-from results.headlines import reasons
-from results.merge import merge_records
-from results.prices import Offer
-from results.questions import ASKED, Question
-from results.recommend import recommend
-from results.store import RunFolder
-from results.summaries import summary
+from results.recommend.evidence import Basis
+from results.recommend.headlines import reasons
+from results.recommend.questions import ASKED, Question
+from results.recommend.ranking import recommend
+from results.recommend.summaries import summary
+from results.reference.prices import Offer
+from results.runs.store import RunFolder
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 GPUS = {"a4000": "NVIDIA RTX A4000", "a5000": "NVIDIA RTX A5000", "a6000": "NVIDIA RTX A6000"}

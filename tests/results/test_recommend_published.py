@@ -5,15 +5,15 @@ import json
 import pytest
 
 import results.__main__ as program
-from results.evidence import Basis
-from results.families import asked_network, driver_card, family, published_names
-from results.headlines import reasons
-from results.prices import Offer, known_prices
-from results.published import bound, figures, network_text, spans
-from results.questions import ASKED, Question, asked_prices, known_cards
-from results.recommend import recommend
+from results.recommend.evidence import Basis
+from results.recommend.headlines import reasons
+from results.recommend.published import bound, figures, network_text, spans
+from results.recommend.questions import ASKED, Question, asked_prices, known_cards
+from results.recommend.ranking import recommend
+from results.recommend.summaries import summary
 from results.reference import all_published, published
-from results.summaries import summary
+from results.reference.families import asked_network, driver_card, family, published_names
+from results.reference.prices import Offer, known_prices
 
 A100 = ("A100 PCIe 40GB", "A100 PCIe 80GB", "A100 SXM4 40GB", "A100 SXM4 80GB")
 
@@ -243,8 +243,8 @@ def test_explain_names_the_source_of_every_figure_and_price(capsys):
 
 
 def test_published_rows_of_one_pytorch_are_consistent_with_their_cards():
-    from results.audit import audit
-    from results.findings import Severity
+    from results.audit.findings import Severity
+    from results.audit.judgement import audit
     from results.reference import FOLDER
 
     found = audit(FOLDER / "published_pytorch.csv")

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 import results.__main__ as program
-from results.store import RunFolder
+from results.runs.store import RunFolder
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats
 
 for module in ("altair", "jinja2", "vl_convert"):
@@ -133,7 +133,7 @@ def test_the_report_of_a_run_goes_into_its_folder(page):
 
 
 def test_a_page_that_would_be_too_large_leaves_out_what_the_csv_has_and_says_so(page, monkeypatch):
-    from results import report
+    from results.report import page as report
 
     monkeypatch.setattr(report, "MAX_BYTES", 900_000)
     monkeypatch.setattr(report, "SHORT_ROWS", 3)

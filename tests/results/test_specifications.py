@@ -5,10 +5,10 @@ import json
 import pytest
 
 import results.__main__ as program
-from results.audit import audit
-from results.findings import Severity
-from results.gpu_comparison import compare_gpus, comparison_lines, named_gpus
+from results.audit.findings import Severity
+from results.audit.judgement import audit
 from results.reference import FOLDER, contradictions, gpu_members, specification_rows, specifications
+from results.reference.gpu_comparison import compare_gpus, comparison_lines, named_gpus
 
 
 @pytest.mark.parametrize(("name", "memory"), [("V100 SXM2 32GB", 32), ("Tesla V100-SXM2-16GB", 16)])
@@ -82,7 +82,7 @@ def test_one_wrong_figure_in_the_specification_table_is_found_by_the_others_of_i
     assert changed != lines
     path = tmp_path / "gpu_specs.csv"
     path.write_text("\n".join(changed), encoding="utf-8")
-    monkeypatch.setattr("results.spec_audit.specifications", dict)  # by arithmetic alone
+    monkeypatch.setattr("results.audit.spec_audit.specifications", dict)  # by arithmetic alone
     assert {finding.severity for finding in audit(path)} >= {Severity.SUSPECT}
 
 

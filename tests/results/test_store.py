@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
-from results.record_json import MAX_RECORD_BYTES, RecordError
-from results.store import RunFolder, latest_run, read_stored
+from results.runs.store import RunFolder, latest_run, read_stored
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError
 from tests.results.factory import make_case, make_failure, make_record
 
 

@@ -1,11 +1,11 @@
 import re
 
-from results.fleets import fleet_rates
-from results.merge import merge_records
-from results.questions import Question
-from results.recommend import recommend
+from results.recommend.questions import Question
+from results.recommend.ranking import recommend
+from results.recommend.summaries import summary
 from results.schema import Mode
-from results.summaries import summary
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 CARDS = {"a4000": "NVIDIA RTX A4000", "a5000": "NVIDIA RTX A5000"}

@@ -1,9 +1,9 @@
-"""`docs/table.md` is the data dictionary of the merged table; it is written from `results.columns`."""
+"""`docs/table.md` is the data dictionary of the merged table; it is written from `results.table.columns`."""
 
 from pathlib import Path
 
-from results.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
-from results.merge import merge_records
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
+from results.table.merge import merge_records
 from tests.results.factory import make_record, stored
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "table.md"

@@ -2,17 +2,10 @@ import io
 
 from rich.console import Console
 
-from results.comparison import ratio_grids
 from results.grid import Grid, markdown
-from results.merge import merge_records
-from results.tables import (
-    render_ratios,
-    render_results,
-    render_wide,
-    results_grid,
-    wide_grids,
-    write_csv,
-)
+from results.render.comparison import ratio_grids
+from results.render.tables import render_ratios, render_results, render_wide, results_grid, wide_grids, write_csv
+from results.table.merge import merge_records
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 CORES = {"one-core": make_environment(cpu_limit=1.0), "two-cores": make_environment(cpu_limit=2.0)}

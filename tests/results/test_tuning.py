@@ -6,10 +6,10 @@ import pytest
 
 from orchestrate.errors import DocumentError
 from orchestrate.suites import read_suite
-from results.columns import COLUMNS
-from results.networks import tuning_refusal
-from results.record_json import from_json, to_json
 from results.schema import TUNING, AllReduceDtype, Case, Device, Mode, Precision
+from results.schema.networks import tuning_refusal
+from results.schema.record_json import from_json, to_json
+from results.table.columns import COLUMNS
 from tests.results.factory import make_record
 from tfbench.flags import parse
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from results.record_json import from_json
 from results.schema import Mode, Status
+from results.schema.record_json import from_json
 
 pytestmark = pytest.mark.tensorflow
 

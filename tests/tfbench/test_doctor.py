@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from results.record_json import from_dict
+from results.schema.record_json import from_dict
 from tests.fake_driver import FakeGPU, FakeMachine, build, eight_h100
 from tests.tfbench.conftest import REPOSITORY
 from tfbench.doctor.__main__ import judge

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from results.networks import INPUTS
 from results.schema import (
     TRAINED_BY_ADAMW,
     WITHOUT_BATCH_NORM,
@@ -18,6 +17,7 @@ from results.schema import (
     Optimizer,
     Precision,
 )
+from results.schema.networks import INPUTS
 from tests.tfbench.conftest import REPOSITORY
 from tfbench.flags import FlagsError, parse
 from tfbench.models import NETWORKS

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from results.record_json import from_json
 from results.schema import XLA, Mode, Precision, Status
+from results.schema.record_json import from_json
 from tests.tfbench.small import small_case
 from tests.tfbench.test_main import SMALL
 from tests.tfbench.test_networks import measured

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from results.progress import RecordReader, State, Step, parse_line
-from results.record_json import MAX_RECORD_BYTES, from_json
 from results.schema import Case, Status
+from results.schema.progress import RecordReader, State, Step, parse_line
+from results.schema.record_json import MAX_RECORD_BYTES, from_json
 from tests.tfbench.conftest import REPOSITORY
 
 pytestmark = pytest.mark.tensorflow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from results.record_json import to_json
 from results.schema import Case
+from results.schema.record_json import to_json
 from tests.results.factory import make_failure, make_record
 from tests.tfbench.memory_errors import MEMORY, PERHAPS_MEMORY
 from tfbench import outcome

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from results.networks import INPUTS
 from results.schema import BatchNorm, Case, Data
+from results.schema.networks import INPUTS
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow

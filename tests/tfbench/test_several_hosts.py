@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from results.record_json import from_json
 from results.schema import Status
+from results.schema.record_json import from_json
 from tests.tfbench.conftest import REPOSITORY
 from tests.tfbench.test_cluster import free_port
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from results.record_json import from_json
 from results.schema import Status
+from results.schema.record_json import from_json
 from tests.tfbench.conftest import REPOSITORY
 
 PROGRAM = """

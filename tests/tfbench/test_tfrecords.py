@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from results.record_json import from_json
 from results.schema import Data, Status
+from results.schema.record_json import from_json
 from tests.tfbench.small import small_case
 from tests.tfbench.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
 from tfbench import make_dataset

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from results.networks import Inputs
 from results.schema import BatchNorm, Case, Device
+from results.schema.networks import Inputs
 from tfbench.models import Network
 
 IMAGE_SIZE = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from results.record_json import RecordError, from_dict
+from results.schema.record_json import RecordError, from_dict
 from tfbench.doctor.children import Answers, ask
 from tfbench.doctor.driver import DriverFacts
 from tfbench.doctor.libraries import Library

@@ -1,7 +1,7 @@
 """The networks that can be trained: a row each, readable without TensorFlow.
 
 A new network is one file (or function) beside this one, one row in `NETWORKS`, and what it takes in
-`results.networks`.
+`results.schema.networks`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from results.networks import INPUTS, Inputs
 from results.schema import BatchNorm, Case
+from results.schema.networks import INPUTS, Inputs
 from tfbench.types import Model, Strategy
 
 FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE

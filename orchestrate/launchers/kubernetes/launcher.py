@@ -34,9 +34,9 @@ from orchestrate.plan import Job
 from orchestrate.queues import KubernetesQueue
 from orchestrate.text import plain_text
 from orchestrate.variants import read_variants
-from results.progress import MAX_RECORD_LINES, RecordReader
-from results.record_json import MAX_RECORD_BYTES
 from results.schema import GPU, Status
+from results.schema.progress import MAX_RECORD_LINES, RecordReader
+from results.schema.record_json import MAX_RECORD_BYTES
 
 PULL_PATIENCE_SECONDS = 300.0
 """How long an image may fail to come for reasons that may pass."""

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from orchestrate.launchers.slurm.answers import Task
 from orchestrate.queues import SlurmQueue
-from results.record_json import MAX_RECORD_BYTES
 from results.schema import Status
+from results.schema.record_json import MAX_RECORD_BYTES
 
 LOG_BYTES = 64 * 1024
 """Most of a repeat's output that one look brings while it runs."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from results.progress import STATES, state_line, step_line
-from results.record_json import from_json, to_json
 from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
+from results.schema.progress import STATES, state_line, step_line
+from results.schema.record_json import from_json, to_json
 from tests.benchmarks.fleet.http import Request, Response
 from tests.orchestrate.fakes import ok_record
 

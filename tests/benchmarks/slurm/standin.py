@@ -91,7 +91,7 @@ def show(array: dict[str, Any], tasks: str, name: str, place: str) -> None:
 
 def leave_results(array: dict[str, Any], first: int, last: int) -> None:
     """Write what the batch script of each ended task would have left."""
-    from results.record_json import to_json
+    from results.schema.record_json import to_json
     from tests.faults.benchmark import case_from_flags, good_record
 
     root = Path(array["root"])

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from results.progress import record_lines, state_line
-from results.record_json import to_json
 from results.schema import Case, Status
+from results.schema.progress import record_lines, state_line
+from results.schema.record_json import to_json
 from tests.engines.kubernetes.standin import Object, StandIn
 from tests.faults.benchmark import case_from_flags, failed_record, good_record
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from results.bounds import bound_of
-from results.record_json import to_json
 from results.schema import Latency, Mode, Record, Telemetry
+from results.schema.bounds import bound_of
+from results.schema.record_json import to_json
 from tests.results.factory import make_case, make_environment, make_failure, make_origin, make_record
 
 FLEETS = (

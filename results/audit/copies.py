@@ -1,0 +1,214 @@
+"""Columns of one card that are those of another: copied exactly, or with a little noise; doubled or halved columns.
+
+Two different cards that have the same numbers, digit for digit, in several cells did not get them by measurement. A
+noisy copy has a ratio of 1 in all cells, where the specifications of the cards suggest another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from results.audit.findings import Finding, Severity
+from results.audit.reading.claims import Claim
+from results.audit.series import case_without_gpu, expected_log_speed, grouped, same_card
+
+Pair = tuple[Claim, Claim]
+
+EXACT_CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
+"""Chance of as many equal cells in an honest table, below which a finding is made."""
+
+TWIN_SPREAD = 0.04
+"""Natural logarithm by which cards of equal specification differ in a cell at least: different hosts and software."""
+
+MOST_CARDS = 500
+"""Columns of cards that are compared pair by pair; a file with more is no table of cards."""
+
+NOISE = 0.06
+"""Spread of the cells' ratios up to which a copy with noise is thought of: two of 3 % each give 0.042."""
+
+NOISY_CELLS = 4
+"""Cells that two columns must share before a ratio of 1 in all of them is a pattern."""
+
+NOT_TWINS = 0.2
+"""Natural logarithm that cards differ by, by their specifications, before equal speed is a surprise: 22 %."""
+
+UNKNOWN_NEAR = 0.1
+"""Chance that two different cards of unknown specification are equally fast in the median: ratios spread over 3."""
+
+SURPRISE = 0.12
+"""Standard deviation of a card's median ratio from what its specification lets expect; FP16, the larger of the two."""
+
+OFF = {Severity.SUSPECT: 0.5, Severity.NOTE: 0.4}
+"""Natural logarithm by which a card is off what its specification, and the other cards of the table, let expect.
+
+Honest medians of cards were off by at most 0.25; doubling is 0.69. With a normal law of standard deviation 0.12 the
+chance of 0.5 in an honest column is 3e-5.
+"""
+
+
+def copy_findings(claims: Sequence[Claim]) -> list[Finding]:
+    """Find columns that were copied from another card, and columns of a card that are off by a factor."""
+    cards = _columns_of_cards(claims)
+    if len(cards) > MOST_CARDS:
+        cards = {}
+    pairs = len(cards) * (len(cards) - 1) // 2
+    found = []
+    for (_, first), (_, second) in itertools.combinations(cards.items(), 2):
+        if same_card(first[0], second[0]):
+            continue
+        shared = _shared(first, second)
+        found += _exact(shared, pairs) or _noisy(shared)
+    copied = {row for finding in found for row in finding.rows}
+    return [*found, *(finding for finding in _off(claims) if not copied.issuperset(finding.rows))]
+
+
+def _columns_of_cards(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], str], list[Claim]]:
+    return grouped([claim for claim in claims if claim.gpu_text], lambda claim: (claim.software, claim.gpu_text))
+
+
+def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
+    """Return the cells that two cards have both; where one has several, those nearest to each other."""
+    known = grouped(second, _cell)
+    return [
+        min(itertools.product(group, known[key]), key=lambda pair: abs(math.log(pair[0].rate / pair[1].rate)))
+        for key, group in grouped(first, _cell).items()
+        if key in known
+    ]
+
+
+def _cell(claim: Claim) -> tuple[object, ...]:
+    """Return what a cell of two cards shares; software is left out, which a copy may have changed too."""
+    return case_without_gpu(claim)[1:]
+
+
+def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
+    equal = [(first, second) for first, second in shared if first.rate == second.rate]
+    chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
+    chance = min(1.0, _chance_of_equal(len(equal), chances) * max(1, tries))
+    severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
+    if severity is None or len(equal) < 2:
+        return []
+    first, second = equal[0]
+    message = (
+        f"{second.gpu_text} has exactly the throughput of {first.gpu_text} in {len(equal)} of {len(shared)} cells, "
+        f"e.g. {first.name} {first.rate:g}: copied from one card to the other (chance of this in an honest table: "
+        f"{chance:.0e})"
+    )
+    return [Finding("copied_column", severity, _rows(equal), message)]
+
+
+def _chance_of_equal(equal: int, chances: Sequence[float]) -> float:
+    """Return the chance of at least N equal cells, exactly: a bound is 50 times too high for four cells.
+
+    Source: Poisson binomial distribution, by convolution of the cells.
+    """
+    below = [1.0] + [0.0] * equal  # chances of 0, 1, … equal cells; the last one holds all above, too
+    for chance in chances:
+        all_equal = below[equal]
+        below = [(1 - chance) * here + chance * before for here, before in zip(below, [0.0, *below[:-1]], strict=True)]
+        below[equal] += chance * all_equal
+    return below[equal]
+
+
+def _noisy(shared: Sequence[Pair]) -> list[Finding]:
+    """Find cards of different specification that are equally fast in every cell.
+
+    The chance is that of a normal law: the median ratio of two honest cards is off its expectation by `SURPRISE` × √2.
+    """
+    if len(shared) < NOISY_CELLS:
+        return []
+    known = all(first.gpus and second.gpus for first, second in shared)
+    ratios = [math.log(first.rate / second.rate) for first, second in shared]
+    middle, spread = statistics.median(ratios), statistics.pstdev(ratios)
+    surprise = abs(statistics.median(_expected_ratio(first, second) for first, second in shared))
+    if spread > NOISE or abs(middle) > NOISE / 2 + spread / math.sqrt(len(shared)) or (known and surprise < NOT_TWINS):
+        return []
+    near = math.erfc(surprise / SURPRISE / 2) if known else UNKNOWN_NEAR
+    chance = near * _uniformity(len(shared), spread)
+    severity = Severity.SUSPECT if chance < 1e-3 else Severity.NOTE
+    first, second = shared[0]
+    expected = f", although their specifications suggest {math.exp(surprise):.2f}" if known else ""
+    message = (
+        f"{second.gpu_text} and {first.gpu_text} are equally fast in all {len(shared)} cells (ratios "
+        f"{math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f}){expected}: copied with noise? "
+        f"(chance of this in an honest table: {chance:.0e})"
+    )
+    return [Finding("noisy_copy", severity, _rows(shared), message)]
+
+
+HONEST_SPREAD = 0.10
+"""Typical spread of the ratios of two different cards over networks and precisions; published: 0.05 to 0.3."""
+
+
+def _uniformity(cells: int, spread: float) -> float:
+    """Return the chance that ratios that scatter by `HONEST_SPREAD` scatter by so little. Source: chi-squared law."""
+    from scipy.special import chdtr  # type: ignore[import-untyped]
+
+    return float(chdtr(cells - 1, cells * (spread / HONEST_SPREAD) ** 2))
+
+
+def _expected_ratio(first: Claim, second: Claim) -> float:
+    """Return the logarithm of what two specifications let expect; 0, the most cautious, when one is not known."""
+    one, other = expected_log_speed(first), expected_log_speed(second)
+    return one - other if one is not None and other is not None else 0.0
+
+
+def _off(claims: Sequence[Claim]) -> list[Finding]:
+    """Find cards that are off the others of their table by a factor, by their specification."""
+    surplus: dict[tuple[str, str], list[tuple[Claim, float]]] = {}
+    for group in grouped(_smallest_counts(claims), case_without_gpu).values():
+        for claim in group:
+            readings = [_surplus(claim, [reading(other) for other in group]) for reading in (_as_told, _as_ieee)]
+            values = [value for value in readings if value is not None]
+            if values:
+                surplus.setdefault((claim.gpu_text, claim.precision), []).append((claim, min(values, key=abs)))
+    told = Counter((claim.gpu_text, claim.precision) for claim in claims)
+    return [finding for key, cells in surplus.items() for finding in _judged(*key, cells, told[key])]
+
+
+def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
+    """Return by how much a card is faster than the others of a group let expect, as a logarithm."""
+    speeds = [(other, math.log(other.per_gpu) - known) for other in group
+              if (known := expected_log_speed(other)) is not None]  # fmt: skip
+    own = [speed for other, speed in speeds if other.row == claim.row and other.column == claim.column]
+    others = [speed for other, speed in speeds if other.gpus != claim.gpus]
+    return own[0] - statistics.median(others) if own and others else None
+
+
+def _as_told(claim: Claim) -> Claim:
+    return claim
+
+
+def _as_ieee(claim: Claim) -> Claim:
+    """Return an fp32 claim as one without TF32: nothing says whether it was on."""
+    return dataclasses.replace(claim, strict=True) if claim.precision == "fp32" else claim
+
+
+def _judged(gpu: str, precision: str, cells: Sequence[tuple[Claim, float]], told: int) -> list[Finding]:
+    """Judge the column of a card, of which `told` cells are in the table, by its surplus in some of them."""
+    middle = statistics.median(value for _, value in cells)
+    severity = next((level for level, limit in OFF.items() if abs(middle) > limit), None)
+    if severity is None:
+        return []
+    severity = severity if told > 1 else Severity.NOTE
+    way = "doubled, or copied from a faster card?" if middle > 0 else "halved, or copied from a slower card?"
+    message = (
+        f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other cards of this "
+        f"table suggest, in the median of {len(cells)} cells: {way}"
+    )
+    return [Finding("card_out_of_line", severity, tuple(sorted({claim.row for claim, _ in cells})), message)]
+
+
+def _smallest_counts(claims: Sequence[Claim]) -> list[Claim]:
+    """Return the claims of the fewest GPUs of each series: scaling must not be taken for speed."""
+    series = grouped(claims, lambda claim: (claim.group, claim.model, claim.precision, claim.strict))
+    return [claim for group in series.values() for claim in group if claim.count == min(one.count for one in group)]
+
+
+def _rows(pairs: Sequence[Pair]) -> tuple[int, ...]:
+    return tuple(sorted({claim.row for pair in pairs for claim in pair}))

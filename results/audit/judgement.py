@@ -1,0 +1,167 @@
+"""Is a table plausible? All rules over one file, ours or a published one, and what of it could not be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from results.audit.copies import copy_findings
+from results.audit.findings import Finding, Severity
+from results.audit.limits import limit_findings
+from results.audit.patterns import pattern_findings
+from results.audit.reading.claims import Claim, Reading, read_throughputs
+from results.audit.reading.headings import heading_key
+from results.audit.reading.numerals import Decimal
+from results.audit.reading.raw_tables import RawTable, read_tables
+from results.audit.scaling_audit import scaling_findings
+from results.audit.sources_compared import source_findings
+from results.audit.spec_audit import is_specification_table, specification_findings
+from results.errors import NotATable
+from results.grid import Grid
+
+ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
+
+SHOWN_ROWS = 12
+"""Rows that a finding lists in the printed table; JSON has them all."""
+
+SHOWN_UNREAD = 20
+"""Unread cells that the printed table lists; JSON has them all."""
+
+ENOUGH_READ = 0.8
+"""Share of the cells with a text that must have been read before `no findings` means anything."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found, and how much of the file it has seen.
+
+    Attributes:
+        findings: Worst first; every cell that could not be read is a note.
+        reading: Cells of the tables of throughputs.
+        specifications: GPUs whose specifications were checked.
+    """
+
+    findings: list[Finding]
+    reading: Reading
+    specifications: int = 0
+
+    @property
+    def read_enough(self) -> bool:
+        """Whether enough was read to judge the file."""
+        if self.reading.claims or self.reading.unread or not self.specifications:
+            return self.reading.share_read >= ENOUGH_READ
+        return True
+
+
+def audit(path: Path) -> list[Finding]:
+    """Return what is wrong with the tables of a file, worst first.
+
+    Raises:
+        NotATable: As `audit_file`.
+    """
+    return audit_file(path).findings
+
+
+def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
+    """Audit all tables of a file.
+
+    Args:
+        path: Tables of throughputs or of specifications, as CSV, TSV, Markdown or HTML.
+        decimal: The decimal mark, where the numbers themselves leave it open.
+
+    Raises:
+        NotATable: The file holds neither.
+    """
+    found: list[Finding] = []
+    left: list[RawTable] = []
+    gpus = first_row = 0
+    for table in read_tables(path):
+        headings = [heading_key(text) for text in table.headings]
+        if is_specification_table(headings):
+            found += _below(first_row, specification_findings(headings, table.rows))
+            gpus += len({row[headings.index("gpu")] for row in table.rows})
+            left.append(dataclasses.replace(table, headings=(), rows=tuple(() for _ in table.rows)))
+        else:
+            left.append(table)
+        first_row += len(table.rows)
+    try:
+        reading = read_throughputs(path, left, decimal)
+    except NotATable:
+        if not gpus:
+            raise
+        reading = Reading()
+    claims = reading.claims
+    found += [*claim_findings(claims), *_unread(reading)]
+    found.sort(key=lambda finding: (ORDER.index(finding.severity), finding.rule, finding.rows))
+    return Audit(found, reading, gpus)
+
+
+def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[Finding]:
+    """Apply all rules to throughputs.
+
+    Args:
+        claims: Of one file.
+        reference: Measurements to believe; None for the published ones that come with tfbench.
+    """
+    return [
+        *pattern_findings(claims),
+        *limit_findings(claims),
+        *scaling_findings(claims),
+        *copy_findings(claims),
+        *source_findings(claims, reference),
+    ]
+
+
+def findings_to_json(findings: Sequence[Finding]) -> str:
+    """Return findings as a JSON list of objects with `rule`, `severity`, `rows` and `message`."""
+    return json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1, ensure_ascii=False) + "\n"
+
+
+def reading_lines(audited: Audit) -> list[str]:
+    """Say how much of the file was read, and what was left out."""
+    reading = audited.reading
+    lines = [f"specifications of {audited.specifications} GPUs checked"] if audited.specifications else []
+    cells = len(reading.claims) + len(reading.unread)
+    if cells or not audited.specifications:
+        blank = f", {reading.blank} without a number" if reading.blank else ""
+        lines.append(f"{len(reading.claims)} of {cells} cells with a throughput were read{blank}")
+    if reading.ignored:
+        lines.append(f"columns not used: {', '.join(reading.ignored)}")
+    if not audited.read_enough:
+        lines.append(
+            f"too little was read to judge this file (under {ENOUGH_READ * 100:.0f} %): "
+            "that nothing was found means nothing"
+        )
+    return lines
+
+
+def audit_grid(path: Path, audited: Audit) -> Grid:
+    """Return findings as a table; rows are counted from 0, below the heading."""
+    unread = [finding for finding in audited.findings if finding.rule == "unread_cell"]
+    hidden = unread[SHOWN_UNREAD:]
+    shown = [finding for finding in audited.findings if finding not in hidden]
+    rows = [[finding.severity, finding.rule, _rows_text(finding.rows), finding.message] for finding in shown]
+    counts = [f"{sum(f.severity is s for f in audited.findings)} {s}" for s in ORDER]
+    more = [f"{len(hidden)} more cells could not be read; --format json lists them all"] if hidden else []
+    counted = ["rows are counted from 0 below the heading"] if rows else []
+    notes = [", ".join(counts), *more, *reading_lines(audited), *counted]
+    return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)
+
+
+def _unread(reading: Reading) -> list[Finding]:
+    return [
+        Finding("unread_cell", Severity.NOTE, (cell.row,), f"column {cell.column!r}: {cell.text!r}: {cell.reason}")
+        for cell in reading.unread
+    ]
+
+
+def _below(first_row: int, findings: Sequence[Finding]) -> list[Finding]:
+    return [dataclasses.replace(f, rows=tuple(row + first_row for row in f.rows)) for f in findings]
+
+
+def _rows_text(rows: Sequence[int]) -> str:
+    shown = ", ".join(map(str, rows[:SHOWN_ROWS]))
+    return f"{shown}, … ({len(rows)})" if len(rows) > SHOWN_ROWS else shown

@@ -1,0 +1,246 @@
+"""Limits that throughput cannot pass: arithmetic, memory traffic, memory size, scaling, and the order of networks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+
+from results.audit.findings import Finding, Severity
+from results.audit.reading.claims import Claim
+from results.audit.series import grouped
+from results.reference import GIBI, Network, loosest_figures, networks
+
+CLOCK_MARGIN = 1.2
+"""Cards run up to this much above the clock that their peak is quoted for."""
+
+WINOGRAD = 2.25
+"""Times that convolutions of 3 × 3 take fewer multiplications than counted. Source: Lavin and Gray, CVPR 2016."""
+
+TENSOR_SHARE_SUSPECT = 0.6
+"""Share of the tensor peak that no convolutional network is known to reach in training; published: 10 to 40 %."""
+
+MEMORY_SHARE_SUSPECT = 0.8
+"""Share of memory that saved activations alone may take before weights, gradients and workspace make it doubtful."""
+
+FILLING_BATCH = 32
+"""Samples per GPU that fill it with any of these networks, as far as their order is concerned."""
+
+ORDER_SUSPECT, ORDER_IMPOSSIBLE = 1.8, 5.0
+"""How many times the FLOPs and memory traffic of another a network needs to be expected slower, or surely so."""
+
+ORDER_BY_FLOPS = 3.0
+"""Likewise where only FLOPs are known, of networks of different kinds."""
+
+EVEN_KINDS = ("resnet", "inception")
+"""Batch-normalised networks of dense convolutions: they run at nearly the same FLOP/s on one card."""
+
+EVEN = {"fp32": 1.8, "tf32": 1.8, "fp16": 3.0, "bf16": 3.0}
+"""Times the FLOP/s of such a network that another may reach where the one with fewer FLOPs is the slower one.
+
+Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, an RTX 3090 with a build from before its cuDNN had kernels for it.
+"""
+
+TRAINING_GFLOP = {
+    "alexnet": 4.3,
+    "vgg16": 92.8,
+    "inception_v4": 73.6,
+    "bert_large_pretraining_128": 240.6,
+    "bert_large_squad_384": 739.3,
+    "bert_large_pretraining_512": 1020.5,
+}
+"""GFLOP per sample of networks whose memory traffic is not in `networks.csv`: three forward passes, 1 MAC = 2 FLOP.
+
+Source: Krizhevsky 2012, Simonyan and Zisserman 2015, Szegedy 2016 (0.71, 15.47 and 12.27 GMAC forward); BERT-Large: 24
+layers of 24 h² + 4 s h per token, h = 1024, with 20 (80) masked tokens of a sequence of 128 (512).
+"""
+
+BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+"""Bytes per element of activations."""
+
+
+def limit_findings(claims: Sequence[Claim]) -> list[Finding]:
+    """Find claims that go beyond what the hardware can do, as far as GPU and network are known."""
+    found = _order(claims)
+    for claim in claims:
+        network, figures = _cost(claim), loosest_figures(claim.gpus)
+        if network and figures and claim.precision in BYTES:
+            found += _beyond(claim, network, figures)
+    return found + _not_checked(claims)
+
+
+def _cost(claim: Claim) -> Network | None:
+    """Return what a sample costs at the claim's image size; a forward pass is a third of training."""
+    network = _network(claim.model)
+    if network is None:
+        return None
+    if not network.image_size:
+        passes = 1.0 if claim.mode == "train" else 1 / 3
+        return dataclasses.replace(network, flop_per_sample=network.flop_per_sample * passes)
+    pixels = ((claim.image_size or network.image_size) / network.image_size) ** 2
+    passes = 1.0 if claim.mode == "train" else 1 / 3
+    return dataclasses.replace(
+        network,
+        flop_per_sample=network.flop_per_sample * pixels * passes,
+        elements_unfused=network.elements_unfused * pixels,
+        elements_fused=network.elements_fused * pixels,
+        saved_bytes={size: saved * pixels for size, saved in network.saved_bytes.items()},
+    )
+
+
+def _network(model: str) -> Network | None:
+    """Return what a network costs; elements are 0 where only its FLOPs are known."""
+    known = networks().get(model)
+    if known is not None or model not in TRAINING_GFLOP:
+        return known
+    return Network(model, 0, 0.0, TRAINING_GFLOP[model] * 1e9, 0.0, 0.0, {})
+
+
+def _not_checked(claims: Sequence[Claim]) -> list[Finding]:
+    """Name every GPU, network and precision about which nothing is known."""
+    unknown = {
+        "unknown_gpu": [(claim.gpu_text, claim.row) for claim in claims if claim.gpu_text and not claim.gpus],
+        "unknown_network": [(claim.model, claim.row) for claim in claims if _network(claim.model) is None],
+        "unknown_precision": [
+            (claim.precision or "none", claim.row) for claim in claims if claim.precision not in BYTES
+        ],
+    }
+    if claims and not any(claim.gpu_text for claim in claims):
+        unknown["unknown_gpu"] = [("none given", claim.row) for claim in claims]
+    found = []
+    for rule, names in unknown.items():
+        if names:
+            rows = tuple(sorted({row for _, row in names}))
+            message = f"limits not checked, nothing is known of: {', '.join(sorted({name for name, _ in names}))}"
+            found.append(Finding(rule, Severity.NOTE, rows, message))
+    return found
+
+
+def _order(claims: Sequence[Claim]) -> list[Finding]:
+    """Find networks that are slower than others that need many times their FLOPs and memory traffic."""
+    found: dict[tuple[str, str, Severity], list[tuple[Claim, Claim]]] = defaultdict(list)
+    key = attrgetter("group", "precision", "count", "mode")
+    for series in grouped(claims, key).values():
+        known = [(claim, network) for claim in series if (network := _network(claim.model))]
+        for (claim, small), (other, large) in itertools.permutations(known, 2):
+            more = _times_the_work(small, large)
+            uneven = _is_uneven(claim, other, large.flop_per_sample / small.flop_per_sample)
+            if claim.rate < other.rate and (more > ORDER_SUSPECT or uneven) and _comparable(claim, other):
+                severity = Severity.IMPOSSIBLE if more > ORDER_IMPOSSIBLE else Severity.SUSPECT
+                found[(claim.model, other.model, severity)].append((claim, other))
+    findings = []
+    for (slow, fast, severity), pairs in found.items():
+        claim, other = pairs[0]
+        ratio = flop_ratio(slow, fast)
+        message = (
+            f"{slow} is slower than {fast}, which needs {ratio:.1f} times its FLOPs, in {len(pairs)} settings, "
+            f"e.g. {claim.rate:g} < {other.rate:g} ({claim.precision} ×{claim.count})"
+        )
+        rows = tuple(sorted({one.row for pair in pairs for one in pair}))
+        findings.append(Finding("order_of_networks", severity, rows, message))
+    return findings
+
+
+def _is_uneven(slow: Claim, fast: Claim, flops: float) -> bool:
+    """Tell whether the slower of two networks of even FLOP/s needs fewer FLOPs, and lags far behind.
+
+    Args:
+        slow: A claim of a column.
+        fast: A faster one of another network.
+        flops: How many times the FLOPs of `slow` that `fast` needs.
+    """
+    even = all(claim.model.startswith(EVEN_KINDS) for claim in (slow, fast))
+    return even and flops > 1 and flops * fast.rate / slow.rate > EVEN.get(slow.precision, math.inf)
+
+
+def flop_ratio(small: str, large: str) -> float:
+    """Return how many times the FLOPs of one network another needs; 1 when those of one are not known."""
+    one, other = _network(small), _network(large)
+    return other.flop_per_sample / one.flop_per_sample if one and other else 1.0
+
+
+def _times_the_work(small: Network, large: Network) -> float:
+    """Return how many times the work of one network another surely needs; 1 where that cannot be said."""
+    flops = large.flop_per_sample / small.flop_per_sample
+    if small.elements_unfused and large.elements_unfused:
+        return min(flops, large.elements_unfused / small.elements_unfused)
+    one_kind = small.model.startswith("bert") and large.model.startswith("bert")
+    return flops if one_kind or flops > ORDER_BY_FLOPS else 1.0
+
+
+def _comparable(slow: Claim, fast: Claim) -> bool:
+    """Tell whether a slow network cannot be excused by its batch: a small one leaves a GPU idle."""
+    same_size = slow.image_size == fast.image_size
+    return same_size and (slow.batch is None or fast.batch is None or slow.batch >= min(fast.batch, FILLING_BATCH))
+
+
+def _beyond(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+    found = _flop_bound(claim, network, figures)
+    if claim.mode == "train":
+        found += [*_bandwidth_bound(claim, network, figures), *_memory_bound(claim, network, figures)]
+    return found
+
+
+PEAK_NAMES = {"fp16_tensor_fp32_accumulate": "FP16 tensor", "tf32_tensor": "TF32 tensor", "fp32": "FP32"}
+
+
+def _flop_bound(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+    quantity = _peak_quantity(claim, figures)
+    peak = figures.get(quantity, 0.0) * 1e12
+    if not peak:
+        return []
+    achieved = claim.rate / claim.count * network.flop_per_sample
+    share = achieved / peak
+    text = f"{claim.name}: {achieved / 1e12:.1f} TFLOP/s per GPU is {share:.0%} of its {PEAK_NAMES[quantity]} peak"
+    text = text.replace("%", " %")
+    if share > CLOCK_MARGIN * (WINOGRAD if network.model in ("alexnet", "vgg16", "inception_v4") else 1.0):
+        return [Finding("flop_bound", Severity.IMPOSSIBLE, (claim.row,), text)]
+    if quantity != "fp32" and share > TENSOR_SHARE_SUSPECT and network.image_size:
+        return [
+            Finding("flop_bound", Severity.SUSPECT, (claim.row,), f"{text}; networks of this kind reach 10 to 40 %")
+        ]
+    return []
+
+
+def _peak_quantity(claim: Claim, figures: Mapping[str, float]) -> str:
+    """Name the peak that a precision is measured against; an unclear fp32 is given the benefit of TF32."""
+    if claim.precision in ("fp16", "bf16"):
+        return "fp16_tensor_fp32_accumulate"
+    return "tf32_tensor" if "tf32_tensor" in figures and not claim.strict else "fp32"
+
+
+def _bandwidth_bound(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+    bandwidth = figures.get("memory_bandwidth", 0.0) * 1e9
+    if not network.elements_fused:
+        return []
+    per_gpu = claim.rate / claim.count
+    size = BYTES[claim.precision]
+    fused, unfused = (bandwidth / (elements * size) for elements in (network.elements_fused, network.elements_unfused))
+    if not bandwidth or per_gpu <= unfused:
+        return []
+    text = f"{claim.name}: {per_gpu:.0f} per GPU and second"
+    if per_gpu > fused:
+        message = f"{text} needs more than its memory bandwidth; the bound with all layers fused is {fused:.0f}"
+        return [Finding("bandwidth_bound", Severity.IMPOSSIBLE, (claim.row,), message)]
+    message = f"{text} is above the bound of {unfused:.0f} without fused layers: fused kernels are needed for it"
+    return [Finding("bandwidth_bound", Severity.NOTE, (claim.row,), message)]
+
+
+def _memory_bound(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+    saved = network.saved_bytes.get(BYTES[claim.precision])
+    memory = figures.get("memory", 0.0) * GIBI
+    if not (saved and memory and claim.batch):
+        return []
+    share = claim.batch * saved / memory
+    text = (
+        f"{claim.name}: a batch of {claim.batch} keeps {claim.batch * saved / GIBI:.1f} GiB of activations, "
+        f"the card has {memory / GIBI:.0f} GiB"
+    )
+    if share > 1:
+        return [Finding("memory_size", Severity.IMPOSSIBLE, (claim.row,), text)]
+    if share > MEMORY_SHARE_SUSPECT:
+        return [Finding("memory_size", Severity.SUSPECT, (claim.row,), f"{text}: weights and workspace come on top")]
+    return []

@@ -1,0 +1,1 @@
+"""Published tables read into claims: bytes, texts, meanings of columns, numbers."""

@@ -1,0 +1,167 @@
+"""Scaling that no machine has: more than linear, none at all, halved or doubled from one GPU count to the next."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from results.audit.findings import Finding, Severity
+from results.audit.reading.claims import Claim
+from results.audit.series import case_without_count, grouped, ladders
+from results.compare.scaling import CEILING
+
+SUSPECT_EFFICIENCY, IMPOSSIBLE_EFFICIENCY = 1.12, 1.25
+"""Scaling above 1.05 is noted; published VGG16 runs reach 1.09 per step. Above 1.25 no cache, clock or noise explains
+it."""
+
+COLUMN_EFFICIENCY = 0.58
+"""Share of its throughput that the median network of a table keeps at least when GPUs double.
+
+Lowest published: 0.63, RTX 3090 from 4 to 8 GPUs without peer access.
+"""
+
+SEVERAL_DOUBLINGS = 0.5
+"""Likewise over two doublings and more. Lowest published: 0.55, V100 from 1 to 8 GPUs, FP16."""
+
+OUT_OF_LINE = 0.62
+"""Scaling efficiency of one case as a share of what the other cases of its table reach with as many GPUs."""
+
+GOOD_MEDIAN, GOOD_LEAST = 0.8, 0.7
+"""Efficiencies of the other cases, median and least, from which on one case that scales badly is a surprise.
+
+Where peer access or XLA is missing, published cases of one table scatter from 0.22 to 0.8.
+"""
+
+LIGHT = ("resnet", "inception", "googlenet")
+"""Networks with few parameters for their work: they scale alike. Others may honestly scale far worse."""
+
+NO_GAIN = 1.1
+"""Times that more GPUs are faster in the median network: below it the numbers are of one GPU. Published: ≥ 1.26."""
+
+SLOWER = 0.4
+"""More GPUs that together are slower than this share of fewer: one of the two numbers is wrong. Published: ≥ 0.81."""
+
+TWO_VALUES = 1.25
+"""Ratio of two values for one case, of one table; published repeats differ by up to 1.01."""
+
+
+def scaling_findings(claims: Sequence[Claim]) -> list[Finding]:
+    """Find throughputs that contradict those of other GPU counts of the same case."""
+    series = ladders(claims)
+    columns = _columns(series)
+    flagged = {row for finding in columns for row in finding.rows if finding.severity is not Severity.NOTE}
+    single = [finding for finding in _out_of_line(series) if not flagged.issuperset(finding.rows)]
+    return [*_superlinear(claims, series), *columns, *single, *_slower(series), *_two_values(claims)]
+
+
+def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[Finding]:
+    """Judge each claim by the one-GPU claim of its batch; without one, by the next smaller count of its series."""
+    found, judged = [], set()
+    for group in grouped(claims, lambda claim: (case_without_count(claim), claim.batch)).values():
+        ones = [claim for claim in group if claim.count == 1]
+        for claim in group:
+            if claim.count > 1 and len(ones) == 1:
+                judged.add(id(claim))
+                found += _above_linear(ones[0], claim)
+    for ladder in series:
+        for low, high in itertools.pairwise(ladder):
+            if id(high) not in judged and high.count >= 2 * low.count and _batches_fit(low, high):
+                found += _above_linear(low, high)
+    return found
+
+
+def _above_linear(low: Claim, high: Claim) -> list[Finding]:
+    efficiency, slack = high.per_gpu / low.per_gpu, 1 + low.rounding + high.rounding
+    if efficiency <= CEILING * slack:
+        return []
+    severity = Severity.NOTE
+    if efficiency > SUSPECT_EFFICIENCY * slack:
+        severity = Severity.IMPOSSIBLE if efficiency > IMPOSSIBLE_EFFICIENCY * slack else Severity.SUSPECT
+    message = (
+        f"{high.name}: {high.rate:g} is {efficiency:.2f} of {high.count / low.count:g} × {low.rate:g} "
+        f"(row {low.row}), more than {CEILING}: this number, its baseline or a number of GPUs is wrong"
+    )
+    return [Finding("superlinear_scaling", severity, (high.row,), message)]
+
+
+def _batches_fit(low: Claim, high: Claim) -> bool:
+    """Tell whether a larger batch does not explain a higher throughput."""
+    return low.batch is None or high.batch is None or high.batch <= low.batch
+
+
+def _columns(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+    """Judge a step from one count to the next by the median of all networks and precisions that make it."""
+    steps: dict[tuple[tuple[str, ...], int, int], list[tuple[Claim, Claim]]] = defaultdict(list)
+    for ladder in series:
+        for low, high in itertools.pairwise(ladder):
+            if high.count >= 2 * low.count:
+                steps[(low.group, low.count, high.count)].append((low, high))
+    found = []
+    for (_, low_count, high_count), pairs in steps.items():
+        gain = statistics.median(high.rate / low.rate for low, high in pairs)
+        more = high_count / low_count
+        rows = tuple(sorted({high.row for _, high in pairs}))
+        example = f"e.g. {pairs[0][0].name} {pairs[0][0].rate:g} and ×{high_count} {pairs[0][1].rate:g}"
+        severity = Severity.SUSPECT if len(pairs) > 1 else Severity.NOTE
+        if gain < NO_GAIN:
+            what = f"{high_count} GPUs are {gain:.2f} times as fast as {low_count}, in the median of {len(pairs)} cases"
+            message = f"{what}, {example}: numbers of one GPU, not of all?"
+            severity = Severity.SUSPECT if len(pairs) > 1 or more > 2 else severity
+            found.append(Finding("no_scaling", severity, rows, message))
+        elif gain / more < (COLUMN_EFFICIENCY if more <= 2 else SEVERAL_DOUBLINGS):
+            what = f"from {low_count} to {high_count} GPUs {gain / more:.0%} of the throughput is kept".replace(
+                "%", " %"
+            )
+            message = f"{what}, in the median of {len(pairs)} cases, {example}: halved, or another number of GPUs?"
+            found.append(Finding("halved_scaling", severity, rows, message))
+    return found
+
+
+def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+    """Find single cases that scale far worse than the others of their table, with as many GPUs or with more."""
+    reached: dict[tuple[str, ...], list[tuple[Claim, float]]] = defaultdict(list)
+    for ladder in series:
+        if ladder[0].count == 1 and ladder[0].model.startswith(LIGHT):
+            reached[ladder[0].group] += [(high, high.per_gpu / ladder[0].per_gpu) for high in ladder[1:]]
+    found = []
+    for cells in reached.values():
+        for claim, efficiency in cells:
+            case = (claim.model, claim.precision)
+            others = [
+                value
+                for other, value in cells
+                if (other.model, other.precision) != case and 2 * other.count >= claim.count
+            ]
+            if not others or min(others) < GOOD_LEAST or statistics.median(others) < GOOD_MEDIAN:
+                continue
+            if efficiency < OUT_OF_LINE * min(1.0, statistics.median(others)):
+                message = (
+                    f"{claim.name}: {claim.rate:g} scales to {efficiency:.2f}, the other {len(others)} cells of this "
+                    f"table to {statistics.median(others):.2f}: halved, or another number of GPUs?"
+                )
+                found.append(Finding("scaling_out_of_line", Severity.SUSPECT, (claim.row,), message))
+    return found
+
+
+def _slower(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+    found = []
+    for ladder in series:
+        for low, high in itertools.pairwise(ladder):
+            if high.rate < SLOWER * low.rate:
+                message = f"{high.name}: {high.rate:g}, {low.count} GPUs of the same have {low.rate:g} (row {low.row})"
+                found.append(Finding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), message))
+    return found
+
+
+def _two_values(claims: Sequence[Claim]) -> list[Finding]:
+    """Find cases of one table that have two values far apart: a number of GPUs, or a name, is wrong."""
+    found = []
+    same = grouped(claims, lambda claim: (case_without_count(claim), claim.batch, claim.count))
+    for group in same.values():
+        low, high = min(group, key=lambda claim: claim.rate), max(group, key=lambda claim: claim.rate)
+        if high.rate > TWO_VALUES * low.rate:
+            message = f"{high.name}: {low.rate:g} and {high.rate:g} in one table, for one case"
+            found.append(Finding("two_values", Severity.SUSPECT, tuple(sorted({low.row, high.row})), message))
+    return found

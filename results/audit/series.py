@@ -1,0 +1,86 @@
+"""Claims sorted into what should follow one law: the GPU counts of a case, and the cards of a case."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+from results.audit.reading.claims import Claim
+from results.audit.reading.headings import gpu_numbers
+from results.reference import loosest_figures
+
+BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
+"""How throughput of one GPU grows with its bandwidth and its arithmetic, other things equal.
+
+Least absolute deviations over the training rows of published tables, within network, precision and source: between
+(0.45, 0.30) and (0.70, 0.20) by table; medians of cards then scatter by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
+Their sum is below 1 because a larger card is harder to fill.
+"""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(claims: Iterable[Claim], key: Callable[[Claim], Key]) -> dict[Key, list[Claim]]:
+    """Return claims by a key, in their order."""
+    found: dict[Key, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        found[key(claim)].append(claim)
+    return dict(found)
+
+
+def case_without_count(claim: Claim) -> tuple[Hashable, ...]:
+    """Return what the GPU counts of one scaling series share."""
+    return (claim.group, claim.model, claim.precision, claim.strict, claim.mode, claim.image_size)
+
+
+def case_without_gpu(claim: Claim) -> tuple[Hashable, ...]:
+    """Return what two cards must share before they are compared; a batch often is as large as fits each."""
+    return (claim.software, claim.model, claim.precision, claim.strict, claim.count, claim.mode, claim.image_size)
+
+
+def ladders(claims: Sequence[Claim]) -> list[list[Claim]]:
+    """Return the scaling series, each from few to many GPUs, with one claim per count.
+
+    Where a count has several, the one of the batch that most of the series have is taken.
+    """
+    found = []
+    for series in grouped(claims, case_without_count).values():
+        usual = statistics.mode([claim.batch for claim in series])
+        chosen: dict[int, Claim] = {}
+        for claim in sorted(series, key=lambda claim: claim.batch != usual):
+            chosen.setdefault(claim.count, claim)
+        if len(chosen) > 1:
+            found.append([chosen[count] for count in sorted(chosen)])
+    return found
+
+
+def expected_log_speed(claim: Claim) -> float | None:
+    """Return what a card's specification lets expect of one GPU, as a logarithm without a zero.
+
+    Returns:
+        None when the card or its peak is not known.
+    """
+    figures = loosest_figures(claim.gpus)
+    bandwidth, peak = figures.get("memory_bandwidth"), _arithmetic(figures, claim)
+    if not bandwidth or not peak:
+        return None
+    return BANDWIDTH_POWER * math.log(bandwidth) + ARITHMETIC_POWER * math.log(peak)
+
+
+def _arithmetic(figures: dict[str, float], claim: Claim) -> float | None:
+    if claim.precision in ("fp32", "tf32"):
+        return figures.get("fp32") if claim.strict else figures.get("tf32_tensor", figures.get("fp32"))
+    full, half = figures.get("fp16_tensor_fp16_accumulate"), figures.get("fp16_tensor_fp32_accumulate")
+    # GeForce halves FP32 accumulation, and networks lose less by it than the peak does.
+    return math.sqrt((full or half or 0) * half) if half else None
+
+
+def same_card(first: Claim, second: Claim) -> bool:
+    """Tell whether two claims may be of one kind of card; names that are not known are compared by their numbers."""
+    if first.gpus and second.gpus:
+        return bool(set(first.gpus) & set(second.gpus))
+    one, other = gpu_numbers(first.gpu_text), gpu_numbers(second.gpu_text)
+    return not one or not other or one == other

@@ -1,0 +1,120 @@
+"""What the commands of `python -m results` share: their arguments, how they read runs, and how they print.
+
+Data goes to stdout, everything else to stderr. What a command needs is imported inside it, so that `--help` answers at
+once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.errors import UserError
+
+if TYPE_CHECKING:
+    from results.grid import Grid
+    from results.table.fleets import FleetRate
+    from results.table.merge import Merged
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+EXIT_OK, EXIT_SOME_FAILED, EXIT_REGRESSION = 0, 3, 5
+
+RUNS_HELP = "run folder, run id under TFBENCH_RUNS_DIR (default: runs) or record file; default: latest run"
+
+
+def add_command(
+    commands: Commands, name: str, function: Callable[[argparse.Namespace], int], what: str
+) -> argparse.ArgumentParser:
+    """Add a command; `what` is its line in the list of commands and, with a capital, its description."""
+    parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+    parser.set_defaults(command=function)
+    return parser
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the names of runs, which `merged_runs` and `fleet_rates_of` read."""
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=RUNS_HELP)
+
+
+def merged_runs(runs: Sequence[str]) -> Merged:
+    """Read runs into one table; without a name, the latest run."""
+    from results.runs.sources import stored_records
+    from results.table.merge import merge_records
+
+    return merge_records(stored_records(runs))
+
+
+def fleet_rates_of(
+    runs: Sequence[str], by: Sequence[str], remedy: str = "", *, apart: Sequence[str] = ()
+) -> list[FleetRate]:
+    """Read runs, refusing to let a cell hold several identities; see `fleet_rates` for `apart`."""
+    from results.table.fleets import fleet_rates, refuse_mixed
+
+    merged = merged_runs(runs)
+    warn(merged.problems)
+    rates = fleet_rates(merged, apart=apart)
+    refuse_mixed(rates, by, remedy)
+    return rates
+
+
+def put(text: str, path: Path | None) -> None:
+    """Write to a file, or to stdout without one."""
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file and print its path to stderr.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}. Name another file.") from error
+    print(path, file=sys.stderr)
+
+
+def warn(problems: Sequence[str]) -> None:
+    """Print what is wrong with the data to stderr."""
+    for problem in problems:
+        print(f"! {problem}", file=sys.stderr)
+
+
+def print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> None:
+    """Print sentences, each on a line of its own however long: a pipe has no width."""
+    from rich.console import Console
+
+    from results.grid import markdown_text, print_line
+
+    console = Console()
+    for number, line in enumerate(lines):
+        if style == "markdown":
+            text = markdown_text(line)
+            print(f"* **{text}**" if strong and not number else f"* {text}")
+        else:
+            bold = "bold" if strong and not number else None
+            print_line(line, console, bold)
+    if lines:
+        print()
+
+
+def print_grids(grids: Sequence[Grid], style: str) -> None:
+    """Print tables as text or Markdown."""
+    from rich.console import Console
+
+    from results.grid import markdown, print_grid
+
+    if style == "markdown":
+        print("\n".join(markdown(grid) for grid in grids))
+        return
+    console = Console()
+    for grid in grids:
+        print_grid(grid, console)

@@ -1,0 +1,162 @@
+"""The commands of `python -m results` that help to choose a GPU: recommend, gpus, predict, prices."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.commands.command_line import EXIT_OK, RUNS_HELP, add_command, fleet_rates_of, print_grids, print_lines
+from results.errors import UserError
+
+if TYPE_CHECKING:
+    from results.commands.command_line import Commands
+    from results.reference.prices import Offer
+
+
+def add_prices(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of prices, which go before or after those of the records."""
+    parser.add_argument(
+        "--price",
+        metavar="GPU=USD",
+        action="append",
+        default=[],
+        help="price of a GPU-hour; overrides hosts.yml, which overrides --prices and the shipped examples",
+    )
+    parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+
+
+def add_recommend_commands(commands: Commands) -> None:
+    """Add the commands of this file; each sets `command` to the function that runs it."""
+    _add_recommend(commands)
+    gpus = add_command(commands, "gpus", _gpus, "compare the specifications of GPUs, and what they mean for training")
+    gpus.add_argument("names", metavar="GPU", nargs="+", help="e.g. A4000 A5000; a family, e.g. A100, means all of it")
+    gpus.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+    gpus.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+    _add_predict(commands)
+    prices = add_command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
+    prices.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
+    prices.add_argument("--provider", required=True, help="whose catalog it is")
+    prices.add_argument("--retrieved-on", required=True, metavar="DATE", help="when it was retrieved")
+
+
+def _add_recommend(commands: Commands) -> None:
+    parser = add_command(
+        commands, "recommend", _recommend, "recommend a GPU to rent, from measured or published figures"
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
+    parser.add_argument(
+        "--model",
+        action="append",
+        help="network, or a mix: resnet50=0.7,inception_v3=0.3; repeat for several answers; default: resnet50",
+    )
+    parser.add_argument("--precision", default="fp16", metavar="NAMES", help="fp32, tf32, fp16, bf16; default: fp16")
+    parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
+    parser.add_argument("--mode", choices=["train", "infer"], help="default: each measured mode separately")
+    parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these, e.g. 'A4000,A100': any A100")
+    add_prices(parser)
+    parser.add_argument("--budget", metavar="USD", type=float, help="maximum price per hour of all GPUs together")
+    parser.add_argument("--hours", type=float, help="maximum hours for --samples")
+    parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
+    parser.add_argument(
+        "--memory", "--min-memory", metavar="GIB", type=float, help="memory that each GPU must have, e.g. 24"
+    )
+    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU that must fit, where known")
+    parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
+    parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+
+
+def _add_predict(commands: Commands) -> None:
+    parser = add_command(commands, "predict", _predict, "predict the throughput of GPUs that were not measured")
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
+    parser.add_argument("--gpus", metavar="NAMES", required=True, help="GPUs to predict, e.g. A4000,RTX_4090")
+    parser.add_argument("--model", required=True, help="network; must have published or measured rows")
+    parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
+    parser.add_argument("--num_gpus", "--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
+    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU; default: usual for those rows")
+    parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+
+
+def _recommend(parsed: argparse.Namespace) -> int:
+    from results.compare.pairs import fleets_of
+    from results.recommend.advice import advice_grid, advice_json, explain_grid
+    from results.recommend.headlines import reasons
+    from results.recommend.precisions import precision_line
+    from results.recommend.questions import asked_prices, read_questions
+    from results.recommend.ranking import recommend
+    from results.recommend.summaries import summary
+    from results.runs.sources import has_runs
+
+    questions = read_questions(parsed)
+    rates = fleet_rates_of(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+    offers = asked_prices(parsed.price, parsed.prices, fleets_of(rates))
+    verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
+    precisions = [[line] if (line := precision_line(verdict, rates)) else [] for verdict in verdicts]
+    if parsed.format == "json":
+        sys.stdout.write(advice_json(verdicts, precisions))
+        return EXIT_OK
+    print_lines(summary(verdicts), parsed.format, strong=True)
+    for verdict, lines in zip(verdicts, precisions, strict=True):
+        print_grids([advice_grid(verdict, verdicts)], parsed.format)
+        print_lines([*reasons(verdict), *lines], parsed.format)
+        if parsed.explain:
+            print_grids([explain_grid(verdict, verdicts)], parsed.format)
+    if parsed.explain:
+        _print_specifications([card for question in questions for card in question.gpus], offers, parsed.format)
+    return EXIT_OK
+
+
+def _print_specifications(cards: Sequence[str], offers: Sequence[Offer], style: str) -> None:
+    """Put the specifications of the cards that were asked for side by side."""
+    from results.reference import specifications
+    from results.reference.gpu_comparison import compare_gpus, comparison_lines, gpu_grids
+
+    known = [card for card in dict.fromkeys(cards) if card in specifications()]
+    if known:
+        comparison = compare_gpus(known, offers)
+        print_lines(comparison_lines(comparison), style)
+        print_grids(gpu_grids(comparison), style)
+
+
+def _gpus(parsed: argparse.Namespace) -> int:
+    from results.reference.gpu_comparison import compare_gpus, comparison_json, comparison_lines, gpu_grids, named_gpus
+    from results.reference.prices import known_prices
+
+    comparison = compare_gpus(named_gpus(parsed.names), known_prices(parsed.prices))
+    if parsed.format == "json":
+        sys.stdout.write(comparison_json(comparison))
+    else:
+        print_lines(comparison_lines(comparison), parsed.format)
+        print_grids(gpu_grids(comparison), parsed.format)
+    return EXIT_OK
+
+
+def _predict(parsed: argparse.Namespace) -> int:
+    from results.predict.prediction import prediction_grid, prediction_json, predictions_for
+    from results.predict.rows import measured_observations, published_observations
+    from results.recommend.questions import known_cards
+    from results.reference import model_key
+    from results.runs.sources import has_runs
+
+    names = [name for name in parsed.gpus.split(",") if name.strip()]
+    gpus = list(dict.fromkeys(card for name in names for card in known_cards(name)))
+    if not gpus or parsed.num_gpus < 1 or (parsed.batch_size or 1) < 1:
+        raise UserError("name at least one GPU, and numbers of 1 or more. Example: --gpus A4000 --num_gpus 1")
+    rates = fleet_rates_of(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+    rows = [*published_observations(), *measured_observations(rates)]
+    network = parsed.model if parsed.model in {row.setting.network for row in rows} else model_key(parsed.model)
+    found = predictions_for(gpus, network, parsed.precision, parsed.batch_size, parsed.num_gpus, observations=rows)
+    if parsed.format == "json":
+        sys.stdout.write(prediction_json(found))
+    else:
+        print_grids([prediction_grid(found)], parsed.format)
+    return EXIT_OK
+
+
+def _prices(parsed: argparse.Namespace) -> int:
+    from results.reference.prices import import_skypilot, prices_csv
+
+    sys.stdout.write(prices_csv(import_skypilot(parsed.file, parsed.provider, parsed.retrieved_on)))
+    return EXIT_OK

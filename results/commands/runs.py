@@ -1,0 +1,319 @@
+"""The commands of `python -m results`, in the order of work.
+
+Data goes to stdout, everything else to stderr. What a command needs is imported inside it, so that `--help` answers at
+once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.commands.command_line import (
+    EXIT_OK,
+    EXIT_REGRESSION,
+    EXIT_SOME_FAILED,
+    RUNS_HELP,
+    add_command,
+    add_runs,
+    fleet_rates_of,
+    merged_runs,
+    print_grids,
+    print_lines,
+    put,
+    warn,
+    write_text,
+)
+from results.commands.recommend import add_prices, add_recommend_commands
+from results.errors import UnknownFleet, UserError
+
+if TYPE_CHECKING:
+    from results.commands.command_line import Commands
+    from results.grid import Grid
+    from results.table.fleets import FleetRate
+    from results.table.merge import Merged
+
+BY_HELP = "columns of the software identity that may differ and split the table, e.g. keras,driver; `all`: any"
+
+FORMATS = ["csv", "json", "markdown", "wide", "latex", "parquet", "mllog"]
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Add every command to a parser; each sets `command` to the function that runs it."""
+    commands: Commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    show = add_command(commands, "show", _show, "print the results of runs, and each fleet's table")
+    add_runs(show)
+    show.add_argument(
+        "--with-published", action="store_true", help="also show published figures, in a table of their own"
+    )
+    show.add_argument(
+        "--foreign", metavar="FILE", type=Path, action="append", default=[], help="also show a table written by adopt"
+    )
+    merge = add_command(commands, "merge", _export, "merge any number of runs into one table")
+    add_runs(merge)
+    _add_output(merge)
+    _add_compare(commands)
+    audit = add_command(
+        commands, "audit", _audit, "check whether a table is plausible; exit code 3 if too little of it could be read"
+    )
+    audit.add_argument(
+        "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
+    )
+    audit.add_argument(
+        "--decimal", choices=[".", ","], help="decimal mark of the table, if its numbers leave that open"
+    )
+    audit.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+    adopt = add_command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
+    adopt.add_argument("files", metavar="FILE", nargs="+", type=Path, help="its output, one file per run")
+    adopt.add_argument("--gpu", required=True, help="GPU that it ran on; not in its output")
+    adopt.add_argument(
+        "--precision",
+        required=True,
+        choices=["fp32", "tf32", "fp16"],
+        help="precision that it ran in; not in its output",
+    )
+    adopt.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
+    add_recommend_commands(commands)
+    export = add_command(commands, "export", _export, "write the merged table in one of several formats")
+    add_runs(export)
+    _add_output(export)
+    report = add_command(
+        commands, "report", _report, "write one HTML file that works offline, or Markdown for a pull request"
+    )
+    add_runs(report)
+    report.add_argument("--format", choices=["html", "md"], default="html", help="default: %(default)s")
+    report.add_argument(
+        "--output", metavar="FILE", type=Path, help="default: report.html of the run; md: standard output"
+    )
+    add_prices(report)
+    validate = add_command(commands, "validate", _validate, "check record files; exit code 3 if one is bad")
+    add_runs(validate)
+
+
+def _add_compare(commands: Commands) -> None:
+    parser = add_command(commands, "compare", _compare, "report how many times faster one fleet is than another")
+    parser.usage = (
+        "python -m results compare [FLEET_A FLEET_B] [RUN ...] [options]\n"
+        "       python -m results compare --baseline RUN [--baseline RUN ...] [RUN ...] [options]"
+    )
+    parser.add_argument("names", metavar="FLEET_A FLEET_B RUN", nargs="*", help=RUNS_HELP)
+    parser.add_argument(
+        "--baseline", metavar="RUN", action="append", default=[], help="compare each fleet with itself in this run"
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="PERCENT",
+        type=_percent,
+        help="exit code 5 if a case is slower by more than this, e.g. 5%%",
+    )
+    parser.add_argument("--format", choices=["text", "markdown"], default="text", help="default: %(default)s")
+    parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse fleets whose hosts have different drivers; default: name them"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=FORMATS, default="csv", help="default: %(default)s")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
+    parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
+
+
+def _percent(text: str) -> float:
+    """Read `5%` or `5` as 0.05."""
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a percentage, e.g. 5%. Received: {text!r}") from error
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be between 0% and 100%. Received: {text!r}")
+    return value
+
+
+def _columns(text: str) -> list[str]:
+    from results.table.columns import SOFTWARE_COLUMNS
+
+    if text == "all":
+        return list(SOFTWARE_COLUMNS)
+    names = text.split(",")
+    unknown = [name for name in names if name not in SOFTWARE_COLUMNS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"must be of {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
+    return names
+
+
+def _show(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from results.grid import print_grid
+    from results.render.tables import render_ratios, render_results, render_wide
+
+    merged = merged_runs(parsed.runs)
+    console = Console()
+    render_results(merged, console)
+    render_wide(merged, console)
+    render_ratios(merged, console)
+    for grid in _foreign_grids(parsed, merged):
+        print_grid(grid, console)
+    return EXIT_OK
+
+
+def _foreign_grids(parsed: argparse.Namespace, merged: Merged) -> list[Grid]:
+    from results.formats.adopt import read_foreign
+    from results.formats.foreign import foreign_grid
+    from results.reference import published
+
+    grids = [foreign_grid("Published by others", published(), merged)] if parsed.with_published else []
+    return [*grids, *(foreign_grid(path.name, read_foreign(path), merged) for path in parsed.foreign)]
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    from results.formats.export import WRITERS, write_parquet
+    from results.table.fleets import fleet_rates, refuse_mixed
+
+    if parsed.format == "mllog":
+        return _export_log(parsed)
+    merged = merged_runs(parsed.runs)
+    refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
+    warn(merged.problems)
+    if parsed.format == "parquet":
+        if parsed.output is None:
+            raise UserError("--format parquet is not text: name a file with --output")
+        write_parquet(merged, parsed.output)
+    else:
+        put(WRITERS[parsed.format](merged), parsed.output)
+    return EXIT_OK
+
+
+def _export_log(parsed: argparse.Namespace) -> int:
+    from results.formats.mllog import log_lines
+    from results.runs.sources import stored_records
+
+    lines = []
+    for stored in stored_records(parsed.runs):
+        if stored.record is None:
+            warn([f"{stored.where}: not a record, left out"])
+        else:
+            lines += log_lines(stored.record)
+    put("".join(f"{line}\n" for line in lines), parsed.output)
+    return EXIT_OK
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two sides to compare, and what they are called."""
+
+    name_a: str
+    name_b: str
+    a: list[FleetRate]
+    b: list[FleetRate]
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    from results.compare.overall import answer_lines
+    from results.compare.pairs import compare, regressions, unmatched
+    from results.render.comparison import compare_grid, scaling_grid
+
+    grids, lines, worse = [], [], 0
+    pairs = _pairs(parsed)
+    for pair in pairs:
+        found = compare(pair.a, pair.b, by=parsed.by)
+        only = [*unmatched(pair.a, pair.b, parsed.by), *unmatched(pair.b, pair.a, parsed.by)]
+        grids.append(compare_grid(found, pair.name_a, pair.name_b, only))
+        if parsed.fail_on is not None:
+            worse += len(regressions(found, parsed.fail_on))
+        lines += answer_lines(found, parsed.by, baseline=bool(parsed.baseline))
+    scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if parsed.baseline else pair.b))])
+    print_lines(lines, parsed.format)
+    print_grids([*grids, *([scaling] if scaling else [])], parsed.format)
+    if worse:
+        print(f"{worse} cases failed or are slower by more than {parsed.fail_on * 100:g} %", file=sys.stderr)
+    return EXIT_REGRESSION if worse else EXIT_OK
+
+
+def _pairs(parsed: argparse.Namespace) -> list[_Pair]:
+    """Find out what is to be compared: two fleets, or every fleet with itself in the baseline."""
+    from results.compare.pairs import fleets_of
+    from results.runs.sources import is_run
+
+    fleets = [] if parsed.baseline else [name for name in parsed.names if not is_run(name)]
+    apart = ["driver"] if parsed.strict else parsed.by
+    new = fleet_rates_of([name for name in parsed.names if name not in fleets], parsed.by, apart=apart)
+    known = fleets_of(new)
+    if parsed.baseline:
+        old = fleet_rates_of(parsed.baseline, parsed.by, apart=apart)
+        both = [name for name in known if name in fleets_of(old)]
+        if not both:
+            raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(fleets_of(old))}.")
+        return [_Pair(name, f"{name}, baseline", _of(new, name), _of(old, name)) for name in both]
+    if not fleets and len(known) == 2:
+        fleets = [known[1], known[0]]
+    unknown = [name for name in fleets if name not in known]
+    if unknown or len(fleets) != 2:
+        asked = f"Received: {', '.join(fleets) or 'none'}. " if fleets else ""
+        raise UnknownFleet(f"name two fleets to compare. {asked}These runs hold: {', '.join(known) or 'none'}.")
+    return [_Pair(fleets[0], fleets[1], _of(new, fleets[0]), _of(new, fleets[1]))]
+
+
+def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
+    return [rate for rate in rates if rate.fleet == fleet]
+
+
+def _audit(parsed: argparse.Namespace) -> int:
+    from results.audit.judgement import audit_file, audit_grid, findings_to_json, reading_lines
+    from results.audit.reading.numerals import Decimal
+
+    audited = audit_file(parsed.file, Decimal(parsed.decimal) if parsed.decimal else None)
+    if parsed.format == "json":
+        sys.stdout.write(findings_to_json(audited.findings))
+        warn(reading_lines(audited))
+    else:
+        print_grids([audit_grid(parsed.file, audited)], parsed.format)
+    return EXIT_OK if audited.read_enough else EXIT_SOME_FAILED
+
+
+def _adopt(parsed: argparse.Namespace) -> int:
+    from results.formats.adopt import adopt
+
+    put(adopt(parsed.files, parsed.gpu, parsed.precision), parsed.output)
+    return EXIT_OK
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    from results.runs.sources import report_place, stored_records
+
+    try:
+        from results.report.page import make_report, report_html, report_markdown
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"the report needs {error.name}. Install: pip install altair vl-convert-python jinja2"
+        ) from error
+
+    stored = list(stored_records(parsed.runs))
+    title, path = report_place(parsed.runs)
+    report = make_report(stored, title, parsed.price, parsed.prices)
+    warn(report.merged.problems)
+    if parsed.format == "md":
+        put(report_markdown(report), parsed.output)
+    else:
+        write_text(parsed.output or path, report_html(report))
+    return EXIT_OK
+
+
+def _validate(parsed: argparse.Namespace) -> int:
+    from results.runs.sources import stored_records
+
+    good = bad = 0
+    for stored in stored_records(parsed.runs):
+        if stored.error is None:
+            good += 1
+            continue
+        bad += 1
+        for problem in stored.error.problems:
+            print(f"{stored.where}: {problem}")
+    print(f"{good} good, {bad} bad", file=sys.stderr)
+    return EXIT_SOME_FAILED if bad else EXIT_OK

@@ -1,0 +1,1 @@
+"""Fleets against each other: ratios with their intervals, scaling, cost."""

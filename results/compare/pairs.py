@@ -1,0 +1,313 @@
+"""Two sides, case by case: how many times faster one is, how sure that is, and what else differs.
+
+A side is a fleet, or a fleet at another time (a baseline). What may be compared is `results.table.comparable`'s to
+say. With several hosts the interval of a ratio holds the spread between them and speaks of the fleets; with one host
+on a side it holds the spread between its repeats and speaks of that machine. Value and interval come from the same
+hosts: from those that both sides have where a fleet is compared with itself, each with itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from results.compare.clusters import CLUSTER_COLUMNS, cluster_name
+from results.compare.two_way import host_levels
+from results.stats import (
+    Estimate,
+    Interval,
+    estimate,
+    logarithm,
+    ratio_of_estimates,
+    sum_of_estimates,
+)
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.comparable import differing, match
+from results.table.fleets import FleetRate
+
+THRESHOLD = 0.01
+"""Smallest relative difference that gets a mark: hosts of one model differ by up to 0.7 % in ResNet50.
+
+Source: 39 hosts with one H100 each measured by Lambda, coefficient of variation 0.07 % (TF32) to 0.63 % (FP16).
+"""
+
+
+class Mark(enum.StrEnum):
+    """What a comparison says, in one character."""
+
+    FASTER = "+"
+    SLOWER = "-"
+    SAME = "~"  # no significant difference, or one below the threshold
+    FAILED = "!"  # only the second side has a number
+    WORKS = "*"  # only the first side has a number
+    NOT_COMPARABLE = "x"
+
+
+MEANINGS = {
+    Mark.FASTER: "faster",
+    Mark.SLOWER: "slower",
+    Mark.SAME: "no significant difference",
+    Mark.FAILED: "failed",
+    Mark.WORKS: "works, the other failed",
+    Mark.NOT_COMPARABLE: "not comparable",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How fast side `a` is against side `b` in one case.
+
+    Attributes:
+        case: Values of `CASE_COLUMNS`.
+        a: First side; the hosts that were compared.
+        b: Second side, likewise.
+        value: a over b; None where one of them has no number or the two are not comparable.
+        interval: 95 % interval of `value`; None with fewer than two repeats on a side.
+        reason: Why the mark is what it is, where the ratio does not say it.
+        differs: Columns of the software identity in which the two differ.
+    """
+
+    case: tuple[Hashable, ...]
+    a: FleetRate
+    b: FleetRate
+    mark: Mark
+    value: float | None = None
+    interval: Interval | None = None
+    reason: str = ""
+    differs: tuple[str, ...] = ()
+
+    @property
+    def paired(self) -> bool:
+        """Whether each host was compared with itself."""
+        return bool(self.a.rates) and self.a.rates.keys() == self.b.rates.keys() and _same_machines(self.a, self.b)
+
+    @property
+    def covers(self) -> str:
+        """What the interval speaks of: fleets where both sides have several hosts, else machines."""
+        if self.a.of_fleet and self.b.of_fleet:
+            return "the fleets"
+        if self.paired and self.a.fleet == self.b.fleet:
+            return "this machine"
+        return "these two machines" if not self.a.of_fleet and not self.b.of_fleet else "one machine and a fleet"
+
+
+def fleets_of(rates: Sequence[FleetRate]) -> list[str]:
+    """Return the names of the fleets, in order of appearance."""
+    return list(dict.fromkeys(rate.fleet for rate in rates))
+
+
+def compare(
+    a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str] = (), threshold: float = THRESHOLD
+) -> list[Comparison]:
+    """Compare two sides in every case that both tried, each case once.
+
+    Args:
+        a: First side.
+        b: Second side.
+        by: Columns of the identity that must be equal for a pair to be formed, so that a case may have several pairs.
+        threshold: Smallest relative difference that is more than `~`.
+    """
+    left, right = _by_case(a, by), _by_case(b, by)
+    return [_compared(of_a, right[key], threshold) for key, of_a in left.items() if key in right]
+
+
+def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[tuple[Hashable, ...], list[FleetRate]]:
+    """Group rates by case and by columns of the identity; failures only where no number is."""
+    groups: dict[tuple[Hashable, ...], list[FleetRate]] = {}
+    for rate in rates:
+        groups.setdefault((rate.case, *(rate.named(name) for name in by)), []).append(rate)
+    return {key: [rate for rate in group if rate.rates] or group[:1] for key, group in groups.items()}
+
+
+def unmatched(a: Sequence[FleetRate], b: Sequence[FleetRate], by: Sequence[str] = ()) -> list[FleetRate]:
+    """Return those of `a` for which `b` has nothing to compare with: no such case, or none with equal columns `by`."""
+    tried = _by_case(b, by)
+    return [rate for rate in a if (rate.case, *(rate.named(name) for name in by)) not in tried]
+
+
+def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Comparison]:
+    """Return where side `a` fails though `b` works, or is slower by more than `tolerance` beyond doubt.
+
+    Args:
+        comparisons: New side first.
+        tolerance: Relative loss that is accepted, e.g. 0.05.
+    """
+    return [
+        item
+        for item in comparisons
+        if item.mark is Mark.FAILED
+        or (item.mark is Mark.SLOWER and item.value is not None and item.value < 1 - tolerance)
+    ]
+
+
+def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
+    """Return the geometric mean of the ratios with its interval; None without ratios that have one.
+
+    Cases measured on the same hosts share what those hosts have of their own, so the logarithms are averaged over the
+    cases within each host first, cases that a host lacks filled in; with one host per side the cases are independent.
+
+    Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
+    """
+    usable = [item for item in comparisons if item.interval is not None]
+    if not usable:
+        return None
+    if all(item.paired for item in usable):
+        levels = _levels([_log_ratios(item) for item in usable])
+        if levels is not None:
+            return _exponential(estimate(levels))
+    left = _mean_logarithm([item.a for item in usable])
+    right = _mean_logarithm([item.b for item in usable])
+    if left is None or right is None:
+        return None
+    alike = usable[0].a.of_fleet and usable[0].b.of_fleet
+    return _exponential(sum_of_estimates([left, right], [1.0, -1.0], alike=alike))
+
+
+def compare_pair(a: FleetRate, b: FleetRate, *, threshold: float = THRESHOLD) -> Comparison:
+    """Compare two rates that may be compared: see `results.table.comparable`.
+
+    Args:
+        a: First side, with a number.
+        b: Second side, with a number.
+        threshold: Smallest relative difference that is more than `~`.
+    """
+    a, b = _same_hosts(a, b)
+    value, interval = _ratio(a, b)
+    reason = "" if interval else "fewer than 2 repeats on a side: no interval"
+    return Comparison(a.case, a, b, _mark(value, interval, threshold), value, interval, reason, match(a, b).differs)
+
+
+def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate], threshold: float) -> Comparison:
+    """Compare what both sides have for a case; not at all where a side has several softwares."""
+    a, b = left[0], right[0]
+    several = dict.fromkeys(name for side in (left, right) for name in differing(side, SOFTWARE_COLUMNS))
+    if several:
+        reason = f"measured with several {', '.join(several)}: split with --by {','.join(several)}"
+        return Comparison(a.case, _blank(a), _blank(b), Mark.NOT_COMPARABLE, reason=reason)
+    if not a.rates or not b.rates:
+        return _one_sided(a, b)
+    found = match(a, b)
+    if not found.comparable:
+        return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=found.reason, differs=found.differs)
+    return compare_pair(a, b, threshold=threshold)
+
+
+def _blank(rate: FleetRate) -> FleetRate:
+    return replace(rate, rates={}, per_joule={}, failures={})
+
+
+def _same_hosts(a: FleetRate, b: FleetRate) -> tuple[FleetRate, FleetRate]:
+    """Keep the hosts that both sides have, where a fleet is compared with itself: each is its own best baseline."""
+    shared = [host for host in a.rates if host in b.rates]
+    if a.fleet != b.fleet or not shared or not _same_machines(a, b):
+        return a, b
+    why = "not on both sides"
+    return a.only(shared, why), b.only(shared, why)
+
+
+def _one_sided(a: FleetRate, b: FleetRate) -> Comparison:
+    if b.rates:
+        return Comparison(a.case, a, b, Mark.FAILED, reason=_failure(a))
+    if a.rates:
+        return Comparison(a.case, a, b, Mark.WORKS, reason=_failure(b))
+    return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=f"both failed: {_failure(a)} / {_failure(b)}")
+
+
+def _failure(rate: FleetRate) -> str:
+    return ", ".join(dict.fromkeys(rate.failures.values()))
+
+
+def _mark(value: float, interval: Interval | None, threshold: float) -> Mark:
+    """Mark a ratio; a difference must be both significant and larger than the threshold."""
+    if interval is None or interval.contains(1.0) or abs(value - 1) < threshold:
+        return Mark.SAME
+    return Mark.FASTER if value > 1 else Mark.SLOWER
+
+
+def _same_machines(a: FleetRate, b: FleetRate) -> bool:
+    """Tell whether hosts of one name are one machine: fleets of other GPUs may have hosts of the same names."""
+    return all(a.named(name) == b.named(name) for name in ("gpu", "cpu"))
+
+
+def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
+    """Return a over b with its interval; host by host where both sides are the same several hosts.
+
+    What a host has of its own cancels in its own ratio: a slow host is slow on both days.
+    """
+    if a.of_fleet and a.rates.keys() == b.rates.keys() and _same_machines(a, b):
+        left, right = a.host_means, b.host_means
+        interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]))
+        return interval.value, interval
+    assert a.mean is not None and b.mean is not None, "callers look at `rates` first"
+    known = a.estimate, b.estimate
+    if known[0] is None or known[1] is None:
+        return a.mean / b.mean, None
+    interval = ratio_of_estimates(known[0], known[1], alike=a.repeated == b.repeated)
+    return interval.value, interval
+
+
+def _log_ratios(item: Comparison) -> dict[str, float]:
+    left, right = item.a.host_means, item.b.host_means
+    return {host: math.log(left[host] / right[host]) for host in left}
+
+
+def _levels(by_case: Sequence[dict[str, float]]) -> list[float] | None:
+    """Return each host's mean over the cases; None for one host, or where hosts and cases cannot be separated."""
+    cells: dict[str, dict[Hashable, float]] = {}
+    for case, of_hosts in enumerate(by_case):
+        for host, value in of_hosts.items():
+            cells.setdefault(host, {})[case] = value
+    levels = host_levels(cells) if len(cells) > 1 else None
+    return list(levels.values()) if levels else None
+
+
+def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
+    """Estimate the mean over cases of the logarithm of the throughput.
+
+    Returns:
+        None for several hosts that share too few cases to say what is a host's own.
+    """
+    levels = _levels([{host: math.log(mean) for host, mean in rate.host_means.items()} for rate in rates])
+    if levels is not None:
+        return estimate(levels)
+    if len({host for rate in rates for host in rate.rates}) > 1:
+        return None
+    known = [logarithm(rate.estimate) for rate in rates if rate.estimate]
+    return sum_of_estimates(known, [1 / len(known)] * len(known))
+
+
+def _exponential(of_logarithm: Estimate) -> Interval:
+    interval = of_logarithm.interval()
+    return Interval(math.exp(interval.value), math.exp(interval.low), math.exp(min(interval.high, 700.0)))
+
+
+def case_label(rates: Sequence[FleetRate], rate: FleetRate, *, count: bool = True) -> str:
+    """Name a case by what the cases at hand do not have in common; always by network and precision.
+
+    Args:
+        rates: The cases at hand.
+        rate: One of them.
+        count: Whether to name the number of GPUs too.
+    """
+    always = ("model", "precision", "num_gpus") if count else ("model", "precision")
+    varying = [name for name in differing(rates, CASE_COLUMNS) if name not in CLUSTER_COLUMNS]
+    parts = []
+    for name in CASE_COLUMNS:
+        value = rate.named(name)
+        if name in always or (name in varying and value is not None):
+            parts.append(
+                _case_part(name, cluster_name(rate) if name == "num_gpus" else value, str(rate.named("device")))
+            )
+    return " ".join(parts)
+
+
+def _case_part(column: str, value: Hashable, device: str) -> str:
+    if column == "num_gpus":
+        return f"{value}×{device}"
+    if column == "batch_per_gpu":
+        return f"b{value}"
+    if column in ("model", "precision"):
+        return str(value)
+    return f"{column}={value}"

@@ -1,0 +1,109 @@
+"""Scaling efficiency: how much of N times one GPU's throughput N GPUs of one or several hosts reach."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from results.compare.clusters import CLUSTER_COLUMNS, replicas
+from results.stats import Estimate, Interval, divided, estimate, ratio_of_estimates, sum_of_estimates
+from results.table.comparable import setting_of
+from results.table.fleets import FleetRate
+
+CEILING = 1.05
+"""Efficiency above this is a fault of the measurement, most often of the one-GPU baseline."""
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Throughput of N GPUs over N times that of one, of one fleet and case.
+
+    Attributes:
+        rate: N GPUs; the hosts that were compared.
+        baseline: One GPU, likewise.
+        count: Replicas, of all hosts that train together.
+        value: 1 is perfect.
+        interval: 95 % interval of `value`; None with fewer than two repeats on a side, and where a machine's baseline
+            is another machine.
+    """
+
+    rate: FleetRate
+    baseline: FleetRate
+    count: int
+    value: float
+    interval: Interval | None
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the value is more than hardware can do."""
+        return self.value > CEILING
+
+
+def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
+    """Return the scaling efficiency of every case of more than one GPU that has a baseline.
+
+    The baseline is the same fleet's case of one GPU of one host with everything else equal: same batch per GPU, same
+    XLA, same software.
+    """
+    baselines = {_but_count(rate): rate for rate in rates if replicas(rate) == 1 and rate.rates}
+    found = []
+    for rate in rates:
+        count = replicas(rate)
+        baseline = baselines.get(_but_count(rate)) if rate.rates and count > 1 else None
+        if baseline is not None:
+            found.append(_efficiency(rate, baseline, count))
+    return found
+
+
+def _but_count(rate: FleetRate) -> tuple[Hashable, ...]:
+    return (rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.identity)
+
+
+def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
+    """Compare each host with itself, and hosts that train together with what each of them does alone.
+
+    What a host has of its own is in both numbers and cancels.
+    """
+    alone = {host: [name for name in _members(rate, host) if name in baseline.rates] for host in rate.rates}
+    shared = [host for host, names in alone.items() if names]
+    if not shared:
+        return _of_other_machines(rate, baseline, count)
+    used = {name for host in shared for name in alone[host]}
+    rate, baseline = rate.only(shared, "no one-GPU case"), baseline.only(used, "no such case")
+    one = baseline.host_means
+    of_hosts = {
+        host: mean / count / statistics.fmean(one[name] for name in alone[host])
+        for host, mean in rate.host_means.items()
+    }
+    if len(shared) > 1:
+        interval = estimate(list(of_hosts.values())).interval()
+        return Efficiency(rate, baseline, count, interval.value, interval)
+    (value,) = of_hosts.values()
+    known = rate.estimate, _of_these_machines(baseline)
+    if known[0] is None or known[1] is None:
+        return Efficiency(rate, baseline, count, value, None)
+    ratio = divided(ratio_of_estimates(known[0], known[1], alike=rate.repeated == baseline.repeated), count)
+    return Efficiency(rate, baseline, count, ratio.value, ratio)
+
+
+def _members(rate: FleetRate, host: str) -> list[str]:
+    """Return the machines that a number comes from: of hosts that train together, `a+b`, each one."""
+    return [host] if rate.named("num_hosts") in (None, 1) else host.split("+")
+
+
+def _of_these_machines(rate: FleetRate) -> Estimate | None:
+    """Estimate the mean over these very hosts: only their repeats are uncertain."""
+    parts = [rate.only([host], "").estimate for host in rate.rates]
+    known = [part for part in parts if part is not None]
+    return sum_of_estimates(known, [1 / len(known)] * len(known)) if len(known) == len(parts) else None
+
+
+def _of_other_machines(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
+    """Compare hosts with a baseline of other hosts of their fleet: known to an interval where both speak for it."""
+    assert rate.mean is not None and baseline.mean is not None, "callers look at `rates` first"
+    known = rate.estimate, baseline.estimate
+    if known[0] is None or known[1] is None or not (rate.of_fleet and baseline.of_fleet):
+        return Efficiency(rate, baseline, count, rate.mean / baseline.mean / count, None)
+    ratio = divided(ratio_of_estimates(known[0], known[1], alike=True), count)
+    return Efficiency(rate, baseline, count, ratio.value, ratio)

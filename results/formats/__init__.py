@@ -1,0 +1,1 @@
+"""Formats of others: written (CSV, JSON, MLPerf logs) and read (`tf_cnn_benchmarks`)."""

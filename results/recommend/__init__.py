@@ -1,0 +1,1 @@
+"""Which GPU to rent: questions, evidence, rankings, and the sentences that say it."""

@@ -1,0 +1,336 @@
+"""Cards side by side, by specification: what a comparison begins with, and what follows from it for training.
+
+Everything here is arithmetic on `reference/`; nothing is measured. `compare_gpus` returns data, so that a report or a
+recommendation can include it; `gpu_grids` makes tables of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from results.digits import grouped, significant
+from results.errors import BadQuestion
+from results.grid import Grid
+from results.reference import (
+    GIBI,
+    Network,
+    contradictions,
+    gpu_members,
+    networks,
+    specification_rows,
+    specifications,
+)
+from results.reference.families import unknown_card
+from results.reference.prices import Offer
+
+QUANTITIES = {
+    "compute_capability": ("compute capability", ""),
+    "memory": ("memory", "GB"),
+    "memory_bandwidth": ("memory bandwidth", "GB/s"),
+    "memory_bus": ("memory bus", "bit"),
+    "multiprocessors": ("multiprocessors", ""),
+    "cores": ("FP32 cores", ""),
+    "tensor_cores": ("tensor cores", ""),
+    "fp32": ("FP32 peak", "TFLOP/s"),
+    "tf32_tensor": ("TF32 tensor peak, dense", "TFLOP/s"),
+    "fp16_tensor_fp32_accumulate": ("FP16 tensor peak, dense, FP32 sums", "TFLOP/s"),
+    "fp16_tensor_fp16_accumulate": ("FP16 tensor peak, dense, FP16 sums", "TFLOP/s"),
+    "boost_clock": ("boost clock", "MHz"),
+    "tensor_clock": ("clock of the tensor peaks", "MHz"),
+    "power": ("power", "W"),
+    "nvlink_both_directions": ("NVLink, both directions", "GB/s"),
+}
+"""Rows of the table in their order: name and unit of each quantity of `gpu_specs.csv`."""
+
+PRECISIONS = {"fp16": ("fp16_tensor_fp32_accumulate", 2), "tf32": ("tf32_tensor", 4), "fp32": ("fp32", 4)}
+"""Peak and bytes per element that a precision of training meets."""
+
+FREE_MEMORY = 0.8
+"""Share of memory that activations can take; weights, gradients and workspace need the rest."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of one card; `value` is None where it is not a number, `text` is how it is written."""
+
+    gpu: str
+    text: str
+    value: float | None
+    source: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity of all cards, in their order; a card without it has None."""
+
+    quantity: str
+    name: str
+    unit: str
+    figures: list[Figure | None]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one GPU cannot exceed in training one network.
+
+    Attributes:
+        bandwidth: Samples per second that its memory bandwidth allows, each layer by itself.
+        bandwidth_fused: Likewise with batch norm, ReLU and additions fused.
+        arithmetic: Samples per second that its peak allows.
+        limit: `memory bandwidth` or `arithmetic`, the lower one without fusion.
+        largest_batch: Samples whose saved activations fit; None when these are not known.
+    """
+
+    gpu: str
+    model: str
+    precision: str
+    bandwidth: float
+    bandwidth_fused: float
+    arithmetic: float
+    limit: str
+    largest_batch: int | None
+
+    @property
+    def samples_per_second(self) -> float:
+        """The lower of the two bounds."""
+        return min(self.bandwidth, self.arithmetic)
+
+
+@dataclass(frozen=True)
+class GpuComparison:
+    """Cards side by side.
+
+    Attributes:
+        gpus: Names in `reference/gpu_specs.csv`.
+        rows: Figures with their sources.
+        computed: Ratios that follow from them: per watt, per dollar, FLOP per byte.
+        bounds: By network and precision, of each card.
+        contradictions: What other sources state of these cards.
+    """
+
+    gpus: list[str]
+    rows: list[Row]
+    computed: list[Row]
+    bounds: list[Bound]
+    contradictions: list[dict[str, str]]
+
+
+def named_gpus(names: Sequence[str]) -> list[str]:
+    """Return the cards that names mean; a family (`A100`) means all its members.
+
+    Raises:
+        BadQuestion: A name fits none; suggests similar ones.
+    """
+    found: dict[str, None] = {}
+    for name in (part.strip() for text in names for part in text.split(",")):
+        members = gpu_members(name)
+        if not members:
+            raise BadQuestion(unknown_card(name, list(specifications())))
+        found.update(dict.fromkeys(members))
+    return list(found)
+
+
+def compare_gpus(gpus: Sequence[str], offers: Sequence[Offer]) -> GpuComparison:
+    """Put cards side by side.
+
+    Args:
+        gpus: Names in `reference/gpu_specs.csv`.
+        offers: Prices per GPU-hour; the lowest on demand of each card counts.
+    """
+    table = specification_rows()
+    rows = [
+        Row(quantity, name, unit, [_figure(gpu, table[gpu].get(quantity)) for gpu in gpus])
+        for quantity, (name, unit) in QUANTITIES.items()
+    ]
+    prices = Row("price", "price, lowest on demand", "USD/h", [_price(gpu, offers) for gpu in gpus])
+    rows = [row for row in [*rows, prices] if any(row.figures)]
+    bounds = [bound for gpu in gpus for network in networks().values() for bound in _bounds(gpu, network)]
+    known = [row for row in contradictions() if row["gpu"] in gpus]
+    return GpuComparison(list(gpus), rows, _computed(rows), bounds, known)
+
+
+def gpu_grids(comparison: GpuComparison) -> list[Grid]:
+    """Return the tables of a comparison: figures, bounds of training, sources, contradictions."""
+    gpus = comparison.gpus
+    ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
+    figures = []
+    for row in [*comparison.rows, *comparison.computed]:
+        texts = [figure.text if figure else "-" for figure in row.figures]
+        figures.append([row.name, row.unit, *texts, *([_ratio(row)] if ratio else [])])
+    notes = [
+        "peaks are dense, by arithmetic: multiprocessors × FLOP per cycle × clock; sparsity doubles none of them here",
+        "-: the card has none, or the reference has no figure",
+    ]
+    grids = [
+        Grid("Specifications, not measurements", ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio], figures, notes),
+        _bounds_grid(comparison),
+        _sources_grid(comparison),
+    ]
+    if comparison.contradictions:
+        rows = [list(row.values()) for row in comparison.contradictions]
+        grids.append(Grid("Sources that contradict these figures", ["GPU", "quantity", "stated", "by", "here"], rows))
+    return grids
+
+
+def comparison_lines(comparison: GpuComparison) -> list[str]:
+    """Say what follows for training: the bottleneck of each network, and how far the cards are apart there."""
+    lines = []
+    for precision in dict.fromkeys(bound.precision for bound in comparison.bounds):
+        of_precision = [bound for bound in comparison.bounds if bound.precision == precision]
+        for gpu in comparison.gpus:
+            limits = {bound.limit for bound in of_precision if bound.gpu == gpu}
+            models = ", ".join(
+                bound.model for bound in of_precision if bound.gpu == gpu and bound.limit == "arithmetic"
+            )
+            if limits == {"memory bandwidth"}:
+                lines.append(f"{gpu} {precision}: memory bandwidth is the bottleneck of every network here")
+            elif limits:
+                lines.append(
+                    f"{gpu} {precision}: arithmetic is the bottleneck of {models}, memory bandwidth that of all others"
+                )
+    if len(comparison.gpus) == 2:
+        first, second = comparison.gpus
+        bounds = [
+            (_ratio(_row(comparison.rows, "memory_bandwidth")), "memory bandwidth"),
+            (_ratio(_row(comparison.rows, "fp16_tensor_fp32_accumulate")), "FP16 arithmetic"),
+        ]
+        (low, why_low), (high, why_high) = sorted(bounds, key=lambda bound: float(bound[0] or 0))
+        lines.append(
+            f"by specification {second} / {first} is {low} ({why_low}) to {high} ({why_high}); measure before you rent"
+        )
+    return lines
+
+
+def comparison_json(comparison: GpuComparison) -> str:
+    """Return the data as JSON."""
+    document = {**dataclasses.asdict(comparison), "conclusions": comparison_lines(comparison)}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _figure(gpu: str, row: Mapping[str, str] | None) -> Figure | None:
+    if row is None:
+        return None
+    try:
+        value: float | None = float(row["value"])
+    except ValueError:
+        value = None
+    return Figure(gpu, row["value"], value, row["source"], row["note"])
+
+
+def _price(gpu: str, offers: Sequence[Offer]) -> Figure | None:
+    own = [offer for offer in offers if offer.gpu == gpu and offer.commitment in ("", "on demand")]
+    if not own:
+        return None
+    lowest, highest = (limit(own, key=lambda offer: offer.usd_per_gpu_hour) for limit in (min, max))
+    spread = f"up to {highest.usd_per_gpu_hour:g} ({highest.name})" if highest is not lowest else ""
+    price = lowest.usd_per_gpu_hour
+    return Figure(gpu, f"{price:.3f}", price, f"{lowest.name}; {lowest.source}".strip("; "), spread)
+
+
+def _computed(rows: Sequence[Row]) -> list[Row]:
+    """Return ratios of figures; each names in its source what it was computed from."""
+    fp16, bandwidth, memory = "fp16_tensor_fp32_accumulate", "memory_bandwidth", "memory"
+    wanted = [
+        ("fp16_per_watt", "FP16 peak per watt", "GFLOP/s/W", fp16, "power", 1e3),
+        ("bandwidth_per_watt", "bandwidth per watt", "GB/s/W", bandwidth, "power", 1.0),
+        ("fp16_per_dollar", "FP16 peak per dollar", "PFLOP/USD", fp16, "price", 3.6),
+        ("bandwidth_per_dollar", "bandwidth per dollar", "TB/USD", bandwidth, "price", 3.6),
+        ("memory_per_dollar", "memory per dollar", "GB·h/USD", memory, "price", 1.0),
+        ("flop_per_byte", "FP16 FLOP per byte of bandwidth", "", fp16, bandwidth, 1e3),
+    ]
+    found = []
+    for quantity, name, unit, top, bottom, factor in wanted:
+        pairs = zip(_row(rows, top).figures, _row(rows, bottom).figures, strict=False)
+        figures = [_quotient(one, other, factor, f"computed: {top} / {bottom}") for one, other in pairs]
+        if any(figures):
+            found.append(Row(quantity, name, unit, figures))
+    return found
+
+
+def _quotient(top: Figure | None, bottom: Figure | None, factor: float, source: str) -> Figure | None:
+    if top is None or bottom is None or not top.value or not bottom.value:
+        return None
+    value = top.value / bottom.value * factor
+    return Figure(top.gpu, significant(value), value, source)
+
+
+def _row(rows: Sequence[Row], quantity: str) -> Row:
+    return next((row for row in rows if row.quantity == quantity), Row(quantity, "", "", []))
+
+
+def _ratio(row: Row) -> str:
+    """Write the second card's figure over the first's."""
+    if len(row.figures) != 2:
+        return ""
+    first, second = row.figures
+    if first is None or second is None or not first.value or not second.value or row.quantity == "compute_capability":
+        return ""
+    return f"{second.value / first.value:.2f}"
+
+
+def _bounds(gpu: str, network: Network) -> list[Bound]:
+    """Return what a card cannot exceed. Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009."""
+    figures = specifications()[gpu]
+    found = []
+    for precision, (peak, size) in PRECISIONS.items():
+        if peak not in figures or "memory_bandwidth" not in figures:
+            continue
+        bytes_per_second = figures["memory_bandwidth"] * 1e9
+        bandwidth = bytes_per_second / (network.elements_unfused * size)
+        arithmetic = figures[peak] * 1e12 / network.flop_per_sample
+        saved = network.saved_bytes.get(size)
+        found.append(
+            Bound(
+                gpu=gpu,
+                model=network.model,
+                precision=precision,
+                bandwidth=bandwidth,
+                bandwidth_fused=bytes_per_second / (network.elements_fused * size),
+                arithmetic=arithmetic,
+                limit="memory bandwidth" if bandwidth < arithmetic else "arithmetic",
+                largest_batch=math.floor(FREE_MEMORY * figures["memory"] * GIBI / saved) if saved else None,
+            )
+        )
+    return found
+
+
+def _bounds_grid(comparison: GpuComparison) -> Grid:
+    cases = dict.fromkeys((bound.model, bound.precision) for bound in comparison.bounds)
+    known = {(bound.model, bound.precision, bound.gpu): bound for bound in comparison.bounds}
+    rows = []
+    for model, precision in cases:
+        cells = [known.get((model, precision, gpu)) for gpu in comparison.gpus]
+        rows.append([model, precision, *(text for bound in cells for text in _bound_cells(bound))])
+    columns = ["network", "precision"]
+    for gpu in comparison.gpus:
+        columns += [f"{gpu} at most>", "bottleneck", "batch>"]
+    notes = [
+        "at most: samples per second of one GPU in training, each layer by itself; fused kernels pass a bound of "
+        "bandwidth (up to 1.9 times), nothing passes one of arithmetic",
+        "batch: the largest whose saved activations fit into 80 % of the memory",
+    ]
+    return Grid("Bottleneck of each network in training, by arithmetic", columns, rows, notes)
+
+
+def _bound_cells(bound: Bound | None) -> tuple[str, str, str]:
+    if bound is None:
+        return "", "", ""
+    batch = "" if bound.largest_batch is None else str(bound.largest_batch)
+    return grouped(bound.samples_per_second), bound.limit, batch
+
+
+def _sources_grid(comparison: GpuComparison) -> Grid:
+    """Name the source of each figure; quantities of one card and source share a row."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in comparison.rows:
+        for figure in row.figures:
+            if figure is not None:
+                found.setdefault((figure.gpu, figure.source, figure.note), []).append(row.name)
+    order = sorted(found.items(), key=lambda item: comparison.gpus.index(item[0][0]))
+    rows = [[gpu, ", ".join(names), source, note] for (gpu, source, note), names in order]
+    return Grid("Sources", ["GPU", "figures", "source", "note"], rows)

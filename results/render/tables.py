@@ -1,0 +1,283 @@
+"""The merged table as people read it: a row per host and case, the wide table of the field, fleet ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.compare.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names, cluster_text
+from results.compare.pairs import fleets_of
+from results.compare.scaling import efficiencies
+from results.digits import significant, with_error
+from results.grid import Grid, print_grid, print_line
+from results.render.communication import communication_grid
+from results.render.comparison import ratio_grids
+from results.render.device_table import device_grid
+from results.schema import TUNING, Case
+from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.comparable import differing
+from results.table.fleets import FleetRate, fleet_rates, rows_of
+from results.table.merge import Merged
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SOFTWARE_NAMES = {
+    "gpu": "",
+    "tensorflow": "TensorFlow ",
+    "keras": "Keras ",
+    "cuda": "CUDA ",
+    "cudnn": "cuDNN ",
+    "nccl": "NCCL ",
+    "cublas": "cuBLAS ",
+    "driver": "driver ",
+    "cpu": "",
+    "image_digest": "image ",
+    "variables": "",
+    "launcher": "",
+}
+"""How an identity is written in a line; columns that are not here are written `name=value`."""
+
+
+def render_results(merged: Merged, console: Console) -> None:
+    """Print one row per fleet, host and case, what the devices reach, and what is not in the table."""
+    for grid in result_grids(merged):
+        print_grid(grid, console)
+    for problem in merged.problems:
+        print_line(f"! {problem}", console)
+
+
+def render_wide(merged: Merged, console: Console) -> None:
+    """Print the table of the field for each fleet: network × precision, a column per GPU count."""
+    for grid in wide_grids(merged):
+        print_grid(grid, console)
+
+
+def render_ratios(merged: Merged, console: Console) -> None:
+    """Print how fast the fleets are against each other, and what communication costs, where either was measured."""
+    for grid in ratio_grids(merged):
+        print_grid(grid, console)
+    if (communication := communication_grid(merged)) is not None:
+        print_grid(communication, console)
+
+
+def write_csv(merged: Merged, path: Path) -> None:
+    """Write the merged table as CSV; an empty cell is not known or does not apply."""
+    path.write_text(table_csv(merged.table), encoding="utf-8")
+
+
+def result_grids(merged: Merged) -> list[Grid]:
+    """Return the table of the cases and that of the devices, as far as there is something in them."""
+    devices = device_grid(merged.devices)
+    cases = [results_grid(merged)] if len(merged.table) or devices is None else []
+    return [*cases, *([devices] if devices else [])]
+
+
+def results_grid(merged: Merged) -> Grid:
+    """Return one row per fleet, host, case and identity; the lines below say what all rows have in common."""
+    rows = rows_of(merged.table)
+    varying = [name for name in _SETTINGS if len({row[name] for row in rows}) > 1]
+    software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
+    hosts = list(dict.fromkeys(f"{row['fleet']}/{row['host']}" for row in rows))
+    columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
+    columns += ["samples/s>", "repeats>", "p50 ms>", "CV %>", *_LATENCIES, "status", "warnings"]
+    cells = [
+        [
+            f"{row['fleet']}/{row['host']}" if len(hosts) > 1 else "",
+            *(str(row[name]) for name in ("model", "precision", "batch_per_gpu")),
+            _cluster(row),
+            *(_cell(row[name]) for name in [*varying, *software]),
+            _rate(row),
+            _repeats(row),
+            _scaled(row["step_p50_seconds"], 1000),
+            _scaled(row["step_cv"], 100),
+            *(_scaled(row[name], 1000) for name in _LATENCIES.values()),
+            "valid" if row["status"] == "ok" and row["valid"] else row["status"],
+            row["warnings"] or "",
+        ]
+        for row in rows
+    ]
+    notes = [*_common_notes(rows, varying, software), *_causes(rows)]
+    title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
+    return Grid(title, columns, cells, notes).without_empty_columns()
+
+
+def wide_grids(merged: Merged) -> list[Grid]:
+    """Return the field's usual table for each fleet: a row per network and precision, a column per GPU count.
+
+    A cell is the mean over the fleet's hosts; where settings or software differ, rows are split and say by
+    what. Where a case has a number for one GPU, its scaling efficiency stands beside that of several.
+    """
+    rates = fleet_rates(merged)
+    return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
+
+
+_SETTINGS = (
+    *("device", "batch_norm", "xla", "data", "mode", "image_size", "sequence_length", "optimizer", "accumulate"),
+    *("warmup_steps", "num_steps"),
+    *TUNING,
+)
+
+
+_LATENCIES = {f"b1 {name} ms>": f"latency_{name}_seconds" for name in ("p50", "p95", "p99")}
+"""Latency at batch 1, of inference only."""
+
+
+def _varies_within_case(rows: Sequence[dict[str, Any]], column: str) -> bool:
+    """Tell whether two rows of one fleet, host and case differ in a column: then it must be shown."""
+    seen: dict[tuple[Hashable, ...], Hashable] = {}
+    for row in rows:
+        place = (row["fleet"], row["host"], *(row[name] for name in CASE_COLUMNS))
+        if seen.setdefault(place, row[column]) != row[column]:
+            return True
+    return False
+
+
+def _cluster(row: dict[str, Any]) -> str:
+    name = cluster_text(row["num_hosts"], row["num_gpus"], row["communication"])
+    return f"{name} CPU" if row["device"] == "cpu" else name
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _scaled(value: float | None, factor: float) -> str:
+    return "" if value is None else significant(value * factor)
+
+
+def _repeats(row: dict[str, Any]) -> str:
+    """Write how many repeats gave a number: `3`, or `2 of 3` where some failed."""
+    return str(row["repeats"]) if row["repeats_ok"] == row["repeats"] else f"{row['repeats_ok']} of {row['repeats']}"
+
+
+def _causes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Say why repeats failed; one line for each cause of a host, with the cases it hit."""
+    hit: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["cause"]:
+            case = f"{row['model']} {row['precision']} ×{_cluster(row)}"
+            hit.setdefault((f"{row['fleet']}/{row['host']}", row["cause"]), []).append(case)
+    return [f"{host}, {_listed(cases)}: {cause}" for (host, cause), cases in hit.items()]
+
+
+def _listed(cases: Sequence[str]) -> str:
+    return ", ".join(cases) if len(cases) <= 3 else f"{cases[0]} and {len(cases) - 1} more cases"
+
+
+def _rate(row: dict[str, Any]) -> str:
+    if row["samples_per_second"] is None:
+        return ""
+    high = row["ci95_high"]
+    return with_error(row["samples_per_second"], None if high is None else high - row["samples_per_second"])
+
+
+def _common_notes(rows: Sequence[dict[str, Any]], varying: Sequence[str], software: Sequence[str]) -> list[str]:
+    """Say once what all rows share, and for each fleet what it runs on."""
+    if not rows:
+        return ["no records"]
+    same = [name for name in _SETTINGS if name not in varying and rows[0][name] is not None]
+    same = [name for name in same if name not in TUNING or rows[0][name] != getattr(Case, name)]
+    shared = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in same]
+    units = sorted({row["unit"] for row in rows if row["unit"]})
+    repeated = any(row["ci95_high"] is not None for row in rows)
+    interval = "± 95 % over repeats" if repeated else "from one repeat each, so without an interval"
+    notes = [f"{', '.join(units) or 'samples'} per second {interval}; {', '.join(shared)}"]
+    for fleet in dict.fromkeys(row["fleet"] for row in rows):
+        known = [row for row in rows if row["fleet"] == fleet and row["tensorflow"] is not None]
+        lines = dict.fromkeys(_identity_line(row, software) for row in known)
+        notes.extend(f"{fleet}: {line}" for line in lines)
+    return notes
+
+
+def _identity_line(row: dict[str, Any], without: Sequence[str]) -> str:
+    shown = [name for name in SOFTWARE_NAMES if name not in without and row[name] is not None]
+    return ", ".join(f"{SOFTWARE_NAMES[name]}{identity_text(name, row[name])}" for name in shown)
+
+
+def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
+    clusters = cluster_names(rates)
+    device = "CPU" if all(rate.named("device") == "cpu" for rate in rates) else "GPU"
+    always = ["model", "precision", "batch_per_gpu"]
+    setting_names = [name for name in CASE_COLUMNS if name not in (*CLUSTER_COLUMNS, *always)]
+    settings = [name for name in differing(rates, setting_names) if not _is_the_networks_own(rates, name)]
+    split = [*settings, *_differing_software(rates)]
+    units = sorted({rate.unit for rate in rates if rate.unit})
+    unit_of = {rate.named("model"): f"{rate.unit}/s" for rate in rates if rate.unit}
+    names = [*always, *split]
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for rate in rates:
+        lines.setdefault(_wide_labels(names, rate), {})[cluster_name(rate)] = rate_text(rate)
+    scaled = _scaling_cells(rates, names)
+    scaled_clusters = [name for name in clusters if any(name in cells for cells in scaled.values())]
+    several_units = len(units) > 1
+    columns = ["network", "precision", "batch>", *split, *(["unit"] if several_units else [])]
+    columns += [*(f"{name} {device}>" for name in clusters), *(f"×{name} scales>" for name in scaled_clusters)]
+    rows = [
+        [
+            *label,
+            *([unit_of.get(label[0], "")] if several_units else []),
+            *(cells.get(name, "") for name in clusters),
+            *(scaled.get(label, {}).get(name, "") for name in scaled_clusters),
+        ]
+        for label, cells in lines.items()
+    ]
+    hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures)))
+    repeated = [
+        name for name in ("hosts", "runs", "repeats") if any(rate.repeated == name for rate in rates if rate.rates)
+    ]
+    title = (
+        f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second ± 95 % over {' or '.join(repeated) or 'repeats'}"
+    )
+    notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates), *fleet_notes(rates)]
+    notes += _not_usual(rates)
+    if scaled:
+        notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is a fault")
+    if any("×" in name for name in clusters):
+        notes.append(f"H×N {device}: N of each of H hosts that train together")
+    return Grid(title, columns, rows, notes)
+
+
+def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
+    """Say what all cells share that a reader would not expect: inference, another size of images."""
+    modes, sizes = ({rate.named(name) for rate in rates} for name in ("mode", "image_size"))
+    shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode != "train"]
+    shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
+    return [", ".join(shared)] if shared else []
+
+
+def _is_the_networks_own(rates: Sequence[FleetRate], column: str) -> bool:
+    """Tell whether a setting follows from the network, as its usual optimizer does: then it splits nothing."""
+    found = {(rate.named("model"), rate.named(column)) for rate in rates}
+    return column in ("batch_norm", "optimizer") and len(found) == len({model for model, _ in found})
+
+
+def _scaling_cells(rates: Sequence[FleetRate], names: Sequence[str]) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return the scaling efficiencies by row label and by what trained together."""
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for found in efficiencies(rates):
+        mark = "! " if found.suspect else ""
+        cells.setdefault(_wide_labels(names, found.rate), {})[cluster_name(found.rate)] = f"{mark}{found.value:.0%}"
+    return cells
+
+
+def _wide_labels(names: Sequence[str], rate: FleetRate) -> tuple[str, ...]:
+    return tuple(_wide_label(name, rate.named(name)) for name in names)
+
+
+def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
+    """Return the software columns that would put two identities into one cell if they were not shown."""
+    known = [rate for rate in rates if rate.rates]
+    return [name for name in differing(known, SOFTWARE_COLUMNS) if name != "parameters" or _networks_differ(known)]
+
+
+def _networks_differ(rates: Sequence[FleetRate]) -> bool:
+    """Tell whether one case was measured with networks of different size."""
+    sizes: dict[Hashable, Hashable] = {}
+    return any(sizes.setdefault(rate.case, rate.named("parameters")) != rate.named("parameters") for rate in rates)
+
+
+def _wide_label(column: str, value: Hashable) -> str:
+    return "" if value is None else identity_text(column, value)

@@ -1,0 +1,126 @@
+"""What the field "my job" of a report counts with: throughputs, ratios and prices, as plain data for its script.
+
+The page decides by the rule of `recommend`: one choice is the cheaper one only where the interval of the ratio of
+throughputs leaves out the ratio of prices, and the difference is above the threshold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from results.compare.clusters import replicas
+from results.compare.pairs import THRESHOLD, compare_pair
+from results.reference.prices import Offer
+from results.table.case_names import case_name
+from results.table.comparable import by_setting
+from results.table.fleets import FleetRate
+
+SLIDER_SPAN = 4
+"""How many times lower and higher than the price that was given a slider goes: rents differ by as much."""
+
+SLIDER_WITHOUT_PRICE = 1.0
+"""Price in USD per GPU-hour in the middle of the slider of a fleet that has none."""
+
+
+@dataclass(frozen=True)
+class FleetPrice:
+    """The price that a fleet's slider starts at.
+
+    Attributes:
+        usd: USD per GPU-hour; None where none is known.
+        source: Where it comes from, in words; empty where it came with the records.
+        low: Lower end of the slider.
+        high: Upper end.
+        step: Of the slider: a round number, about a hundredth of the price.
+    """
+
+    fleet: str
+    usd: float | None
+    source: str
+    low: float
+    high: float
+    step: float
+
+
+def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
+    """Return what each setting's fleets do per second, and which ratios of them are known.
+
+    Returns:
+        `threshold`, and `cases`: label, unit, `fleets` (rate with its interval and replicas, or how it failed) and
+        `ratios` (two fleets and the interval of the first over the second).
+    """
+    labels: dict[str, int] = {}
+    cases = []
+    known = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.named("mode") != "train")
+    for group in by_setting(known).values():
+        label = case_name(rates, group[0])
+        labels[label] = labels.get(label, 0) + 1
+        failed = [rate for rate in rates if not rate.rates and rate.case == group[0].case]
+        by_fleet = {rate.fleet: rate for rate in reversed(group)}
+        cases.append(
+            {
+                # Settings of one label differ in what changes the measurement, e.g. the method's version.
+                "label": label if labels[label] == 1 else f"{label} ({labels[label]})",
+                "unit": group[0].unit or "samples",
+                "fleets": {
+                    **{rate.fleet: {"failed": ", ".join(dict.fromkeys(rate.failures.values()))} for rate in failed},
+                    **{fleet: _rate(rate) for fleet, rate in by_fleet.items()},
+                },
+                "ratios": [_ratio(a, b) for a, b in itertools.combinations(by_fleet.values(), 2)],
+            }
+        )
+    return {"threshold": THRESHOLD, "cases": cases}
+
+
+def fleet_prices(rates: Sequence[FleetRate], offers: Mapping[str, Offer]) -> list[FleetPrice]:
+    """Return the price of each fleet that has a number.
+
+    Args:
+        rates: What was measured.
+        offers: Prices that a recommendation counts with, by fleet.
+    """
+    found = []
+    for fleet in dict.fromkeys(rate.fleet for rate in rates if rate.rates):
+        own = next((r.usd_per_gpu_hour for r in rates if r.fleet == fleet and r.rates and r.usd_per_gpu_hour), None)
+        offer = offers.get(fleet)
+        if own is None and offer is not None:
+            found.append(_price(fleet, offer.usd_per_gpu_hour, offer.name))
+        else:
+            found.append(_price(fleet, own, "" if own is not None else "no price given"))
+    return found
+
+
+def _price(fleet: str, usd: float | None, source: str) -> FleetPrice:
+    middle = usd or SLIDER_WITHOUT_PRICE
+    step = 10.0 ** (math.floor(math.log10(middle)) - 2)
+    places = max(0, -math.floor(math.log10(step)))
+    return FleetPrice(
+        fleet=fleet,
+        usd=usd,
+        source=source,
+        low=round(max(step, middle / SLIDER_SPAN), places),
+        high=round(middle * SLIDER_SPAN, places),
+        step=round(step, places),
+    )
+
+
+def _rate(rate: FleetRate) -> dict[str, Any]:
+    interval = rate.interval
+    known = interval is not None and interval.low > 0 and math.isfinite(interval.high)
+    return {
+        "rate": rate.mean,
+        "low": interval.low if interval and known else None,
+        "high": interval.high if interval and known else None,
+        "gpus": replicas(rate),
+    }
+
+
+def _ratio(a: FleetRate, b: FleetRate) -> list[Any]:
+    interval = compare_pair(a, b).interval
+    known = interval is not None and math.isfinite(interval.half_width)
+    ends = [interval.low, interval.high] if interval and known else [None, None]
+    return [a.fleet, b.fleet, *ends]

@@ -1,0 +1,367 @@
+"""One HTML file that says what to rent, how sure that is, and why.
+
+It works from a file, without a network: Vega is inlined once, charts have a drawn fallback without scripts, and nothing
+that a host sent is ever read as markup.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import markupsafe
+import vl_convert
+
+from results import __version__
+from results.compare.overall import answer_lines
+from results.compare.pairs import compare, fleets_of
+from results.grid import Grid, markdown, markdown_text, printable
+from results.recommend.decision import Decision, decide, decision_grid, setting_lines
+from results.recommend.questions import asked_prices
+from results.reference.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
+from results.render.communication import communication_grid
+from results.render.comparison import compare_grid, scaling_grid
+from results.render.device_table import device_grid
+from results.render.ratio_table import Pair, ratio_tables
+from results.render.tables import results_grid, wide_grids
+from results.report import charts
+from results.report.charts import Chart, printable_json
+from results.report.job import fleet_prices, job_data
+from results.runs.store import StoredRecord
+from results.schema import Measurement, Record, Status
+from results.table.fleets import FleetRate, fleet_rates
+from results.table.merge import Merged, merge_records
+
+TRACE_POINTS = 120
+"""Most points of one repeat's step times that the report keeps."""
+
+TRACE_REPEATS = 60
+"""Most repeats whose step times the report keeps, of the cases that vary most: it must stay below 1.5 MB."""
+
+MAX_BYTES = 1_500_000
+"""Largest page: it must go through mail and open on a telephone."""
+
+SHORT_ROWS = 100
+"""Rows of the table of every host and case that a page keeps when it would be too large."""
+
+FALLBACK_WIDTH = 640
+"""Width of a chart that is drawn for readers without scripts, in pixels."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a report says, before it is written.
+
+    Attributes:
+        decision: What to rent.
+        verdict: The sentences at the top, what to rent first.
+        cards: Specifications of the cards side by side; None where none is known.
+        pairs: Comparisons of each pair of fleets.
+    """
+
+    title: str
+    decision: Decision
+    verdict: list[str]
+    cards: GpuComparison | None
+    merged: Merged
+    rates: list[FleetRate]
+    pairs: list[Pair]
+    records: list[Record]
+
+
+def make_report(
+    stored: Sequence[StoredRecord], title: str, prices: Sequence[str] = (), price_files: Sequence[Path] = ()
+) -> Report:
+    """Collect what a report says.
+
+    Args:
+        stored: Records of any number of runs.
+        title: Names of the runs.
+        prices: `GPU=USD` per GPU-hour; they go before those of the records.
+        price_files: The user's price files, for fleets whose records have no price.
+
+    Raises:
+        BadQuestion: A price cannot be read.
+    """
+    merged = merge_records(stored)
+    rates = fleet_rates(merged)
+    pairs = []
+    for first, second in itertools.combinations(fleets_of(rates), 2):
+        found = compare([r for r in rates if r.fleet == second], [r for r in rates if r.fleet == first])
+        if found:
+            pairs.append((second, first, found))
+    offers = asked_prices(prices, price_files, fleets_of(rates))
+    decision = decide(rates, offers)
+    return Report(
+        title=title,
+        decision=decision,
+        verdict=[decision.first, *_speed_lines(merged, rates, pairs)],
+        cards=compare_gpus(decision.cards, offers) if decision.cards else None,
+        merged=merged,
+        rates=rates,
+        pairs=pairs,
+        records=[item.record for item in stored if item.record is not None],
+    )
+
+
+def report_markdown(report: Report) -> str:
+    """Return the report as Markdown for a pull request: what to rent, the ratios, and all else folded."""
+    first, *others = (markdown_text(line) for line in report.verdict)
+    settings = [
+        f"* {markdown_text(f'{name}: {answer}')}" for name, answer, _ in setting_lines(report.decision.verdicts)
+    ]
+    folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
+    folded.append(("Tables", _joined([*_grids(report), *wide_grids(report.merged), *_device_grids(report)])))
+    if report.cards:
+        lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.cards))
+        folded.append(("Specifications of the cards", f"{lines}\n{_joined(gpu_grids(report.cards))}"))
+    return "\n".join(
+        [
+            f"## {markdown_text(report.title)}",
+            "",
+            f"**{first}**",
+            "",
+            *(f"* {line}" for line in others),
+            "",
+            _joined(_answer_grids(report)),
+            *(f"<details><summary>{name}</summary>\n\n{text}\n</details>\n" for name, text in folded),
+        ]
+    )
+
+
+def _joined(grids: Sequence[Grid]) -> str:
+    return "\n".join(map(markdown, grids))
+
+
+def report_html(report: Report) -> str:
+    """Return the report as one HTML page without outside references.
+
+    Where it would be larger than `MAX_BYTES`, it leaves out what the run's `results.csv` has in full, and says so.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["printable"] = printable
+    template = environment.get_template("report.html.j2")
+    content = _content(report)
+    # A lone surrogate cannot be written as UTF-8.
+    pages = (
+        template.render(**content, **level).encode(errors="replace").decode()
+        for level in _levels(report, content["drawn"])
+    )
+    page = ""
+    for page in pages:
+        if len(page.encode()) <= MAX_BYTES:
+            break
+    return page
+
+
+def _content(report: Report) -> dict[str, Any]:
+    """Return what every page has."""
+    drawn = _charts(report)
+    tables = [*map(_ratio_first, _grids(report)), *wide_grids(report.merged), *_device_grids(report)]
+    return {
+        "title": report.title,
+        "verdict": report.verdict,
+        "answers": [_without_marks(grid) for grid in _answer_grids(report)],
+        "tables": [_without_marks(grid) for grid in tables],
+        "card_lines": comparison_lines(report.cards) if report.cards else [],
+        "card_tables": [_without_marks(grid) for grid in gpu_grids(report.cards)] if report.cards else [],
+        "drawn": drawn,
+        "specs": _script_json({chart.name: chart.spec for chart in drawn}),
+        "energy_measured": any(chart.name == "energy" for chart in drawn),
+        "job": _script_json(printable_json(job_data(report.rates))),
+        "prices": fleet_prices(report.rates, report.decision.offers),
+        "environments": _environments(report.records),
+        "commands": _commands(report.records),
+        "bundle": markupsafe.Markup(vl_convert.javascript_bundle()),  # type: ignore[call-arg]
+        "version": __version__,
+        "made_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _levels(report: Report, drawn: Sequence[Chart]) -> Iterator[dict[str, Any]]:
+    """Yield what a page has beside, from everything to the least."""
+    results = results_grid(report.merged)
+    warnings = [*_warnings(report.merged), *report.merged.problems]
+    settings = setting_lines(report.decision.verdicts)
+    fallbacks = {chart.name: markupsafe.Markup(text) for chart in drawn if (text := _fallback(chart))}
+    for rows, shown in ((None, fallbacks), (SHORT_ROWS, fallbacks), (SHORT_ROWS, {}), (0, {})):
+        yield {
+            "results": _without_marks(_shortened(results, rows)),
+            "warnings": warnings[:rows],
+            "warnings_left_out": len(warnings) - len(warnings[:rows]),
+            "settings": settings[:rows],
+            "settings_left_out": len(settings) - len(settings[:rows]),
+            "fallbacks": shown,
+        }
+
+
+def _shortened(grid: Grid, rows: int | None) -> Grid:
+    left_out = len(grid.rows) - len(grid.rows[:rows])
+    note = [f"{left_out} more rows in results.csv"] if left_out else []
+    return replace(grid, rows=grid.rows[:rows], notes=[*grid.notes[:SHORT_ROWS], *note])
+
+
+def _speed_lines(merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[str]:
+    """Say in a sentence for each pair which is faster, and how much of the plan has a number."""
+    lines = []
+    for a, b, found in pairs:
+        said = answer_lines(found)
+        lines += said[:1] or [f"{a} and {b} share no case with repeats on both sides: which is faster is not known."]
+    ok = int((merged.table["repeats_ok"] > 0).sum())
+    if not pairs:
+        fleets = ", ".join(fleets_of(rates)) or "none"
+        lines.append(f"One fleet was measured ({fleets}): there is nothing to compare it with yet.")
+    lines.append(f"{ok} of {len(merged.table)} rows have a number; all of these passed their validity checks.")
+    return lines
+
+
+def _answer_grids(report: Report) -> list[Grid]:
+    """Return the tables that a reader decides by: what to rent, and the ratios."""
+    chosen = decision_grid(report.decision)
+    return [*([chosen] if chosen else []), *ratio_tables(report.pairs)]
+
+
+def _grids(report: Report) -> list[Grid]:
+    grids = [compare_grid(found, a, b) for a, b, found in report.pairs]
+    more = (scaling_grid(report.rates), communication_grid(report.merged))
+    return [*grids, *(grid for grid in more if grid is not None)]
+
+
+def _ratio_first(grid: Grid) -> Grid:
+    """Put the ratio next to the case, so that a narrow screen has it without scrolling."""
+    if "ratio>" not in grid.columns:
+        return grid
+    at = list(grid.columns).index("ratio>")
+    order = [0, 1, at, *(i for i in range(2, len(grid.columns)) if i != at)]
+    return replace(grid, columns=[grid.columns[i] for i in order], rows=[[row[i] for i in order] for row in grid.rows])
+
+
+def _device_grids(report: Report) -> list[Grid]:
+    """Return the table of what the devices themselves reach, where it was measured."""
+    grid = device_grid(report.merged.devices)
+    return [grid] if grid else []
+
+
+def _without_marks(grid: Grid) -> dict[str, Any]:
+    """Return a grid for the template: headings with their alignment apart."""
+    numeric = [name.endswith(">") for name in grid.columns]
+    return {**asdict(grid), "headings": list(zip(grid.headings, numeric, strict=True)), "numeric": numeric}
+
+
+def _charts(report: Report) -> list[Chart]:
+    drawn = [
+        charts.ratio_chart(report.pairs),
+        charts.speed_chart(report.rates),
+        charts.scaling_chart(report.rates),
+        charts.energy_chart(report.rates),
+        charts.history_chart(report.merged),
+        charts.step_chart(_traces(report.records)),
+    ]
+    return [chart for chart in drawn if chart is not None]
+
+
+def _fallback(chart: Chart) -> str:
+    """Draw a chart as SVG for readers without scripts; empty where a text in it cannot be drawn."""
+    spec = {**chart.spec, "width": FALLBACK_WIDTH, "params": chart.spec.get("params", [])}
+    try:
+        return vl_convert.vegalite_to_svg(spec)
+    except ValueError:  # long names beyond the basic multilingual plane: it cuts them in the middle of a character
+        return ""
+
+
+def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return the step times of the repeats, thinned to what the eye can tell apart."""
+    of_cases: dict[str, list[tuple[Record, Measurement]]] = {}
+    for record in records:
+        if record.measurement is not None:
+            where = f"{record.origin.fleet}/{record.origin.host} " if record.origin else ""
+            of_cases.setdefault(where + record.case.name, []).append((record, record.measurement))
+    restless = sorted(of_cases, key=lambda case: -max(m.step_cv or 0.0 for _, m in of_cases[case]))
+    chosen = [(case, *pair) for case in restless for pair in of_cases[case]][:TRACE_REPEATS]
+    traces = []
+    for case, record, measurement in chosen:
+        origin = record.origin
+        seconds = measurement.step_seconds
+        stride = max(1, -(-len(seconds) // TRACE_POINTS))
+        # The slowest of the steps that a point stands for: thinning must not hide a stall.
+        slowest = [max(seconds[step : step + stride]) for step in range(0, len(seconds), stride)]
+        traces.append(
+            {
+                "case": case,
+                "repeat": f"{origin.run_id}, {origin.repeat}" if origin else "1",
+                "stride": stride,
+                "milliseconds": [round(value * 1000, 2) for value in slowest],
+            }
+        )
+    return traces
+
+
+def _warnings(merged: Merged) -> list[str]:
+    """Return the warnings and failures of the rows, each with where it was."""
+    lines = []
+    for cells in merged.table[["fleet", "host", "model", "precision", "num_gpus", "warnings", "cause"]].to_dict(
+        "records"
+    ):
+        where = f"{cells['fleet']}/{cells['host']} {cells['model']} {cells['precision']} ×{cells['num_gpus']}"
+        texts = [cells[name] for name in ("warnings", "cause") if isinstance(cells[name], str)]
+        lines += [f"{where}: {'; '.join(texts)}"] if texts else []
+    return lines
+
+
+def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
+    """Return the distinct machines and software, with the hosts that have them."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
+    for record in records:
+        environment = record.environment
+        if environment is None:
+            continue
+        gpus = dict.fromkeys(gpu.name for gpu in environment.gpus)
+        facts = {
+            "GPUs": f"{len(environment.gpus)} × {' + '.join(gpus)}" if gpus else "none",
+            "CPU": f"{environment.cpu}, {environment.cpu_limit:g} of {environment.cpu_count} CPUs",
+            "TensorFlow": environment.tensorflow,
+            "Keras": environment.keras,
+            "CUDA": environment.cuda or "none",
+            "driver": environment.driver or "none",
+            "Python": environment.python,
+            "system": f"{environment.operating_system}, kernel {environment.kernel}",
+            "image": (record.origin and record.origin.image_digest) or "none",
+        }
+        host = f"{record.origin.fleet}/{record.origin.host}" if record.origin else "-"
+        found.setdefault(tuple(facts.items()), {})[host] = None
+    return [{"hosts": ", ".join(hosts), **dict(facts)} for facts, hosts in found.items()]
+
+
+def _commands(records: Sequence[Record]) -> list[str]:
+    """Return the command that measures each case again, in its image where it had one."""
+    lines: dict[str, None] = {}
+    for record in records:
+        if record.status is not Status.OK:
+            continue
+        flags = " ".join(record.case.flags())
+        origin = record.origin
+        if origin and origin.image and origin.image_digest:
+            gpus = "--gpus all " if record.case.device == "gpu" else ""
+            name = origin.image.rpartition(":")[0] if ":" in origin.image.rpartition("/")[2] else origin.image
+            lines[f"docker run --rm {gpus}{name}@{origin.image_digest} {flags}"] = None
+        else:
+            lines[f"python -m tfbench {flags}"] = None
+    return list(lines)
+
+
+def _script_json(value: object) -> markupsafe.Markup:
+    """Write JSON that nothing in it can end the script element it stands in."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return markupsafe.Markup(text)

@@ -1,0 +1,1 @@
+"""Run folders: what a run keeps, and where records are read from."""

@@ -1,0 +1,361 @@
+"""The folder of one run: its frozen plan, its events, its records and its logs.
+
+    runs/<run-id>/plan.json  events.jsonl  records/<job-id>.json  logs/<job-id>.log  facts/<host>.json
+                  results.csv  report.html
+
+Standard library and `results.schema` only. Every file is written whole or not at all; what cannot be read is
+named, never dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
+from results.schema import Record
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError, from_json, to_json
+from results.text import path_text
+
+MAX_NAME_LENGTH = 200
+"""Longest run or job id: file systems allow 255 bytes, and suffixes are added."""
+
+_CHUNK_BYTES = 1 << 16
+"""What is read of a file at once: most records are smaller."""
+
+_LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
+
+_NAME = re.compile(r"[A-Za-z0-9._+-]+")
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record file as it was found.
+
+    Attributes:
+        path: The file.
+        record: Its content; None when the file is not a record.
+        error: Why it is not a record; None when it is.
+    """
+
+    path: Path
+    record: Record | None
+    error: RecordError | None = None
+
+    @property
+    def where(self) -> str:
+        """The path as a text that any terminal or file takes: a file's name may hold any bytes."""
+        return path_text(self.path)
+
+
+class Journal:
+    """Adds events to a run; from several threads, one system call a line, none of them held back.
+
+    Args:
+        descriptor: Of the file, open to read and to append.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        size = os.fstat(descriptor).st_size
+        # A controller that died while writing left half a line: it must be ended, or the next event is lost too.
+        self._torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+
+    def append(self, document: dict[str, Any]) -> None:
+        """Add one event.
+
+        Raises:
+            ValueError: A number in it is not finite.
+        """
+        line = f"{_LINE.encode(document)}\n".encode()
+        with self._lock:
+            whole = b"\n" + line if self._torn else line
+            self._torn = True
+            self._torn = os.write(self._descriptor, whole) < len(whole)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk; make it with `create` or `open`.
+
+    Attributes:
+        path: The folder; its name is the run's id.
+    """
+
+    path: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @classmethod
+    def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
+        """Make the folder of a new run.
+
+        Args:
+            runs_dir: Where runs lie; made when missing.
+            run_id: Letters, digits, `.`, `_`, `+` and `-`.
+
+        Raises:
+            RunExists: A folder of that name is there.
+            UserError: The id cannot be a file name.
+        """
+        path = runs_dir / _checked_name(run_id, "run id")
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError as error:
+            raise RunExists(f"{path}: a run of this name exists. Choose another name or resume it.") from error
+        (path / "records").mkdir()
+        (path / "logs").mkdir()
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Take up a run that exists.
+
+        Raises:
+            NotARun: There is no such folder, or it holds no `records/`.
+        """
+        if not is_folder(path):
+            raise NotARun(f"{path_text(path)}: no such run folder. Give the path of a run, e.g. runs/<run-id>.")
+        if not is_folder(path / "records"):
+            raise NotARun(f"{path_text(path)}: not a run folder, it holds no records/. Give the folder above records/.")
+        return cls(path)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run."""
+        return self.path.resolve().name
+
+    @property
+    def plan_path(self) -> Path:
+        """The frozen plan."""
+        return self.path / "plan.json"
+
+    @property
+    def events_path(self) -> Path:
+        """The events, one JSON object per line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def table_path(self) -> Path:
+        """The merged table."""
+        return self.path / "results.csv"
+
+    @property
+    def report_path(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+    def record_path(self, job_id: str) -> Path:
+        """Return where a job's record lies; UserError when the id cannot be a file name."""
+        return self.path / "records" / f"{_checked_name(job_id, 'job id')}.json"
+
+    def log_path(self, job_id: str) -> Path:
+        """Return where a job's log lies; UserError when the id cannot be a file name."""
+        return self.path / "logs" / f"{_checked_name(job_id, 'job id')}.log"
+
+    def write_facts(self, host: str, text: str) -> None:
+        """Keep what a host told about itself, as JSON; nothing here reads it."""
+        path = self.path / "facts" / f"{_checked_name(host, 'host')}.json"
+        path.parent.mkdir(exist_ok=True)
+        _write_whole(path, [text, "\n"])
+
+    def write_plan(self, document: dict[str, Any]) -> None:
+        """Write the plan, once.
+
+        Raises:
+            PlanIsFrozen: It was written before.
+        """
+        with self._lock:
+            if self.plan_path.exists():
+                raise PlanIsFrozen(f"{self.plan_path}: a plan does not change once written. Start a new run.")
+            encoder = json.JSONEncoder(indent=2, allow_nan=False, ensure_ascii=False)
+            _write_whole(self.plan_path, itertools.chain(encoder.iterencode(document), "\n"))
+
+    def read_plan(self) -> dict[str, Any]:
+        """Read the plan.
+
+        Raises:
+            NotARun: There is none, or it cannot be read.
+        """
+        try:
+            document = json.loads(self.plan_path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise NotARun(f"{self.plan_path}: missing. The run ended before its plan was written.") from error
+        except ValueError as error:
+            raise NotARun(f"{self.plan_path}: not JSON ({error}). Restore the file or start a new run.") from error
+        if not isinstance(document, dict):
+            raise NotARun(f"{self.plan_path}: must be a JSON object. Restore the file or start a new run.")
+        return document
+
+    @contextmanager
+    def journal(self) -> Iterator[Journal]:
+        """Open the events for writing, after those that are there."""
+        descriptor = os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            yield Journal(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events in the order they were written; a line torn by a crash is passed over."""
+        if not self.events_path.exists():
+            return
+        with self.events_path.open("rb") as lines:
+            for line in lines:
+                try:
+                    document = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(document, dict):
+                    yield document
+
+    def write_record(self, job_id: str, record: Record) -> None:
+        """Write a job's record, whole or not at all; one that is there is replaced.
+
+        Raises:
+            ValueError: A number in it is not finite.
+        """
+        _write_whole(self.record_path(job_id), [to_json(record)])
+
+    def read_record(self, job_id: str) -> Record | None:
+        """Read a job's record; None when there is none.
+
+        Raises:
+            RecordError: The file is not a record.
+        """
+        path = self.record_path(job_id)
+        return _read_record(path) if path.exists() else None
+
+    def records(self) -> Iterator[StoredRecord]:
+        """Yield every record file, by name; a corrupt one, or what is no file, comes with its error.
+
+        Raises:
+            NotARun: The folder cannot be listed.
+        """
+        folder = self.path / "records"
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))  # noqa: PTH208 (half the time)
+        except OSError as error:
+            raise NotARun(f"{path_text(folder)}: cannot be listed: {error.strerror}. Check its permissions.") from error
+        for name in names:
+            yield read_stored(folder / name)
+
+
+def read_stored(path: Path) -> StoredRecord:
+    """Read a record file, and keep the error when it is not one."""
+    try:
+        return StoredRecord(path, _read_record(path))
+    except RecordError as error:
+        return StoredRecord(path, None, error)
+
+
+def latest_run(runs_dir: Path) -> Path:
+    """Return the run that was planned last.
+
+    Raises:
+        NotARun: There is none.
+    """
+    runs = [path for path in _folders(runs_dir) if is_folder(path / "records")]
+    if not runs:
+        raise NotARun(f"{runs_dir}: no run here. Start one, or name its folder, or set TFBENCH_RUNS_DIR.")
+    return max(runs, key=lambda path: (_planned_at(path), path.name))
+
+
+def _folders(parent: Path) -> Iterable[Path]:
+    try:
+        return [path for path in parent.iterdir() if is_folder(path)]
+    except OSError:
+        return []
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path leads to a folder; one that may not be looked at does not."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _planned_at(run: Path) -> float:
+    """Return when the plan was written, in seconds since the epoch; the folder's own time without a plan."""
+    for path in (run / "plan.json", run):
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            continue
+    return 0.0
+
+
+def _checked_name(name: str, what: str) -> str:
+    """Return a name that is safe as a file name: nothing in it that a shell or a host could misuse."""
+    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name) or name in (".", ".."):
+        raise UserError(
+            f"{what} must be 1 to {MAX_NAME_LENGTH} letters, digits, '.', '_', '+' or '-'. Received: {name[:80]!r}"
+        )
+    return name
+
+
+def _read_record(path: Path) -> Record:
+    """Read and validate one file, never more of it than a record may be long."""
+    try:
+        content = _read_file(path, MAX_RECORD_BYTES + 1)
+    except OSError as error:
+        raise RecordError([f"cannot be read: {error.strerror or error}"]) from error
+    return from_json(content)
+
+
+def _read_file(path: Path, most: int) -> bytes:
+    """Read at most `most` bytes of a regular file.
+
+    Anybody may put anything into a folder that is copied between machines: a pipe would keep its reader waiting for
+    ever, a device has no end.
+
+    Raises:
+        OSError: There is none, it is no regular file, or it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        chunks = []
+        while most > 0 and (chunk := os.read(descriptor, min(most, _CHUNK_BYTES))):
+            chunks.append(chunk)
+            most -= len(chunk)
+    finally:
+        os.close(descriptor)
+    return b"".join(chunks)
+
+
+def _write_whole(path: Path, text: Iterable[str]) -> None:
+    """Write a file so that a reader, also after a power cut, finds the old content or the new, never half."""
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name[:200]}.{os.getpid()}-{threading.get_ident()}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:  # noqa: PTH123 (a fleet writes a hundred a second)
+            stream.writelines(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)  # noqa: PTH105
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(folder)
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Records merged into one table: columns, cells, fleets, and what may be compared."""

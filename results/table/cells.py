@@ -1,0 +1,120 @@
+"""How the numbers of fleets are written into the cells of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from results.digits import with_error, with_interval
+from results.stats import Interval
+from results.table.fleets import FleetRate
+from results.text import spreadsheet_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DIGEST_LENGTH = 19
+"""Characters of `sha256:…` that are shown: 12 digits, as the engines do."""
+
+
+def rate_text(rate: FleetRate) -> str:
+    """Write a fleet's throughput; the statuses where it has none, a mark where some of its hosts have none."""
+    if rate.mean is None:
+        return ", ".join(dict.fromkeys(rate.failures.values()))
+    interval = rate.interval
+    text = with_interval(interval) if interval else with_error(rate.mean, None)
+    return f"{text} †" if rate.failures else text
+
+
+def missing_hosts(rates: Sequence[FleetRate]) -> list[str]:
+    """Explain the mark of cells that lack hosts of their fleet."""
+    missing = {f"{host} ({status})" for rate in rates if rate.rates for host, status in rate.failures.items()}
+    return [f"† without {', '.join(sorted(missing))}"] if missing else []
+
+
+HOSTS_NAMED = 3
+"""Hosts that a note names of those that share a value; the rest are counted."""
+
+NAMES = {"driver": "drivers", "cpu": "processors"}
+"""Columns in which hosts of a fleet may differ, and what they are called below a table."""
+
+
+def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
+    """Say what a reader should know of the hosts behind the numbers: what differs between them, and where one is all.
+
+    Args:
+        rates: Of any number of fleets.
+    """
+    return list(dict.fromkeys([*_hosts_differ(rates), *_prices_differ(rates), *_single_hosts(rates)]))
+
+
+def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
+    found: dict[tuple[str, str], dict[str, Hashable]] = {}
+    for rate in rates:
+        for column, values in rate.hosts_differ.items():
+            found.setdefault((rate.fleet, column), {}).update(values)
+    return [
+        f"{fleet}: {NAMES[column]} {_by_value(values)}; that is part of the spread between hosts"
+        for (fleet, column), values in found.items()
+        if column in NAMES
+    ]
+
+
+def _prices_differ(rates: Sequence[FleetRate]) -> list[str]:
+    prices: dict[str, dict[str, Hashable]] = {}
+    hosts: dict[str, set[str]] = {}
+    for rate in rates:
+        prices.setdefault(rate.fleet, {}).update(rate.prices)
+        hosts.setdefault(rate.fleet, set()).update(rate.rates)
+    notes = []
+    for fleet, known in prices.items():
+        unknown = sorted(hosts[fleet] - known.keys()) if known else []
+        if len(set(known.values())) > 1:
+            notes.append(f"{fleet}: USD per GPU-hour {_by_value(known)}; a dollar is spread evenly over these hosts")
+        if unknown:
+            notes.append(f"{fleet}: no price for {_some(unknown)}; the other hosts' mean is used")
+    return notes
+
+
+def _single_hosts(rates: Sequence[FleetRate]) -> list[str]:
+    single = list(dict.fromkeys(rate.subject for rate in rates if rate.rates and not rate.of_fleet))
+    if not single:
+        return []
+    if len(single) == 1:
+        return [f"{single[0]}: one host; its intervals describe this machine, not a fleet"]
+    return [f"{_some(single)}: one host each; intervals describe these machines, not fleets"]
+
+
+def _by_value(values: dict[str, Hashable]) -> str:
+    """Write `550.54 on node-a, 570.86 on node-b and node-c`."""
+    hosts: dict[Hashable, list[str]] = {}
+    for host, value in values.items():
+        hosts.setdefault(value, []).append(host)
+    return ", ".join(f"{value} on {_some(names)}" for value, names in hosts.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    if len(names) <= HOSTS_NAMED:
+        return " and ".join(names)
+    return f"{', '.join(names[:HOSTS_NAMED])} and {len(names) - HOSTS_NAMED} more"
+
+
+def value_text(value: float | None, interval: Interval | None) -> str:
+    """Write a number with its interval where it has one; empty without a number."""
+    if value is None:
+        return ""
+    return with_interval(interval) if interval else with_error(value, None)
+
+
+def table_csv(table: pd.DataFrame) -> str:
+    """Write a table as CSV; a text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    texts = table.select_dtypes(include=["string", "object"]).columns
+    safe = table.assign(**{name: table[name].map(spreadsheet_text, na_action="ignore") for name in texts})
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def identity_text(column: str, value: Hashable) -> str:
+    """Write a value of a software identity, `none` where it is not known."""
+    if value is None:
+        return "none"
+    return str(value)[:DIGEST_LENGTH] if column == "image_digest" else str(value)

@@ -1,0 +1,202 @@
+"""What may be compared with what: the one rule behind every ratio, ranking, table and chart.
+
+Two throughputs are comparable when the whole case is equal and nothing differs that changes what is measured. Software
+that differs otherwise is named next to the ratio, because it may be the cause. Hardware is what a comparison is about.
+
+Where a comparison is about a column of the case itself (scaling: the number of GPUs; gain of a precision: the
+precision), that column is left out with `across`, and with it what follows from it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from results.schema import DEVICE_MODEL, Case
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+
+HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
+"""Columns of the identity that two sides may differ in without a remark: comparing them is what fleets are for."""
+
+MEASURED = ("method_version", "parameters", "tf32", "unit")
+"""What changes the thing that is measured: where one of these differs, there is no ratio."""
+
+HOST_COLUMNS = ("cpu", "cpu_limit", "driver")
+"""Columns of the identity that belong to a host: where a fleet's GPU hosts differ in them, that is spread between hosts
+and no second measurement. On a CPU the processor is the hardware itself, and there is no driver."""
+
+IMPLIED = {"model": ("parameters", "unit"), "precision": ("tf32",)}
+"""What follows from a column of the case: with that column it is left out of the rule."""
+
+OWN_SETTINGS = ("batch_norm", "optimizer")
+"""Columns of a case that name the network's own choice where the user made none."""
+
+
+class Measured(Protocol):
+    """What the rule needs of a measurement; `fleets.FleetRate` is one."""
+
+    @property
+    def unit(self) -> str:
+        """What a sample is; empty without a number."""
+
+    def named(self, column: str) -> Hashable:
+        """Return a value of `CASE_COLUMNS` or `SOFTWARE_COLUMNS` by its column."""
+
+
+T = TypeVar("T", bound=Measured)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What two measurements must share to be compared; equal settings are comparable.
+
+    Attributes:
+        values: Columns and their values: those of the case first, then those of `MEASURED`.
+    """
+
+    values: tuple[tuple[str, Hashable], ...]
+
+    def named(self, column: str) -> Hashable:
+        """Return a value by its column; None where the setting leaves it out."""
+        return dict(self.values).get(column)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Whether two measurements may be compared.
+
+    Attributes:
+        blocking: Columns that differ and make a ratio meaningless; empty: comparable.
+        differs: Columns of the software that differ, to be named next to the ratio.
+    """
+
+    blocking: tuple[str, ...]
+    differs: tuple[str, ...]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there may be a ratio."""
+        return not self.blocking
+
+    @property
+    def reason(self) -> str:
+        """Say why the two are not comparable; empty where they are."""
+        return f"{', '.join(self.blocking)} differ: not the same is measured" if self.blocking else ""
+
+
+def setting_of(item: Measured, *, across: Collection[str] = ()) -> Setting:
+    """Return what a measurement must share with any other that it is compared with.
+
+    Args:
+        item: A measurement with a number.
+        across: Columns of the case that the comparison is about; what follows from them (`IMPLIED`) is left out too,
+            and across networks what is each network's own choice counts as equal.
+    """
+    left_out = _left_out(across)
+    values: list[tuple[str, Hashable]] = []
+    for name in (*CASE_COLUMNS, *MEASURED):
+        if name not in left_out:
+            value = item.unit if name == "unit" else item.named(name)
+            values.append((name, _own(item, name, value) if "model" in left_out else value))
+    return Setting(tuple(values))
+
+
+def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
+    """Tell whether two measurements may be compared, and what else differs.
+
+    Args:
+        a: A measurement with a number.
+        b: Another one.
+        across: Columns of the case that the comparison is about; see `setting_of`.
+    """
+    left, right = setting_of(a, across=across), setting_of(b, across=across)
+    blocking = tuple(name for (name, x), (_, y) in zip(left.values, right.values, strict=True) if x != y)
+    silent = HARDWARE | _left_out(across)
+    differs = (name for name in SOFTWARE_COLUMNS if name not in silent and a.named(name) != b.named(name))
+    return Match(blocking, tuple(differs))
+
+
+def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[Setting, list[T]]:
+    """Group measurements so that those of a group are comparable with each other, and with no other.
+
+    Args:
+        items: Measurements with numbers.
+        across: Columns of the case that the comparison is about; see `setting_of`.
+    """
+    groups: dict[Setting, list[T]] = defaultdict(list)
+    for item in items:
+        groups[setting_of(item, across=across)].append(item)
+    return dict(groups)
+
+
+def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> str:
+    """Name the setting of a measurement in words: mode, precision, batch and count, then what is not the default.
+
+    Args:
+        item: A measurement.
+        without: Columns that the reader knows already.
+
+    Returns:
+        For example `training, fp16, batch 256, 1 GPU, xla replica`.
+    """
+    usual = _usual(str(item.named("model")))
+    parts = [_part(item, name) for name in ("mode", "precision", "batch_per_gpu", "num_gpus") if name not in without]
+    for name in CASE_COLUMNS:
+        if name in without or name in _ALWAYS or name in _EFFORT:
+            continue
+        value = item.named(name)
+        if value is not None and value != getattr(usual, name):
+            parts.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(part for part in parts if part)
+
+
+_ALWAYS = ("model", "mode", "precision", "batch_per_gpu", "num_gpus", "device")
+_EFFORT = ("warmup_steps", "num_steps", "target_ci")
+"""How long was measured: part of the case, but not of what it is called."""
+
+MODES = {"train": "training", "infer": "inference", "device": "device"}
+
+
+def mode_text(value: Hashable) -> str:
+    """Name a mode in words."""
+    return MODES.get(str(value), str(value))
+
+
+def count_text(item: Measured) -> str:
+    """Name what trains together: `1 GPU`, `4 GPUs`, `2 hosts of 4 GPUs`."""
+    gpus, hosts, kind = item.named("num_gpus"), item.named("num_hosts"), str(item.named("device") or "gpu")
+    unit = kind.upper() if gpus == 1 else f"{kind.upper()}s"
+    return f"{gpus} {unit}" if hosts in (None, 1) else f"{hosts} hosts of {gpus} {unit}"
+
+
+def _left_out(across: Collection[str]) -> frozenset[str]:
+    return frozenset((*across, *(name for column in across for name in IMPLIED.get(column, ()))))
+
+
+def _part(item: Measured, name: str) -> str:
+    value = item.named(name)
+    if name == "mode":
+        return mode_text(value)
+    if name == "num_gpus":
+        return count_text(item)
+    return f"batch {value}" if name == "batch_per_gpu" else str(value)
+
+
+def _own(item: Measured, name: str, value: Hashable) -> Hashable:
+    """Return None for what is the network's own choice, so that networks can be put together."""
+    if name in OWN_SETTINGS and value == getattr(_usual(str(item.named("model"))), name):
+        return None
+    return value
+
+
+@functools.lru_cache(maxsize=256)
+def _usual(model: str) -> Case:
+    return Case(model=model or DEVICE_MODEL)
+
+
+def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
+    """Return those of the columns in which the measurements are not all equal, in their order."""
+    return [name for name in columns if len({item.named(name) for item in items}) > 1]
