@@ -4,7 +4,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 HOSTS := hosts.yml
-VARIANTS := $(basename $(notdir $(wildcard containers/requirements/*.in)))
+VARIANTS := $(basename $(notdir $(wildcard orchestrate/containers/requirements/*.in)))
 
 # The CUDA build of TensorFlow where the machine has an NVIDIA driver, the CPU build elsewhere.
 BUILD := $(shell { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L; } >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -81,7 +81,7 @@ lock: $(VENV)/dev.stamp  ## Make all lock files again, with the newest versions 
 
 lock-%:
 	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
-	    containers/requirements/$*.in --output-file containers/requirements/$*.txt
+	    orchestrate/containers/requirements/$*.in --output-file orchestrate/containers/requirements/$*.txt
 
 .PHONY: answers
 answers: $(VENV)/$(BUILD).stamp  ## Write docs/answers.md again from the published figures and prices

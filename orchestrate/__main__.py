@@ -16,7 +16,7 @@ from absl import app
 from absl.flags import argparse_flags
 
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.limits import collect_rarely
+from orchestrate.running.process_limits import collect_rarely
 from results.errors import UserError as ResultsUserError
 from results.errors import write_traceback
 
@@ -102,7 +102,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         ("list", "the variants, what each is for, and on what it was seen working"),
         ("build", "build variants from this checkout"),
         ("push", "push variants to a registry; prints their digests"),
-        ("verify", "start variants and hold them against containers/images.toml; no GPU is needed"),
+        ("verify", "start variants and hold them against orchestrate/containers/images.toml; no GPU is needed"),
         ("save", "write variants to a folder, for hosts that reach no registry"),
         ("load", "take in the images of such a folder"),
     ):
@@ -144,7 +144,8 @@ def _command(
 
 
 def _dispatch(name: str, parsed: argparse.Namespace) -> int:
-    from orchestrate import commands, image_commands
+    from orchestrate import commands
+    from orchestrate.images import commands as image_commands
 
     function: Callable[[argparse.Namespace], int] = getattr(image_commands if name == "images" else commands, name)
     return function(parsed)

@@ -18,21 +18,21 @@ import stamina.instrumentation
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from orchestrate import tables
-from orchestrate.budget import earlier_durations, estimate
-from orchestrate.display import make_display
+from orchestrate.display import tables
+from orchestrate.display.display import make_display
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
-from orchestrate.facts import Facts
-from orchestrate.gangs import add_gangs
-from orchestrate.hosts import Host, read_hosts
-from orchestrate.launchers import make_launcher
+from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.limits import allow_open_files, collect_rarely
-from orchestrate.options import TRIED_AGAIN, Options, Stop
-from orchestrate.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
-from orchestrate.run import Outcome, count_records, execute, probe_hosts, stop_run
+from orchestrate.planning.budget import earlier_durations, estimate
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.gangs import add_gangs
+from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
+from orchestrate.running.launchers import make_launcher
+from orchestrate.running.options import TRIED_AGAIN, Options, Stop
+from orchestrate.running.process_limits import allow_open_files, collect_rarely
+from orchestrate.running.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import Suite, read_suite
 from results.runs.store import Journal, RunFolder, latest_run
 from results.schema import Status

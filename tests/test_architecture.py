@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate import builds
+from orchestrate.images import builds
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tfbench", "orchestrate", "results")
@@ -22,7 +22,7 @@ CONTRACT = {"results", *(f"results.{name}" for name in ("schema", "networks", "b
 IN_CONTAINER = {"absl", "keras", "numpy", "pynvml", "tensorflow", *PACKAGES}
 """Beside the standard library, what the images carry."""
 
-DOCKER_FILE = "orchestrate/launchers/docker.py"
+DOCKER_FILE = "orchestrate/launchers/docker/sdk.py"
 KUBERNETES_FILE = "orchestrate/launchers/kubernetes/api.py"
 MAY_USE_DOCKER_LAUNCHER = tuple(f"orchestrate.{name}" for name in ("launchers", "images", "builds", "image_commands"))
 """Modules, and what lies below them, that may call the file that has the SDK."""
@@ -103,7 +103,7 @@ def _objections(root: Path, path: Path, item: Import) -> Iterator[str]:
         yield f"docker is imported in {DOCKER_FILE} only"
     if item.package == "kubernetes" and file != KUBERNETES_FILE:
         yield f"kubernetes is imported in {KUBERNETES_FILE} only"
-    if item.target == "orchestrate.launchers.docker" and not f"{item.module}.".startswith(
+    if item.target == "orchestrate.launchers.docker.sdk" and not f"{item.module}.".startswith(
         tuple(f"{name}." for name in MAY_USE_DOCKER_LAUNCHER)
     ):
         yield "the Docker launcher is reached through orchestrate.launchers"
@@ -174,7 +174,9 @@ def test_the_packages_are_seen_at_all():
 
 def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
     contract = {f"{name.replace('.', '/')}.py" for name in CONTRACT - {"results"}} | {"results/__init__.py"}
-    (copied,) = re.findall(r"^COPY (results/.*) /results/$", (ROOT / "containers/Dockerfile").read_text(), re.MULTILINE)
+    (copied,) = re.findall(
+        r"^COPY (results/.*) /results/$", (ROOT / "orchestrate/containers/Dockerfile").read_text(), re.MULTILINE
+    )
     let_in = re.findall(r"^!(results/.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     digested = [path for path in builds.CONTEXT if path.startswith("results/")]
     assert set(copied.split()) == set(let_in) == set(digested) == contract
@@ -194,25 +196,30 @@ def make_tree(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("file", "text", "objection"),
     [
-        ("results/table/merge.py", "import orchestrate.plan", "results imports nothing of ours"),
+        ("results/table/merge.py", "import orchestrate.planning.plan", "results imports nothing of ours"),
         ("results/table/merge.py", "def f():\n    from tfbench import timing", "results imports nothing of ours"),
         ("tfbench/timing.py", "from results import merge", "tfbench may import the contract only"),
         ("tfbench/timing.py", "from results.runs.store import RunFolder", "tfbench may import the contract only"),
         ("tfbench/timing.py", "from orchestrate import plan", "tfbench may import the contract only"),
-        ("orchestrate/run.py", "import tfbench.timing", "orchestrate never imports tfbench"),
-        ("orchestrate/run.py", "import tensorflow as tf", "tensorflow is imported under tfbench/ only"),
+        ("orchestrate/running/run.py", "import tfbench.timing", "orchestrate never imports tfbench"),
+        ("orchestrate/running/run.py", "import tensorflow as tf", "tensorflow is imported under tfbench/ only"),
         ("results/table/merge.py", "from keras import ops", "keras is imported under tfbench/ only"),
-        ("orchestrate/run.py", "import docker", "docker is imported in"),
+        ("orchestrate/running/run.py", "import docker", "docker is imported in"),
         ("results/table/merge.py", "from docker.errors import NotFound", "docker is imported in"),
-        ("orchestrate/run.py", "from kubernetes import client", "kubernetes is imported in"),
-        ("orchestrate/run.py", "from .launchers.docker import Docker", "reached through orchestrate.launchers"),
+        ("orchestrate/running/run.py", "from kubernetes import client", "kubernetes is imported in"),
+        ("orchestrate/running/run.py", "from .launchers.docker import Docker", "reached through orchestrate.launchers"),
         ("tfbench/timing.py", "import pandas", "pandas is not in the images"),
         ("results/schema.py", "import numpy", "the contract needs the standard library only"),
         ("results/schema/record_json.py", "import numpy", "the contract needs the standard library only"),
     ],
 )
 def test_a_planted_import_is_found(tmp_path, file, text, objection):
-    others = ["results/runs/store.py", "tfbench/timing.py", "orchestrate/launchers/docker.py", "results/table/merge.py"]
+    others = [
+        "results/runs/store.py",
+        "tfbench/timing.py",
+        "orchestrate/launchers/docker/sdk.py",
+        "results/table/merge.py",
+    ]
     tree = make_tree(tmp_path, dict.fromkeys(others, "") | {file: text})
     found = direction_violations(tree)
     assert len(found) >= 1 and all(line.startswith(f"{file}:") for line in found)
@@ -227,10 +234,10 @@ def test_a_planted_import_is_found(tmp_path, file, text, objection):
             "from results.schema import Case\nimport tensorflow\nimport pynvml\nfrom absl import app",
         ),
         ("tfbench/timing.py", "from results import schema, progress"),
-        ("orchestrate/run.py", "from results.table.merge import merge_records\nimport rich"),
-        ("orchestrate/launchers/docker.py", "import docker.errors"),
+        ("orchestrate/running/run.py", "from results.table.merge import merge_records\nimport rich"),
+        ("orchestrate/launchers/docker/sdk.py", "import docker.errors"),
         ("orchestrate/launchers/kubernetes/api.py", "from kubernetes import client"),
-        ("orchestrate/launchers/__init__.py", "from orchestrate.launchers.docker import Docker"),
+        ("orchestrate/launchers/__init__.py", "from orchestrate.launchers.docker.sdk import Docker"),
         ("results/table/merge.py", "import pandas"),
     ],
 )
@@ -239,7 +246,7 @@ def test_allowed_imports_are_not_found(tmp_path, file, text):
         "results/schema.py",
         "results/schema/progress.py",
         "results/table/merge.py",
-        "orchestrate/launchers/docker.py",
+        "orchestrate/launchers/docker/sdk.py",
     ]
     assert direction_violations(make_tree(tmp_path, dict.fromkeys(others, "") | {file: text})) == []
 
@@ -260,6 +267,6 @@ def test_a_planted_cycle_is_found_also_through_a_function(tmp_path):
 @pytest.mark.parametrize("text", ["print('x')", "import sys\nsys.stdout.write('x')", "f = print"])
 def test_a_planted_print_is_found(tmp_path, text):
     tree = make_tree(
-        tmp_path, {"orchestrate/run.py": text, "results/render/tables.py": text, "results/__main__.py": text}
+        tmp_path, {"orchestrate/running/run.py": text, "results/render/tables.py": text, "results/__main__.py": text}
     )
-    assert [line.partition(":")[0] for line in misplaced_prints(tree)] == ["orchestrate/run.py"]
+    assert [line.partition(":")[0] for line in misplaced_prints(tree)] == ["orchestrate/running/run.py"]

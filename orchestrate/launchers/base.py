@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from orchestrate.facts import Facts
 from orchestrate.launchers.pulls import Progress
-from orchestrate.plan import Job
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Job
 from results.schema import Status
+
+GRACE_SECONDS = 30.0
+"""How much longer than the benchmark's own limit we wait: it ends itself first, and writes why."""
 
 OutputLine = Callable[[str], None]
 """Receives each line of output, already made safe to print."""

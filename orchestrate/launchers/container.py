@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrate.hosts import Host
-from orchestrate.plan import Job
+from orchestrate.inventory.hosts import Host
+from orchestrate.planning.plan import Job
 from results.schema import Data
 
 RUN_LABEL = "tfbench.run"

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrate.errors import LaunchFailed, Lost
-from orchestrate.facts import Facts, facts_from_probe
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import NO_GPU, data_flags
 from orchestrate.launchers.pulls import Progress
-from orchestrate.plan import Job
+from orchestrate.planning.facts import Facts, facts_from_probe
+from orchestrate.planning.plan import Job
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.schema import Device
 from results.schema.record_json import MAX_RECORD_BYTES

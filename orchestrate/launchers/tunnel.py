@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrate.addresses import DockerAddress
 from orchestrate.errors import Unreachable
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.text import plain_text
 
 CONNECT_TIMEOUT_SECONDS = 10

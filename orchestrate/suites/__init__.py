@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model, field_validator
 
-from orchestrate.documents import did_you_mean, read_document, resolve_path, validate_document
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
+from orchestrate.yaml_files import did_you_mean, read_document, resolve_path, validate_document
 from results.schema import (
     DEVICE_MODEL,
     TUNING,

@@ -1,4 +1,4 @@
-"""Images for the tests: a Debian base made on this machine, and what containers/Dockerfile builds on it."""
+"""Images for the tests: a Debian base made on this machine, and what orchestrate/containers/Dockerfile builds on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import results
-from orchestrate.variants import SLIM_SUFFIX
+from orchestrate.inventory.variants import SLIM_SUFFIX
 from tests.engines.docker import DockerEngine
 from tests.engines.processes import EngineError, find_program
 
@@ -115,7 +115,7 @@ def build_image(
     """
     stream = engine.client.api.build(
         path=str(context),
-        dockerfile="containers/Dockerfile",
+        dockerfile="orchestrate/containers/Dockerfile",
         tag=tag,
         buildargs={
             "BASE": base,

@@ -12,7 +12,10 @@ from tests.engines.images import REPOSITORY
 
 PARTS = (
     "results/__init__.py",
-    "results/schema.py",
+    "results/schema/__init__.py",
+    "results/schema/words.py",
+    "results/schema/case.py",
+    "results/schema/record.py",
     "results/schema/bounds.py",
     "results/schema/record_json.py",
     "results/schema/progress.py",
@@ -54,7 +57,8 @@ def build_standin(engine: DockerEngine, base: str, folder: Path) -> str:
     """
     (folder / "results").mkdir(parents=True)
     for part in PARTS:
-        target = folder / ("results" if part.startswith("results/") else ".") / Path(part).name
+        target = folder / (part if part.startswith("results/") else Path(part).name)
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / part, target)
     (folder / "Dockerfile").write_text(DOCKERFILE.format(base=base))
     engine.client.images.build(path=str(folder), tag=STANDIN, network_mode="host", rm=True, forcerm=True)

@@ -144,7 +144,10 @@ def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines
         assert exit_code(container) == 0, container.logs().decode()
         seen = json.loads(container.logs(stderr=False))
         listed = json.loads(read_file(container, SBOM_PATH))
-    lock = {name: version for name, (version, *_) in locked(REPOSITORY / "containers/requirements/cpu.txt").items()}
+    lock = {
+        name: version
+        for name, (version, *_) in locked(REPOSITORY / "orchestrate/containers/requirements/cpu.txt").items()
+    }
     assert {canonicalize_name(name): version for name, version in seen["packages"]} == lock
     assert {canonicalize_name(item["name"]): item["version"] for item in listed["components"]} == lock
     missing = [line for line in seen["required"] if not satisfied(Requirement(line), lock)]
@@ -182,7 +185,7 @@ def test_a_changed_line_in_tfbench_is_a_pull_of_less_than_a_megabyte(
     engines: Engines, registry: Registry, base_image: str, cpu_image: PushedImage, tmp_path: Path
 ):
     changed = tmp_path / "changed"
-    for name in ("containers", "results", "tfbench"):
+    for name in ("orchestrate", "results", "tfbench"):
         shutil.copytree(REPOSITORY / name, changed / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / ".dockerignore", changed)
     with (changed / "tfbench" / "__init__.py").open("a") as file:

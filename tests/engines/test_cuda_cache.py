@@ -9,13 +9,13 @@ import json
 
 import pytest
 
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.container import CACHE_LABEL, ContainerSpec, unique_name, with_cache
-from orchestrate.launchers.containers import ContainerLauncher
-from orchestrate.launchers.docker import DockerEngine
+from orchestrate.launchers.docker.launcher import ContainerLauncher
+from orchestrate.launchers.docker.sdk import DockerEngine
+from orchestrate.launchers.docker.transfer import controller_address
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.launchers.transfer import controller_address
-from orchestrate.plan import Job
+from orchestrate.planning.plan import Job
 from results.schema import Case, Origin
 from tests.engines.docker import Engines
 from tests.engines.images import PushedImage

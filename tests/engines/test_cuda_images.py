@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.variants import read_variants
+from orchestrate.inventory.variants import read_variants
 from results import schema
 from results.schema import record_json
 from tests.engines.containers import RECORD_PATH, exit_code, finished_container, read_file

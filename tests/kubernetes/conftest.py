@@ -10,12 +10,12 @@ import pytest
 import stamina.instrumentation
 
 from orchestrate.events import Event, EventBus
-from orchestrate.hosts import Host, read_hosts
+from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
-from orchestrate.options import Options, Stop
-from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
-from orchestrate.run import Outcome, execute, probe_hosts
+from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.run import Outcome, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import Record

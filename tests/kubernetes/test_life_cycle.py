@@ -12,7 +12,7 @@ from orchestrate.errors import HostError, Withdrawn
 from orchestrate.events import JobState
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.manifests import object_name
-from orchestrate.run import Outcome, stop_run
+from orchestrate.running.run import Outcome, stop_run
 from results.schema import Status
 from tests.engines.kubernetes import plays
 from tests.engines.kubernetes.standin import NAMESPACE, Answer
@@ -335,7 +335,10 @@ def test_missing_rights_name_what_is_missing(bench):
     one.run(plan)
     (record,) = one.records(plan)
     assert record.status is Status.UNREACHABLE
-    assert 'User "me" cannot create resource "jobs"' in record.cause and "containers/kubernetes/" in record.cause
+    assert (
+        'User "me" cannot create resource "jobs"' in record.cause
+        and "orchestrate/containers/kubernetes/" in record.cause
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrate.errors import HostError
+from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.launchers.kubernetes.nodes import fleet_facts
-from orchestrate.queues import KubernetesQueue
 from results.schema import Status
 from tests.engines.kubernetes.standin import Answer
 from tests.kubernetes.conftest import node

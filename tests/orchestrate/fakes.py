@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 
 from orchestrate.errors import HostError
-from orchestrate.facts import Facts
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.pulls import Progress
-from orchestrate.plan import Job
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Job
 from results.schema import Case, Check, Environment, Measurement, Record, Status, Validity
 from results.schema.record_json import to_json
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.budget import GUESSED_REPEAT_SECONDS, earlier_durations, estimate
-from orchestrate.facts import Facts
-from orchestrate.hosts import Host
-from orchestrate.plan import make_plan
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, earlier_durations, estimate
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import make_plan
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import GPU
 

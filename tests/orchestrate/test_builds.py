@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrate.builds import verify_image
+from orchestrate.images.builds import verify_image
+from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.container import ContainerSpec
-from orchestrate.variants import read_variants
 
 PROJECT = Path(__file__).parents[2]
 VARIANTS = {variant.name: variant for variant in read_variants()}

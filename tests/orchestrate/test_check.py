@@ -9,12 +9,12 @@ import json
 import pytest
 from rich.console import Console
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.check import doubts
-from orchestrate.facts import Facts, GPUState, Image
-from orchestrate.hosts import Host
-from orchestrate.plan import HostPlan, Plan, plan_from_dict, plan_to_dict
-from orchestrate.tables import render_check, render_plan
+from orchestrate.display.tables import render_check, render_plan
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.planning.doubts import doubts
+from orchestrate.planning.facts import Facts, GPUState, Image
+from orchestrate.planning.plan import HostPlan, Plan, plan_from_dict, plan_to_dict
 from results.schema import GPU, Device, Status
 
 SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)

@@ -14,7 +14,7 @@ from orchestrate.launchers.container import (
     probe_container,
     with_cache,
 )
-from orchestrate.plan import Job
+from orchestrate.planning.plan import Job
 from results.schema import Case, Origin
 from tests.orchestrate.test_check import host
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import DocumentError, UserError
-from orchestrate.hosts import Host, read_hosts
+from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.launchers.process import ProcessLauncher
-from orchestrate.plan import Job, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import Job, make_plan, plan_from_dict, plan_to_dict
 from orchestrate.suites import read_suite
 from results.schema import Case, Data, Device, Origin
 

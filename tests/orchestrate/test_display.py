@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.display import JSONDisplay, NoDisplay, PlainDisplay, make_display
+from orchestrate.display.display import JSONDisplay, NoDisplay, PlainDisplay, make_display
+from orchestrate.display.live import LiveDisplay
 from orchestrate.events import (
     Event,
     HostChecked,
@@ -26,11 +26,11 @@ from orchestrate.events import (
     Warned,
     event_document,
 )
-from orchestrate.facts import Facts, Image
-from orchestrate.hosts import Host
-from orchestrate.live import LiveDisplay
-from orchestrate.plan import Plan, make_plan
-from orchestrate.queues import SlurmQueue
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
+from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.text import plain_text
 from results.schema import GPU

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 import pytest
 from scipy import stats
 
-from orchestrate.early_end import EarlyEnd, half_width
 from orchestrate.events import JobSpared, RunFinished
-from orchestrate.run import Outcome, count_records
+from orchestrate.running.early_end import EarlyEnd, half_width
+from orchestrate.running.run import Outcome, count_records
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import Record, Status
 from results.schema.record_json import to_json
@@ -25,8 +25,8 @@ class TargetBench(Bench):
     """Ten repeats at most of two cases; what each repeat takes is planted by the test."""
 
     def make_plan(self):
-        from orchestrate.plan import make_plan
-        from orchestrate.run import probe_hosts
+        from orchestrate.planning.plan import make_plan
+        from orchestrate.running.run import probe_hosts
 
         suite = Suite("tiny", "", 10, BLOCKS, target_ci=TARGET)
         probed = probe_hosts(self.hosts, self.launcher, self.bus)

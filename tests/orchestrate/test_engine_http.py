@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.launchers import engine_http
-from orchestrate.launchers.engine_http import BadAnswer, EngineHTTP, Refused
-from orchestrate.launchers.log_frames import MAX_HELD_BYTES, stamped_lines, unframed
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.launchers.docker import http as engine_http
+from orchestrate.launchers.docker.http import BadAnswer, EngineHTTP, Refused
+from orchestrate.launchers.docker.log_frames import MAX_HELD_BYTES, stamped_lines, unframed
 
 PING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK"
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrate.facts import MAX_RAW_CHARACTERS, Facts, GPUState, facts_from_dict, facts_from_probe, raw_json
-from orchestrate.launchers.containers import _engine_facts
-from orchestrate.plan import _plain
+from orchestrate.launchers.docker.launcher import _engine_facts
+from orchestrate.planning.facts import MAX_RAW_CHARACTERS, Facts, GPUState, facts_from_dict, facts_from_probe, raw_json
+from orchestrate.planning.plan import _plain
 from results.schema import GPU
 from tests.orchestrate.test_check import host
 

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrate import gang_worker
-from orchestrate.addresses import DockerAddress
+from orchestrate.display.live import LiveDisplay
 from orchestrate.errors import Lost, Unreachable, UserError
 from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep
-from orchestrate.facts import Facts
-from orchestrate.gangs import add_gangs
-from orchestrate.hosts import Host
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.members import Member, members_of
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import container_document, job_container
-from orchestrate.live import LiveDisplay
-from orchestrate.members import Member, members_of
-from orchestrate.options import Options, Stop
-from orchestrate.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
-from orchestrate.run import Outcome, execute, probe_hosts, stop_run
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.gangs import add_gangs
+from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running import gang_worker
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status

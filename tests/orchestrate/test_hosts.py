@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.addresses import DockerAddress
 from orchestrate.errors import DocumentError
-from orchestrate.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
-from orchestrate.queues import KubernetesQueue, SlurmQueue, Toleration
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
 from results.schema import Device
 
 PROJECT = Path(__file__).parents[2]

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.documents import parse_document
 from orchestrate.errors import DocumentError
-from orchestrate.hosts import Host, Settings, read_hosts
-from orchestrate.queues import QUEUES
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host, Settings, read_hosts
+from orchestrate.inventory.queues import QUEUES
 from orchestrate.suites import read_suite
 from orchestrate.text import plain_text
+from orchestrate.yaml_files import parse_document
 from results.schema import Device
 from tests.orchestrate.mutations import spoilt_texts, spoilt_trees
 

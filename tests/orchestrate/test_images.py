@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.facts import Facts
-from orchestrate.hosts import Host
-from orchestrate.images import wanted_images
-from orchestrate.variants import read_variants
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.variants import read_variants
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.images import wanted_images
 from results.schema import GPU, Device, Status
 
 ADDRESS = DockerAddress(scheme="ssh", target="h")

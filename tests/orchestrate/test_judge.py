@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from orchestrate.judge import judge
 from orchestrate.launchers.base import Ending
-from orchestrate.plan import Job
+from orchestrate.planning.plan import Job
+from orchestrate.running.judge import judge
 from results.schema import Case, Origin, Record, Status
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
 from tests.orchestrate.fakes import NOW, ok_record

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.process import ProcessLauncher
-from orchestrate.plan import Job
+from orchestrate.planning.plan import Job
 from results.schema import Case, Device, Origin
 from results.schema.record_json import MAX_RECORD_BYTES
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from orchestrate.attempt import Attempt
-from orchestrate.budget import GUESSED_REPEAT_SECONDS, Budget, estimate
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus
-from orchestrate.facts import Facts
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
-from orchestrate.options import Options, Stop
-from orchestrate.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
-from orchestrate.queues import SlurmQueue
-from orchestrate.run import execute
+from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, Budget, estimate
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running.attempt import Attempt
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.run import execute
+from orchestrate.running.watchdog import Watchdog
 from orchestrate.suites import CaseBlock, Suite
-from orchestrate.watchdog import Watchdog
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
 from tests.orchestrate.fakes import FakeHost, FakeLauncher

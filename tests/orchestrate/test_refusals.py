@@ -4,8 +4,8 @@ import http.client
 
 import pytest
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.launchers.refusals import explain
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.launchers.docker.refusals import explain
 
 BEHIND_SSH = DockerAddress(scheme="ssh", target="far", socket="/nowhere/docker.sock")
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from orchestrate import output
-from orchestrate.addresses import DockerAddress
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
-from orchestrate.facts import Facts, Image
-from orchestrate.hosts import Host
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher
-from orchestrate.options import TRIED_AGAIN, Options, Stop
-from orchestrate.plan import Plan, make_plan, plan_from_dict, plan_to_dict
-from orchestrate.run import Outcome, execute, probe_hosts, stop_run
+from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running import output
+from orchestrate.running.options import TRIED_AGAIN, Options, Stop
+from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
@@ -228,8 +228,8 @@ def test_a_second_ctrl_c_ends_what_runs_and_resume_measures_it_again(tmp_path: P
 
 
 def test_a_repeat_that_takes_too_long_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.watchdog.GRACE_SECONDS", -3600.0)
-    monkeypatch.setattr("orchestrate.watchdog.CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("orchestrate.running.watchdog.GRACE_SECONDS", -3600.0)
+    monkeypatch.setattr("orchestrate.running.watchdog.CHECK_SECONDS", 0.01)
     machine = FakeHost()
 
     def hang(job: object) -> None:
@@ -252,7 +252,7 @@ def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
 
 
 def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.output.MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr("orchestrate.running.output.MAX_LOG_BYTES", 1000)
     bench = Bench(tmp_path, a=FakeHost(lines=("x" * 99,) * 10_000))
     bench.run()
     text = bench.folder.log_path(bench.plan.jobs[0].id).read_text()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.facts import Facts
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.slurm import commands, launcher
 from orchestrate.launchers.slurm.answers import JobState, read_answer
 from orchestrate.launchers.slurm.launcher import SlurmLauncher
-from orchestrate.plan import Job, make_plan
-from orchestrate.queues import SlurmQueue
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Job, make_plan
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import Device, Status
 

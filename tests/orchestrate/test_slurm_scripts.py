@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.slurm.script import batch_script, make_arrays
-from orchestrate.plan import Job
-from orchestrate.queues import SlurmQueue
+from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device, Origin
 
 PROJECT = Path("/home/bench/tfbench")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import DocumentError
-from orchestrate.variants import IMAGES_FILE, Code, Form, check_variant, choose_variant, read_variants
+from orchestrate.inventory.variants import IMAGES_FILE, Code, Form, check_variant, choose_variant, read_variants
 from results.schema import Status
 
 VARIANTS = read_variants()

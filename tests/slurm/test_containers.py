@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrate.addresses import DockerAddress
-from orchestrate.hosts import Host
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.container import job_container
-from orchestrate.launchers.docker import DockerEngine as OurEngine
+from orchestrate.launchers.docker.sdk import DockerEngine as OurEngine
 from orchestrate.launchers.slurm.templates import docker_flags
-from orchestrate.plan import Job
+from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device, Origin, Status
 from tests.engines.docker import Engines
 from tests.engines.slurm import SlurmCluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrate.environment import environment_problems
+from orchestrate.inventory.environment import environment_problems
 from results.schema import Case
 from tfbench.devices import Threads
 from tfbench.environment import read_environment

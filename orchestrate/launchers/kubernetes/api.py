@@ -22,8 +22,8 @@ import urllib3.exceptions
 from kubernetes import client, config
 
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
+from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.launchers.archives import read_bounded
-from orchestrate.queues import KubernetesQueue
 from orchestrate.text import plain_text
 from results.schema import Status
 
@@ -351,7 +351,7 @@ def _refusal(status: int, message: str) -> HostError:
     if status == 401:
         return Refused(f"the cluster does not accept our credentials: {message}. Log in again, then repeat")
     if status == 403:
-        return Refused(f"the cluster refuses: {message}. Rights that are needed: containers/kubernetes/")
+        return Refused(f"the cluster refuses: {message}. Rights that are needed: orchestrate/containers/kubernetes/")
     if status in (409, 429) or status >= 500 or status == 0:
         return Unreachable(f"the cluster cannot answer now: {message}")
     return LaunchFailed(f"the cluster does not accept what we ask: {message}")

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrate.errors import HostError, LaunchFailed, Lost, Withdrawn
-from orchestrate.facts import Facts, Image
-from orchestrate.hosts import Host
-from orchestrate.images import wanted_images
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.launchers.container import JOB_LABEL
 from orchestrate.launchers.kubernetes.api import Cluster, NameTaken, Object, Refused
@@ -30,10 +30,10 @@ from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_
 from orchestrate.launchers.kubernetes.view import PodView, Seen
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
-from orchestrate.plan import Job
-from orchestrate.queues import KubernetesQueue
+from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.images import wanted_images
+from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
-from orchestrate.variants import read_variants
 from results.schema import GPU, Status
 from results.schema.progress import MAX_RECORD_LINES, RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES

@@ -16,7 +16,9 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from orchestrate.errors import LaunchFailed
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.launchers.base import GRACE_SECONDS
 from orchestrate.launchers.container import (
     DATA_PATH,
     GIBIBYTE,
@@ -30,9 +32,7 @@ from orchestrate.launchers.container import (
     data_flags,
     repository,
 )
-from orchestrate.plan import Job
-from orchestrate.queues import KubernetesQueue
-from orchestrate.watchdog import GRACE_SECONDS
+from orchestrate.planning.plan import Job
 from results.schema import Data, Device
 
 Manifest = dict[str, Any]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrate.errors import LaunchFailed
-from orchestrate.facts import Facts
+from orchestrate.inventory.queues import KubernetesQueue, Toleration
+from orchestrate.inventory.variants import parse_version
 from orchestrate.launchers.kubernetes.manifests import GPU_RESOURCE
-from orchestrate.queues import KubernetesQueue, Toleration
+from orchestrate.planning.facts import Facts
 from orchestrate.text import plain_text
-from orchestrate.variants import parse_version
 from results.schema import GPU, Status
 
 Node = dict[str, Any]

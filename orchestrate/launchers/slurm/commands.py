@@ -8,8 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.slurm.answers import Task
-from orchestrate.queues import SlurmQueue
 from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
 

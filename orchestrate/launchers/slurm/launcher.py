@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrate.errors import HostError, LaunchFailed, Unreachable, Withdrawn
-from orchestrate.facts import Facts
-from orchestrate.hosts import Host
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
@@ -35,8 +35,8 @@ from orchestrate.launchers.slurm.answers import (
 from orchestrate.launchers.slurm.partition import facts_of
 from orchestrate.launchers.slurm.script import Array, batch_script, job_name, make_arrays, run_root
 from orchestrate.launchers.slurm.shell import LoginShell
-from orchestrate.plan import Job
-from orchestrate.queues import SlurmQueue
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
 

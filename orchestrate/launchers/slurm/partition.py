@@ -6,11 +6,11 @@ import re
 from collections import Counter
 
 from orchestrate.errors import LaunchFailed, Unreachable
-from orchestrate.facts import Facts, Image
-from orchestrate.hosts import Host
-from orchestrate.images import named_images
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.slurm.answers import Answer
-from orchestrate.queues import SlurmQueue
+from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.images import named_images
 from orchestrate.text import plain_text
 from results.schema import GPU, Status
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrate.hosts import Host
-from orchestrate.images import image_reference
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.container import DATA_PATH, NO_GPU, data_flags, job_container
 from orchestrate.launchers.slurm.templates import environment_lines, run_lines
-from orchestrate.plan import Job
-from orchestrate.queues import SlurmQueue
+from orchestrate.planning.images import image_reference
+from orchestrate.planning.plan import Job
 from results.schema import Data, Device
 
 MAX_ARRAY = 1000

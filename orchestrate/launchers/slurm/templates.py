@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.container import DATA_PATH, JOB_LABEL, RECORD_PATH, RUN_LABEL, ContainerSpec
-from orchestrate.queues import SlurmQueue
 
 STOP_SECONDS = 20
 """A container may take so long to end; Slurm kills what is left 30 seconds after it has asked (KillWait)."""

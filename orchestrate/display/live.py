@@ -1,0 +1,290 @@
+"""The live table: a line for each host that matters now, however many there are."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orchestrate.display.wording import Failures, clock, describe
+from orchestrate.events import (
+    Event,
+    HostChecked,
+    HostLost,
+    ImageProgress,
+    ImageReady,
+    JobResult,
+    JobSpared,
+    JobState,
+    JobStep,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Job, Plan
+from orchestrate.running.attempt import QUEUED
+from orchestrate.text import plain_text
+from results.schema import Status
+
+REFRESH_PER_SECOND = 4
+MANY_HOSTS = 100
+"""Of more, the table is drawn once a second: a full screen of a thousand hosts takes 20 ms."""
+
+OTHER_LINES = 8
+"""Lines of a terminal that the table leaves: its frame and heading, the summary, the prompt, some messages."""
+
+FEWEST_ROWS = 5
+COLUMNS = ("host", "GPU", "variant", "case", "k/n", "state", "step", "samples/s", "time left")
+_RIGHT = {"k/n", "step", "samples/s", "time left"}
+WAITING, DONE, SET_ASIDE = "waiting", "done", "set aside"
+
+
+@dataclass
+class Row:
+    """What the table knows about a host.
+
+    Attributes:
+        position: Of the repeat that runs or ran last, in the host's plan, from 1; 0: none yet.
+        ended: Repeats that ended while we watched.
+        seconds: What they took together.
+        failed: How many of them were not ok.
+        lanes: Repeats that may run side by side; more than one: the host is a queue.
+        states: Of the repeats of a queue that have begun or wait, by job.
+    """
+
+    title: str
+    gpu: str
+    total: int
+    variant: str = ""
+    case: str = ""
+    state: str = WAITING
+    step: str = ""
+    speed: str = ""
+    position: int = 0
+    ended: int = 0
+    seconds: float = 0.0
+    failed: int = 0
+    lanes: int = 1
+    states: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the repeats so far; None before there are any."""
+        if not self.ended or self.state in (DONE, SET_ASIDE):
+            return None
+        left = self.total - self.position + (0 if self.state in set(Status) else 1)
+        return self.seconds / self.ended * left / min(self.lanes, max(left, 1))
+
+    def note_queued(self, job: str, state: str | None) -> None:
+        """Take in the state of one of a queue's repeats; None: it has ended. The row tells how many run and wait."""
+        if state is None:
+            self.states.pop(job, None)
+        else:
+            self.states[job] = state
+        queued = sum(word in (QUEUED, "launching") for word in self.states.values())
+        self.state = f"{len(self.states) - queued} run, {queued} {QUEUED}"
+        self.variant = self.case = self.step = self.speed = ""
+        self.position = self.ended
+
+    @property
+    def rank(self) -> int:
+        """How much a reader wants to see it: work first, then failures, what waits, what is done."""
+        if self.state in (WAITING, DONE, SET_ASIDE):
+            return {SET_ASIDE: 1, WAITING: 2, DONE: 4}[self.state] if not self.failed else 1
+        return 0
+
+
+class LiveDisplay:
+    """A table that is redrawn in place, with what happens printed above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rows: dict[str, Row] = {}
+        self._jobs: dict[str, tuple[int, str, str]] = {}
+        self._statuses: Counter[str] = Counter()
+        self._failures = Failures()
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._live = Live(
+            console=console,
+            refresh_per_second=REFRESH_PER_SECOND,
+            get_renderable=self._render,
+            transient=True,
+        )
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def planned(self, plan: Plan) -> None:
+        """See `Display.planned`."""
+        if len(plan.hosts) > MANY_HOSTS:
+            self._live.refresh_per_second = 1
+        with self._lock:
+            for entry in plan.hosts:
+                title = f"{entry.host.fleet}/{entry.host.name}"
+                lanes = entry.host.lanes
+                led = [
+                    gang.job
+                    for gang in plan.gangs
+                    if gang.members[0].id.startswith(f"{entry.host.key}.{gang.job.case.name}.")
+                ]
+                jobs = [*entry.jobs, *led]
+                self._rows[entry.host.key] = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes)
+                self._jobs.update(_job_titles(jobs))
+
+    def show(self, event: Event) -> None:
+        """See `Display.show`."""
+        with self._lock:
+            self._failures.note(event)
+            self._note(event)
+        match event:
+            case RunFinished():
+                self._print(describe(event), *self._failures.summary(event))
+            case JobResult(status=Status.OK):
+                pass  # the table shows it; a thousand lines would hide what went wrong
+            case RunStarted() | HostLost() | Warned() | JobResult():
+                self._print(describe(event))
+            case HostChecked() if event.problem:
+                self._print(describe(event))
+
+    def _print(self, *lines: str) -> None:
+        """Print above the table; a terminal that has gone must not end the run."""
+        with contextlib.suppress(OSError, SystemExit):  # rich turns a broken pipe into SystemExit
+            for line in lines:
+                self._live.console.print(Text(line), soft_wrap=True)
+
+    def _note(self, event: Event) -> None:
+        row = self._rows.get(getattr(event, "host", None) or "")
+        if row is None:
+            return
+        match event:
+            case ImageProgress():
+                share = event.done_bytes / event.total_bytes if event.total_bytes else 0.0
+                row.state, row.step = "pulling", f"{share:.0%}"
+            case ImageReady():
+                row.state, row.step = WAITING, ""
+            case JobState() if row.lanes > 1:
+                row.note_queued(event.job, plain_text(event.state, 20))
+            case JobStep() if row.lanes > 1:
+                pass  # steps of several repeats would take turns in one line
+            case JobState():
+                unknown = (row.position, "", plain_text(event.job, 80))
+                row.position, row.variant, row.case = self._jobs.get(event.job, unknown)
+                row.state, row.step = plain_text(event.state, 20), ""
+            case JobStep():
+                row.step, row.speed = str(event.step), f"{event.samples_per_second:.1f}"
+            case JobResult():
+                self._end(row, event)
+            case JobSpared():
+                row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
+                row.state = DONE if row.position >= row.total else row.state
+            case HostLost():
+                row.state, row.step = SET_ASIDE, ""
+
+    def _end(self, row: Row, event: JobResult) -> None:
+        self._statuses[event.status] += 1
+        row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
+        row.ended, row.seconds, row.step = row.ended + 1, row.seconds + event.seconds, ""
+        if row.lanes > 1 and row.state != SET_ASIDE:
+            row.note_queued(event.job, None)
+        if event.status != Status.OK:
+            row.failed += 1
+        if row.state != SET_ASIDE and (row.lanes == 1 or row.position >= row.total):
+            row.state = DONE if row.position >= row.total else event.status
+
+    def _render(self) -> RenderableType:
+        with self._lock:
+            rows = list(self._rows.values())
+            shown = choose_rows(rows, max(FEWEST_ROWS, self._console.height - OTHER_LINES))
+            table = Table(expand=False, pad_edge=False)
+            for name in COLUMNS:
+                right = name in _RIGHT
+                table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+            for row in shown:
+                table.add_row(*(Text(cell) for cell in _cells(row)))
+            return Group(table, *(Text(line) for line in self._below(rows, shown)))
+
+    def _below(self, rows: Sequence[Row], shown: Sequence[Row]) -> list[str]:
+        """Say what does not fit, and how the whole run stands."""
+        lines = []
+        if len(shown) < len(rows):
+            chosen = {id(row) for row in shown}
+            kinds = Counter(_kind(row) for row in rows if id(row) not in chosen)
+            told = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+            lines.append(f"… and {len(rows) - len(shown)} more: {told}")
+        counts = ", ".join(f"{number} {status}" for status, number in sorted(self._statuses.items()))
+        left = max((row.seconds_left or 0.0 for row in rows), default=0.0)
+        remaining = f", about {clock(left)} left" if left else ""
+        return [*lines, f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{remaining}"]
+
+
+def choose_rows(rows: Sequence[Row], most: int) -> list[Row]:
+    """Choose the rows that fit, in the order of the plan: work first, failures in at most half of the lines.
+
+    Args:
+        rows: In the order of the plan.
+        most: How many fit.
+    """
+    if len(rows) <= most:
+        return list(rows)
+    ranked = sorted(range(len(rows)), key=lambda index: rows[index].rank)
+    working = [index for index in ranked if rows[index].rank == 0]
+    failed = [index for index in ranked if rows[index].rank == 1]
+    room = max(most - len(working), min(len(failed), most // 2))
+    chosen = failed[:room]
+    chosen += [index for index in ranked if index not in set(chosen)][: most - len(chosen)]
+    return [rows[index] for index in sorted(chosen)]
+
+
+def gpu_names(facts: Facts | None) -> str:
+    """Name the GPUs of a host in few letters: `2 × RTX A4000`."""
+    if facts is None:
+        return "?"
+    names = Counter(plain_text(gpu.name, 40).removeprefix("NVIDIA ").removeprefix("GeForce ") for gpu in facts.gpus)
+    return ", ".join(f"{number} × {name}" for name, number in names.items()) or "none"
+
+
+def _job_titles(jobs: Sequence[Job]) -> dict[str, tuple[int, str, str]]:
+    """Return position, variant and title of each job of a host, and of those that it leads."""
+    return {
+        job.id: (position, job.origin.variant or "", f"{job.case.name} r{job.origin.repeat}")
+        for position, job in enumerate(jobs, start=1)
+    }
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    left = row.seconds_left
+    state = f"{row.state}, {row.failed} failed" if row.failed and row.state in (DONE, SET_ASIDE) else row.state
+    return (
+        row.title,
+        row.gpu,
+        row.variant,
+        row.case,
+        f"{row.position}/{row.total}",
+        state,
+        row.step,
+        row.speed,
+        "" if left is None else clock(left),
+    )
+
+
+def _kind(row: Row) -> str:
+    """Sort a host into few kinds, for those that are only counted."""
+    if row.state in (WAITING, SET_ASIDE):
+        return row.state
+    if row.state == DONE:
+        return "done with failures" if row.failed else DONE
+    return "at work"

@@ -1,0 +1,186 @@
+"""Tables about hosts, plans and the state of a run; results are `results.render.tables`' business."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrate.inventory.environment import shown_environment
+from orchestrate.inventory.hosts import Host
+from orchestrate.planning.budget import Estimate
+from orchestrate.planning.doubts import doubts, state_words
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import HostPlan, Job, Plan
+from orchestrate.running.early_end import EarlyEnd
+from results.runs.store import RunFolder
+from results.schema import GPU, Status
+
+
+def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console: Console) -> None:
+    """Show what every host told, whether it can measure, and what to do about what is wrong."""
+    table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
+    for host in hosts:
+        facts, mates = probed[host.key], _fleet(host, hosts, probed)
+        if isinstance(facts, str):
+            _row(table, host.fleet, host.name, _reached(host), *[""] * 6, "unusable")
+            continue
+        memory = "" if facts.memory_bytes is None else f"{facts.memory_bytes / 1e9:.0f} GB"
+        _row(
+            table,
+            host.fleet,
+            host.name,
+            _reached(host),
+            f"{facts.cpu or ''} × {facts.cpu_limit or '?'}".strip(" ×"),
+            memory,
+            _gpus(facts),
+            _gpu_states(facts),
+            facts.driver or "none",
+            "\n".join(image.reference for image in facts.images) or "none needed",
+            "unusable" if facts.problem else "doubtful" if doubts(host, facts, mates) else "ready",
+        )
+    console.print(table)
+    for host in hosts:
+        notes = _image_notes(host, probed[host.key], _fleet(host, hosts, probed))
+        for line in (*notes, *_environment_note(host)):
+            console.print(line, markup=False, soft_wrap=True)
+
+
+def render_plan(plan: Plan, console: Console) -> None:
+    """Show which cases run where, how often, and what was left out and why."""
+    table = _table("fleet", "host", "suite", "case", "repeats", "image")
+    for entry in plan.hosts:
+        counts = Counter((job.case.name, job.origin.image or "none needed") for job in entry.jobs)
+        for (name, image), repeats in counts.items():
+            _row(table, entry.host.fleet, entry.host.name, entry.suite, name, str(repeats), image)
+    suites = {entry.host.fleet: entry.suite for entry in reversed(plan.hosts)}
+    together = Counter(
+        (gang.job.origin.fleet, gang.job.origin.host, gang.job.case.name, gang.job.origin.image or "none needed")
+        for gang in plan.gangs
+    )
+    for (fleet, hosts, name, image), repeats in together.items():
+        _row(table, fleet, hosts, suites[fleet], name, str(repeats), image)
+    console.print(table)
+    for entry in plan.hosts:
+        for line in _notes(entry):
+            console.print(line, markup=False, soft_wrap=True)
+    console.print(f"{len(plan.jobs)} repeats on {len(plan.hosts)} hosts, seed {plan.seed}", markup=False)
+
+
+def render_estimate(estimated: Estimate, console: Console) -> None:
+    """Show what a run may take and cost, and how much of that is known."""
+    minutes = estimated.seconds / 60
+    cost = "" if estimated.usd is None else f", about {estimated.usd:.2f} USD"
+    basis = (
+        "from earlier runs"
+        if estimated.seen == 1
+        else f"{estimated.seen:.0%} of it from earlier runs, the rest a guess"
+    )
+    console.print(f"estimate: {minutes:.0f} minutes{cost} ({basis})", markup=False, highlight=False)
+
+
+def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console) -> None:
+    """Show how many repeats of each host have ended, and how."""
+    table = _table("fleet", "host", "done", "ok", "failed", "why")
+    for fleet, host, jobs in _places(plan):
+        early = EarlyEnd()
+        records = [folder.read_record(job.id) for job in jobs]
+        for job, record in zip(jobs, records, strict=True):
+            if record is not None:
+                early.add(job, record)
+        left_out = early.among(job for job, record in zip(jobs, records, strict=True) if record is None)
+        done = [record for record in records if record is not None]
+        failed = Counter(str(record.status) for record in done if record.status is not Status.OK)
+        causes = "; ".join(dict.fromkeys(record.cause or "" for record in done if record.status is not Status.OK))
+        ok = len(done) - failed.total()
+        counts = f"{len(done)}/{len(records)}"
+        counts += f", {len(left_out)} left out" if left_out else ""
+        words = ", ".join(f"{number} {status}" for status, number in failed.items())
+        _row(table, fleet, host, counts, str(ok), words, causes)
+    console.print(table)
+    state = "a controller works on it" if running else "no controller works on it"
+    console.print(f"run {plan.run_id}: {state}; {folder.path}", markup=False, soft_wrap=True)
+
+
+def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
+    """Return fleet, host or hosts together, and the repeats there."""
+    places = {(entry.host.fleet, entry.host.name): list(entry.jobs) for entry in plan.hosts}
+    for gang in plan.gangs:
+        places.setdefault((gang.job.origin.fleet, gang.job.origin.host), []).append(gang.job)
+    return [(fleet, host, jobs) for (fleet, host), jobs in places.items()]
+
+
+def _notes(entry: HostPlan) -> list[str]:
+    notes = [f"{entry.host.key}: left out {text}" for text in entry.left_out]
+    notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
+    return notes + _image_notes(entry.host, entry.facts or entry.problem or "") + _environment_note(entry.host)
+
+
+def _blocked_causes(entry: HostPlan) -> list[str]:
+    causes = Counter(job.blocked for job in entry.jobs if job.blocked is not None)
+    return [f"{number} repeats: {status}: {cause}" for (status, cause), number in causes.items()]
+
+
+def _fleet(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> list[Facts]:
+    """Return what all hosts of a host's fleet reported, its own facts among them."""
+    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    return [facts for facts in told if isinstance(facts, Facts)]
+
+
+def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
+    """Say why each image was chosen, or why the host cannot be used."""
+    if isinstance(facts, str):
+        return [f"{host.key}: cannot measure now: {facts}"]
+    images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
+    return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
+
+
+def _environment_note(host: Host) -> list[str]:
+    """Show the variables that `hosts.yml` gives to the host's benchmarks."""
+    return [f"{host.key}: environment: {shown_environment(host.environment)}"] if host.environment else []
+
+
+def _reached(host: Host) -> str:
+    if host.queue is not None:
+        return host.queue.kind
+    if host.docker is None:
+        return "process"
+    port = f":{host.docker.port}" if host.docker.port else ""
+    return f"{host.docker.scheme}://{host.docker.target}{port}"
+
+
+def _gpus(facts: Facts) -> str:
+    kinds = Counter(_gpu(gpu) for gpu in facts.gpus)
+    return "\n".join(f"{number} × {kind}" for kind, number in kinds.items()) or "none"
+
+
+def _gpu_states(facts: Facts) -> str:
+    """Say what the GPUs do now, equal ones together."""
+    kinds = Counter(map(state_words, facts.gpu_states))
+    return "\n".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
+
+
+def _gpu(gpu: GPU) -> str:
+    """Describe a GPU by what tells it from another: name, memory, power limit, compute capability."""
+    parts = [gpu.name]
+    if gpu.memory_bytes is not None:
+        parts.append(f"{gpu.memory_bytes / (1 << 30):.0f} GiB")
+    if gpu.power_limit_watts is not None:
+        parts.append(f"{gpu.power_limit_watts:.0f} W")
+    if gpu.compute_capability is not None:
+        parts.append(f"cc {gpu.compute_capability}")
+    return ", ".join(parts)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(cell) for cell in cells))

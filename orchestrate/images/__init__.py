@@ -1,0 +1,1 @@
+"""Container images: built, verified, pushed, saved."""

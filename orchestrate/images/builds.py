@@ -1,0 +1,230 @@
+"""Images of tfbench: built from this checkout, pushed, verified, kept as files."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from orchestrate.errors import BuildFailed
+from orchestrate.inventory.variants import Form, Variant, parse_version
+from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
+from orchestrate.launchers.docker.sdk import DockerEngine
+from results import __version__
+from results.schema import Case, Device, Precision, Record, Status
+from results.schema.record_json import RecordError, from_json
+
+PROJECT = Path(__file__).parents[2]
+CONTEXT = (
+    "orchestrate/containers",
+    "tfbench",
+    "results/__init__.py",
+    "results/schema",
+)
+"""All that an image is made of."""
+
+VERIFY_SECONDS = 600.0
+MAX_OUTPUT_BYTES = 1 << 20
+VERIFY_CASE = Case(
+    model="resnet50",
+    precision=Precision.FP32,
+    batch_per_gpu=2,
+    device=Device.CPU,
+    image_size=64,
+    warmup_steps=1,
+    num_steps=2,
+)
+"""Two steps on the CPU: the smallest thing that shows that an image trains."""
+
+Line = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that `verify` looked at.
+
+    Attributes:
+        passed: Whether it is as it should be.
+    """
+
+    what: str
+    passed: bool
+    seen: str
+
+
+def source_revision() -> str:
+    """Return the commit of this checkout, with `-changed` when files differ from it; `unknown` without git."""
+    try:
+        revision = _git("rev-parse", "HEAD")
+        return revision + ("-changed" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(PROJECT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def build_context(certificates: Iterable[Path] = ()) -> IO[bytes]:
+    """Pack what images are made of into a tar file in memory: a few hundred kilobytes.
+
+    Args:
+        certificates: PEM files of further authorities that the build trusts, for networks that inspect TLS.
+
+    Raises:
+        BuildFailed: A certificate cannot be read.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name in CONTEXT:
+            tar.add(PROJECT / name, arcname=name, filter=_without_caches)
+        for number, path in enumerate(certificates):
+            try:
+                tar.add(path, arcname=f"orchestrate/containers/ca/user-{number}.crt")
+            except OSError as error:
+                raise BuildFailed(f"--ca {path}: {error.strerror}") from error
+    buffer.seek(0)
+    return buffer
+
+
+def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return None if "__pycache__" in member.name else member
+
+
+def build_variant(
+    engine: DockerEngine,
+    variant: Variant,
+    tag: str,
+    *,
+    arguments: dict[str, str],
+    certificates: Iterable[Path] = (),
+    on_line: Line,
+) -> str:
+    """Build a variant and return the image's id.
+
+    Args:
+        engine: Where.
+        variant: Row of `images.toml`.
+        tag: Its name.
+        arguments: Further build arguments, e.g. BASE or PIP_INDEX_URL.
+        certificates: See `build_context`.
+        on_line: Receives the build's output.
+
+    Raises:
+        BuildFailed: It is not built but pulled by the user, or a step failed.
+    """
+    if variant.base is not None:
+        raise BuildFailed(f"{variant.name} is not built here: it is {variant.base}. Pull that image yourself")
+    given = {**variant.build_arguments(version=__version__, revision=source_revision()), **arguments}
+    return engine.build(build_context(certificates), tag, given, on_line)
+
+
+def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Finding]:
+    """Start an image and hold it against its row of `images.toml`; no GPU is needed.
+
+    Raises:
+        HostError: It could not be started.
+    """
+    spec = ContainerSpec(image=image, name=unique_name("verify"), entrypoint=("python3.11", "-m", "tfbench.verify"))
+    output, _ = _run(engine, spec)
+    try:
+        told: dict[str, Any] = json.loads(output.splitlines()[-1])
+        findings = _versions(variant, told) + _libraries(told) + _stand_ins(variant, told, engine.image_labels(image))
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError):
+        tail = output[-300:].decode("utf-8", "replace")
+        return [Finding(what="the image tells what it holds", passed=False, seen=f"printed no JSON: {tail!r}")]
+    trains = ContainerSpec(
+        image=image, name=unique_name("verify"), command=(*VERIFY_CASE.flags(), f"--output={RECORD_PATH}")
+    )
+    return [*findings, _training(_run(engine, trains)[1])]
+
+
+def _run(engine: DockerEngine, spec: ContainerSpec) -> tuple[bytes, bytes | None]:
+    """Run a container to its end; return its output and its record."""
+    engine.create(spec)
+    try:
+        engine.start(spec.name)
+        engine.wait(spec.name, VERIFY_SECONDS)
+        return engine.output(spec.name, MAX_OUTPUT_BYTES), engine.read_file(spec.name, RECORD_PATH)
+    finally:
+        engine.remove(spec.name)
+
+
+def _versions(variant: Variant, told: dict[str, Any]) -> list[Finding]:
+    wanted = {
+        "Python": (variant.python, told["python"]),
+        "TensorFlow": (variant.tensorflow, told["tensorflow"]),
+        "Keras": (variant.keras, told["keras"]),
+    }
+    findings = [
+        Finding(what=what, passed=_matches(expected, seen), seen=f"{seen}, expected {expected}")
+        for what, (expected, seen) in wanted.items()
+    ]
+    findings.append(
+        Finding(
+            what="TensorFlow was built with this CUDA or an older one of its major version",
+            passed=_admits(variant.cuda, told["cuda"]),
+            seen=f"built with {told['cuda']}, libraries of {variant.cuda}",
+        )
+    )
+    findings.append(Finding(what="runs as a user without rights", passed=told["user"] != 0, seen=f"uid {told['user']}"))
+    return findings
+
+
+def _matches(expected: str | None, seen: str | None) -> bool:
+    """Tell whether a version is the expected one, or a patch release of it: `12.5.1` of `12.5`."""
+    if expected is None or seen is None:
+        return expected == seen
+    return seen == expected or seen.startswith(f"{expected}.")
+
+
+def _admits(libraries: str | None, built_with: str | None) -> bool:
+    """Tell whether CUDA libraries serve a TensorFlow that was built with some CUDA version."""
+    if libraries is None or built_with is None:
+        return libraries == built_with
+    ours, theirs = parse_version(libraries), parse_version(built_with)
+    return ours[0] == theirs[0] and ours[:2] >= theirs[:2]
+
+
+def _libraries(told: dict[str, Any]) -> list[Finding]:
+    return [
+        Finding(what=f"{name} loads", passed=problem is None, seen=str(problem or "yes"))
+        for name, problem in told["libraries"].items()
+    ]
+
+
+def _stand_ins(variant: Variant, told: dict[str, Any], labels: dict[str, str]) -> list[Finding]:
+    """Hold the image's label against its name, and its libraries against both; none is empty in one without CUDA."""
+    names, form = list(told["stand_ins"]), labels.get("tfbench.slim")
+    as_formed = bool(names) == (variant.form is Form.SLIM and variant.cuda is not None)
+    return [
+        Finding(
+            what="its label names this form",
+            passed=form == variant.form,
+            seen=f"tfbench.slim={form}, expected {variant.form}",
+        ),
+        Finding(
+            what="libraries are empty in the slim form only",
+            passed=as_formed,
+            seen=f"{', '.join(map(str, names)) or 'none'} empty",
+        ),
+    ]
+
+
+def _training(payload: bytes | None) -> Finding:
+    what = "trains two steps on the CPU"
+    if payload is None:
+        return Finding(what=what, passed=False, seen="left no record")
+    try:
+        record: Record = from_json(payload)
+    except RecordError as error:
+        return Finding(what=what, passed=False, seen=str(error))
+    return Finding(what=what, passed=record.status is Status.OK, seen=f"{record.status} {record.cause or ''}".strip())

@@ -1,0 +1,190 @@
+"""`python -m orchestrate images list | build | push | verify | save | load`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrate.errors import HostError, UserError
+from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
+from orchestrate.inventory.variants import Seen, Variant, read_variants
+from orchestrate.launchers.docker.sdk import DockerEngine
+from orchestrate.launchers.docker.transfer import controller_address, load_from_file, save_to_file
+from orchestrate.launchers.pulls import Progress
+from results import __version__
+
+EXIT_OK, EXIT_SOME_FAILED = 0, 3
+INDEX_NAME = "images.json"
+ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why")
+SEEN = ("seen on a GPU", "on a CPU")
+
+
+def images(parsed: argparse.Namespace) -> int:
+    """Do what `parsed.action` says; exit code 3 when an image failed and the others did not."""
+    variants = read_variants()
+    if parsed.action == "list":
+        _list(variants)
+        return EXIT_OK
+    engine = DockerEngine(controller_address(parsed.engine))
+    try:
+        if parsed.action == "load":
+            return _load(engine, parsed.folder)
+        failed = False
+        for variant in _chosen(parsed.variants, variants):
+            try:
+                failed = not _act(parsed, engine, variant) or failed
+            except HostError as error:
+                _say(f"{variant.name}: {error.cause}")
+                failed = True
+        return EXIT_SOME_FAILED if failed else EXIT_OK
+    finally:
+        engine.close()
+
+
+def _act(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant) -> bool:
+    """Do one thing with one variant."""
+    reference = image_name(parsed.registry, variant)
+    if parsed.action == "build":
+        _build(parsed, engine, variant, reference)
+    elif parsed.action == "push":
+        digest = engine.push(reference, _progress(reference))
+        _answer(f"{reference}@{digest}")
+    elif parsed.action == "save":
+        _save(engine, variant, reference, parsed.output)
+    else:
+        findings = verify_image(engine, variant, reference)
+        _show_findings(reference, findings)
+        return all(finding.passed for finding in findings)
+    return True
+
+
+def image_name(registry: str | None, variant: Variant) -> str:
+    """Name a variant's image: `REGISTRY/tfbench:VERSION-VARIANT`."""
+    if variant.base is not None:
+        return variant.base
+    prefix = f"{registry.rstrip('/')}/" if registry else ""
+    return f"{prefix}tfbench:{__version__}-{variant.name}"
+
+
+def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
+    """Return the named variants; without names, the full form of all that are built here."""
+    known = {variant.name: variant for variant in variants}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UserError(f"there is no variant {', '.join(unknown)}. Variants: {', '.join(known)}")
+    return [known[name] for name in names] or [variant for variant in variants if variant.default]
+
+
+def _list(variants: Sequence[Variant]) -> None:
+    table = Table(pad_edge=False)
+    for column in (*ABOUT, *SEEN):
+        table.add_column(column, overflow="fold")
+    for variant in variants:
+        seen = variant.seen.get(variant.form, Seen())
+        cells = (
+            variant.name,
+            variant.tensorflow,
+            variant.keras or "of its base",
+            variant.cuda or "none",
+            variant.cudnn or "none",
+            " ".join(variant.sass),
+            variant.minor_driver or "none",
+            variant.why if variant.verified else f"{variant.why} (unverified)",
+            seen.gpu or ("not yet" if variant.cuda else "needs none"),
+            seen.cpu or "not yet",
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=200)
+    console.print(table)
+
+
+def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> None:
+    arguments = dict(_pair(text) for text in parsed.build_arg)
+    if arguments.get("SLIM", variant.form) != variant.form:
+        raise UserError(
+            f"--build-arg SLIM={arguments['SLIM']} would build another form than {variant.name} names. "
+            f"The name says the form: {variant.row} is full, {variant.row}-slim is slim"
+        )
+    _say(f"{reference}: building from {source_revision()[:12]}")
+    identity = build_variant(
+        engine,
+        variant,
+        reference,
+        arguments=arguments,
+        certificates=parsed.ca,
+        on_line=lambda line: _say(f"{variant.name}: {line}") if line.strip() else None,
+    )
+    _answer(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"--build-arg must be NAME=VALUE. Received: {text}")
+    return name, value
+
+
+def _save(engine: DockerEngine, variant: Variant, reference: str, folder: Path) -> None:
+    """Write an image and its entry in the folder's index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"tfbench-{__version__}-{variant.name}.tar"
+    save_to_file(engine, reference, path, _progress(reference))
+    index_path = folder / INDEX_NAME
+    index = json.loads(index_path.read_text(encoding="utf-8")) if index_path.exists() else {}
+    index[reference] = {"file": path.name, "id": engine.image_id(reference)}
+    index_path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    _answer(str(path))
+
+
+def _load(engine: DockerEngine, folder: Path) -> int:
+    """Take in all images of a folder that `save` wrote; those that are there already are skipped."""
+    try:
+        index = json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))
+        entries = {str(name): (str(entry["file"]), str(entry["id"])) for name, entry in index.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder}: not a folder that `images save` wrote: {error}") from error
+    for reference, (file, identity) in entries.items():
+        if engine.image_id(reference) == identity:
+            _say(f"{reference}: is there already")
+            continue
+        load_from_file(engine, folder / Path(file).name, _progress(reference))
+        if engine.image_id(reference) != identity:
+            raise UserError(f"{folder / file}: holds another image than {INDEX_NAME} says. Save it again")
+        _answer(f"{reference} {identity}")
+    return EXIT_OK
+
+
+def _show_findings(reference: str, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        _answer(f"{reference}: {'ok' if finding.passed else 'FAILED'}: {finding.what}: {finding.seen}")
+
+
+def _progress(what: str) -> Progress:
+    """Print how far something is, at every tenth."""
+    shown = -1
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        tenth = 10 * done // max(total, 1)
+        if tenth > shown:
+            shown = tenth
+            _say(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+
+    return show
+
+
+def _say(line: str) -> None:
+    """Print on stderr."""
+    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _answer(line: str) -> None:
+    """Print data on stdout."""
+    Console().print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,146 @@
+"""How a host is reached: the address of a Docker engine, checked with the file's line at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from orchestrate.text import plain_text, shown
+from orchestrate.yaml_files import Document, is_file, resolve_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerAddress:
+    """How to reach a Docker engine.
+
+    Attributes:
+        scheme: `unix`, `ssh` or `tcp`.
+        target: Path of the socket; ssh destination; `host:port`.
+        port: ssh port; None: as the ssh configuration says.
+        socket: Path of the engine's socket on an ssh host.
+        ssh_config: ssh configuration file; None: the user's own.
+        tls: Paths of CA, certificate and key for tcp; None there: plain tcp, which the user has allowed.
+    """
+
+    scheme: str
+    target: str
+    port: int | None = None
+    socket: str = "/var/run/docker.sock"
+    ssh_config: str | None = None
+    tls: tuple[str, str, str] | None = None
+
+
+def check_connection(
+    document: Document, path: tuple[str, ...], entry: dict[str, Any], folder: Path
+) -> DockerAddress | None:
+    """Check how a host is reached; mistakes go to the document."""
+    name = plain_text(path[-1], 80)
+    docker, process = entry.get("docker"), entry.get("process")
+    if process not in (True, False, None):
+        return None  # reported already, as a wrong type
+    if (docker is None) == (process is not True):
+        document.problem(
+            path,
+            f"host {name}: say how it is reached, by exactly one of docker and process. "
+            f"Received: docker: {shown(docker)}, process: {shown(process)}. Example: docker: ssh://bench@10.0.0.11",
+        )
+        return None
+    if not isinstance(docker, str):
+        return None
+    address = _parse_address(document, path, docker, entry, folder)
+    tls = entry.get("tls")
+    if address is None or not isinstance(tls, dict):
+        return address
+    ca, cert, key = (_file(document, (*path, "tls", part), tls.get(part), folder) for part in ("ca", "cert", "key"))
+    return None if ca is None or cert is None or key is None else dataclasses.replace(address, tls=(ca, cert, key))
+
+
+def _parse_address(
+    document: Document, path: tuple[str, ...], url: str, entry: dict[str, Any], folder: Path
+) -> DockerAddress | None:
+    where, name = (*path, "docker"), plain_text(path[-1], 80)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        document.problem(
+            where, f"host {name}: docker is not an address: {plain_text(str(error), 100)}. Received: {shown(url)}"
+        )
+        return None
+    if parts.password is not None:
+        document.problem(where, f"host {name}: docker must not hold a password. Use an ssh key or agent")
+        return None
+    if _is_clean(parts, url):
+        if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+            return DockerAddress(scheme="unix", target=parts.path)
+        if parts.scheme == "ssh" and parts.hostname and not parts.netloc.startswith(("-", "@")):
+            return _ssh_address(document, path, parts, entry, folder)
+        if parts.scheme == "tcp" and parts.hostname and port and "@" not in parts.netloc and parts.path in ("", "/"):
+            return _tcp_address(document, path, parts, entry)
+    document.problem(
+        where,
+        f"host {name}: docker must be the address of a Docker engine. Received: {shown(url)}. "
+        "Examples: unix:///var/run/docker.sock, ssh://bench@10.0.0.11:2222, tcp://10.0.0.21:2376",
+    )
+    return None
+
+
+def _is_clean(parts: SplitResult, url: str) -> bool:
+    """Refuse what would be ignored: queries, fragments, and the white space that `urlsplit` drops silently."""
+    host = parts.netloc.rpartition("@")[2]
+    return (
+        not ({"?", "#"} & set(url))
+        and all(character.isprintable() and not character.isspace() for character in url)
+        and not host.startswith("-")
+        and not host.endswith(":")
+        and parts.port != 0
+    )
+
+
+def _tcp_address(
+    document: Document, path: tuple[str, ...], parts: SplitResult, entry: dict[str, Any]
+) -> DockerAddress | None:
+    name, insecure = plain_text(path[-1], 80), entry.get("insecure") is True
+    if not entry.get("tls") and not insecure:
+        document.problem(
+            (*path, "docker"),
+            f"host {name}: tcp:// without TLS gives anyone on the network the machine. "
+            "Add tls: {ca: …, cert: …, key: …}, use ssh://, or say insecure: true",
+        )
+    if entry.get("tls") and insecure:
+        document.problem((*path, "insecure"), f"host {name}: insecure means tcp:// without tls. Remove one of them")
+    return DockerAddress(scheme="tcp", target=parts.netloc)
+
+
+def _ssh_address(
+    document: Document, path: tuple[str, ...], parts: SplitResult, entry: dict[str, Any], folder: Path
+) -> DockerAddress:
+    """Build an ssh address; the host keeps its letters' case, because it may be an alias."""
+    netloc = parts.netloc.rpartition(":")[0] if parts.port else parts.netloc
+    named, in_path = entry.get("docker_socket"), parts.path.rstrip("/")
+    if named is not None and in_path:
+        document.problem(
+            (*path, "docker_socket"),
+            f"host {plain_text(path[-1], 80)}: docker names a socket already: {shown(in_path)}. Remove one of them",
+        )
+    return DockerAddress(
+        scheme="ssh",
+        target=netloc.replace("[", "").replace("]", ""),
+        port=parts.port,
+        socket=str(named or in_path or DockerAddress.socket),
+        ssh_config=_file(document, (*path, "ssh_config"), entry.get("ssh_config"), folder),
+    )
+
+
+def _file(document: Document, path: tuple[str, ...], named: object, folder: Path) -> str | None:
+    """Return the path of a file that must exist; None: none was named."""
+    if not isinstance(named, str):
+        return None
+    file = resolve_path(named, folder)
+    if not is_file(file):
+        host, key = path[path.index("hosts") + 1], ".".join(path[path.index("hosts") + 2 :])
+        document.problem(path, f"host {plain_text(host, 80)}: {key}: no such file: {plain_text(str(file), 300)}")
+    return str(file)

@@ -1,0 +1,481 @@
+"""`hosts.yml`: which machines there are, how to reach them, what to measure on them.
+
+Settings stand under `defaults`, under a fleet or under a host; the innermost wins. `read_hosts` returns plain frozen
+`Host`s in which everything is resolved, so that nothing later asks where a setting came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from orchestrate.errors import DocumentError, UserError
+from orchestrate.inventory.addresses import DockerAddress, check_connection
+from orchestrate.inventory.environment import environment_problems, merge_environments
+from orchestrate.inventory.queues import KubernetesQueue, Queue, SlurmQueue, check_queue
+from orchestrate.inventory.variants import read_variants
+from orchestrate.suites import read_suite, suite_source
+from orchestrate.text import plain_text, shown
+from orchestrate.yaml_files import Document, read_document, validate_document
+from results.schema import Device
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""Names of fleets and hosts: they become parts of file and container names."""
+
+MOST = 1_000_000
+"""Larger numbers are slips, and would end as infinities or as plans that no memory holds."""
+
+_WORD = "[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*"
+_REPOSITORY = rf"(?:{_WORD}|\[[0-9A-Fa-f:]+\])(?::[0-9]{{1,5}})?(?:/{_WORD})*"
+
+Number = StrictInt | StrictFloat
+Count = Annotated[StrictInt, Field(ge=1, le=1000)]
+Positive = Annotated[Number, Field(gt=0, le=MOST)]
+Repository = Annotated[StrictStr, Field(pattern=f"^{_REPOSITORY}/?$")]
+Reference = Annotated[
+    StrictStr, Field(pattern=f"^{_REPOSITORY}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?$")
+]
+
+
+class Settings(BaseModel):
+    """What may stand at every level; None: not said at this level."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    suite: StrictStr | None = Field(
+        None, description="the name of a suite or the path of a suite file", examples=["standard"]
+    )
+    repeats: Count | None = Field(None, description="a whole number of at least 1", examples=["3"])
+    gpus: Literal["all"] | Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)] | None = (
+        Field(None, description="'all' or a list of integers", examples=["[0, 1]"])
+    )
+    device: Literal["auto", "gpu", "cpu"] | None = Field(
+        None, description="auto, gpu or cpu (auto: gpu where the host has one)", examples=["auto"]
+    )
+    variant: StrictStr | Annotated[list[StrictStr], Field(min_length=1)] | None = Field(
+        None,
+        description="'auto', an image variant of orchestrate/containers/images.toml, or a list of them",
+        examples=["cuda12.5"],
+    )
+    registry: Repository | None = Field(
+        None, description="an image registry and path, without a tag", examples=["ghcr.io/you"]
+    )
+    image: Reference | None = Field(
+        None,
+        description="an image reference, instead of registry and variant",
+        examples=["ghcr.io/you/tfbench:mine"],
+    )
+    image_source: Literal["pull", "local", "transfer"] | None = Field(
+        None,
+        description="pull (from the registry), local (built on the host) or transfer (from this machine's engine)",
+        examples=["pull"],
+    )
+    cpus: Positive | None = Field(None, description="a number above 0: CPUs that a benchmark may use", examples=["2"])
+    memory_gb: Positive | None = Field(None, description="a number above 0, in gigabytes (10⁹ bytes)", examples=["16"])
+    usd_per_gpu_hour: Annotated[Number, Field(ge=0, le=MOST)] | None = Field(
+        None, description="a price in US dollars, at least 0", examples=["0.17"]
+    )
+    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
+        None,
+        description="the absolute path, on the host or Slurm's nodes, of a folder of TFRecords, for data: tfrecord",
+        examples=["/data/imagenet"],
+    )
+    environment: Annotated[dict[StrictStr, StrictStr | StrictInt], Field(max_length=100)] | None = Field(
+        None,
+        description="a mapping of environment variables to texts or whole numbers",
+        examples=["{NCCL_DEBUG: INFO}"],
+    )
+    timeout_minutes: Positive | None = Field(
+        None, description="a number above 0: the longest that a repeat may take", examples=["60"]
+    )
+    silence_minutes: Positive | None = Field(
+        None, description="a number above 0: the longest that a repeat may print nothing", examples=["15"]
+    )
+
+    network: Literal["bridge", "host"] | None = Field(
+        None,
+        description="bridge (only the ports that are needed) or host, for cases of several hosts",
+        examples=["bridge"],
+    )
+    cluster_port: Annotated[StrictInt, Field(ge=1024, le=60_000)] | None = Field(
+        None,
+        description="a port of 1024 to 60000: the first at which hosts that train together reach each other",
+        examples=["29500"],
+    )
+
+
+class TLSFiles(BaseModel):
+    """Files for a `tcp://` engine: mutual TLS, both sides verified."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca: StrictStr = Field(description="the path of a PEM file", examples=["ca.pem"])
+    cert: StrictStr = Field(description="the path of a PEM file", examples=["cert.pem"])
+    key: StrictStr = Field(description="the path of a PEM file", examples=["key.pem"])
+
+
+class HostEntry(Settings):
+    """A machine: exactly one of `docker` and `process`."""
+
+    docker: StrictStr | None = Field(
+        None,
+        description="the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port",
+        examples=["ssh://bench@10.0.0.11"],
+    )
+    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
+        None,
+        description="the absolute path of the engine's socket on the host, for ssh://",
+        examples=["/run/user/1000/docker.sock"],
+    )
+    ssh_config: StrictStr | None = Field(
+        None,
+        description="the path of an ssh configuration file, instead of ~/.ssh/config",
+        examples=["ssh_config"],
+    )
+    address: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}$")] | None = Field(
+        None,
+        description="the name or address at which the fleet's other hosts reach this one, without a port",
+        examples=["10.0.0.11"],
+    )
+    process: StrictBool | None = Field(
+        None, description="true: a subprocess of this Python, without Docker", examples=["true"]
+    )
+    tls: TLSFiles | None = Field(
+        None,
+        description="a mapping of ca, cert and key to files",
+        examples=["{ca: ca.pem, cert: cert.pem, key: key.pem}"],
+    )
+
+    insecure: StrictBool | None = Field(
+        None, description="true: allow tcp:// without TLS; every table then warns", examples=["true"]
+    )
+
+
+class Fleet(Settings):
+    """A group of machines that are meant to be equal: named one by one, or given by a queue."""
+
+    hosts: Annotated[dict[str, HostEntry], Field(min_length=1)] | None = Field(
+        None, description="a mapping of names to hosts", examples=["{node-a: {docker: 'ssh://node-a'}}"]
+    )
+    slurm: SlurmQueue | None = Field(
+        None,
+        description="a mapping that describes a Slurm cluster",
+        examples=["{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}"],
+    )
+    kubernetes: KubernetesQueue | None = Field(
+        None,
+        description="a mapping that describes a namespace of a Kubernetes cluster",
+        examples=["{context: my-cluster, node_selector: {nvidia.com/gpu.product: NVIDIA-L4}}"],
+    )
+
+
+class HostsFile(BaseModel):
+    """The whole of `hosts.yml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Annotated[StrictInt, Field(ge=1, lt=2)] = Field(
+        description="1, the version of this file's format", examples=["1"]
+    )
+    defaults: Settings = Field(Settings(), description="a mapping of settings", examples=["{suite: standard}"])
+    fleets: Annotated[dict[str, Fleet], Field(min_length=1)] = Field(
+        description="a mapping of names to fleets",
+        examples=["{here: {hosts: {this-machine: {process: true}}}}"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine with all its settings resolved; or a queue, which stands in a plan as one host of its fleet.
+
+    Attributes:
+        docker: None: a queue where there is one, else a subprocess of this Python.
+        queue: What gives the machines; None: this is one.
+        gpus: GPU indices to use; None: all.
+        variants: Image variants to measure with; empty: chosen by driver and GPU.
+        image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
+        device: What to train on; None: the GPU where there is one.
+        cpus: CPUs that a benchmark may use; None: all.
+        data_dir: Folder of TFRecords on the host; None: it has none.
+        environment: Variables that every benchmark gets, by name; those of all levels, the innermost value of each.
+        address: Where the fleet's other hosts reach it; None: where its engine is reached.
+        network: `bridge` or `host`: of containers that train together with those of other hosts.
+        cluster_port: First of the ports for that.
+    """
+
+    fleet: str
+    name: str
+    docker: DockerAddress | None
+    queue: Queue | None = None
+    suite: str | None = None
+    repeats: int | None = None
+    gpus: tuple[int, ...] | None = None
+    device: Device | None = None
+    variants: tuple[str, ...] = ()
+    registry: str | None = None
+    image: str | None = None
+    image_source: str | None = None
+    cpus: float | None = None
+    memory_gb: float | None = None
+    usd_per_gpu_hour: float | None = None
+    data_dir: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout_minutes: float = 60.0
+    silence_minutes: float = 15.0
+    address: str | None = None
+    network: str = "bridge"
+    cluster_port: int = 29_500
+
+    @property
+    def cluster_address(self) -> str | None:
+        """Where the fleet's other hosts reach this one; None: nobody said."""
+        if self.address is not None or self.docker is None or self.docker.scheme == "unix":
+            return self.address
+        where = self.docker.target.rpartition("@")[2]
+        return where.rpartition(":")[0].strip("[]") if self.docker.scheme == "tcp" else where
+
+    @property
+    def key(self) -> str:
+        """Name the host within a run."""
+        return f"{self.fleet}.{self.name}"
+
+    @property
+    def pulls(self) -> bool:
+        """Tell whether images come from a registry, rather than from what was built on the host."""
+        if self.image_source is None:
+            return self.registry is not None or self.image is not None
+        return self.image_source == "pull"
+
+    @property
+    def wants_gpus(self) -> bool:
+        """Tell whether GPUs of this host matter."""
+        return self.device is not Device.CPU
+
+    @property
+    def launcher(self) -> str:
+        """Name what starts benchmarks here."""
+        if self.queue is not None:
+            return self.queue.kind
+        return "process" if self.docker is None else "docker"
+
+    @property
+    def lanes(self) -> int:
+        """Tell how many repeats are followed at a time: more than one would disturb each other on one machine."""
+        return 1 if self.queue is None else self.queue.max_jobs
+
+
+def read_hosts(path: Path) -> list[Host]:
+    """Read a hosts file.
+
+    Raises:
+        DocumentError: All mistakes at once, in the order of their lines.
+    """
+    document = read_document(path)
+    checked = validate_document(HostsFile, document)
+    addresses = _check_meaning(document, path.parent)
+    if document.problems or checked is None:
+        raise DocumentError(document.report())
+    return [
+        host
+        for fleet_name, fleet in checked.fleets.items()
+        for host in _fleet_hosts(fleet_name, fleet, checked.defaults, addresses, path.parent)
+    ]
+
+
+def _fleet_hosts(
+    fleet_name: str,
+    fleet: Fleet,
+    defaults: Settings,
+    addresses: dict[tuple[str, str], DockerAddress | None],
+    folder: Path,
+) -> list[Host]:
+    """Resolve the settings of a fleet's hosts, or of the one that stands for its queue."""
+    queue = fleet.slurm or fleet.kubernetes
+    if queue is None:
+        return [
+            Host(
+                fleet=fleet_name,
+                name=name,
+                docker=addresses[fleet_name, name],
+                address=entry.address,
+                **_merge_settings(folder, defaults, fleet, entry),
+            )
+            for name, entry in (fleet.hosts or {}).items()
+        ]
+    settings = _merge_settings(folder, defaults, fleet) | {"gpus": None, "image_source": None}
+    if isinstance(queue, SlurmQueue) and queue.container == "none":
+        settings |= {"registry": None, "image": None, "variants": ()}
+    return [Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)]
+
+
+def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], DockerAddress | None]:
+    """Check what types cannot express, in whatever is there: a malformed file gets all its answers at once too.
+
+    Returns:
+        The engine's address of each host, by fleet and name.
+    """
+    addresses: dict[tuple[str, str], DockerAddress | None] = {}
+    seen: dict[object, str] = {}
+    check_level = _LevelCheck(document, folder)
+    data = _mapping(document.data)
+    defaults = _mapping(data.get("defaults"))
+    check_level(("defaults",), defaults)
+    for fleet_name, fleet in _mapping(data.get("fleets")).items():
+        fleet_path = ("fleets", fleet_name)
+        _check_name(document, fleet_path, "fleet")
+        check_level(fleet_path, _mapping(fleet))
+        if isinstance(fleet, dict) and (kind := check_queue(document, fleet_path, fleet, defaults, folder)):
+            _check_single(document, (*fleet_path, kind), None, seen)
+            continue
+        for name, raw in _mapping(_mapping(fleet).get("hosts")).items():
+            path, entry = (*fleet_path, "hosts", name), _mapping(raw)
+            _check_name(document, path, "host")
+            check_level(path, entry)
+            _check_unused(document, path, entry)
+            misspelt = not {"docker", "process"} & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
+            address = None if misspelt else check_connection(document, path, entry, folder)
+            machine: object = "this machine" if entry.get("process") is True else address
+            _check_single(document, path, machine, seen)
+            addresses[fleet_name, name] = address
+    return addresses
+
+
+def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, str]) -> None:
+    """Check that no machine and no name stands twice; names meet in the names of records: `a.b` + `c`, `a` + `b.c`."""
+    name, key = plain_text(path[-1], 80), f"{path[1]}.{path[-1]}"
+    if machine is not None and machine in seen:
+        document.problem(
+            path,
+            f"host {name}: the same machine as host {seen[machine]}: two benchmarks at a time would "
+            "disturb each other. Name each machine once",
+        )
+    if key in seen:
+        document.problem(path, f"host {name}: fleet and host together are named {key}, as another host is. Rename it")
+    seen.setdefault(machine, name)
+    seen.setdefault(key, name)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+class _LevelCheck:
+    """Checks the settings of one level: defaults, a fleet or a host.
+
+    Args:
+        document: Takes the mistakes.
+        folder: Paths are relative to it.
+    """
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        self._document = document
+        self._folder = folder
+        self._variants = [variant.name for variant in read_variants()]
+        self._suites: dict[str, list[str]] = {}
+
+    def __call__(self, path: tuple[str, ...], level: dict[str, Any]) -> None:
+        """Check one level."""
+        self._check_suite(path, level.get("suite"))
+        self._check_variant(path, level.get("variant"))
+        for name, problem in environment_problems(_mapping(level.get("environment"))):
+            self._note(path, ("environment", name), f"environment: {plain_text(name, 80)} {problem}")
+        for key in ("gpus", "variant"):
+            self._check_repeated(path, key, level.get(key))
+        for key in ("registry", "variant"):
+            if level.get(key) is not None and level.get("image") is not None:
+                self._note(path, key, f"image replaces {key}. Remove one of them")
+
+    def _check_suite(self, path: tuple[str, ...], suite: object) -> None:
+        """Check that a suite exists, and if it is the user's own, that it has no mistakes."""
+        if not isinstance(suite, str):
+            return
+        if suite not in self._suites:
+            self._suites[suite] = _suite_problems(suite_source(suite, self._folder))
+        for problem in self._suites[suite]:
+            self._document.problem((*path, "suite"), f"suite: {problem}")
+
+    def _check_variant(self, path: tuple[str, ...], variant: object) -> None:
+        """Check that variants are rows of `orchestrate/containers/images.toml`."""
+        names = [name for name in (variant if isinstance(variant, list) else [variant]) if isinstance(name, str)]
+        for name in names:
+            if name not in ("auto", *self._variants):
+                self._note(
+                    path,
+                    "variant",
+                    f"there is no image variant {shown(name)}. Variants: auto, {', '.join(self._variants)}. "
+                    "An image of your own is named by image:",
+                )
+        if isinstance(variant, list) and "auto" in names:
+            self._note(path, "variant", "auto stands alone, or not at all. Write variant: auto, or name variants")
+
+    def _check_repeated(self, path: tuple[str, ...], key: str, value: object) -> None:
+        if isinstance(value, list) and any(value.count(item) > 1 for item in value):
+            self._note(path, key, f"{key} names something twice. Received: {shown(value)}. Name each once")
+
+    def _note(self, path: tuple[str, ...], key: str | tuple[str, ...], text: str) -> None:
+        where = {1: "defaults", 2: "fleet", 4: "host"}[len(path)]
+        name = f" {plain_text(path[-1], 80)}" if len(path) > 1 else ""
+        inner = key if isinstance(key, tuple) else (key,)
+        self._document.problem((*path, *inner), f"{where}{name}: {text}")
+
+
+def _suite_problems(source: str) -> list[str]:
+    try:
+        read_suite(source)
+    except DocumentError as error:
+        return error.problems
+    except UserError as error:
+        return [str(error)]
+    return []
+
+
+def _check_unused(document: Document, path: tuple[str, ...], entry: dict[str, Any]) -> None:
+    """Refuse keys that would be ignored: the user meant something by them."""
+    name = plain_text(path[-1], 80)
+    scheme = str(entry.get("docker", "")).partition(":")[0].lower()
+    for key, needed in (("tls", "tcp"), ("insecure", "tcp"), ("docker_socket", "ssh"), ("ssh_config", "ssh")):
+        if entry.get(key) is not None and scheme != needed:
+            document.problem((*path, key), f"host {name}: {key} is for {needed}:// only. Remove it")
+    if entry.get("process") is True:
+        for key in ("registry", "variant", "image", "image_source", "memory_gb", "address"):
+            if entry.get(key) is not None:
+                document.problem((*path, key), f"host {name}: {key} is for Docker engines only. Remove it")
+
+
+def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:
+    """Resolve the settings of a host: the innermost level that says something wins.
+
+    An image replaces registry and variant of outer levels, and either of these an image of an outer level.
+    """
+    merged: dict[str, Any] = {}
+    for level in levels:
+        if level.image is not None:
+            merged = {name: value for name, value in merged.items() if name not in ("registry", "variant")}
+        elif level.registry is not None or level.variant is not None:
+            merged.pop("image", None)
+        for name in Settings.model_fields:
+            if (value := getattr(level, name)) is not None:
+                merged[name] = value
+    if "suite" in merged:
+        merged["suite"] = suite_source(merged["suite"], folder)
+    merged["environment"] = merge_environments(*(level.environment for level in levels))
+    gpus = merged.pop("gpus", "all")
+    device = merged.pop("device", "auto")
+    merged["gpus"] = None if gpus == "all" else tuple(gpus)
+    merged["device"] = None if device == "auto" else Device(device)
+    variant = merged.pop("variant", "auto")
+    merged["variants"] = () if variant == "auto" else tuple([variant] if isinstance(variant, str) else variant)
+    return merged
+
+
+def _check_name(document: Document, path: tuple[str, ...], kind: str) -> None:
+    if not NAME.fullmatch(path[-1]):
+        document.problem(
+            path,
+            f"{kind} names are letters, digits, '.', '_' and '-', at most 63 of them. Received: {shown(path[-1])}",
+        )

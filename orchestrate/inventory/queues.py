@@ -1,0 +1,300 @@
+"""Fleets behind a queue: `hosts.yml` names the queue, and the queue chooses the machines.
+
+A queue stands in the plan as one host of its fleet, worked through by several lanes. What it is asked for is a frozen
+model that is both the file's form and what launchers read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from orchestrate.text import plain_text, shown
+from orchestrate.yaml_files import Document, is_file, resolve_path
+
+MAX_LANES = 1000
+"""Most jobs of a queue that are followed at a time: each takes a thread."""
+
+MOST_MINUTES = 100_000
+
+Lanes = Annotated[StrictInt, Field(ge=1, le=MAX_LANES)]
+Minutes = Annotated[StrictInt | StrictFloat, Field(ge=1, le=MOST_MINUTES)]
+Word = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,99}$")]
+FolderPath = Annotated[StrictStr, Field(pattern=r"^(?:/[A-Za-z0-9_.@+=,-]+)+$", max_length=200)]
+"""Absolute, and of characters that mean nothing to a shell or to `#SBATCH` lines."""
+
+_GRES = r"^gpu(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?:[1-9][0-9]{0,3}$"
+_CONSTRAINT = r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:&|*()\[\]=-]{0,199}$"
+_OPTION = r"^--[a-z][a-z-]*(?:=[A-Za-z0-9_.,:@+/=\[\]&|*()-]+)?$"
+_DESTINATION = r"^(?:ssh://)?[A-Za-z0-9_][A-Za-z0-9_.@-]*(?::[0-9]{1,5})?$"
+
+SET_BY_US = frozenset(
+    {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "time", "nodes", "ntasks", "gres"}
+    | {"partition", "account", "qos", "constraint", "exclusive", "mem", "cpus-per-task", "chdir", "parsable", "wrap"}
+    | {"dependency", "signal", "open-mode", "hold", "test-only", "wait", "help", "usage", "version", "ntasks-per-node"}
+)
+"""Options of `sbatch` that the launcher sets, or that would break it."""
+
+
+class SlurmQueue(BaseModel):
+    """A Slurm cluster, as `hosts.yml` describes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: ClassVar[str] = "slurm"
+
+    container: Literal["docker", "pyxis", "apptainer", "none"] = Field(
+        description="docker, pyxis, apptainer or none (none: a Python on the nodes)", examples=["docker"]
+    )
+    shared_folder: FolderPath = Field(
+        description="the absolute path of a folder that the login host and all nodes share", examples=["/home/bench"]
+    )
+    partition: Word | None = Field(None, description="the name of a partition", examples=["gpu"])
+    gres: Annotated[StrictStr, Field(pattern=_GRES)] | None = Field(
+        None, description="the GPUs of one node, as Slurm names them: gpu:TYPE:COUNT", examples=["gpu:a5000:4"]
+    )
+    account: Word | None = Field(None, description="the account that is charged", examples=["physics"])
+    qos: Word | None = Field(None, description="the name of a quality of service", examples=["low"])
+    constraint: Annotated[StrictStr, Field(pattern=_CONSTRAINT)] | None = Field(
+        None, description="features that a node must have, as sbatch --constraint takes them", examples=["a5000"]
+    )
+    options: tuple[Annotated[StrictStr, Field(pattern=_OPTION)], ...] = Field(
+        (), description="a list of further options of sbatch", examples=["['--reservation=bench']"]
+    )
+    ssh: Annotated[StrictStr, Field(pattern=_DESTINATION)] | None = Field(
+        None, description="the login host: user@host or an alias of ~/.ssh/config", examples=["bench@login"]
+    )
+    ssh_config: StrictStr | None = Field(
+        None, description="the path of an ssh configuration file, instead of ~/.ssh/config", examples=["ssh_config"]
+    )
+    max_jobs: Lanes = Field(
+        8, description=f"a whole number of 1 to {MAX_LANES}: jobs that run at a time", examples=["8"]
+    )
+    time_limit_minutes: Minutes | None = Field(
+        None, description="a number of at least 1: Slurm's limit of a repeat", examples=["90"]
+    )
+    poll_seconds: Annotated[StrictInt | StrictFloat, Field(ge=0.2, le=600)] = Field(
+        5, description="a number of 0.2 to 600: how often Slurm is asked", examples=["5"]
+    )
+    exclusive: StrictBool = Field(
+        True, description="true or false (false: jobs may share a node, and disturb each other)", examples=["true"]
+    )
+    requeue: StrictBool = Field(
+        False, description="true: what is preempted runs once more by itself", examples=["true"]
+    )
+    python: FolderPath | None = Field(
+        None,
+        description="the absolute path of a Python with TensorFlow on the nodes, for container: none",
+        examples=["/home/bench/tfbench/.venv/bin/python"],
+    )
+    project: FolderPath | None = Field(
+        None, description="the absolute path of tfbench's folder on the nodes", examples=["/home/bench/tfbench"]
+    )
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that a job can have."""
+        return 0 if self.gres is None else int(self.gres.rpartition(":")[2])
+
+    @property
+    def gpu_name(self) -> str:
+        """The GPUs' type in Slurm's words; `gpu` where it has none."""
+        return "gpu" if self.gres is None else self.gres.removeprefix("gpu:").rpartition(":")[0] or "gpu"
+
+    def in_folder(self, folder: Path) -> SlurmQueue:
+        """Return it with paths of this machine resolved: they are relative to the hosts file."""
+        config = None if self.ssh_config is None else str(resolve_path(self.ssh_config, folder))
+        return self.model_copy(update={"ssh_config": config})
+
+
+_DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_LABEL_VALUE = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
+_LABEL_KEY = rf"^(?:{_DNS_LABEL}(?:\.{_DNS_LABEL})*/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$"
+
+DNSName = Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}(?:\.{_DNS_LABEL})*$", max_length=253)]
+LabelKey = Annotated[StrictStr, Field(pattern=_LABEL_KEY)]
+LabelValue = Annotated[StrictStr, Field(pattern=_LABEL_VALUE)]
+
+
+class Toleration(BaseModel):
+    """A taint of nodes that repeats put up with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: LabelKey | None = Field(None, description="the key of a taint", examples=["nvidia.com/gpu"])
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists or Equal", examples=["Exists"])
+    value: LabelValue | None = Field(None, description="the value of a taint, for Equal", examples=["present"])
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="NoSchedule, PreferNoSchedule or NoExecute; all of them without it", examples=["NoSchedule"]
+    )
+
+
+class KubernetesQueue(BaseModel):
+    """A namespace of a Kubernetes cluster and a kind of its nodes, as `hosts.yml` describes them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: ClassVar[str] = "kubernetes"
+
+    context: Annotated[StrictStr, Field(min_length=1, max_length=253)] | None = Field(
+        None, description="the name of a context in the kubeconfig file", examples=["my-cluster"]
+    )
+    kubeconfig: StrictStr | None = Field(
+        None, description="the path of a kubeconfig file, instead of KUBECONFIG or ~/.kube/config", examples=["k.yml"]
+    )
+    namespace: Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}$")] | None = Field(
+        None, description="the name of a namespace; the context's own without it", examples=["tfbench"]
+    )
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        {}, description="a mapping of labels that nodes must have", examples=["{nvidia.com/gpu.product: NVIDIA-L4}"]
+    )
+    tolerations: tuple[Toleration, ...] = Field(
+        (), description="a list of tolerations", examples=["[{key: nvidia.com/gpu, operator: Exists}]"]
+    )
+    image_pull_secrets: tuple[DNSName, ...] = Field(
+        (), description="a list of names of secrets in the namespace", examples=["[registry]"]
+    )
+    queue: Annotated[LabelValue, Field(min_length=1)] | None = Field(
+        None, description="the name of a LocalQueue of Kueue", examples=["bench"]
+    )
+    service_account: DNSName | None = Field(
+        None, description="the name of a service account; its token is never given", examples=["bench"]
+    )
+    runtime_class: DNSName | None = Field(None, description="the name of a runtime class", examples=["nvidia"])
+    data_claim: DNSName | None = Field(
+        None, description="the name of a volume claim with TFRecords, for data: tfrecord", examples=["imagenet"]
+    )
+    gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
+        None, description="a whole number: GPUs of a node, where nodes cannot be listed", examples=["4"]
+    )
+    exclusive: StrictBool = Field(
+        True, description="true or false (false: repeats may share a node, and disturb each other)", examples=["true"]
+    )
+    max_jobs: Lanes = Field(
+        8, description=f"a whole number of 1 to {MAX_LANES}: Jobs that exist at a time", examples=["8"]
+    )
+    pending_minutes: Minutes = Field(
+        60, description="a number of at least 1: the longest that no node may be free for a repeat", examples=["60"]
+    )
+
+    def in_folder(self, folder: Path) -> KubernetesQueue:
+        """Return it with paths of this machine resolved: they are relative to the hosts file."""
+        config = None if self.kubeconfig is None else str(resolve_path(self.kubeconfig, folder))
+        return self.model_copy(update={"kubeconfig": config})
+
+
+Queue = SlurmQueue | KubernetesQueue
+
+QUEUES: dict[str, type[SlurmQueue] | type[KubernetesQueue]] = {
+    model.kind: model for model in (SlurmQueue, KubernetesQueue)
+}
+"""By the key of a fleet."""
+
+
+def queue_to_dict(queue: Queue) -> dict[str, Any]:
+    """Return plain data for `plan.json`: `{"slurm": {…}}`."""
+    return {queue.kind: queue.model_dump(mode="json")}
+
+
+def queue_from_dict(document: dict[str, Any]) -> Queue:
+    """Read it back.
+
+    Raises:
+        KeyError, ValueError: It is damaged.
+    """
+    ((kind, fields),) = document.items()
+    return QUEUES[kind].model_validate(fields)
+
+
+def check_queue(
+    document: Document, path: tuple[str, ...], fleet: dict[str, Any], defaults: dict[str, Any], folder: Path
+) -> str | None:
+    """Check what types cannot express of a fleet's queue; mistakes go to the document.
+
+    Returns:
+        The queue's kind; None: the fleet has none, or not only one.
+    """
+    name = plain_text(path[-1], 80)
+    kinds = [kind for kind in ("hosts", *QUEUES) if fleet.get(kind) is not None]
+    if len(kinds) != 1:
+        known = " and ".join([", ".join(["hosts", *QUEUES][:-1]), list(QUEUES)[-1]])
+        document.problem(
+            path,
+            f"fleet {name}: say where its machines are, by exactly one of {known}. "
+            f"Received: {', '.join(kinds) or 'none'}. Example: hosts: {{node-a: {{docker: 'ssh://node-a'}}}}",
+        )
+        return None
+    if kinds == ["hosts"]:
+        return None
+    (kind,) = kinds
+    entry = fleet[kind] if isinstance(fleet[kind], dict) else {}
+
+    def note(key: str, text: str, *, inside: bool = True) -> None:
+        document.problem((*path, kind, key) if inside else (*path, key), f"fleet {name}: {text}")
+
+    for key in ("gpus", "image_source"):
+        if fleet.get(key) is not None:
+            note(
+                key, f"{key} is for hosts only: the queue chooses GPUs and nodes bring images. Remove it", inside=False
+            )
+    _CHECKS[kind](note, fleet, entry, defaults, folder)
+    return kind
+
+
+class _Note(Protocol):
+    """Takes a mistake at a key of the queue; `inside=False`: of the fleet."""
+
+    def __call__(self, key: str, text: str, *, inside: bool = True) -> None: ...
+
+
+def _check_slurm(
+    note: _Note, fleet: dict[str, Any], entry: dict[str, Any], defaults: dict[str, Any], folder: Path
+) -> None:
+    container = entry.get("container")
+    if container == "none":
+        for key in ("registry", "variant", "image"):
+            if fleet.get(key) is not None:
+                note(key, f"{key} is for containers only. Remove it, or name a container", inside=False)
+        for key in ("python", "project"):
+            if entry.get("ssh") is not None and entry.get(key) is None:
+                note("ssh", f"container: none over ssh needs {key}, a path on the nodes. Add it")
+    elif container in ("docker", "pyxis", "apptainer"):
+        for key in ("python", "project"):
+            if entry.get(key) is not None:
+                note(key, f"{key} is for container: none only. Remove it")
+        levels = (fleet, defaults)
+        if not any(level.get("image") or level.get("variant") not in (None, "auto") for level in levels):
+            note(
+                "container",
+                "the driver of the nodes cannot be asked: say which image suits them. Example: variant: cuda12.5",
+            )
+    for option in entry.get("options") or () if isinstance(entry.get("options"), list) else ():
+        word = str(option).removeprefix("--").partition("=")[0]
+        if word in SET_BY_US:
+            note("options", f"{shown(option)} is set by tfbench, by a key of its own where there is one. Remove it")
+    if isinstance(entry.get("ssh_config"), str):
+        if entry.get("ssh") is None:
+            note("ssh_config", "ssh_config is for ssh: only. Remove it, or add ssh")
+        file = resolve_path(entry["ssh_config"], folder)
+        if not is_file(file):
+            note("ssh_config", f"ssh_config: no such file: {plain_text(str(file), 300)}")
+
+
+def _check_kubernetes(
+    note: _Note, fleet: dict[str, Any], entry: dict[str, Any], defaults: dict[str, Any], folder: Path
+) -> None:
+    if isinstance(entry.get("kubeconfig"), str):
+        file = resolve_path(entry["kubeconfig"], folder)
+        if not is_file(file):
+            note("kubeconfig", f"kubeconfig: no such file: {plain_text(str(file), 300)}")
+    levels = (fleet, defaults)
+    if not any(level.get("image") or level.get("registry") for level in levels):
+        note("kubernetes", "nodes pull images: say from where. Example: registry: ghcr.io/you", inside=False)
+    for item in entry.get("tolerations") or () if isinstance(entry.get("tolerations"), list) else ():
+        if isinstance(item, dict) and item.get("operator") == "Exists" and item.get("value") is not None:
+            note("tolerations", "a toleration with operator: Exists has no value. Remove it, or write Equal")
+        elif isinstance(item, dict) and item.get("key") is None and item.get("operator") != "Exists":
+            note("tolerations", "a toleration needs a key, or operator: Exists for all taints. Add one of them")
+
+
+_CHECKS = {"slurm": _check_slurm, "kubernetes": _check_kubernetes}

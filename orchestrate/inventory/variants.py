@@ -1,0 +1,327 @@
+"""Which container image suits a host: a fact about its driver and its GPU together.
+
+`nvidia-smi`'s "CUDA Version" plays no part: compatibility libraries change it. What counts is the driver's version, and
+whether TensorFlow's wheel has machine code for the GPU. Where it has none, the driver must compile PTX, and for that it
+must be as new as the CUDA toolkit that made the PTX: compatibility within a major CUDA version does not cover it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from orchestrate.errors import DocumentError
+from results.schema import Status
+
+IMAGES_FILE = Path(__file__).parents[1] / "containers" / "images.toml"
+
+SLIM_SUFFIX = "-slim"
+"""Of names and tags, so that an image's name says its form."""
+
+Version = tuple[int, ...]
+
+
+class Code(enum.StrEnum):
+    """Where the kernels that a GPU runs come from."""
+
+    MACHINE = "machine code"  # in the wheel, for this GPU or an older one of the same major architecture
+    COMPILED = "compiled by the driver"  # from PTX, all or some of them, at the first start
+
+
+class Form(enum.StrEnum):
+    """What an image holds of its packages' libraries: the build argument SLIM, and the label `tfbench.slim`."""
+
+    FULL = "full"  # all of them, as in the packages
+    SLIM = "slim"  # empty ones in place of some that training never calls, and no names for a debugger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """On what an image was seen to work, in words.
+
+    Attributes:
+        gpu: Names of GPUs on which it has trained; None: on none yet.
+        cpu: What it did on a CPU; None: it was not started.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    gpu: str | None = None
+    cpu: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A container image: a row of `images.toml` in one of its forms.
+
+    Attributes:
+        name: Of the row; followed by `-slim` where that is its form.
+        why: What it is for.
+        form: Which of its two forms; also full where it is not built here.
+        seen: On what each form was seen to work.
+        keras: None: that of the base image.
+        cuda: CUDA version of its libraries; None without CUDA.
+        sass: Compute capabilities with machine code in nearly all kernels.
+        sass_some: Compute capabilities with machine code in some kernels.
+        ptx: Compute capabilities with PTX, which the driver compiles for them and newer ones.
+        native_driver: From this driver on PTX can be compiled.
+        minor_driver: From this driver on machine code runs.
+        newest: Highest compute capability that is known to work.
+        base: An image that is used as it is; None: built here.
+        opt_in: Only used when it is named.
+        verified: It has been built and run.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: str
+    why: str
+    tensorflow: str
+    python: str
+    keras: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    sass: tuple[str, ...] = ()
+    sass_some: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()
+    native_driver: str | None = None
+    minor_driver: str | None = None
+    newest: str | None = None
+    base: str | None = None
+    opt_in: bool = False
+    verified: bool = True
+    form: Form = Form.FULL
+    seen: Mapping[Form, Seen] = field(default_factory=dict)
+
+    @property
+    def row(self) -> str:
+        """Name its row, which is also its lock's name."""
+        return self.name.removesuffix(SLIM_SUFFIX) if self.form is Form.SLIM else self.name
+
+    @property
+    def default(self) -> bool:
+        """Tell whether it is built when nothing is named."""
+        return self.base is None and self.form is Form.FULL
+
+    def in_slim_form(self) -> Variant:
+        """Return the smaller image of the same row; only used when it is named."""
+        name, why = f"{self.name}{SLIM_SUFFIX}", f"{self.name}, smaller: see orchestrate/containers/README.md"
+        return dataclasses.replace(self, name=name, why=why, form=Form.SLIM, opt_in=True)
+
+    def build_arguments(self, *, version: str, revision: str) -> dict[str, str]:
+        """Return the arguments of `docker build` for this image.
+
+        Args:
+            version: Of tfbench.
+            revision: Of its source.
+        """
+        arguments = {"VARIANT": self.row, "SLIM": str(self.form), "VERSION": version, "REVISION": revision}
+        if self.cuda is not None and self.minor_driver is not None:
+            arguments |= {"CUDA": self.cuda, "MIN_DRIVER": self.minor_driver, "SM": ",".join(self.sass)}
+        return arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a variant and a GPU go together.
+
+    Attributes:
+        status: `ok`, `unsupported` (this GPU never), `driver_too_old` (this GPU with a newer driver).
+        code: Where kernels come from; None when the GPU is not supported.
+        native: The driver is at least as new as the toolkit: nothing rests on minor-version compatibility.
+        needed_driver: Oldest driver that will do; None when none will.
+        reason: In words.
+    """
+
+    variant: Variant
+    status: Status
+    reason: str
+    code: Code | None = None
+    native: bool = False
+    needed_driver: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The image for a host.
+
+    Attributes:
+        variant: None: no image suits.
+        status: Of GPU cases on that host: `ok`, or why there can be no number.
+        reason: In words.
+        fits: What was considered, the chosen one first.
+    """
+
+    variant: Variant | None
+    status: Status
+    reason: str
+    fits: tuple[Fit, ...] = ()
+
+
+def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
+    """Read the table of images; each row that is built here gives two, its full form first.
+
+    Raises:
+        DocumentError: Not a table of variants; all mistakes at once.
+    """
+    try:
+        rows = tomllib.loads(path.read_text())["variants"].items()
+    except (OSError, tomllib.TOMLDecodeError, KeyError, AttributeError) as error:
+        raise DocumentError([f"{path}: not a table of variants: {error!r}"]) from error
+    variants: list[Variant] = []
+    problems: list[str] = []
+    for name, row in rows:
+        try:
+            variant = _VARIANT.validate_python({**row, "name": name})
+            variants.extend([variant] if variant.base is not None else [variant, variant.in_slim_form()])
+        except (ValidationError, TypeError) as error:
+            problems.extend(f"{path}: variants.{name}: {line}" for line in _mistakes(error))
+    if problems:
+        raise DocumentError(problems)
+    return variants
+
+
+def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Choice:
+    """Choose the image for a host, with the reason in words.
+
+    Machine code is preferred to code that the driver compiles, then the newest TensorFlow, so that hosts with different
+    drivers are compared with the same one as often as can be, then libraries that the driver natively supports.
+
+    Args:
+        driver_version: Of the NVIDIA driver, e.g. `550.127.05`; None: there is none.
+        compute_capability: Of the host's GPUs, e.g. `8.6`; None: there is no GPU.
+        variants: From `read_variants`; those that are opt-in are left out.
+    """
+    if driver_version is None or compute_capability is None:
+        return _without_gpu(driver_version, variants)
+    candidates = [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
+    fits = sorted(
+        (check_variant(variant, driver_version, compute_capability) for variant in candidates), key=_rank, reverse=True
+    )
+    if not fits:
+        return Choice(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
+    best = fits[0]
+    if best.status is Status.OK:
+        return Choice(variant=best.variant, status=Status.OK, reason=best.reason, fits=tuple(fits))
+    return _nothing_fits(driver_version, compute_capability, fits, variants)
+
+
+def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
+    """Tell how a variant goes with a GPU and its driver, also one that was named by the user."""
+    driver, gpu = parse_version(driver_version), parse_version(compute_capability)
+    if variant.cuda is None or variant.native_driver is None or variant.minor_driver is None:
+        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name} has no CUDA")
+    code, why_code = _code(variant, gpu)
+    if code is None:
+        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why_code}")
+    needed = variant.minor_driver if code is Code.MACHINE else variant.native_driver
+    native = driver >= parse_version(variant.native_driver)
+    if driver < parse_version(needed):
+        return Fit(
+            variant=variant,
+            status=Status.DRIVER_TOO_OLD,
+            reason=f"{variant.name}: {why_code}, which needs driver {needed} or newer, and this is {driver_version}",
+            code=code,
+            needed_driver=needed,
+        )
+    support = (
+        f"driver {driver_version} supports CUDA {variant.cuda} natively (from {variant.native_driver})"
+        if native
+        else f"driver {driver_version} runs CUDA {variant.cuda} by minor-version compatibility (from {needed})"
+    )
+    return Fit(
+        variant=variant,
+        status=Status.OK,
+        reason=f"{variant.name}: TensorFlow {variant.tensorflow}, {why_code}, {support}",
+        code=code,
+        native=native,
+        needed_driver=needed,
+    )
+
+
+def parse_version(text: str) -> Version:
+    """Read `550.127.05` as (550, 127, 5).
+
+    Raises:
+        ValueError: Not numbers with dots between them.
+    """
+    return tuple(int(part) for part in text.split("."))
+
+
+def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
+    """Tell where a GPU's kernels come from, with the reason in words."""
+    shown = ".".join(map(str, gpu))
+    if variant.newest is not None and gpu[0] > parse_version(variant.newest)[0]:
+        return None, (
+            f"no machine code for compute capability {shown}, and PTX that is compiled for it is known to fail "
+            f"(newest that works: {variant.newest})"
+        )
+    # Machine code runs on newer GPUs of the same major architecture, and on no other.
+    runs = [sm for sm in variant.sass if parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu]
+    if runs:
+        return Code.MACHINE, f"machine code of compute capability {max(runs, key=parse_version)} runs on {shown}"
+    compiled = [ptx for ptx in variant.ptx if parse_version(ptx) <= gpu]
+    if not compiled:
+        return None, f"neither machine code nor PTX for compute capability {shown}"
+    some = any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
+    how_much = (
+        "machine code for some kernels only, the driver compiles" if some else "no machine code, the driver compiles"
+    )
+    what = "the others" if some else "all kernels"
+    return Code.COMPILED, f"{how_much} {what} for compute capability {shown} at the first start"
+
+
+def _rank(fit: Fit) -> tuple[bool, bool, Version, bool, Version]:
+    """Order fits, the best highest."""
+    cuda = parse_version(fit.variant.cuda or "0")
+    return (
+        fit.status is Status.OK,
+        fit.code is Code.MACHINE,
+        parse_version(fit.variant.tensorflow),
+        fit.native,
+        # Natively the newest libraries, else those nearest to the driver.
+        cuda if fit.native else tuple(-part for part in cuda),
+    )
+
+
+def _without_gpu(driver_version: str | None, variants: Sequence[Variant]) -> Choice:
+    """Choose for a host that cannot run GPU cases."""
+    cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
+    what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
+    offer = f"; {cpu.name} measures its processor, in cases that ask for it" if cpu else ""
+    return Choice(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
+
+
+def _nothing_fits(
+    driver_version: str, compute_capability: str, fits: Sequence[Fit], variants: Sequence[Variant]
+) -> Choice:
+    """Say what would have to change: the driver, or the image."""
+    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD and fit.needed_driver is not None]
+    if waiting:
+        easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
+        return Choice(
+            variant=None,
+            status=Status.DRIVER_TOO_OLD,
+            reason=f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
+            f"Nearest is {easiest.reason}",
+            fits=tuple(fits),
+        )
+    named = [variant for variant in variants if variant.opt_in and variant.cuda is not None]
+    usable = [v.name for v in named if check_variant(v, driver_version, compute_capability).status is Status.OK]
+    advice = f". Name {' or '.join(usable)} in hosts.yml to try it" if usable else ""
+    return Choice(variant=None, status=Status.UNSUPPORTED, reason=fits[0].reason + advice, fits=tuple(fits))
+
+
+def _mistakes(error: ValidationError | TypeError) -> list[str]:
+    if isinstance(error, TypeError):
+        return [f"must be a table: {error}"]
+    return [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+
+
+_VARIANT = TypeAdapter(Variant)

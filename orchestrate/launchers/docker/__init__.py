@@ -1,0 +1,1 @@
+"""Benchmarks in containers of a Docker engine, near or far."""

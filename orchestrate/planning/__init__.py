@@ -1,0 +1,1 @@
+"""What will run where: facts of hosts, cases, repeats, cost."""

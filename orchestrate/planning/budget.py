@@ -1,0 +1,172 @@
+"""What a run takes and costs: an estimate before the start, a limit while it goes on."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrate.planning.plan import HostPlan, Plan
+
+GUESSED_REPEAT_SECONDS = 150.0
+"""Taken for a repeat that was never seen: start, compilation, warm-up and 100 steps on a current GPU (a guess)."""
+
+MAX_EARLIER_RUNS = 20
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run may take.
+
+    Attributes:
+        seconds: Until the slowest host is done.
+        usd: All hosts together, each from its start to its end; None: not every host has a price.
+        seen: Share of repeats whose duration is known from earlier runs, 0 to 1; the rest is a guess.
+    """
+
+    seconds: float
+    usd: float | None
+    seen: float
+
+
+def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
+    """Return how long repeats took in the latest runs.
+
+    Returns:
+        Median seconds by fleet and case name.
+    """
+    seconds: dict[tuple[str, str], list[float]] = {}
+    runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in runs[:MAX_EARLIER_RUNS]:
+        with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has a quarter of a million
+            for line in lines:
+                if '"job_result"' in line:
+                    _note_duration(line, seconds)
+    return {key: statistics.median(values) for key, values in seconds.items()}
+
+
+def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> None:
+    """Take in a line of a journal; one that was cut off, or is of another version, tells nothing."""
+    try:
+        event = json.loads(line)
+        if event["status"] == "ok":
+            key = event["host"].partition(".")[0], event["case"]
+            seconds.setdefault(key, []).append(float(event["seconds"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return
+
+
+def estimate(plan: Plan, durations: dict[tuple[str, str], float]) -> Estimate:
+    """Estimate duration and cost of a plan.
+
+    Args:
+        plan: What will run.
+        durations: From `earlier_durations`.
+    """
+    seconds: list[float] = []
+    usd: float | None = 0.0
+    seen = 0
+    for entry in plan.hosts:
+        known = [durations.get((entry.host.fleet, job.case.name)) for job in entry.jobs if job.blocked is None]
+        seen += sum(value is not None for value in known)
+        total = sum(value if value is not None else GUESSED_REPEAT_SECONDS for value in known)
+        seconds.append(total / min(entry.host.lanes, max(1, len(known))))
+        price = hourly_usd(entry)
+        usd = None if usd is None or price is None else usd + price * total / 3600
+    for gang in plan.gangs:
+        known_seconds = durations.get((gang.job.origin.fleet, gang.job.case.name))
+        seen += known_seconds is not None
+        took = GUESSED_REPEAT_SECONDS if known_seconds is None else known_seconds
+        names = {(part.origin.fleet, part.origin.host) for part in gang.members}
+        for index, entry in enumerate(plan.hosts):
+            if (entry.host.fleet, entry.host.name) in names:
+                seconds[index] += took
+                price = hourly_usd(entry)
+                usd = None if usd is None or price is None else usd + price * took / 3600
+    count = sum(job.blocked is None for job in plan.jobs)
+    return Estimate(max(seconds, default=0.0), usd, seen / count if count else 1.0)
+
+
+def hourly_usd(entry: HostPlan) -> float | None:
+    """Return what a host costs in an hour: all its GPUs, because a machine is rented as a whole."""
+    price = entry.host.usd_per_gpu_hour
+    if price is None:
+        return None
+    gpus = len(entry.facts.gpus) if entry.facts else 0
+    return price * max(1, gpus)
+
+
+class Budget:
+    """Keeps a run below a cost: no repeat begins that would end above it.
+
+    A host is counted from its start to its end; of a queue each repeat is, while it has a machine, under its own name.
+
+    Args:
+        limit_usd: For the whole run.
+        hosts: Those that will work; each needs a price.
+        durations: From `earlier_durations`; what this run sees itself counts more.
+    """
+
+    def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: dict[tuple[str, str], float]) -> None:
+        self._limit_usd = limit_usd
+        self._rates = {entry.host.key: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
+        self._durations = dict(durations)
+        self._began: dict[str, tuple[str, float]] = {}
+        self._reserved: dict[str, float] = {}
+        self._reserved_usd = 0.0
+        self._settled_usd = 0.0
+        self._lock = threading.Lock()
+
+    def begin(self, host: str, meter: str | None = None) -> None:
+        """Start to count the time of a host, or of a repeat in its queue."""
+        with self._lock:
+            self._settle(meter or host)
+            self._began[meter or host] = host, time.monotonic()
+
+    def end(self, host: str, meter: str | None = None) -> None:
+        """Stop to count; nothing happens when nothing is counted."""
+        with self._lock:
+            if meter is None or meter in self._began:
+                self._reserve(meter or host, 0.0)
+            self._settle(meter or host)
+
+    def allows(self, host: str, fleet: str, case: str, meter: str | None = None) -> bool:
+        """Tell whether one more repeat can end within the limit; if so, its cost is reserved."""
+        with self._lock:
+            wanted = self._rates[host] * self._durations.get((fleet, case), GUESSED_REPEAT_SECONDS)
+            others = self._reserved_usd - self._reserved.get(meter or host, 0.0)
+            if self._spent() + others + wanted > self._limit_usd:
+                return False
+            self._reserve(meter or host, wanted)
+            return True
+
+    def learn(self, fleet: str, case: str, seconds: float) -> None:
+        """Take in how long a repeat took."""
+        with self._lock:
+            self._durations[fleet, case] = seconds
+
+    def spent_usd(self) -> float:
+        """Return what the run has cost so far."""
+        with self._lock:
+            return self._spent()
+
+    def _spent(self) -> float:
+        return self._settled_usd + sum(map(self._running_usd, self._began))
+
+    def _running_usd(self, meter: str) -> float:
+        host, began = self._began[meter]
+        return self._rates[host] * (time.monotonic() - began)
+
+    def _settle(self, meter: str) -> None:
+        if meter in self._began:
+            self._settled_usd += self._running_usd(meter)
+            del self._began[meter]
+
+    def _reserve(self, meter: str, usd: float) -> None:
+        self._reserved_usd += usd - self._reserved.pop(meter, 0.0)
+        if usd:
+            self._reserved[meter] = usd

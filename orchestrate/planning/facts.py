@@ -1,0 +1,177 @@
+"""What a host says about itself, before anything is measured on it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from orchestrate.text import plain_text
+from results.schema import GPU, Status
+from results.schema.record_json import RecordError, from_dict
+
+MAX_PROBE_BYTES = 256 * 1024
+MAX_RAW_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image for a host, and whether it can be started there.
+
+    Attributes:
+        variant: Row of `orchestrate/containers/images.toml`; None: an image of the user's own.
+        reference: As asked for: `REGISTRY/tfbench:VERSION-VARIANT`.
+        reason: Why this one.
+        status: `ok`, or how every repeat with it ends: `unsupported`, `driver_too_old`, `pull_failed`, …
+        problem: Why it cannot be started; None when it can.
+        digest: `sha256:…` of what the tag means now; None: not known.
+    """
+
+    variant: str | None
+    reference: str
+    reason: str
+    status: Status = Status.OK
+    problem: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPUState:
+    """What a GPU did when its host was asked; what it does not tell is None.
+
+    Attributes:
+        index: As in `results.schema.GPU`.
+        utilisation: Share of the last moments in which a kernel ran, 0 to 1.
+        memory_used_bytes: By all processes of the machine.
+        processes: Those that compute or draw; asked through a container, the driver may hide those outside of it.
+        power_limit_default_watts: What the card is sold with; the enforced limit stands in `GPU`.
+    """
+
+    index: int
+    utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    processes: int | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_default_watts: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a host offers; what it does not tell is None.
+
+    Attributes:
+        cpu_limit: CPUs that a benchmark may use; may be fractional.
+        gpus: In the driver's order, by its indices.
+        gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
+        gpu_states: What they did when the host was asked, in the same order; empty: not told.
+        engine: Name and version of the Docker engine; None without one.
+        gpu_runtime: How the engine gives GPUs to containers; None: it cannot, or there is no engine.
+        clock_skew_seconds: How far the host's clock is ahead of ours.
+        disk_free_bytes: Where containers write.
+        images: What benchmarks start from; empty without Docker.
+        raw: All that engine and driver told, as JSON, for `facts/` of a run; empty once it is kept there.
+    """
+
+    cpu: str | None = None
+    cpu_count: int | None = None
+    cpu_limit: float | None = None
+    memory_bytes: int | None = None
+    kernel: str | None = None
+    operating_system: str | None = None
+    driver: str | None = None
+    gpus: tuple[GPU, ...] = ()
+    gpu_states: tuple[GPUState, ...] = ()
+    gpu_problems: tuple[str, ...] = ()
+    engine: str | None = None
+    gpu_runtime: str | None = None
+    clock_skew_seconds: float | None = None
+    disk_free_bytes: int | None = None
+    images: tuple[Image, ...] = ()
+    raw: str = field(default="", compare=False, repr=False)
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be measured here; None when something can."""
+        if not self.images or any(image.status is Status.OK for image in self.images):
+            return None
+        return self.images[0].problem
+
+
+def facts_from_dict(document: dict[str, Any]) -> Facts:
+    """Read facts back from `plan.json`.
+
+    Raises:
+        KeyError, TypeError, ValueError, RecordError: They are damaged.
+    """
+    gpus = tuple(from_dict(GPU, gpu) for gpu in document["gpus"])
+    images = tuple(Image(**{**image, "status": Status(image["status"])}) for image in document["images"])
+    states = tuple(from_dict(GPUState, state) for state in document.get("gpu_states", ()))  # older plans have none
+    problems = tuple(document.get("gpu_problems", ()))
+    return Facts(**{**document, "gpus": gpus, "gpu_states": states, "gpu_problems": problems, "images": images})
+
+
+def facts_from_probe(text: str | bytes) -> Facts:
+    """Read what `python -m tfbench.probe` printed; nothing in it is trusted.
+
+    Raises:
+        ValueError: Not the probe's JSON.
+    """
+    if len(text) > MAX_PROBE_BYTES:
+        raise ValueError(f"the probe printed more than {MAX_PROBE_BYTES} bytes")
+    document = json.loads(text)
+    if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
+        raise ValueError("the probe printed no object with gpus")
+    try:
+        gpus = tuple(from_dict(GPU, gpu) for gpu in document["gpus"])
+        states = tuple(_state(state) for state in document.get("gpu_states") or ())
+    except (RecordError, TypeError) as error:
+        raise ValueError(f"the probe's gpus are malformed: {error}") from error
+    return Facts(
+        cpu=_text(document, "cpu"),
+        cpu_count=_integer(document, "cpu_count"),
+        cpu_limit=_number(document, "cpu_limit"),
+        memory_bytes=_integer(document, "memory_bytes"),
+        kernel=_text(document, "kernel"),
+        operating_system=_text(document, "operating_system"),
+        driver=_text(document, "driver"),
+        disk_free_bytes=_integer(document, "disk_free_bytes"),
+        gpus=gpus,
+        gpu_states=states,
+        gpu_problems=_texts(document, "gpu_problems"),
+        raw=raw_json(probe=document),
+    )
+
+
+def raw_json(**told: object) -> str:
+    """Write what a host told, by who told it; what is too much is left out whole, because half of it is no JSON."""
+    text = json.dumps(told, indent=1)
+    return text if len(text) <= MAX_RAW_CHARACTERS else json.dumps({"left_out": f"{len(text)} characters"})
+
+
+def _state(document: object) -> GPUState:
+    """Read a state; keys that a later probe may add are passed over."""
+    known = {item.name for item in fields(GPUState)}
+    if not isinstance(document, dict):
+        raise TypeError("a state is no object")
+    return from_dict(GPUState, {key: value for key, value in document.items() if key in known})
+
+
+def _text(document: dict[str, Any], key: str) -> str | None:
+    value = document.get(key)
+    return plain_text(value, 200) if isinstance(value, str) else None
+
+
+def _texts(document: dict[str, Any], key: str) -> tuple[str, ...]:
+    value = document.get(key)
+    return tuple(plain_text(item, 500) for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def _integer(document: dict[str, Any], key: str) -> int | None:
+    value = document.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(document: dict[str, Any], key: str) -> float | None:
+    value = document.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,385 @@
+"""A plan: which repeats run where, in which order. Frozen into `plan.json` before the start."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestrate.errors import UserError
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.members import Member
+from orchestrate.inventory.queues import KubernetesQueue, Queue, queue_from_dict, queue_to_dict
+from orchestrate.planning.facts import Facts, Image, facts_from_dict
+from orchestrate.planning.images import named_images
+from orchestrate.suites import Suite
+from results import __version__
+from results.schema import Case, Data, Device, Origin, Status
+from results.schema.record_json import RecordError, from_dict
+
+PLAN_VERSION = 1
+DEFAULT_SUITE = "standard"
+
+MAX_NAMED = 20
+"""Most cases that an error names."""
+
+SHORTEST_LIMIT_SECONDS = 600.0
+LIMIT_FACTOR = 3.0
+"""A queue gets so many times what a case took before as its limit: short limits start earlier, but nodes differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One repeat of one case on one host.
+
+    Attributes:
+        id: Unique in the run; names files and the container: the name is the lock.
+        gpus: Indices of the GPUs to use, before CUDA_VISIBLE_DEVICES; empty on a CPU.
+        gpu_uuids: The same GPUs by UUID, where the host told them.
+        max_seconds: The longest that it may run; None: the host's `timeout_minutes`.
+        blocked: Status and cause with which it ends without being started; None: it can be tried.
+        member: This host's part in a case of several hosts; None: it has one.
+    """
+
+    id: str
+    case: Case
+    origin: Origin
+    gpus: tuple[int, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    max_seconds: float | None = None
+    blocked: tuple[Status, str] | None = None
+    member: Member | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """One repeat of a case that several hosts train together; it has one record.
+
+    Attributes:
+        job: The whole, under the chief's name; its origin names all hosts.
+        members: Each host's part, by rank.
+    """
+
+    job: Job
+    members: tuple[Job, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPlan:
+    """What one host does.
+
+    Attributes:
+        facts: As told before the plan; None: it could not be asked, and `problem` says why.
+        jobs: In the order in which they run.
+        left_out: Cases of the suite that this host cannot hold, with the reason.
+    """
+
+    host: Host
+    suite: str
+    facts: Facts | None
+    problem: str | None
+    jobs: tuple[Job, ...]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A whole run.
+
+    Attributes:
+        seed: Of the order of repeats.
+        gangs: Repeats that several hosts do together, in their order: when each has done what it does alone.
+    """
+
+    run_id: str
+    created_at: str
+    seed: int
+    hosts: tuple[HostPlan, ...]
+    gangs: tuple[Gang, ...] = ()
+    tfbench: str = __version__
+    plan_version: int = PLAN_VERSION
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All repeats of all hosts, alone and together: each has one record."""
+        return [*(job for host in self.hosts for job in host.jobs), *(gang.job for gang in self.gangs)]
+
+    def jobs_on(self, host: Host) -> list[Job]:
+        """Everything that may lie on a host: its own repeats, and its parts of those of several hosts."""
+        alone = next((entry.jobs for entry in self.hosts if entry.host.key == host.key), ())
+        parts = (part for gang in self.gangs for part in gang.members)
+        return [*alone, *(part for part in parts if (part.origin.fleet, part.origin.host) == (host.fleet, host.name))]
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Name a run by its start in UTC and four random hexadecimal digits."""
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{secrets.token_hex(2)}"
+
+
+def make_plan(
+    hosts: Sequence[Host],
+    probed: dict[str, Facts | str],
+    read_suite: Callable[[str], Suite],
+    *,
+    run_id: str,
+    seed: int,
+    repeats: int | None = None,
+    durations: Mapping[tuple[str, str], float] | None = None,
+) -> Plan:
+    """Lay out every repeat of every case on every host.
+
+    Args:
+        hosts: Where to measure.
+        probed: By `Host.key`: what the host told, or why it could not be asked.
+        read_suite: Turns a suite's name into a suite.
+        run_id: Name of the run.
+        seed: Of the order of repeats.
+        repeats: Overrides those of hosts and suites.
+        durations: Seconds that repeats took before, by fleet and case name; limits in queues follow from them.
+
+    Raises:
+        UserError: A suite does not exist, or nothing is left to do.
+    """
+    plans = []
+    for host in hosts:
+        name = host.suite or DEFAULT_SUITE
+        suite = read_suite(name)
+        told = probed[host.key]
+        facts, problem = (told, None) if isinstance(told, Facts) else (None, told)
+        count = repeats or host.repeats or suite.repeats
+        cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
+        jobs = [
+            dataclasses.replace(job, max_seconds=_limit_seconds(host, job, durations or {}))
+            for job in _jobs(host, facts, cases, count, run_id, seed)
+        ]
+        plans.append(
+            HostPlan(
+                host=host,
+                suite=name,
+                facts=facts,
+                problem=problem,
+                jobs=tuple(jobs),
+                left_out=tuple(left_out),
+            )
+        )
+    together = any(case.num_hosts > 1 for plan in plans for case in read_suite(plan.suite).cases(Device.GPU))
+    if not together and not any(plan.jobs for plan in plans):
+        raise empty_plan(plans)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(plans))
+
+
+def empty_plan(plans: Sequence[HostPlan]) -> UserError:
+    """Return the error of a plan without a repeat: what was left out on which host, and why."""
+    left_out = [f"{entry.host.key}: {text}" for entry in plans for text in entry.left_out]
+    more = [f"and {len(left_out) - MAX_NAMED} more"] if len(left_out) > MAX_NAMED else []
+    lines = [*left_out[:MAX_NAMED], *more]
+    return UserError("\n  ".join(["the plan is empty: no case of the suite fits any host", *lines]))
+
+
+def _limit_seconds(host: Host, job: Job, durations: Mapping[tuple[str, str], float]) -> float | None:
+    """Return the limit of a repeat in a queue: a scheduler fits short jobs in earlier."""
+    if host.queue is None:
+        return None
+    most = host.timeout_minutes * 60
+    known = durations.get((host.fleet, job.case.name))
+    return most if known is None else min(most, max(SHORTEST_LIMIT_SECONDS, LIMIT_FACTOR * known))
+
+
+def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
+    """Choose the cases that a host can hold; a single-replica case always stays, to be measured or to fail."""
+    gpu_count = len(_usable_gpus(host, facts))
+    device = host.device or (Device.GPU if gpu_count else Device.CPU)
+    cases, left_out = [], []
+    for case in suite.cases(device):
+        if case.num_hosts > 1 and host.queue is None:
+            continue  # see `gangs.add_gangs`
+        if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
+            left_out.append(f"{case.name}: needs {case.num_gpus} GPUs, the host offers {gpu_count}")
+        elif case.data is Data.TFRECORD and not _has_data(host):
+            where = "data_claim for the cluster" if isinstance(host.queue, KubernetesQueue) else "data_dir for the host"
+            left_out.append(f"{case.name}: hosts.yml names no {where}")
+        else:
+            cases.append(case)
+    return cases, left_out
+
+
+def _has_data(host: Host) -> bool:
+    """Tell whether `hosts.yml` says where a host's TFRecords are."""
+    return bool(host.queue.data_claim if isinstance(host.queue, KubernetesQueue) else host.data_dir)
+
+
+def _fleet_mate(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> Facts | None:
+    """Return what another host of the fleet told: its machines are meant to be equal."""
+    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    return next((facts for facts in told if isinstance(facts, Facts)), None)
+
+
+def learn(job: Job, host: Host, facts: Facts) -> Job:
+    """Complete a job with what its host told: which GPUs, which image, or why it cannot run.
+
+    Also for a job that was planned before its host could be asked.
+    """
+    gpus: tuple[int, ...] = ()
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+    image = next((image for image in facts.images if image.variant == job.origin.variant), None)
+    if image is None and facts.images:
+        image = facts.images[0]
+    blocked = None
+    if image is not None and image.status is not Status.OK:
+        blocked = (image.status, image.problem or image.reason)
+    if job.case.device is Device.GPU:
+        gpus = tuple(_usable_gpus(host, facts)[: job.case.num_gpus])
+        if len(gpus) < job.case.num_gpus and blocked is None:
+            blocked = (Status.NO_GPU, f"the case needs {job.case.num_gpus} GPU, the host offers {len(gpus)}")
+    return dataclasses.replace(
+        job,
+        origin=_origin(host, image, job.origin.run_id, job.origin.repeat),
+        gpus=gpus,
+        gpu_uuids=tuple(uuid for index in gpus if (uuid := uuids.get(index))),
+        blocked=blocked,
+    )
+
+
+def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
+    """Return the GPU indices to use; of a host that could not be asked, those that the file names."""
+    if facts is None and host.queue is not None:
+        return list(range(host.queue.gpus_per_node or 0))
+    if facts is None:
+        return list(host.gpus or ())
+    present = [gpu.index for gpu in facts.gpus]
+    return present if host.gpus is None else [index for index in host.gpus if index in present]
+
+
+def _jobs(host: Host, facts: Facts | None, cases: Sequence[Case], repeats: int, run_id: str, seed: int) -> list[Job]:
+    """Order repeats so that drift of a host spreads over all cases: round by round, each round shuffled."""
+    shuffle = random.Random(f"{seed}:{host.key}")
+    images: tuple[Image | None, ...] = (facts.images if facts else named_images(host)) or (None,)
+    cells = [(case, image) for case in cases for image in images]
+    jobs = []
+    for repeat in range(1, repeats + 1):
+        shuffle.shuffle(cells)
+        for case, image in cells:
+            variant = f"{image.variant}." if image and len(images) > 1 else ""
+            jobs.append(host_job(host, facts, case, repeat, run_id, image, variant))
+    return jobs
+
+
+def host_job(
+    host: Host,
+    facts: Facts | None,
+    case: Case,
+    repeat: int,
+    run_id: str,
+    image: Image | None = None,
+    variant: str = "",
+) -> Job:
+    """Make one host's job, or part of one.
+
+    Args:
+        host: Where it runs.
+        facts: What the host told; None: nothing yet.
+        case: What is measured.
+        repeat: From 1.
+        run_id: Name of the run.
+        image: What it starts from; None: the host's first image.
+        variant: Distinguishes jobs of several images in their names.
+    """
+    job = Job(id=f"{host.key}.{case.name}.{variant}r{repeat}", case=case, origin=_origin(host, image, run_id, repeat))
+    return learn(job, host, facts) if facts else job
+
+
+def _origin(host: Host, image: Image | None, run_id: str, repeat: int) -> Origin:
+    return Origin(
+        run_id=run_id,
+        fleet=host.fleet,
+        host=host.name,
+        launcher=host.launcher,
+        repeat=repeat,
+        variant=image.variant if image else None,
+        image=image.reference if image else None,
+        image_digest=image.digest if image else None,
+        usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # what costs nothing has no price to compare
+    )
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Return plain data for `plan.json`."""
+    return {key: _plain(value) for key, value in vars(plan).items()}
+
+
+def _plain(value: object) -> object:
+    """Turn dataclasses into dictionaries; unlike `dataclasses.asdict` without copying every text and number."""
+    if isinstance(value, Queue):
+        return queue_to_dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: _plain(inner) for key, inner in vars(value).items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def plan_from_dict(document: dict[str, Any]) -> Plan:
+    """Read `plan.json` back.
+
+    Raises:
+        UserError: It is not a plan that this version can read.
+    """
+    version = document.get("plan_version")
+    if version != PLAN_VERSION:
+        raise UserError(
+            f"plan.json: plan_version must be {PLAN_VERSION}. Received: {version!r}. "
+            "Resume with the version of tfbench that started the run"
+        )
+    try:
+        hosts = tuple(_host_plan(entry) for entry in document["hosts"])
+        gangs = tuple(
+            Gang(job=_job(gang["job"]), members=tuple(map(_job, gang["members"]))) for gang in document.get("gangs", ())
+        )
+        return Plan(**{**document, "hosts": hosts, "gangs": gangs})
+    except (KeyError, TypeError, ValueError, RecordError) as error:
+        raise UserError(f"plan.json is damaged: {error}. The records in the run's folder are unharmed") from error
+
+
+def _host_plan(entry: dict[str, Any]) -> HostPlan:
+    raw = dict(entry["host"])
+    docker = raw.pop("docker")
+    if docker is not None:
+        docker = DockerAddress(**{**docker, "tls": tuple(docker["tls"]) if docker["tls"] else None})
+    queue = raw.pop("queue", None)  # plans of before there were queues have none
+    gpus, device, variants = raw.pop("gpus"), raw.pop("device"), raw.pop("variants")
+    host = Host(
+        **raw,
+        docker=docker,
+        queue=None if queue is None else queue_from_dict(queue),
+        gpus=None if gpus is None else tuple(gpus),
+        variants=tuple(variants),
+        device=None if device is None else Device(device),
+    )
+    facts = entry["facts"]
+    return HostPlan(
+        host=host,
+        suite=entry["suite"],
+        facts=None if facts is None else facts_from_dict(facts),
+        problem=entry["problem"],
+        jobs=tuple(_job(job) for job in entry["jobs"]),
+        left_out=tuple(entry["left_out"]),
+    )
+
+
+def _job(document: dict[str, Any]) -> Job:
+    blocked, member = document["blocked"], document.get("member")
+    return Job(
+        id=document["id"],
+        case=from_dict(Case, document["case"]),
+        origin=from_dict(Origin, document["origin"]),
+        gpus=tuple(document["gpus"]),
+        gpu_uuids=tuple(document["gpu_uuids"]),
+        max_seconds=document.get("max_seconds"),
+        blocked=None if blocked is None else (Status(blocked[0]), blocked[1]),
+        member=None if member is None else Member(**{**member, "addresses": tuple(member["addresses"])}),
+    )

@@ -1,0 +1,1 @@
+"""A run: workers, repeats, records, and how it ends."""

@@ -1,0 +1,150 @@
+"""From how a benchmark ended and what it left to a record: nothing a host sends is trusted, nothing is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from datetime import UTC, datetime
+from typing import cast
+
+from orchestrate.launchers.base import Ending
+from orchestrate.planning.plan import Job
+from orchestrate.text import plain_text
+from results.schema import Record, Status
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError, from_json
+
+CAUSE_LENGTH = 500
+"""Longest cause in a record of our own, in characters."""
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def failed_record(job: Job, status: Status, cause: str, started_at: str) -> Record:
+    """Write the record of a repeat that could not write one itself."""
+    return Record(
+        status=status,
+        case=job.case,
+        cause=plain_text(cause, CAUSE_LENGTH) or "no cause was given",
+        origin=job.origin,
+        started_at=started_at,
+        finished_at=now(),
+    )
+
+
+def judge(
+    job: Job,
+    ending: Ending,
+    payload: bytes | None,
+    *,
+    started_at: str,
+    stopped_for: tuple[Status, str] | None = None,
+    last_line: str = "",
+) -> Record:
+    """Turn what a benchmark left into its record.
+
+    Args:
+        job: What was asked for.
+        ending: How the process ended, as its engine tells.
+        payload: The record file, as it came; None: there was none.
+        started_at: UTC, ISO 8601.
+        stopped_for: Why we ended it ourselves; None: we did not.
+        last_line: Last line of its output, for a cause.
+    """
+    job = _placed(job, ending)
+    if payload is None:
+        return _without_record(job, ending, started_at, stopped_for, last_line)
+    if len(payload) > MAX_RECORD_BYTES:
+        cause = f"the record is larger than {MAX_RECORD_BYTES} bytes"
+        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+    try:
+        record = from_json(payload)
+        if not _is_plain(payload):
+            record = cast(Record, _cleaned(record))
+    except RecordError as error:
+        cause = f"the record is malformed: {'; '.join(error.problems[:3])}"
+        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+    if record.case != job.case:
+        cause = f"the record is of another case: {record.case.name} instead of {job.case.name}"
+        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+    if record.status is Status.OK and ending.exit_code not in (0, None):
+        cause = f"the record says ok, but the process ended with exit code {ending.exit_code}"
+        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+    if stopped_for is not None and record.status is Status.STOPPED:
+        status, cause = stopped_for
+        return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
+    if record.status is Status.STOPPED:
+        if ending.failure is not None:
+            status, cause = ending.failure
+            return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
+        cause = (
+            "ended from outside, not by us: the engine or its machine was stopped or restarted, or somebody ended it"
+        )
+        return dataclasses.replace(record, status=Status.LOST, cause=cause, origin=job.origin)
+    cause_text = None if record.cause is None else plain_text(record.cause, CAUSE_LENGTH)
+    return dataclasses.replace(record, cause=cause_text, origin=job.origin)
+
+
+def _placed(job: Job, ending: Ending) -> Job:
+    """Name the machine that a queue chose: hosts differ, and a table shows by how much."""
+    if ending.node is None:
+        return job
+    digest = ending.image_digest or job.origin.image_digest
+    return dataclasses.replace(job, origin=dataclasses.replace(job.origin, host=ending.node, image_digest=digest))
+
+
+def _is_plain(payload: bytes) -> bool:
+    """Tell whether JSON can hold nothing but printable ASCII: no other bytes, and no escapes that stand for them.
+
+    JSON itself forbids control characters in a text, but for the last of ASCII.
+    """
+    return payload.isascii() and b"\\" not in payload and b"\x7f" not in payload
+
+
+def _cleaned(value: object) -> object:
+    """Make every text of a record safe to print and to store: it came from a host."""
+    if type(value) is str:  # not an enumeration's word, which is ours
+        return plain_text(value)
+    if isinstance(value, list):
+        if value and type(value[0]) is float:
+            return value  # step times, by the schema
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {plain_text(key): _cleaned(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        cleaned = {name: _cleaned(item) for name, item in vars(value).items()}
+        changed = {name: item for name, item in cleaned.items() if item is not vars(value)[name]}
+        return dataclasses.replace(value, **changed) if changed else value
+    return value
+
+
+def _without_record(
+    job: Job, ending: Ending, started_at: str, stopped_for: tuple[Status, str] | None, last_line: str
+) -> Record:
+    """Say why there is no record, from the strongest evidence to the weakest."""
+    said = f" Last output: {last_line}" if last_line else ""
+    code = ending.exit_code
+    if stopped_for is not None:
+        status, cause = stopped_for
+        return failed_record(job, status, cause, started_at)
+    if ending.failure is not None:
+        return failed_record(job, *ending.failure, started_at)
+    if ending.out_of_memory:
+        cause = "the host's memory was not enough: the kernel killed the benchmark at its memory limit"
+        return failed_record(job, Status.OOM, cause, started_at)
+    if code is None:
+        cause = f"the benchmark ended without a record, unseen by this controller.{said}"
+        return failed_record(job, Status.LOST, cause, started_at)
+    if code > 128 and code - 128 in set(signal.Signals):
+        name = signal.Signals(code - 128).name
+        hint = " The kernel may have run out of memory: see the host's system log." if name == "SIGKILL" else ""
+        cause = f"the benchmark was killed by {name} and left no record.{hint}{said}"
+        return failed_record(job, Status.ERROR, cause, started_at)
+    if code == 0:
+        cause = f"the benchmark ended with exit code 0 but left no record.{said}"
+        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+    detail = f" {ending.detail}" if ending.detail else ""
+    cause = f"the benchmark ended with exit code {code} and left no record.{detail}{said}"
+    return failed_record(job, Status.ERROR, cause, started_at)

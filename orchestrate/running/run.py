@@ -1,0 +1,246 @@
+"""Carries out a plan: hosts side by side, the repeats of a host one after another. Prints nothing.
+
+Every repeat ends with exactly one record in the run's folder, whatever happens to its host; what has a record is
+not run again, so that a run can be resumed after any interruption.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from orchestrate.errors import HostError, UserError
+from orchestrate.events import (
+    EventBus,
+    HostChecked,
+    RunFinished,
+    RunStarted,
+    Warned,
+)
+from orchestrate.inventory.hosts import Host
+from orchestrate.launchers.base import Launcher, QueueLauncher
+from orchestrate.planning.budget import Budget, earlier_durations
+from orchestrate.planning.doubts import doubts
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Plan
+from orchestrate.running.early_end import EarlyEnd
+from orchestrate.running.gang_worker import work_together
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.shared import Shared, set_record_aside
+from orchestrate.running.watchdog import Watchdog
+from orchestrate.running.worker import HostWorker
+from results.runs.store import RunFolder
+from results.schema import Status
+
+MAX_PROBES = 64
+"""Hosts asked at a time before a plan is made."""
+
+MakeLauncher = Callable[[Host], Launcher]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        missing: Repeats without a record, because the run was stopped.
+        spared: Repeats without a record, because their case was known closely enough (`--target-ci`).
+    """
+
+    ok: int
+    failed: int
+    missing: int
+    spared: int = 0
+
+
+def probe_hosts(
+    hosts: list[Host], make: MakeLauncher, bus: EventBus, keep: Callable[[str, str], None] | None = None
+) -> dict[str, Facts | str]:
+    """Ask all hosts what they are, side by side.
+
+    Args:
+        hosts: Whom to ask.
+        make: Gives a launcher for a host.
+        bus: Told of each answer.
+        keep: Takes a host's key and its raw facts; None: nobody wants them.
+
+    Returns:
+        By `Host.key`: facts, or why it could not be asked.
+    """
+
+    def probe(host: Host) -> Facts | str:
+        launcher = make(host)
+        try:
+            facts = launcher.probe()
+            bus.emit(HostChecked(host=host.key, problem=facts.problem, gpus=len(facts.gpus)))
+            if keep is not None and facts.raw:
+                keep(host.key, facts.raw)
+            return dataclasses.replace(facts, raw="")
+        except HostError as error:
+            bus.emit(HostChecked(host=host.key, problem=error.cause))
+            return error.cause
+        finally:
+            launcher.close()
+
+    with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
+        return dict(zip([host.key for host in hosts], pool.map(probe, hosts), strict=True))
+
+
+def execute(
+    plan: Plan,
+    folder: RunFolder,
+    make: MakeLauncher,
+    bus: EventBus,
+    stop: Stop,
+    options: Options = Options(),  # noqa: B008 (frozen)
+) -> Outcome:
+    """Run every repeat of a plan that has no record yet.
+
+    Records with a status of `options.again` are moved aside, into `superseded/`, and their repeats run once more.
+
+    Args:
+        plan: What to do.
+        folder: Where records and logs go.
+        make: Gives a launcher for a host.
+        bus: Told of everything that happens.
+        stop: Ends the run early.
+        options: How.
+
+    Raises:
+        UserError: A limit of cost was given, but not every host has a price.
+    """
+    began = time.monotonic()
+    budget = _budget(plan, folder, options)
+    early = EarlyEnd()
+    done = _done_before(plan, folder, options, early)
+    settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
+    todo = {entry.host.key: [job for job in entry.jobs if job.id not in settled] for entry in plan.hosts}
+    total = len(plan.jobs)
+    left = total - len(settled)
+    bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
+    for entry in plan.hosts:
+        for doubt in doubts(entry.host, entry.facts) if entry.facts else ():
+            bus.emit(Warned(host=entry.host.key, message=doubt))
+    with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
+        shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done, early=early)
+        with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
+            workers = {
+                entry.host.key: pool.submit(HostWorker(entry, todo[entry.host.key], shared).work)
+                for entry in plan.hosts
+            }
+            work_together(plan, workers, shared, settled)
+        for worker in workers.values():
+            worker.result()
+    outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs], early.spared)
+    bus.emit(
+        RunFinished(
+            run_id=plan.run_id,
+            ok=outcome.ok,
+            failed=outcome.failed,
+            missing=outcome.missing,
+            spared=outcome.spared,
+            saved_seconds=early.saved_seconds,
+            seconds=time.monotonic() - began,
+        )
+    )
+    return outcome
+
+
+def count_records(plan: Plan, folder: RunFolder) -> Outcome:
+    """Count how the repeats of a plan have ended so far."""
+    early = EarlyEnd()
+    done = _done_before(plan, folder, Options(again=frozenset()), early)
+    early.among(job for job in plan.jobs if job.id not in done)
+    return _outcome([done.get(job.id) for job in plan.jobs], early.spared)
+
+
+def _outcome(statuses: Sequence[Status | None], spared: int) -> Outcome:
+    """Count how repeats have ended; None: one has no record, as so many that were spared."""
+    ok, without = statuses.count(Status.OK), statuses.count(None)
+    return Outcome(ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared)
+
+
+def _done_before(plan: Plan, folder: RunFolder, options: Options, early: EarlyEnd) -> dict[str, Status]:
+    """Return the status of each repeat that has its result; what should be measured again is moved aside first.
+
+    `early` learns the numbers.
+    """
+    done = {}
+    for job in plan.jobs:
+        record = folder.read_record(job.id)
+        if record is not None and record.status in options.again:
+            set_record_aside(folder, job)
+        elif record is not None:
+            done[job.id] = record.status
+            early.add(job, record)
+    return done
+
+
+def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:
+    if options.max_usd is None:
+        return None
+    unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
+    if unpriced:
+        raise UserError(f"--max-cost needs a price of every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
+    return Budget(options.max_usd, plan.hosts, earlier_durations(folder.path.parent))
+
+
+class _StopWatcher:
+    """Ends what runs when the user asks for it a second time."""
+
+    def __init__(self, stop: Stop, watchdog: Watchdog) -> None:
+        self._stop = stop
+        self._watchdog = watchdog
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="stop", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _wait(self) -> None:
+        while not self._ended.wait(0.1):
+            if self._stop.running.is_set():
+                self._watchdog.stop_all(Status.STOPPED, "stopped by the user")
+                if self._ended.wait(1.0):
+                    return
+
+
+def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[str]]:
+    """End and remove everything on the hosts that carries the run's label.
+
+    Returns:
+        How many benchmarks were removed, and why hosts could not be asked.
+
+    Raises:
+        UserError: The plan holds nothing to stop.
+    """
+    if not plan.jobs:
+        raise UserError(f"run {plan.run_id} has no repeats")
+    removed, problems = 0, []
+    for entry in plan.hosts:
+        by_id = {job.id: job for job in plan.jobs_on(entry.host)}
+        launcher = make(entry.host)
+        try:
+            found = [by_id[job_id] for job_id in launcher.running(plan.run_id) if job_id in by_id]
+            if isinstance(launcher, QueueLauncher):
+                launcher.clear(found)
+                removed += len(found)
+                continue
+            for job in found:
+                launcher.stop(job)
+                launcher.remove(job)
+                removed += 1
+        except HostError as error:
+            problems.append(f"{entry.host.key}: {error.cause}")
+            bus.emit(Warned(host=entry.host.key, message=error.cause))
+        finally:
+            launcher.close()
+    return removed, problems
