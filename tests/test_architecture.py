@@ -198,17 +198,21 @@ def make_tree(root: Path, files: dict[str, str]) -> Path:
     [
         ("results/table/merge.py", "import orchestrate.planning.plan", "results imports nothing of ours"),
         ("results/table/merge.py", "def f():\n    from tfbench import timing", "results imports nothing of ours"),
-        ("tfbench/timing.py", "from results import merge", "tfbench may import the contract only"),
-        ("tfbench/timing.py", "from results.runs.store import RunFolder", "tfbench may import the contract only"),
-        ("tfbench/timing.py", "from orchestrate import plan", "tfbench may import the contract only"),
-        ("orchestrate/running/run.py", "import tfbench.timing", "orchestrate never imports tfbench"),
+        ("tfbench/measuring/timing.py", "from results import merge", "tfbench may import the contract only"),
+        (
+            "tfbench/measuring/timing.py",
+            "from results.runs.store import RunFolder",
+            "tfbench may import the contract only",
+        ),
+        ("tfbench/measuring/timing.py", "from orchestrate import plan", "tfbench may import the contract only"),
+        ("orchestrate/running/run.py", "import tfbench.measuring.timing", "orchestrate never imports tfbench"),
         ("orchestrate/running/run.py", "import tensorflow as tf", "tensorflow is imported under tfbench/ only"),
         ("results/table/merge.py", "from keras import ops", "keras is imported under tfbench/ only"),
         ("orchestrate/running/run.py", "import docker", "docker is imported in"),
         ("results/table/merge.py", "from docker.errors import NotFound", "docker is imported in"),
         ("orchestrate/running/run.py", "from kubernetes import client", "kubernetes is imported in"),
         ("orchestrate/running/run.py", "from .launchers.docker import Docker", "reached through orchestrate.launchers"),
-        ("tfbench/timing.py", "import pandas", "pandas is not in the images"),
+        ("tfbench/measuring/timing.py", "import pandas", "pandas is not in the images"),
         ("results/schema.py", "import numpy", "the contract needs the standard library only"),
         ("results/schema/record_json.py", "import numpy", "the contract needs the standard library only"),
     ],
@@ -216,7 +220,7 @@ def make_tree(root: Path, files: dict[str, str]) -> Path:
 def test_a_planted_import_is_found(tmp_path, file, text, objection):
     others = [
         "results/runs/store.py",
-        "tfbench/timing.py",
+        "tfbench/measuring/timing.py",
         "orchestrate/launchers/docker/sdk.py",
         "results/table/merge.py",
     ]
@@ -230,10 +234,10 @@ def test_a_planted_import_is_found(tmp_path, file, text, objection):
     ("file", "text"),
     [
         (
-            "tfbench/timing.py",
+            "tfbench/measuring/timing.py",
             "from results.schema import Case\nimport tensorflow\nimport pynvml\nfrom absl import app",
         ),
-        ("tfbench/timing.py", "from results import schema, progress"),
+        ("tfbench/measuring/timing.py", "from results import schema, progress"),
         ("orchestrate/running/run.py", "from results.table.merge import merge_records\nimport rich"),
         ("orchestrate/launchers/docker/sdk.py", "import docker.errors"),
         ("orchestrate/launchers/kubernetes/api.py", "from kubernetes import client"),

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from results.schema import Case, Device, DeviceResult, Record, Status, Validity
 from results.schema.progress import state_line
-from tfbench.cuda_libraries import package_folders, preload
-from tfbench.findings import Findings
 from tfbench.flags import FlagsError, Request, help_text, parse
-from tfbench.gpu_settings import gpu_settings
+from tfbench.machine.cuda_libraries import package_folders, preload
+from tfbench.machine.nvml import read_driver
 from tfbench.max_batch import find_max_batch
-from tfbench.nvml import read_driver
-from tfbench.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
-from tfbench.peers import Alone, Peers, may_be_a_peers
-from tfbench.record_file import print_record, utc_now, write_record
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
+from tfbench.outcomes.record_file import print_record, utc_now, write_record
+from tfbench.peers.links import Alone, Peers, may_be_a_peers
+from tfbench.setup.gpu_settings import gpu_settings
 from tfbench.supervisor import supervise
 
 EXIT_OK, EXIT_BUG, EXIT_BAD_FLAGS, EXIT_NOT_MEASURED = 0, 1, 2, 3

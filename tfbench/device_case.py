@@ -7,17 +7,17 @@ from dataclasses import replace
 import tensorflow as tf
 
 from results.schema import Case, Check, DeviceResult, Status
-from tfbench import validity
 from tfbench.environment import with_loaded_libraries
-from tfbench.findings import Findings
 from tfbench.flags import Options
-from tfbench.nvml import GPUs
-from tfbench.outcome import CaseFailedError
-from tfbench.peaks import ARITHMETIC, matrix_product, memory_add, product_check, tf32_observed, unsupported
-from tfbench.sums import device_memory_peak_bytes, first_device
-from tfbench.telemetry import Observer, cool_down
-from tfbench.transfers import all_reduce, all_reduce_check, connect, host_transfers, memory_copy
-from tfbench.types import Strategy
+from tfbench.keras_versions.types import Strategy
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.telemetry import Observer, cool_down
+from tfbench.measuring import validity
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.roofline.peaks import ARITHMETIC, matrix_product, memory_add, product_check, tf32_observed, unsupported
+from tfbench.roofline.sums import device_memory_peak_bytes, first_device
+from tfbench.roofline.transfers import all_reduce, all_reduce_check, connect, host_transfers, memory_copy
 
 
 def measure_devices(case: Case, strategy: Strategy, findings: Findings, options: Options, gpus: GPUs) -> None:

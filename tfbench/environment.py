@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from results import __version__
 from results.schema import Case, Device, Environment
-from tfbench.devices import Threads
-from tfbench.host import host_facts
-from tfbench.loaded_libraries import loaded_versions
-from tfbench.peaks import tf32_observed, tf32_observed_in_convolution
-from tfbench.versions import keras_version
+from tfbench.keras_versions.versions import keras_version
+from tfbench.machine.host import host_facts
+from tfbench.machine.loaded_libraries import loaded_versions
+from tfbench.roofline.peaks import tf32_observed, tf32_observed_in_convolution
+from tfbench.setup.devices import Threads
 
 _VARIABLES = re.compile(
     r"(TF_(CPU|XLA|ENABLE|DISABLE|USE|GPU|NUM|FORCE|CUDNN|CUBLAS|AUTOTUNE|DETERMINISTIC|LEGACY)\w*"

@@ -23,9 +23,9 @@ from results.schema import (
     Precision,
 )
 from results.schema.networks import SHORTEST_SEQUENCE, SMALLEST_IMAGE
-from tfbench.cluster import Cluster, ClusterError, read_cluster
 from tfbench.models import NETWORKS
-from tfbench.peers import CONNECT_SECONDS
+from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
+from tfbench.peers.links import CONNECT_SECONDS
 
 USAGE = """Measure one network on this machine and write what was measured as one JSON record.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from results.schema import Case, Status
 from results.schema.record_json import RecordError, from_json
-from tfbench.outcome import CaseFailedError
+from tfbench.outcomes.outcome import CaseFailedError
 
 GRANULARITY = 8
 """Batches are multiples of this, which matrix units like; below it every size is tried."""

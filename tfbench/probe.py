@@ -16,8 +16,8 @@
 `cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise. `index` is
 the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
 slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
-package or card does not tell is null. The keys are those of `tfbench.host.HostFacts`, `gpu_states` those of
-`tfbench.gpu_states.GPUState`, and `gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
+package or card does not tell is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
+`tfbench.machine.gpu_states.GPUState`, and `gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import json
 import shutil
 import sys
 
-from tfbench.gpu_states import read_states
-from tfbench.host import host_facts
+from tfbench.machine.gpu_states import read_states
+from tfbench.machine.host import host_facts
 
 
 def main() -> int:

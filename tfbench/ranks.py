@@ -13,15 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import Check, Environment, Rank, Status, Telemetry
-from tfbench.outcome import CaseFailedError
-from tfbench.peaks import wait_for
-from tfbench.peers import Alone, Peers
-from tfbench.timing import Interval
-from tfbench.training import Training
-from tfbench.transfers import bus_bytes, device_kind, sum_over_replicas
-from tfbench.types import Strategy, Tensor
-from tfbench.validity import DIVERGENCE_LIMIT, within
-from tfbench.variables import components
+from tfbench.keras_versions.types import Strategy, Tensor
+from tfbench.keras_versions.variables import components
+from tfbench.measuring.timing import Interval
+from tfbench.measuring.validity import DIVERGENCE_LIMIT, within
+from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.peers.links import Alone, Peers
+from tfbench.roofline.peaks import wait_for
+from tfbench.roofline.transfers import bus_bytes, device_kind, sum_over_replicas
+from tfbench.training.step import Training
 
 ALL_REDUCE_ELEMENTS = 2**24
 """float32 elements of the tensor that measures the bandwidth: 64 MiB, the size of a network's gradients."""

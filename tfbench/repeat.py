@@ -10,21 +10,26 @@ from dataclasses import replace
 from results.schema import Case, Check, Data, Device, Measurement, Mode, Status
 from results.schema.networks import tuning_refusal
 from results.schema.progress import state_line
-from tfbench import validity
 from tfbench.device_case import measure_devices
-from tfbench.devices import communication_of, configure, create_strategy, threads_for
-from tfbench.early_stop import enough_for
 from tfbench.environment import read_environment, with_loaded_libraries, with_tf32_observed
-from tfbench.findings import Findings
 from tfbench.flags import Options
-from tfbench.host import cpu_limit
-from tfbench.inference import Inference
-from tfbench.input_limit import InputComparison, WaitingSource
-from tfbench.inputs import batch_source, bytes_per_example, synthetic_batch
+from tfbench.inference.forward import Inference
+from tfbench.keras_versions.types import Strategy, Tensor, Variable
+from tfbench.keras_versions.versions import keras_version
+from tfbench.keras_versions.weights import draw_weights
+from tfbench.machine.host import cpu_limit
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.telemetry import Observer, cool_down
+from tfbench.measuring import validity
+from tfbench.measuring.early_stop import enough_for
+from tfbench.measuring.input_limit import InputComparison, WaitingSource
+from tfbench.measuring.soft_warnings import soft_warnings
+from tfbench.measuring.timing import print_steps, take_steps, wait_for_loss
+from tfbench.measuring.warmup import default_ceiling, warm_up
 from tfbench.models import NETWORKS, Network
-from tfbench.nvml import GPUs
-from tfbench.outcome import CaseFailedError
-from tfbench.peers import Alone, Peers
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.peers.links import Alone, Peers
 from tfbench.ranks import (
     Ranks,
     agree,
@@ -35,8 +40,7 @@ from tfbench.ranks import (
     rank_parts,
     ranks_check,
 )
-from tfbench.soft_warnings import soft_warnings
-from tfbench.sums import (
+from tfbench.roofline.sums import (
     device_memory_peak_bytes,
     first_device,
     forget_memory_peak,
@@ -44,16 +48,12 @@ from tfbench.sums import (
     limit_fields,
     timed_fields,
 )
-from tfbench.tasks import TASKS, Batch
-from tfbench.telemetry import Observer, cool_down
-from tfbench.tfrecords import open_data_set, tfrecord_source
-from tfbench.timing import print_steps, take_steps, wait_for_loss
-from tfbench.training import Training
-from tfbench.transfers import connect
-from tfbench.types import Strategy, Tensor, Variable
-from tfbench.versions import keras_version
-from tfbench.warmup import default_ceiling, warm_up
-from tfbench.weights import draw_weights
+from tfbench.roofline.transfers import connect
+from tfbench.setup.devices import communication_of, configure, create_strategy, threads_for
+from tfbench.training.inputs import batch_source, bytes_per_example, synthetic_batch
+from tfbench.training.step import Training
+from tfbench.training.tasks import TASKS, Batch
+from tfbench.training.tfrecords import open_data_set, tfrecord_source
 
 STEPS_BEFORE_REPLICAS_CHECK = 3
 """Steps after which the weights of several replicas are compared."""

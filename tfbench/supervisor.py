@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from results.schema import Status
-from tfbench.host import out_of_memory_kills
-from tfbench.outcome import Outcome, outcome_of_crash
+from tfbench.machine.host import out_of_memory_kills
+from tfbench.outcomes.outcome import Outcome, outcome_of_crash
 
 PR_SET_PDEATHSIG = 1
 """Linux `prctl`: which signal a process gets when its parent dies."""

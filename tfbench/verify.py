@@ -15,14 +15,14 @@ import os
 import platform
 import sys
 
-from tfbench.cuda_libraries import load_by_name, opened_libraries, stand_ins
+from tfbench.machine.cuda_libraries import load_by_name, opened_libraries, stand_ins
 
 
 def main() -> int:
     """Print what this environment holds; exit code 1 when a library does not load."""
     import tensorflow as tf
 
-    from tfbench.versions import keras_version
+    from tfbench.keras_versions.versions import keras_version
 
     build = tf.sysconfig.get_build_info()
     cuda, cudnn = (str(build[key]) if build.get(key) else None for key in ("cuda_version", "cudnn_version"))

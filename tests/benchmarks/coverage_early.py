@@ -21,7 +21,7 @@ from orchestrate.running.early_end import half_width
 from results.schema import Case
 from results.schema.progress import STEPS_PER_LINE
 from results.stats import t_interval
-from tfbench.early_stop import enough_for, relative_half_width
+from tfbench.measuring.early_stop import enough_for, relative_half_width
 
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 

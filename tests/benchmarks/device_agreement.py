@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     tf.config.threading.set_intra_op_parallelism_threads(parsed.threads)
     tf.config.threading.set_inter_op_parallelism_threads(parsed.threads)

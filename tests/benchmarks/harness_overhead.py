@@ -22,15 +22,15 @@ from pathlib import Path
 
 from results.schema import BatchNorm, Case, Device
 from tests.fake_driver import build, two_a4000
-from tfbench.devices import configure, create_strategy, threads_for
-from tfbench.host import cpu_limit
-from tfbench.inputs import batch_source
+from tfbench.machine.host import cpu_limit
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.telemetry import Observer
+from tfbench.measuring.timing import print_steps, take_steps, wait_for_loss
 from tfbench.models import NETWORKS
-from tfbench.nvml import GPUs
-from tfbench.tasks import TASKS
-from tfbench.telemetry import Observer
-from tfbench.timing import print_steps, take_steps, wait_for_loss
-from tfbench.training import Training
+from tfbench.setup.devices import configure, create_strategy, threads_for
+from tfbench.training.inputs import batch_source
+from tfbench.training.step import Training
+from tfbench.training.tasks import TASKS
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:

@@ -27,13 +27,13 @@ import json, sys
 options = json.loads(sys.argv[1])
 import tensorflow as tf
 from results.schema import Case, Device, Precision
-from tfbench.devices import configure, create_strategy, threads_for
-from tfbench.host import cpu_limit
-from tfbench.inputs import batch_source
+from tfbench.setup.devices import configure, create_strategy, threads_for
+from tfbench.machine.host import cpu_limit
+from tfbench.training.inputs import batch_source
 from tfbench.models import NETWORKS
-from tfbench.tasks import TASKS
-from tfbench.timing import take_steps
-from tfbench.training import Training
+from tfbench.training.tasks import TASKS
+from tfbench.measuring.timing import take_steps
+from tfbench.training.step import Training
 case = Case(
     model=options["model"], precision=Precision(options["precision"]), device=Device.CPU,
     batch_per_gpu=options["batch_size"], num_gpus=options["replicas"], image_size=options["image_size"],

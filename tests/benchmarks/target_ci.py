@@ -6,7 +6,7 @@
 
 Every case was measured in full; here it is looked at twice. *Fixed*: its first three repeats with all their steps give
 a throughput, an interval and a duration. *Adaptive*: `--target-ci` is set to the width that fixed got, and the same
-repeats are walked through in the same order with the same rules as in a run (`tfbench.early_stop`,
+repeats are walked through in the same order with the same rules as in a run (`tfbench.measuring.early_stop`,
 `orchestrate.running.early_end`): steps end early, then repeats. Both see the same noise, so that the difference is the rule's.
 """
 
@@ -22,7 +22,7 @@ from orchestrate.running.early_end import FEWEST_REPEATS, half_width, whole_seco
 from results.runs.store import RunFolder
 from results.schema import Record, Status
 from results.schema.progress import STEPS_PER_LINE
-from tfbench.early_stop import enough_for
+from tfbench.measuring.early_stop import enough_for
 
 FIXED_REPEATS = 3
 HEADER = (

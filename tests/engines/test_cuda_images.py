@@ -39,7 +39,7 @@ print(len(tf.config.list_physical_devices("GPU")), "GPU")
 
 CALL_EMPTY_LIBRARIES = """
 import ctypes, pathlib, tensorflow as tf
-from tfbench.cuda_libraries import stand_ins
+from tfbench.machine.cuda_libraries import stand_ins
 stubs = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_framework.so.2")))
 handle = ctypes.c_void_p()
 print(stubs.cufftCreate(ctypes.byref(handle)), stubs.cusparseCreate(ctypes.byref(handle)), *stand_ins())

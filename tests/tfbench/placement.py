@@ -18,12 +18,12 @@ from results.schema import XLA, Mode, Optimizer, Precision
 from tests.tfbench.small import CLASSES, TOKENS, small_case, small_network
 from tests.tfbench.tiny import CLASSES as TINY_CLASSES
 from tests.tfbench.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
-from tfbench.inference import Inference
-from tfbench.inputs import batch_source
-from tfbench.tasks import TASKS
-from tfbench.timing import wait_for_loss
-from tfbench.training import Training
-from tfbench.variables import components, tensorflow_variable
+from tfbench.inference.forward import Inference
+from tfbench.keras_versions.variables import components, tensorflow_variable
+from tfbench.measuring.timing import wait_for_loss
+from tfbench.training.inputs import batch_source
+from tfbench.training.step import Training
+from tfbench.training.tasks import TASKS
 
 DEVICES = ("CPU:1", "CPU:2")
 

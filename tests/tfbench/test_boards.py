@@ -12,11 +12,11 @@ import pytest
 
 from tests.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, slice_uuid
 from tests.tfbench.conftest import REPOSITORY
-from tfbench.boards import Board, bus_id_of, problems_of
+from tfbench.machine.boards import Board, bus_id_of, problems_of
 
 READ = """
 import dataclasses, json
-from tfbench.nvml import GPUs, read_driver
+from tfbench.machine.nvml import GPUs, read_driver
 driver = read_driver(by_cuda=True)
 gpus = GPUs(8)
 (sample, *_) = gpus.sample() or [None]
@@ -76,7 +76,7 @@ def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):
     for gpu in eight_h100().gpus:
         (tmp_path / "gpus" / gpu.bus_id.lower()).mkdir(parents=True)
     code = (
-        "import json, pathlib, pynvml; from tfbench.boards import *; pynvml.nvmlInit();"
+        "import json, pathlib, pynvml; from tfbench.machine.boards import *; pynvml.nvmlInit();"
         f"print(json.dumps(problems_of(read_boards(pathlib.Path({str(tmp_path / 'gpus')!r})))))"
     )
     assert ask(driver, code=("-c", code)) == ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"]
@@ -115,7 +115,7 @@ def test_a_machine_of_slices_alone_offers_the_first(tmp_path):
 
 VISIBLE = """
 import dataclasses, json, os, sys
-from tfbench.nvml import read_driver
+from tfbench.machine.nvml import read_driver
 found = {}
 for entry in sys.argv[1:]:
     os.environ["CUDA_VISIBLE_DEVICES"] = entry

@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from results.schema import Status
-from tfbench import peers as module
-from tfbench.cluster import Cluster, ClusterError, read_cluster
 from tfbench.flags import FlagsError, parse
-from tfbench.outcome import CaseFailedError, Outcome
-from tfbench.peers import Alone, Peers, may_be_a_peers
+from tfbench.outcomes.outcome import CaseFailedError, Outcome
+from tfbench.peers import links as module
+from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
+from tfbench.peers.links import Alone, Peers, may_be_a_peers
 
 TWO = ["10.0.0.11:29500", "10.0.0.12:29500"]
 

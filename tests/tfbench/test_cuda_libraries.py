@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbench.cuda_libraries import load_by_name, opened_libraries, preload, stand_ins
+from tfbench.machine.cuda_libraries import load_by_name, opened_libraries, preload, stand_ins
 
 
 def test_each_build_opens_its_own_libraries():
@@ -45,7 +45,7 @@ def test_what_was_preloaded_is_found_by_name(tmp_path: Path):
     folder = tmp_path / "nvidia" / "cusolver" / "lib"
     library(folder / "libcusolver.so.11", "here")
     program = (
-        "import sys; from pathlib import Path; from tfbench.cuda_libraries import *\n"
+        "import sys; from pathlib import Path; from tfbench.machine.cuda_libraries import *\n"
         "before = load_by_name(['libcusolver.so.11'])\n"
         "print(preload([Path(sys.argv[1])]), load_by_name(['libcusolver.so.11']), before['libcusolver.so.11'] is None)"
     )
@@ -62,7 +62,7 @@ def test_a_library_without_functions_is_a_stand_in_and_a_cause_says_so(tmp_path:
     library(tmp_path / "libcusolver.so.11", "nothing_of_cusolver")
     library(tmp_path / "libcufft.so.11", "cufftCreate")
     program = (
-        "from tfbench.cuda_libraries import stand_ins; from tfbench.outcome import outcome_of\n"
+        "from tfbench.machine.cuda_libraries import stand_ins; from tfbench.outcomes.outcome import outcome_of\n"
         "print(stand_ins()); print(outcome_of(RuntimeError('cuSolverDN call failed with status =7')))\n"
         "print(outcome_of(RuntimeError('something else')))"
     )

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.fixture
 def quick(tensorflow, monkeypatch):
-    from tfbench import peaks, transfers
+    from tfbench.roofline import peaks, transfers
 
     monkeypatch.setattr(peaks, "MATRIX_SIZES", (128, 256))
     monkeypatch.setattr(peaks, "MEASURE_SECONDS", 0.01)
@@ -46,7 +46,7 @@ def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tfbench, tmp
 
 
 def test_the_figure_of_utilisation_is_that_of_the_device_case(quick):
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     product = peaks.matrix_product("fp32", "CPU:0")
     assert product.value == pytest.approx(product.amount / product.seconds)
@@ -59,7 +59,8 @@ def test_the_figure_of_utilisation_is_that_of_the_device_case(quick):
 def test_what_a_library_refuses_has_a_reason_and_no_value(quick, monkeypatch):
     import tensorflow as tf
 
-    from tfbench import device_case, peaks
+    from tfbench import device_case
+    from tfbench.roofline import peaks
 
     def refuse(*_, **__):
         raise tf.errors.UnimplementedError(None, None, "no such kernel")
@@ -72,7 +73,7 @@ def test_what_a_library_refuses_has_a_reason_and_no_value(quick, monkeypatch):
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(quick, two_replicas):
-    from tfbench.transfers import all_reduce, bus_bytes
+    from tfbench.roofline.transfers import all_reduce, bus_bytes
 
     assert [bus_bytes(1000, count) for count in (2, 4, 8)] == [1000.0, 1500.0, 1750.0]
     found = all_reduce(two_replicas)
@@ -88,7 +89,7 @@ def all_reduces_of(graph):
 def test_every_all_reduce_of_a_call_is_executed_and_in_order(two_replicas, monkeypatch):
     from tensorflow.python.eager.context import context
 
-    from tfbench import transfers
+    from tfbench.roofline import transfers
 
     traced = []
     make = transfers.all_reduces
@@ -111,7 +112,7 @@ def test_every_all_reduce_of_a_call_is_executed_and_in_order(two_replicas, monke
 
 
 def test_a_figure_is_of_one_all_reduce_and_not_of_a_call(quick, two_replicas, monkeypatch):
-    from tfbench import transfers
+    from tfbench.roofline import transfers
 
     monkeypatch.setattr(transfers, "seconds_per_call", lambda *_: [3.2, 6.4])
     found = transfers.all_reduce(two_replicas)[0]
@@ -134,7 +135,7 @@ def test_the_bandwidth_between_hosts_is_of_one_all_reduce(two_replicas, monkeypa
 def test_connections_are_made_by_one_small_all_reduce_and_one_replica_needs_none(
     two_replicas, one_replica, monkeypatch
 ):
-    from tfbench import transfers
+    from tfbench.roofline import transfers
 
     calls = []
     make = transfers.sum_over_replicas
@@ -152,7 +153,7 @@ def test_connections_are_made_by_one_small_all_reduce_and_one_replica_needs_none
 
 @pytest.mark.parametrize("measure", ["product", "memory_add", "int8"])
 def test_what_is_measured_runs_on_the_device_that_was_asked_for(quick, measure):
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     if measure == "memory_add":
         result = peaks.memory_add("CPU:1")
@@ -172,7 +173,7 @@ def test_int8_that_tensorflow_computes_elsewhere_is_compiled_for_the_device(quic
 def test_what_the_placer_moved_elsewhere_is_not_this_devices_figure(quick, monkeypatch):
     import tensorflow as tf
 
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     def elsewhere(factor, *_):
         @tf.function
@@ -193,7 +194,7 @@ def test_what_the_placer_moved_elsewhere_is_not_this_devices_figure(quick, monke
 def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, monkeypatch):
     import tensorflow as tf
 
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     seen = []
     make = peaks._product
@@ -211,7 +212,7 @@ def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, 
 def test_a_copy_that_lies_elsewhere_is_no_figure(quick, monkeypatch):
     import tensorflow as tf
 
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     with tf.device("CPU:0"):
         tensor = tf.ones([4])
@@ -222,7 +223,7 @@ def test_a_copy_that_lies_elsewhere_is_no_figure(quick, monkeypatch):
 def test_a_convolution_and_a_product_on_a_cpu_do_not_round_as_tf32(tensorflow, monkeypatch):
     import tensorflow as tf
 
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     assert peaks.tf32_observed("CPU:0") is False
     assert peaks.tf32_observed_in_convolution("CPU:0") is False
@@ -240,7 +241,7 @@ def test_a_convolution_and_a_product_on_a_cpu_do_not_round_as_tf32(tensorflow, m
 
 
 def test_a_probe_that_ran_elsewhere_has_no_answer(tensorflow, monkeypatch):
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     with tensorflow.device("CPU:0"):
         result = tensorflow.ones([2, 2])
@@ -250,7 +251,7 @@ def test_a_probe_that_ran_elsewhere_has_no_answer(tensorflow, monkeypatch):
 def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeypatch):
     import tensorflow as tf
 
-    from tfbench import peaks, transfers
+    from tfbench.roofline import peaks, transfers
 
     monkeypatch.setattr(peaks, "_product", lambda factor, *_: lambda: tf.matmul(factor, factor) * 1.001)
     check = peaks.product_check("fp32", "CPU:0")
@@ -262,7 +263,7 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
 
 
 def test_integers_multiply_exactly(quick):
-    from tfbench.peaks import _factor, product_check
+    from tfbench.roofline.peaks import _factor, product_check
 
     assert product_check("int8", "CPU:0").value == 0.0
     assert np.abs(_factor(64, "int8", "CPU:0").numpy().astype(int)).max() > 100

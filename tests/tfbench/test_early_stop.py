@@ -10,7 +10,14 @@ import pytest
 from scipy import stats
 
 from results.schema import Case
-from tfbench.early_stop import FIRST_LOOK, QUANTILE, SHARE_OF_TARGET, _t_quantile, enough_for, relative_half_width
+from tfbench.measuring.early_stop import (
+    FIRST_LOOK,
+    QUANTILE,
+    SHARE_OF_TARGET,
+    _t_quantile,
+    enough_for,
+    relative_half_width,
+)
 
 CASE = Case(model="resnet50", num_steps=5000, target_ci=0.02)
 

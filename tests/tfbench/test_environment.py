@@ -6,8 +6,8 @@ import pytest
 
 from orchestrate.inventory.environment import environment_problems
 from results.schema import Case
-from tfbench.devices import Threads
 from tfbench.environment import read_environment
+from tfbench.setup.devices import Threads
 
 SETTINGS = {"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_gpu_autotune_level=4"}
 

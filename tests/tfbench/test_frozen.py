@@ -31,9 +31,9 @@ def step_of(case, network, size, classes, strategy):
     """Build a step; return it, its batch and the operations of its traced graph."""
     from tensorflow import keras
 
-    from tfbench.inference import Inference
-    from tfbench.inputs import batch_source
-    from tfbench.tasks import TASKS
+    from tfbench.inference.forward import Inference
+    from tfbench.training.inputs import batch_source
+    from tfbench.training.tasks import TASKS
 
     keras.mixed_precision.set_global_policy(POLICIES[case.precision])
     model = network.build(case.batch_norm, size, strategy)
@@ -115,9 +115,9 @@ def test_two_replicas_answer_from_frozen_graphs_in_every_xla_mode(two_replicas, 
 @pytest.mark.parametrize("forgotten", ["mean", "variance"])
 def test_a_wrong_fold_leaves_no_number(one_replica, monkeypatch, forgotten):
     from tests.tfbench.test_training import measure_tiny
-    from tfbench import folding
-    from tfbench.findings import Findings
-    from tfbench.outcome import CaseFailedError
+    from tfbench.inference import folding
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
 
     right = folding._linear
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.tfbench.conftest import REPOSITORY
-from tfbench.host import HostFacts, cpu_limit, host_facts, memory_limit_bytes
+from tfbench.machine.host import HostFacts, cpu_limit, host_facts, memory_limit_bytes
 
 
 def write(root, path, text):

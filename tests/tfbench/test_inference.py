@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 def infer(case, strategy):
-    from tfbench.findings import Findings
+    from tfbench.outcomes.findings import Findings
 
     findings = Findings()
     measure_tiny(case, strategy, findings, None)
@@ -64,10 +64,10 @@ def test_latency_is_of_single_samples_and_has_its_percentiles_in_order(one_repli
 
 
 def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
-    from tfbench.inference import Inference
-    from tfbench.inputs import batch_source
-    from tfbench.timing import wait_for_loss
-    from tfbench.validity import replicas_of
+    from tfbench.inference.forward import Inference
+    from tfbench.measuring.timing import wait_for_loss
+    from tfbench.measuring.validity import replicas_of
+    from tfbench.training.inputs import batch_source
 
     case = tiny_case(mode=Mode.INFER)
     model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, one_replica)
@@ -81,9 +81,9 @@ def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
 
 
 def test_a_replica_with_other_weights_is_caught(two_replicas):
-    from tfbench.inference import Inference
-    from tfbench.inputs import batch_source
-    from tfbench.variables import components, tensorflow_variable
+    from tfbench.inference.forward import Inference
+    from tfbench.keras_versions.variables import components, tensorflow_variable
+    from tfbench.training.inputs import batch_source
 
     case = tiny_case(mode=Mode.INFER, num_gpus=2)
     model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, two_replicas)
@@ -96,9 +96,9 @@ def test_a_replica_with_other_weights_is_caught(two_replicas):
 
 
 def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
-    from tfbench.findings import Findings
-    from tfbench.outcome import CaseFailedError
-    from tfbench.variables import tensorflow_variable
+    from tfbench.keras_versions.variables import tensorflow_variable
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
 
     class Infinite(TinyNetwork):
         def build(self, *arguments):
@@ -107,7 +107,7 @@ def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
             return model
 
     from tfbench.flags import Options
-    from tfbench.nvml import GPUs
+    from tfbench.machine.nvml import GPUs
     from tfbench.repeat import measure
 
     findings = Findings()
@@ -118,8 +118,8 @@ def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
 
 
 def test_inference_counts_the_forward_pass_only(one_replica):
-    from tfbench.limits import work_per_sample
     from tfbench.models import NETWORKS, NONE
+    from tfbench.roofline.limits import work_per_sample
 
     network = NETWORKS["googlenet"]
     work = work_per_sample(network.build(NONE, network.inputs.image_size, one_replica))

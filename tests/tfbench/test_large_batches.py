@@ -19,11 +19,11 @@ def mixed_float16(tensorflow):
 
 def measured(case, strategy, network, global_batch, **faults):
     """Measure a case whose loss is divided by `global_batch`, as if its replicas had that many samples."""
-    from tfbench.findings import Findings
     from tfbench.flags import Options
-    from tfbench.nvml import GPUs
+    from tfbench.machine.nvml import GPUs
+    from tfbench.outcomes.findings import Findings
     from tfbench.repeat import measure
-    from tfbench.training import Training
+    from tfbench.training.step import Training
 
     class Divided(Training):
         @property
@@ -57,7 +57,7 @@ def test_small_gradients_of_resnet50_pass_the_gates(two_replicas, mixed_float16,
 
 @pytest.mark.parametrize("fault", [not_reduced, summed_not_averaged])
 def test_a_broken_all_reduce_of_small_gradients_is_caught(two_replicas, mixed_float16, fault):
-    from tfbench.outcome import CaseFailedError
+    from tfbench.outcomes.outcome import CaseFailedError
 
     case = tiny_case(num_gpus=2, precision=Precision.FP16)
     with pytest.raises(CaseFailedError, match="update_equals_one_device") as caught:
@@ -66,7 +66,7 @@ def test_a_broken_all_reduce_of_small_gradients_is_caught(two_replicas, mixed_fl
 
 
 def test_gradients_of_resnet50_that_are_not_summed_are_caught_at_a_global_batch_of_2048(two_replicas, mixed_float16):
-    from tfbench.outcome import CaseFailedError
+    from tfbench.outcomes.outcome import CaseFailedError
 
     case = small_case("resnet50", precision=Precision.FP16, batch_per_gpu=4, warmup_steps=0, num_steps=1)
     with pytest.raises(CaseFailedError, match="update_equals_one_device"):
@@ -77,7 +77,7 @@ def test_the_reference_halves_its_scale_until_its_gradients_are_finite(one_repli
     import numpy as np
 
     from tests.tfbench.test_training import build
-    from tfbench.validity import OneDeviceReference, replicas_of
+    from tfbench.measuring.validity import OneDeviceReference, replicas_of
 
     training, next_batch = build(tiny_case(precision=Precision.FP16), one_replica)
     shards = replicas_of(one_replica, next_batch())
@@ -90,8 +90,8 @@ def test_the_reference_halves_its_scale_until_its_gradients_are_finite(one_repli
 
 
 def test_the_reference_takes_all_shards_on_the_first_replicas_device(two_replicas):
-    from tfbench.inputs import batch_source
-    from tfbench.validity import _one_by_one, replicas_of
+    from tfbench.measuring.validity import _one_by_one, replicas_of
+    from tfbench.training.inputs import batch_source
 
     batch = batch_source(tiny_case(num_gpus=2, accumulate=2), IMAGE_SIZE, CLASSES, two_replicas)()
     shards = replicas_of(two_replicas, batch)
@@ -102,10 +102,10 @@ def test_the_reference_takes_all_shards_on_the_first_replicas_device(two_replica
 
 
 def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch):
-    from tfbench.devices import create_strategy
+    from tfbench.setup.devices import create_strategy
 
     hidden = []
-    monkeypatch.setattr("tfbench.devices._logical_cpus", lambda count: [f"CPU:{index}" for index in range(count)])
+    monkeypatch.setattr("tfbench.setup.devices._logical_cpus", lambda count: [f"CPU:{index}" for index in range(count)])
     monkeypatch.setattr(tensorflow.config, "set_visible_devices", lambda devices, kind: hidden.append((devices, kind)))
     create_strategy(tiny_case(device=Device.CPU))
     assert hidden == [([], "GPU")]
@@ -117,14 +117,14 @@ def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch):
 )
 def test_hosts_of_gpus_ask_for_nccl_unless_told_otherwise(tensorflow, device, asked, used):
     from results.schema import Communication
-    from tfbench.devices import communication_of
+    from tfbench.setup.devices import communication_of
 
     case = tiny_case(device=Device(device), num_hosts=2, communication=Communication(asked))
     assert communication_of(case) == used
 
 
 def test_the_peak_of_memory_starts_anew_on_every_gpu_of_the_case(tensorflow, monkeypatch):
-    from tfbench.sums import forget_memory_peak
+    from tfbench.roofline.sums import forget_memory_peak
 
     reset = []
     monkeypatch.setattr(tensorflow.config.experimental, "reset_memory_stats", reset.append)

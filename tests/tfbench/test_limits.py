@@ -24,7 +24,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("name", "variant", "forward", "training", "unfused", "fused"), PUBLISHED)
 def test_work_per_image_agrees_with_the_published_counts(one_replica, name, variant, forward, training, unfused, fused):
-    from tfbench.limits import work_per_sample
+    from tfbench.roofline.limits import work_per_sample
 
     network = NETWORKS[name]
     work = work_per_sample(network.build(variant, network.inputs.image_size, one_replica))
@@ -56,7 +56,7 @@ GIGA_MULTIPLICATIONS = [
 
 @pytest.mark.parametrize(("name", "length", "multiplications"), GIGA_MULTIPLICATIONS)
 def test_work_agrees_with_the_literature(one_replica, name, length, multiplications):
-    from tfbench.limits import work_per_sample
+    from tfbench.roofline.limits import work_per_sample
 
     network, case = NETWORKS[name], Case(model=name, sequence_length=length)
     work = work_per_sample(network.build(case.batch_norm, network.size(case), one_replica))
@@ -68,7 +68,7 @@ def test_work_agrees_with_the_literature(one_replica, name, length, multiplicati
 
 def test_a_token_is_its_share_of_a_sequence(one_replica):
     from tests.tfbench.small import small_case, small_network
-    from tfbench.limits import work_per_sample
+    from tfbench.roofline.limits import work_per_sample
 
     network = small_network("gpt2_small")
     model = network.build(NONE, network.size(small_case("gpt2_small")), one_replica)
@@ -76,7 +76,7 @@ def test_a_token_is_its_share_of_a_sequence(one_replica):
 
 
 def test_half_the_image_size_is_a_quarter_of_the_work(one_replica):
-    from tfbench.limits import work_per_sample
+    from tfbench.roofline.limits import work_per_sample
 
     network = NETWORKS["googlenet"]
     small, large = (work_per_sample(network.build(NONE, size, one_replica)) for size in (64, 128))
@@ -84,7 +84,7 @@ def test_half_the_image_size_is_a_quarter_of_the_work(one_replica):
 
 
 def test_peaks_are_measured_and_do_not_depend_on_the_size_by_orders(tensorflow, monkeypatch):
-    from tfbench import peaks
+    from tfbench.roofline import peaks
 
     monkeypatch.setattr(peaks, "MATRIX_SIZES", (128, 256))
     monkeypatch.setattr(peaks, "MEASURE_SECONDS", 0.01)
@@ -94,7 +94,7 @@ def test_peaks_are_measured_and_do_not_depend_on_the_size_by_orders(tensorflow, 
 
 
 def test_a_cpu_does_not_round_as_tf32(tensorflow):
-    from tfbench.peaks import tf32_observed
+    from tfbench.roofline.peaks import tf32_observed
 
     assert tf32_observed("CPU:0") is False
 
@@ -110,7 +110,7 @@ def test_a_cpu_does_not_round_as_tf32(tensorflow):
     ],
 )
 def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates, best, measured):
-    from tfbench.sums import credible_peak
+    from tfbench.roofline.sums import credible_peak
 
     left = list(rates)
     assert credible_peak(lambda: left.pop(0), needed=50.0) == best
@@ -118,8 +118,8 @@ def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates,
 
 
 def test_a_record_has_the_better_peak(one_replica, monkeypatch):
-    from tfbench import sums
-    from tfbench.timing import Interval
+    from tfbench.measuring.timing import Interval
+    from tfbench.roofline import sums
 
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
     model = NETWORKS["googlenet"].build(NONE, 224, one_replica)

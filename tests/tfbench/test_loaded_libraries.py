@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tfbench.conftest import REPOSITORY
-from tfbench.loaded_libraries import LoadedVersions, loaded_versions
+from tfbench.machine.loaded_libraries import LoadedVersions, loaded_versions
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("loaded_libraries.c")
 
 LOAD_AND_ASK = """
 import ctypes, dataclasses, json, sys
-from tfbench.loaded_libraries import loaded_versions
+from tfbench.machine.loaded_libraries import loaded_versions
 before = dataclasses.asdict(loaded_versions())
 kept = [ctypes.CDLL(path) for path in sys.argv[1:]]
 print(json.dumps([before, dataclasses.asdict(loaded_versions())]))
@@ -79,7 +79,7 @@ def test_a_library_that_was_not_loaded_is_not_loaded_to_ask_it(tmp_path):
 def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, monkeypatch):
     from results.schema import Case, Device
     from tfbench import environment
-    from tfbench.devices import Threads
+    from tfbench.setup.devices import Threads
 
     case = Case(model="resnet50", device=Device.CPU)
     build_info = {"cuda_version": "12.5.1", "cudnn_version": "9"}
@@ -95,8 +95,8 @@ def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, monk
 @pytest.mark.tensorflow
 def test_a_build_for_cpus_has_none(tensorflow):
     from results.schema import Case, Device
-    from tfbench.devices import Threads
     from tfbench.environment import read_environment, with_loaded_libraries
+    from tfbench.setup.devices import Threads
 
     if tensorflow.test.is_built_with_cuda():
         pytest.skip("this TensorFlow is a build for GPUs")

@@ -10,9 +10,9 @@ from results.schema import Case
 from results.schema.record_json import to_json
 from tests.results.factory import make_failure, make_record
 from tests.tfbench.memory_errors import MEMORY, PERHAPS_MEMORY
-from tfbench import outcome
 from tfbench.max_batch import find_max_batch, largest_batch
-from tfbench.outcome import CaseFailedError, outcome_of
+from tfbench.outcomes import outcome
+from tfbench.outcomes.outcome import CaseFailedError, outcome_of
 
 CASE = Case(model="resnet50", batch_per_gpu=32)
 

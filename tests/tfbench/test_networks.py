@@ -18,9 +18,9 @@ GATES = {"update_equals_one_device", "loss_equals_one_device", "replicas_equal",
 def measured(case, strategy, **options):
     from tensorflow import keras
 
-    from tfbench.findings import Findings
     from tfbench.flags import Options
-    from tfbench.nvml import GPUs
+    from tfbench.machine.nvml import GPUs
+    from tfbench.outcomes.findings import Findings
     from tfbench.repeat import measure
 
     keras.mixed_precision.set_global_policy(POLICIES[case.precision])
@@ -88,9 +88,9 @@ def test_accumulated_batches_pass_the_gates_and_count(two_replicas, name, xla):
 def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, name, precision):
     from tensorflow import keras
 
-    from tfbench.inputs import synthetic_batch
-    from tfbench.tasks import TASKS
-    from tfbench.training import Training
+    from tfbench.training.inputs import synthetic_batch
+    from tfbench.training.step import Training
+    from tfbench.training.tasks import TASKS
 
     keras.mixed_precision.set_global_policy(POLICIES[precision])
     network = small_network(name)
@@ -100,7 +100,7 @@ def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, nam
         small_case(name, num_gpus=1, batch_per_gpu=6, precision=precision),
     ):
         model = network.build(case.batch_norm, network.size(case), one_replica)
-        from tfbench.weights import draw_weights
+        from tfbench.keras_versions.weights import draw_weights
 
         draw_weights(model, 7)
         training = Training(case, model, one_replica, task=task, learning_rate=0.1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from results.schema import Optimizer
-from tfbench import optimizers as constants
+from tfbench.training import optimizers as constants
 
 pytestmark = pytest.mark.tensorflow
 

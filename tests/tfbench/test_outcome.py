@@ -4,8 +4,8 @@ import pytest
 
 from results.schema import Status
 from tests.tfbench.memory_errors import MEMORY, PERHAPS_MEMORY, InvalidArgumentError, ResourceExhaustedError
-from tfbench import outcome as module
-from tfbench.outcome import (
+from tfbench.outcomes import outcome as module
+from tfbench.outcomes.outcome import (
     DOCTOR,
     MAX_CAUSE_LENGTH,
     NEARLY_FULL_BYTES,

@@ -28,7 +28,7 @@ sys.exit(main.main(sys.argv[1:]))
 """
 
 NOT_REDUCED = """
-from tfbench.training import Training
+from tfbench.training.step import Training
 Training.__init__.__kwdefaults__["all_reduce"] = list
 """
 

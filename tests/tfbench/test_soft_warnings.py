@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from results.schema import GPU, Case, Environment, Measurement, Precision, Telemetry
-from tfbench.soft_warnings import needs_ptx_jit, soft_warnings
+from tfbench.measuring.soft_warnings import needs_ptx_jit, soft_warnings
 
 ENVIRONMENT = Environment(
     tfbench="0",

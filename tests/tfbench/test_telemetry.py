@@ -11,20 +11,20 @@ import pytest
 from results.schema import Telemetry
 from tests.fake_driver import build, two_a4000
 from tests.tfbench.conftest import REPOSITORY
-from tfbench import rapl
-from tfbench.gpu_samples import (
+from tfbench.machine import rapl
+from tfbench.machine.gpu_samples import (
     Sample,
     integrated_joules,
     mean_power_watts,
     reason_share,
     steady_temperature_celsius,
 )
-from tfbench.telemetry import cool_down
+from tfbench.machine.telemetry import cool_down
 
 OBSERVE = """
 import dataclasses, json, sys, time
-from tfbench.nvml import GPUs
-from tfbench.telemetry import Observer
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.telemetry import Observer
 
 gpus = GPUs(int(sys.argv[1]))
 processes = gpus.processes()
@@ -213,13 +213,13 @@ def test_a_machine_without_rapl_has_no_processor_energy(tmp_path):
 
 
 def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):
-    program = "from tfbench.gpu_memory import free_gpu_memory_bytes as free; print(free())"
+    program = "from tfbench.machine.gpu_memory import free_gpu_memory_bytes as free; print(free())"
     assert run(fake_driver, "", "-c", program) == 14000
     assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
 
 
 def test_without_a_driver_free_memory_is_unknown():
-    from tfbench.gpu_memory import free_gpu_memory_bytes
+    from tfbench.machine.gpu_memory import free_gpu_memory_bytes
 
     if Path("/proc/driver/nvidia/version").exists():
         pytest.skip("this machine has a driver")

@@ -82,8 +82,8 @@ def test_what_cannot_be_made_is_said_and_nothing_is_written(folder, capsys, argu
 
 
 def test_replicas_get_other_crops_of_the_right_size_normalised_and_with_labels_from_0(two_replicas, folder):
-    from tfbench.tfrecords import open_data_set, tfrecord_source
-    from tfbench.validity import replicas_of
+    from tfbench.measuring.validity import replicas_of
+    from tfbench.training.tfrecords import open_data_set, tfrecord_source
 
     case = tiny_case(num_gpus=2, data=Data.TFRECORD)
     source = tfrecord_source(case, open_data_set(folder, 1000), IMAGE_SIZE, two_replicas)
@@ -164,8 +164,8 @@ def write_one(copy, record):
     ],
 )
 def test_a_faulty_data_set_is_bad_input_with_what_to_do(tensorflow, copy, fault, said):
-    from tfbench.outcome import CaseFailedError
-    from tfbench.tfrecords import open_data_set
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.training.tfrecords import open_data_set
 
     fault(copy)
     with pytest.raises(CaseFailedError) as caught:
@@ -231,9 +231,9 @@ class FastNetwork(TinyNetwork):
 
 
 def trained(network, folder, strategy):
-    from tfbench.findings import Findings
     from tfbench.flags import Options
-    from tfbench.nvml import GPUs
+    from tfbench.machine.nvml import GPUs
+    from tfbench.outcomes.findings import Findings
     from tfbench.repeat import measure
 
     case = tiny_case(data=Data.TFRECORD, batch_per_gpu=4, num_steps=16)
@@ -246,7 +246,7 @@ def starve(monkeypatch, seconds):
     """Let every image take so long to decode, one after another."""
     import tensorflow as tf
 
-    from tfbench import tfrecords
+    from tfbench.training import tfrecords
 
     decode = tfrecords.decode
 
@@ -270,7 +270,7 @@ def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypat
     assert found.limited
     assert found.step_ratio > 2
     assert found.wait_share > 0.5
-    from tfbench.soft_warnings import _of_the_input
+    from tfbench.measuring.soft_warnings import _of_the_input
 
     (warning,) = _of_the_input(measurement)
     assert warning.code == "input_limited" and "--data=synthetic" in warning.hint
@@ -301,7 +301,7 @@ def test_the_program_trains_from_jpeg_files_on_two_replicas(tfbench, folder, tmp
 
 def test_text_networks_have_no_use_for_images(tensorflow):
     from tfbench.models import NETWORKS
-    from tfbench.outcome import CaseFailedError
+    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.repeat import refuse_unsupported
 
     case = small_case("bert_large", data=Data.TFRECORD)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tfbench.timing import STEPS_IN_FLIGHT, coefficient_of_variation, drift, percentile, take_steps
+from tfbench.measuring.timing import STEPS_IN_FLIGHT, coefficient_of_variation, drift, percentile, take_steps
 
 
 class Loss:

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.tensorflow
 
 
 def build(case, strategy, **options):
-    from tfbench.inputs import batch_source
-    from tfbench.training import Training
+    from tfbench.training.inputs import batch_source
+    from tfbench.training.step import Training
 
     model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, strategy)
     training = Training(case, model, strategy, **options)
@@ -21,7 +21,7 @@ def build(case, strategy, **options):
 
 
 def weights_of(training, replica=0):
-    from tfbench.variables import components
+    from tfbench.keras_versions.variables import components
 
     return [components(training.strategy, variable)[replica].numpy() for variable in training.variables]
 
@@ -29,8 +29,8 @@ def weights_of(training, replica=0):
 def test_two_replicas_train_as_one_device_on_the_global_batch(two_replicas, one_replica):
     import tensorflow as tf
 
-    from tfbench.inputs import synthetic_batch
-    from tfbench.timing import wait_for_loss
+    from tfbench.measuring.timing import wait_for_loss
+    from tfbench.training.inputs import synthetic_batch
 
     twice, _ = build(tiny_case(num_gpus=2), two_replicas, learning_rate=0.1)
     alone, _ = build(tiny_case(batch_per_gpu=32), one_replica, learning_rate=0.1)
@@ -63,7 +63,7 @@ def test_the_update_is_that_of_momentum_sgd(one_replica):
 
 
 def test_replicas_see_different_batches_that_are_the_same_in_every_process(tensorflow):
-    from tfbench.inputs import synthetic_batch
+    from tfbench.training.inputs import synthetic_batch
 
     case = tiny_case()
     first, again, other = (synthetic_batch(case, IMAGE_SIZE, CLASSES, replica) for replica in (0, 0, 1))
@@ -73,7 +73,7 @@ def test_replicas_see_different_batches_that_are_the_same_in_every_process(tenso
 
 
 def test_a_synthetic_batch_lives_on_its_replicas_device(two_replicas):
-    from tfbench.inputs import batch_source
+    from tfbench.training.inputs import batch_source
 
     images, labels = batch_source(tiny_case(num_gpus=2), IMAGE_SIZE, CLASSES, two_replicas)()
     for tensor in (images, labels):
@@ -82,7 +82,7 @@ def test_a_synthetic_batch_lives_on_its_replicas_device(two_replicas):
 
 
 def test_moving_averages_belong_to_each_replica(two_replicas):
-    from tfbench.variables import components, tensorflow_variable
+    from tfbench.keras_versions.variables import components, tensorflow_variable
 
     training, next_batch = build(tiny_case(num_gpus=2), two_replicas)
     training.step(next_batch())
@@ -112,7 +112,7 @@ def test_a_step_whose_gradients_are_not_finite_changes_nothing_and_halves_the_lo
 def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data):
     from tensorflow import keras
 
-    from tfbench.timing import wait_for_loss
+    from tfbench.measuring.timing import wait_for_loss
 
     policies = {Precision.FP16: "mixed_float16", Precision.BF16: "mixed_bfloat16"}
     keras.mixed_precision.set_global_policy(policies.get(precision, "float32"))
@@ -124,8 +124,8 @@ def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data
 
 
 def measured(case, strategy, **faults):
-    from tfbench.findings import Findings
-    from tfbench.training import Training
+    from tfbench.outcomes.findings import Findings
+    from tfbench.training.step import Training
 
     findings = Findings()
     measure_tiny(case, strategy, findings, functools.partial(Training, **faults))
@@ -134,7 +134,7 @@ def measured(case, strategy, **faults):
 
 def measure_tiny(case, strategy, findings, make_training):
     from tfbench.flags import Options
-    from tfbench.nvml import GPUs
+    from tfbench.machine.nvml import GPUs
     from tfbench.repeat import measure
 
     measure(case, TinyNetwork(), strategy, findings, Options(peaks=False), GPUs(0), make_training)
@@ -155,13 +155,13 @@ def not_reduced(tensors):
 
 
 def averaged_twice(tensors):
-    from tfbench.training import sum_over_replicas
+    from tfbench.training.step import sum_over_replicas
 
     return [tensor / 2.0 for tensor in sum_over_replicas(tensors)]
 
 
 def summed_not_averaged(tensors):
-    from tfbench.training import sum_over_replicas
+    from tfbench.training.step import sum_over_replicas
 
     return [tensor * 2.0 for tensor in sum_over_replicas(tensors)]
 
@@ -176,7 +176,7 @@ def summed_not_averaged(tensors):
     ],
 )
 def test_a_broken_all_reduce_is_caught_and_the_repeat_is_invalid(two_replicas, fault, gate):
-    from tfbench.outcome import CaseFailedError
+    from tfbench.outcomes.outcome import CaseFailedError
 
     with pytest.raises(CaseFailedError, match=gate) as caught:
         measured(tiny_case(num_gpus=2), two_replicas, all_reduce=fault)
@@ -184,9 +184,9 @@ def test_a_broken_all_reduce_is_caught_and_the_repeat_is_invalid(two_replicas, f
 
 
 def test_a_wrong_loss_is_caught(two_replicas):
-    from tfbench.findings import Findings
-    from tfbench.outcome import CaseFailedError
-    from tfbench.training import Training
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.training.step import Training
 
     class LossOfOneReplica(Training):
         def _step(self, batch):
@@ -198,9 +198,9 @@ def test_a_wrong_loss_is_caught(two_replicas):
 
 
 def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_replica):
-    from tfbench.findings import Findings
-    from tfbench.outcome import CaseFailedError
-    from tfbench.training import Training
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.training.step import Training
 
     findings = Findings()
     with pytest.raises(CaseFailedError) as caught:
@@ -215,14 +215,14 @@ def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_re
     [("3.4.1", 2, True), ("3.9.2", 2, True), ("3.4.1", 1, False), ("3.10.0", 8, False), ("2.15.0", 8, False)],
 )
 def test_keras_releases_that_train_wrongly_are_refused_with_several_replicas(tensorflow, version, replicas, refused):
-    from tfbench.validity import keras_refusal
+    from tfbench.measuring.validity import keras_refusal
 
     assert (keras_refusal(version, replicas) is not None) == refused
 
 
 def test_an_unknown_variant_is_unsupported_with_what_there_is(tensorflow):
     from tfbench.models import NETWORKS
-    from tfbench.outcome import CaseFailedError
+    from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.repeat import refuse_unsupported
 
     with pytest.raises(CaseFailedError, match="--batch_norm=none is not for resnet50: it has fused or keras") as caught:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tfbench import warmup
-from tfbench.timing import Interval
-from tfbench.warmup import default_ceiling, warm_up
+from tfbench.measuring import warmup
+from tfbench.measuring.timing import Interval
+from tfbench.measuring.warmup import default_ceiling, warm_up
 
 
 @pytest.fixture

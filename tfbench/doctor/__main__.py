@@ -19,7 +19,7 @@ from tfbench.doctor.gpu_checks import check_gpus
 from tfbench.doctor.machine_checks import check_machine
 from tfbench.doctor.software_checks import check_software
 from tfbench.doctor.text import render
-from tfbench.record_file import utc_now
+from tfbench.outcomes.record_file import utc_now
 
 DOCTOR_VERSION = 1
 """Of the JSON. Keys are added without a new version, and never renamed."""

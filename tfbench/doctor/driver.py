@@ -16,9 +16,9 @@ from typing import Any
 
 import pynvml
 
-from tfbench.boards import Board, Handle, offered, problems_of, read_boards
-from tfbench.cuda_devices import ask_cuda
-from tfbench.nvml import cuda_version
+from tfbench.machine.boards import Board, Handle, offered, problems_of, read_boards
+from tfbench.machine.cuda_devices import ask_cuda
+from tfbench.machine.nvml import cuda_version
 
 P2P_READ = 0
 """Which capability of a pair is asked: reading the other's memory. (nvidia-ml-py's own constant is a tuple.)"""

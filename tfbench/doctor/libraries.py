@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbench.cuda_libraries import package_folders
-from tfbench.library_versions import by_property, cudnn_version, nccl_version
+from tfbench.machine.cuda_libraries import package_folders
+from tfbench.machine.library_versions import by_property, cudnn_version, nccl_version
 
 
 @dataclass(frozen=True, kw_only=True)

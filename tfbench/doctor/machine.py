@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfbench.host import cpu_limit, memory_limit_bytes
+from tfbench.machine.host import cpu_limit, memory_limit_bytes
 
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tfbench.cuda_libraries import opened_libraries
 from tfbench.doctor.facts import NAMES, Facts
 from tfbench.doctor.findings import Finding, Level
 from tfbench.doctor.libraries import Library
 from tfbench.doctor.machine import MachineFacts
-from tfbench.soft_warnings import needs_ptx_jit
+from tfbench.machine.cuda_libraries import opened_libraries
+from tfbench.measuring.soft_warnings import needs_ptx_jit
 
 CUDA_FIXES = {
     "(100)": "check CUDA_VISIBLE_DEVICES, and that the container was given GPUs (--gpus all)",

@@ -60,13 +60,13 @@ def main(device: str) -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    from tfbench.cuda_libraries import package_folders, preload
+    from tfbench.machine.cuda_libraries import package_folders, preload
 
     if device == "gpu":
         preload(package_folders())
     import tensorflow as tf
 
-    from tfbench.versions import keras_version
+    from tfbench.keras_versions.versions import keras_version
 
     build = tf.sysconfig.get_build_info()
     say(
@@ -101,7 +101,7 @@ def all_reduces(devices: list[str]) -> dict[str, object]:
         return {"all_reduce": None, "all_reduce_reason": "one GPU" if devices else "no_gpu"}
     import tensorflow as tf
 
-    from tfbench.transfers import all_reduce_check
+    from tfbench.roofline.transfers import all_reduce_check
 
     check = all_reduce_check(tf.distribute.MirroredStrategy(devices))
     return {"all_reduce": bool(check.passed), "all_reduce_reason": None if check.passed else check.detail}

@@ -15,7 +15,7 @@ from typing import Any
 
 from results.schema import BatchNorm, Case
 from results.schema.networks import INPUTS, Inputs
-from tfbench.types import Model, Strategy
+from tfbench.keras_versions.types import Model, Strategy
 
 FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
 
@@ -32,7 +32,7 @@ class Network:
         builder: `module:function` of this package; called as `function(batch_norm, size, classes, strategy,
             **options)`, the size in pixels or tokens.
         options: The builder's own, e.g. fewer layers in a test.
-        task: What it learns: a name in `tfbench.tasks.TASKS`.
+        task: What it learns: a name in `tfbench.training.tasks.TASKS`.
         unit: What a sample is.
         attention: How attention is computed; None: it has none.
     """

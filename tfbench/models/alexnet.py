@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.types import Model, Strategy, Tensor
+from tfbench.keras_versions.types import Model, Strategy, Tensor
 
 
 def alexnet(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.embeddings import First, Pick, Positions, Segments, TiedDecoder, TokenEmbedding
-from tfbench.models.parts import Gelu, LayerNormalization, Projection
-from tfbench.models.transformer import Attention, feed_forward
-from tfbench.tasks import masked_positions
-from tfbench.types import Model, Strategy, Tensor
+from tfbench.keras_versions.types import Model, Strategy, Tensor
+from tfbench.models.blocks.embeddings import First, Pick, Positions, Segments, TiedDecoder, TokenEmbedding
+from tfbench.models.blocks.parts import Gelu, LayerNormalization, Projection
+from tfbench.models.blocks.transformer import Attention, feed_forward
+from tfbench.training.tasks import masked_positions
 
 EPSILON = 1e-12
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
+from tfbench.keras_versions.types import Model, Strategy
 from tfbench.models.stock import build_stock
-from tfbench.types import Model, Strategy
 
 
 def efficientnet_b0(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:

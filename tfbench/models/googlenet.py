@@ -9,8 +9,8 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.layers import normalised_convolution
-from tfbench.types import Model, Strategy, Tensor
+from tfbench.keras_versions.types import Model, Strategy, Tensor
+from tfbench.models.blocks.layers import normalised_convolution
 
 _INCEPTIONS = (
     # 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, after pooling; None: halve the resolution.

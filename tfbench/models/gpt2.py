@@ -5,10 +5,10 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.embeddings import Positions, TiedDecoder, TokenEmbedding
-from tfbench.models.parts import LayerNormalization
-from tfbench.models.transformer import pre_normalised_block
-from tfbench.types import Model, Strategy
+from tfbench.keras_versions.types import Model, Strategy
+from tfbench.models.blocks.embeddings import Positions, TiedDecoder, TokenEmbedding
+from tfbench.models.blocks.parts import LayerNormalization
+from tfbench.models.blocks.transformer import pre_normalised_block
 
 EPSILON = 1e-5
 

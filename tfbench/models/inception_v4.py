@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.layers import normalised_convolution
-from tfbench.types import Model, Strategy, Tensor
+from tfbench.keras_versions.types import Model, Strategy, Tensor
+from tfbench.models.blocks.layers import normalised_convolution
 
 _MOMENTUM, _EPSILON = 0.9997, 1e-3
 """Of the batch normalisation. Source: the authors' code (TF-slim)."""

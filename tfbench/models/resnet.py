@@ -5,9 +5,9 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.layers import normalised_convolution
+from tfbench.keras_versions.types import Model, Strategy, Tensor
+from tfbench.models.blocks.layers import normalised_convolution
 from tfbench.models.stock import build_stock
-from tfbench.types import Model, Strategy, Tensor
 
 _MOMENTUM, _EPSILON = 0.9, 1e-5
 """Of v1.5's batch normalisation. Source: NVIDIA DeepLearningExamples, torchvision (whose momentum is 1 - 0.9)."""

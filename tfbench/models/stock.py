@@ -7,8 +7,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from results.schema import BatchNorm
-from tfbench.models.layers import rebuilt
-from tfbench.types import Model, Strategy
+from tfbench.keras_versions.types import Model, Strategy
+from tfbench.models.blocks.layers import rebuilt
 
 
 def build_stock(

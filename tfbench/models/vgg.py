@@ -5,8 +5,8 @@ from __future__ import annotations
 from tensorflow import keras
 
 from results.schema import BatchNorm
+from tfbench.keras_versions.types import Model, Strategy
 from tfbench.models.stock import build_stock
-from tfbench.types import Model, Strategy
 
 
 def vgg16(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:

@@ -8,10 +8,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from results.schema import BatchNorm
-from tfbench.models.embeddings import First, Positions
-from tfbench.models.parts import LayerNormalization, Part, Projection
-from tfbench.models.transformer import pre_normalised_block
-from tfbench.types import Model, Shape, Strategy, Tensor
+from tfbench.keras_versions.types import Model, Shape, Strategy, Tensor
+from tfbench.models.blocks.embeddings import First, Positions
+from tfbench.models.blocks.parts import LayerNormalization, Part, Projection
+from tfbench.models.blocks.transformer import pre_normalised_block
 
 EPSILON = 1e-6
 PATCH = 16

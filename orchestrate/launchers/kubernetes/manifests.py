@@ -44,7 +44,7 @@ USER = 10001
 GPU_RESOURCE = "nvidia.com/gpu"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 APP_LABEL, APP = "app.kubernetes.io/name", "tfbench"
-PEERS_LABEL = "tfbench.peers"
+PEERS_LABEL = "tfbench.peers.links"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 PULL_SECONDS = 3600

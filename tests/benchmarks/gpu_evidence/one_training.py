@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from results.schema import Case, Device, Precision
-from tfbench.gpu_settings import gpu_settings
+from tfbench.setup.gpu_settings import gpu_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +59,17 @@ def build(options: argparse.Namespace) -> Probed:
     for name, value in gpu_settings(case).items():
         os.environ.setdefault(name, value)
     if case.device is Device.GPU:
-        from tfbench.cuda_libraries import package_folders, preload
+        from tfbench.machine.cuda_libraries import package_folders, preload
 
         preload(package_folders())
     import tensorflow as tf
 
-    from tfbench.devices import configure, create_strategy, threads_for
-    from tfbench.host import cpu_limit
-    from tfbench.inputs import batch_source
+    from tfbench.machine.host import cpu_limit
     from tfbench.models import NETWORKS
-    from tfbench.tasks import TASKS
-    from tfbench.training import Training
+    from tfbench.setup.devices import configure, create_strategy, threads_for
+    from tfbench.training.inputs import batch_source
+    from tfbench.training.step import Training
+    from tfbench.training.tasks import TASKS
 
     configure(case, threads_for(cpu_limit()))
     if case.device is Device.GPU:

@@ -28,7 +28,7 @@ def main() -> int:
 def _seen(device: str) -> dict[str, Any]:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if device == "gpu":
-        from tfbench.cuda_libraries import package_folders, preload
+        from tfbench.machine.cuda_libraries import package_folders, preload
 
         preload(package_folders())
     begin = time.perf_counter()

@@ -1,0 +1,1 @@
+"""The forward pass alone, as it is and frozen."""

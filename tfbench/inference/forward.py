@@ -1,0 +1,146 @@
+"""Inference: the forward pass alone, at a batch on all replicas, and one sample at a time on the first device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from results.schema import XLA, Case, Check, Latency, Precision
+from tfbench.inference.frozen import FrozenModel, draw_vectors
+from tfbench.keras_versions.types import Model, Strategy, Tensor
+from tfbench.keras_versions.variables import ReplicaScalar
+from tfbench.measuring.timing import percentile
+from tfbench.measuring.validity import does_not_apply, replicas_of, within, xla_factor
+from tfbench.training.inputs import Batch
+
+LATENCY_STEPS = 100
+"""Fewest calls at batch 1: below a hundred there is no 99th percentile."""
+
+LATENCY_WARMUP_STEPS = 10
+
+OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
+"""Largest relative difference between the outputs of a replica and of one device for the same samples.
+
+Likewise of a frozen graph and its model: a mean or a variance that was not folded changes them by more.
+"""
+
+Forward = Callable[[Tensor], list[Tensor]]
+"""From a network's inputs to its outputs."""
+
+
+class Inference:
+    """A network that only answers: by its model or, with `case.frozen`, by a frozen graph of it."""
+
+    def __init__(self, case: Case, model: Model, strategy: Strategy) -> None:
+        self.case, self.model, self.strategy = case, model, strategy
+        if case.frozen:
+            draw_vectors(model)
+        forward = FrozenModel(model) if case.frozen else self._forward
+        self._compute = tf.function(forward, jit_compile=True) if case.xla is XLA.REPLICA else forward
+        with strategy.scope():
+            self._mean = ReplicaScalar(strategy)
+        self._call = tf.function(self._step)
+
+    def step(self, batch: Batch) -> list[Tensor]:
+        """Start one forward pass; it need not have finished when this returns.
+
+        Args:
+            batch: The replicas' batches.
+
+        Returns:
+            Each replica's share of the mean of all outputs, on its device: there only when the replica has finished,
+            and a number only when every output is one.
+        """
+        self._call(batch)
+        return self._mean.read()
+
+    def checks(self, batch: Batch) -> list[Check]:
+        """Check that all outputs are numbers, and equal those of one device and, of a frozen graph, the model's."""
+        shards = replicas_of(self.strategy, batch)
+        outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
+        checks = [_finite(outputs)]
+        name = "outputs_equal_one_device"
+        if len(shards) == 1:
+            checks.append(does_not_apply(name))
+        else:
+            detail = f"{len(shards)} replicas against one device that takes the same shards"
+            checks.append(self._same_on_one_device(name, self._compute, shards, outputs, detail))
+        if self.case.frozen:
+            detail = "the frozen graph against the model, weights as variables, on one device"
+            checks.append(self._same_on_one_device("frozen_equals_model", self._forward, shards, outputs, detail))
+        return checks
+
+    def latency(self, batch: Batch, count: int) -> Latency:
+        """Time single samples on the first device; after each one the host waits for the answer.
+
+        Args:
+            batch: Of all replicas; the first sample of the first one is used.
+            count: Calls, at least; no fewer than `LATENCY_STEPS` are made.
+        """
+        inputs, *_ = replicas_of(self.strategy, batch)[0]
+        device = tf.nest.flatten(inputs)[0].device
+        with tf.device(device):
+            one = tf.nest.map_structure(lambda tensor: tf.identity(tensor[:1]), inputs)
+
+            @tf.function
+            def answer() -> Tensor:
+                return _mean(self._compute(one))
+
+            seconds = []
+            for call in range(-LATENCY_WARMUP_STEPS, max(count, LATENCY_STEPS)):
+                begin = time.perf_counter()
+                answer().numpy()
+                if call >= 0:
+                    seconds.append(time.perf_counter() - begin)
+        return Latency(
+            p50_seconds=percentile(seconds, 0.50),
+            p95_seconds=percentile(seconds, 0.95),
+            p99_seconds=percentile(seconds, 0.99),
+            step_seconds=seconds,
+        )
+
+    def _step(self, batch: Batch) -> None:
+        share = 1.0 / self.case.replicas
+        self.strategy.run(lambda inputs, *_: self._mean.assign(_mean(self._compute(inputs)) * share), args=batch)
+
+    def _forward(self, inputs: Tensor) -> list[Tensor]:
+        return tf.nest.flatten(self.model(inputs, training=False))
+
+    def _local_outputs(self, batch: Batch) -> list[list[Tensor]]:
+        """Return the outputs of each replica."""
+        answer = tf.function(lambda batch: self.strategy.run(_outputs_of(self._compute), args=batch))
+        local = [self.strategy.experimental_local_results(output) for output in answer(batch)]
+        return [list(parts) for parts in zip(*local, strict=True)]
+
+    def _same_on_one_device(
+        self, name: str, forward: Forward, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]], detail: str
+    ) -> Check:
+        """Let `forward` answer for every replica's samples on the first device: |y_r - y| / |y|, the worst counts."""
+        compute = tf.function(_outputs_of(forward))
+        worst = 0.0
+        with tf.device(tf.nest.flatten(shards[0])[0].device):
+            for shard, answered in zip(shards, outputs, strict=True):
+                for wanted, got in zip(compute(*shard), answered, strict=True):
+                    norm = float(np.linalg.norm(wanted.numpy())) or 1.0
+                    worst = max(worst, float(np.linalg.norm(got - wanted.numpy())) / norm)
+        return within(name, worst, OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case), detail)
+
+
+def _outputs_of(forward: Forward) -> Callable[..., list[Tensor]]:
+    """Return what computes, of a replica's batch, the outputs as float32."""
+    return lambda inputs, *_: [tf.cast(output, tf.float32) for output in forward(inputs)]
+
+
+def _mean(outputs: Sequence[Tensor]) -> Tensor:
+    return tf.add_n([tf.reduce_mean(tf.cast(output, tf.float32)) for output in outputs])
+
+
+def _finite(outputs: Sequence[list[np.ndarray]]) -> Check:
+    """Check every single output of the first step."""
+    bad = sum(int((~np.isfinite(part)).sum()) for parts in outputs for part in parts)
+    count = sum(part.size for parts in outputs for part in parts)
+    detail = f"{bad} of {count} outputs are not finite" if bad else f"{count} outputs, all finite"
+    return Check(name="outputs_finite_at_first", passed=not bad, detail=detail, value=float(bad), limit=0.0)

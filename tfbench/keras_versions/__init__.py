@@ -1,0 +1,1 @@
+"""One spelling for Keras 2 and 3."""

@@ -1,0 +1,1 @@
+"""The machine as its drivers describe it; no TensorFlow in this room."""

@@ -1,0 +1,290 @@
+"""The NVIDIA GPUs of a machine by their real indices, and which of them this process may use.
+
+A *board* is what `nvidia-smi -L` numbers. One that does not answer keeps its index, and so do those behind it. A board
+in MIG mode is used by its *slices*. What this process may use follows from CUDA itself where it has been asked
+(`tfbench.machine.cuda_devices`), and else from CUDA_VISIBLE_DEVICES by CUDA's rules. All functions need `nvmlInit`
+before.
+
+Source: CUDA C Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "Device Enumeration".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+
+from tfbench.machine.cuda_devices import CUDADevice
+
+T = TypeVar("T")
+
+Handle = Any
+"""What NVML calls a device by."""
+
+_NOT_OFFERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError))
+"""An old driver lacks the newest version of a query; the package says so by an error of its own."""
+
+_LOST = {pynvml.NVML_ERROR_GPU_IS_LOST: "is lost", pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset"}
+
+_MEMORY_EIGHTHS = 8
+"""Slices are named by their share of the board's memory, in eighths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """A compute instance of a board in MIG mode.
+
+    Attributes:
+        handle: NVML's, for memory and processes; NVML gives no power, clocks or temperature of a slice.
+        uuid: `MIG-…` as the driver prints it, of any form.
+        profile: e.g. `1g.10gb`, or `1c.3g.40gb` for a part of an instance.
+        gpu_instance: Id of the GPU instance, as in `MIG-GPU-…/1/0`.
+        compute_instance: Id of the compute instance within it.
+    """
+
+    handle: Handle
+    uuid: str | None
+    profile: str | None
+    gpu_instance: int | None
+    compute_instance: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """One GPU of the machine.
+
+    Attributes:
+        index: The driver's own, as `nvidia-smi` shows it.
+        handle: NVML's; None where it does not answer.
+        bus_id: `0000:3B:00.0`; None where it cannot be known.
+        problem: Why it cannot be used: `is lost`; None: it answers.
+        mig: Whether MIG mode is on; None: the card has none.
+        slices: Of MIG; empty without.
+    """
+
+    index: int
+    handle: Handle | None
+    bus_id: str | None = None
+    uuid: str | None = None
+    name: str | None = None
+    problem: str | None = None
+    mig: bool | None = None
+    slices: tuple[Slice, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Name it for a person: `GPU 3 (0000:3B:00.0)`."""
+        return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visible:
+    """A device that this process may use: a board, or a slice of it."""
+
+    board: Board
+    slice: Slice | None = None
+
+    @property
+    def handle(self) -> Handle:
+        """What memory and processes are asked of."""
+        return self.board.handle if self.slice is None else self.slice.handle
+
+    @property
+    def uuid(self) -> str | None:
+        """Of the slice, where it is one."""
+        return self.board.uuid if self.slice is None else self.slice.uuid
+
+    @property
+    def name(self) -> str:
+        """As CUDA names it: `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice."""
+        name = self.board.name or "unknown"
+        return name if self.slice is None else f"{name} MIG {self.slice.profile or 'slice'}"
+
+
+def offered(query: Callable[..., T], *arguments: object) -> T | None:
+    """Return what a query of NVML answers; None where this card or driver does not offer it."""
+    try:
+        return query(*arguments)
+    except _NOT_OFFERED:
+        return None
+
+
+def read_boards(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[Board]:
+    """List all boards that the driver counts, also those that do not answer.
+
+    Args:
+        proc: Where the kernel's driver lists the bus ids of its GPUs: a lost board cannot be asked for its own.
+    """
+    boards = [_read_board(index) for index in range(offered(pynvml.nvmlDeviceGetCount) or 0)]
+    silent = [board.index for board in boards if board.problem is not None and board.bus_id is None]
+    answered = {board.bus_id for board in boards}
+    listed = sorted(path.name.upper() for path in proc.glob("*")) if silent else []
+    # NVML numbers boards by bus id, so those that are left over belong to the silent ones, in order.
+    left = [bus_id for bus_id in listed if bus_id not in answered]
+    if len(left) == len(silent):
+        names = dict(zip(silent, left, strict=True))
+        boards = [_with_bus_id(board, names[board.index]) if board.index in names else board for board in boards]
+    return boards
+
+
+def problems_of(boards: Sequence[Board]) -> list[str]:
+    """Say which boards no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: all are fine."""
+    silent = [f"{board.label} {board.problem}" for board in boards if board.problem is not None]
+    found = []
+    if silent:
+        found.append(f"{len(boards) - len(silent)} of {len(boards)} GPUs answer: {', '.join(silent)}")
+    found += [f"{board.label} is in MIG mode without slices" for board in boards if board.mig and not board.slices]
+    return found
+
+
+def visible_devices(boards: Sequence[Board], by_cuda: Sequence[CUDADevice] | None = None) -> list[Visible]:
+    """Return what this process may use, in CUDA's order.
+
+    Args:
+        boards: All of the machine.
+        by_cuda: As the CUDA driver listed them; None: it was not asked, and CUDA_VISIBLE_DEVICES decides.
+    """
+    if by_cuda is not None:
+        return [found for device in by_cuda if (found := _match(boards, device))]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    answering = [board for board in boards if board.problem is None]
+    found = list(_all_of(answering) if chosen is None else _chosen(answering, chosen))
+    # A process gets one slice only, and no whole GPU along with it.
+    slices = [device for device in found if device.slice is not None]
+    return slices[:1] or found
+
+
+def offered_devices(boards: Sequence[Board]) -> list[Visible]:
+    """Return what this machine offers to processes that are each given theirs by UUID.
+
+    Without CUDA_VISIBLE_DEVICES those are the whole GPUs, and only where there is none the first slice: next to a
+    slice CUDA gives a process no whole GPU.
+    """
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return visible_devices(boards)
+    devices = list(_all_of([board for board in boards if board.problem is None]))
+    return [device for device in devices if device.slice is None] or devices[:1]
+
+
+def _match(boards: Sequence[Board], device: CUDADevice) -> Visible | None:
+    """Find the board or slice that CUDA means: by UUID, else by PCI bus id."""
+    devices = [found for board in boards if board.problem is None for found in _of_board(board)]
+    for found in devices:
+        if found.uuid is not None and _digits(found.uuid) == device.uuid:
+            return found
+    # A driver that names slices `MIG-GPU-…/1/0` gives the UUID or the bus id of the board only.
+    same_board = [found for found in devices if device.bus_id is not None and found.board.bus_id == device.bus_id]
+    return same_board[0] if same_board else None
+
+
+def _digits(uuid: str) -> str:
+    return uuid.removeprefix("MIG-").removeprefix("GPU-").replace("-", "")
+
+
+def _of_board(board: Board) -> Iterator[Visible]:
+    if board.mig:
+        yield from (Visible(board=board, slice=part) for part in board.slices)
+    else:
+        yield Visible(board=board)
+
+
+def _all_of(boards: Sequence[Board]) -> Iterator[Visible]:
+    for board in boards:
+        yield from _of_board(board)
+
+
+def _chosen(boards: Sequence[Board], chosen: str) -> Iterator[Visible]:
+    """Yield what each entry of CUDA_VISIBLE_DEVICES means; CUDA stops at the first that it does not know."""
+    for entry in (text.strip() for text in chosen.split(",")):
+        found = _by_entry(boards, entry)
+        if found is None:
+            return
+        yield found
+
+
+def _by_entry(boards: Sequence[Board], entry: str) -> Visible | None:
+    if re.fullmatch(r"\d+", entry):  # CUDA counts the boards that answer
+        chosen = boards[int(entry) : int(entry) + 1]
+        return next(_all_of(chosen), None)
+    if entry.startswith("MIG-"):
+        return next((device for device in _all_of(boards) if _is_slice(device, entry)), None)
+    if entry.startswith("GPU-"):
+        named = [board for board in boards if (board.uuid or "").startswith(entry)]
+        return next(_all_of(named), None) if len(named) == 1 else None  # an ambiguous abbreviation names none
+    return None
+
+
+def _is_slice(device: Visible, entry: str) -> bool:
+    """Say whether an entry means this slice: `MIG-<uuid>`, or the older `MIG-GPU-<uuid>/<instance>/<instance>`."""
+    if device.slice is None:
+        return False
+    old = f"MIG-{device.board.uuid}/{device.slice.gpu_instance}/{device.slice.compute_instance}"
+    return entry == old or (device.slice.uuid or "").startswith(entry)
+
+
+def _read_board(index: int) -> Board:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    except pynvml.NVMLError as error:
+        return Board(index=index, handle=None, problem=_LOST.get(error.value, f"cannot be opened ({error})"))
+    pci = offered(pynvml.nvmlDeviceGetPciInfo, handle)
+    board = Board(index=index, handle=handle, bus_id=None if pci is None else bus_id_of(pci.busId))
+    try:
+        total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError as error:
+        if error.value in _LOST:  # some drivers still hand out the handle of a GPU that fell off the bus
+            return Board(index=index, handle=None, bus_id=board.bus_id, problem=_LOST[error.value])
+        total = 0
+    mode = offered(pynvml.nvmlDeviceGetMigMode, handle)
+    mig = None if mode is None else mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    return Board(
+        index=index,
+        handle=handle,
+        bus_id=board.bus_id,
+        uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
+        name=offered(pynvml.nvmlDeviceGetName, handle),
+        mig=mig,
+        slices=tuple(_slices(handle, total)) if mig else (),
+    )
+
+
+def _with_bus_id(board: Board, bus_id: str) -> Board:
+    return Board(index=board.index, handle=None, bus_id=bus_id, problem=board.problem)
+
+
+def bus_id_of(text: bytes | str) -> str:
+    """Write a PCI bus id with four digits of domain, as CUDA and the kernel do; NVML writes eight."""
+    name = text.decode("ascii", "replace") if isinstance(text, bytes) else text
+    return re.sub(r"^0000(?=[0-9A-F]{4}:)", "", name.upper())
+
+
+def _slices(board: Handle, board_bytes: int) -> Iterator[Slice]:
+    for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0):
+        handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, index)
+        if handle is None:
+            continue  # not every place holds a slice
+        yield Slice(
+            handle=handle,
+            uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
+            profile=_profile(handle, board_bytes),
+            gpu_instance=offered(pynvml.nvmlDeviceGetGpuInstanceId, handle),
+            compute_instance=offered(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+        )
+
+
+def _profile(handle: Handle, board_bytes: int) -> str | None:
+    """Name a slice as `nvidia-smi -L` does: compute slices, and gigabytes as a share of the board in eighths."""
+    attributes = offered(pynvml.nvmlDeviceGetAttributes, handle)
+    if attributes is None or board_bytes == 0:
+        return None
+    gibibyte = 1 << 30
+    eighths = -(-attributes.memorySizeMB * (1 << 20) * _MEMORY_EIGHTHS // board_bytes)
+    gigabytes = round(eighths / _MEMORY_EIGHTHS * -(-board_bytes // gibibyte))
+    whole = f"{attributes.gpuInstanceSliceCount}g.{gigabytes}gb"
+    part = attributes.computeInstanceSliceCount
+    return whole if part == attributes.gpuInstanceSliceCount else f"{part}c.{whole}"

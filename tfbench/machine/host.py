@@ -1,0 +1,170 @@
+"""Facts of this machine, read without TensorFlow: processor, limits, memory, driver, GPUs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from results.schema import GPU
+from tfbench.machine import nvml
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """One machine, as `python -m tfbench.probe` prints it.
+
+    Attributes:
+        cpu: Processor's name.
+        cpu_count: Logical processors of the machine.
+        cpu_limit: CPUs that this process may use: affinity and container limit together, may be fractional.
+        memory_bytes: Memory that this process may use: the machine's or the container's limit.
+        tensorflow: Version installed; None: not installed.
+        keras: Likewise.
+        driver: NVIDIA driver, e.g. `550.54.14`; None without one.
+        cuda_driver: Newest CUDA that the driver serves, e.g. `12.4`; None without a driver.
+        gpus: GPUs visible to this process, in its order, by the driver's indices.
+        gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
+    """
+
+    cpu: str
+    cpu_count: int
+    cpu_limit: float
+    memory_bytes: int | None
+    kernel: str
+    operating_system: str
+    python: str
+    tensorflow: str | None
+    keras: str | None
+    driver: str | None
+    cuda_driver: str | None
+    gpus: list[GPU] = field(default_factory=list)
+    gpu_problems: list[str] = field(default_factory=list)
+
+
+def host_facts(*, by_cuda: bool = False) -> HostFacts:
+    """Look at this machine; takes some 10 ms.
+
+    Args:
+        by_cuda: List the GPUs of this process, as CUDA says: for a process that uses them. Else what the machine
+            offers.
+    """
+    driver = nvml.read_driver(by_cuda=by_cuda)
+    return HostFacts(
+        cpu=_cpu_name(),
+        cpu_count=os.cpu_count() or 1,
+        cpu_limit=cpu_limit(),
+        memory_bytes=memory_limit_bytes(),
+        kernel=platform.release(),
+        operating_system=_operating_system(),
+        python=platform.python_version(),
+        tensorflow=_installed("tensorflow", "tensorflow-cpu", "tensorflow-intel"),
+        keras=_installed("keras"),
+        driver=driver.version,
+        cuda_driver=driver.cuda,
+        gpus=list(driver.gpus),
+        gpu_problems=list(driver.problems),
+    )
+
+
+def cpu_limit(root: Path = Path("/")) -> float:
+    """Return how many CPUs this process may use: its affinity or its control groups' quota.
+
+    Args:
+        root: Of the file systems `proc` and `sys`.
+    """
+    allowed = float(len(os.sched_getaffinity(0)))
+    return min([allowed, *_cpu_quotas(root)])
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much memory this process may use: the machine's, or a control group's smaller limit.
+
+    Args:
+        root: Of the file systems `proc` and `sys`.
+    """
+    files = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
+    texts = [text for name in files for text in _control_group_files(root, name, "memory")]
+    limits = [int(text) for text in texts if text.isdigit()]
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            limits.append(int(line.split()[1]) * 1024)
+    return min(limits) if limits else None
+
+
+def out_of_memory_kills(root: Path = Path("/")) -> int | None:
+    """Count the processes of this control group that the kernel killed for want of memory; None: not told.
+
+    Args:
+        root: Of the file systems `proc` and `sys`.
+    """
+    for text in _control_group_files(root, "memory.events", "memory"):
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                return int(count)
+    return None
+
+
+def _cpu_quotas(root: Path) -> list[float]:
+    """Return the quota of every control group above this process, in CPUs."""
+    quotas = []
+    for text in _control_group_files(root, "cpu.max", "cpu"):  # version 2: "200000 100000", or "max 100000"
+        quota, _, period = text.partition(" ")
+        if quota.isdigit() and period.isdigit():
+            quotas.append(int(quota) / int(period))
+    quota_texts = _control_group_files(root, "cpu.cfs_quota_us", "cpu")  # version 1: -1 = none
+    period_texts = _control_group_files(root, "cpu.cfs_period_us", "cpu")
+    for quota, period in zip(quota_texts, period_texts, strict=False):
+        if quota.isdigit() and period.isdigit():
+            quotas.append(int(quota) / int(period))
+    return quotas
+
+
+def _control_group_files(root: Path, name: str, controller: str) -> list[str]:
+    """Read a file of each control group from this process's own up to the root, where it exists."""
+    texts = []
+    mounted = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = mounted / controllers if controllers else mounted
+        groups = [base / path.lstrip("/")]
+        while groups[-1] != base and base in groups[-1].parents:
+            groups.append(groups[-1].parent)
+        texts += [text for group in groups if (text := _read(group / name).strip())]
+    return texts
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _cpu_name() -> str:
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.lower().startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _operating_system() -> str:
+    for line in _read(Path("/etc/os-release")).splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip('"')
+    return platform.system()
+
+
+def _installed(*packages: str) -> str | None:
+    """Return the version of the first of these packages that is installed."""
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None

@@ -1,0 +1,184 @@
+"""Gates that a number has to pass before it may be trusted, each with what was measured and its limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from results.schema import XLA, Case, Check, Precision
+from tfbench.keras_versions.types import Strategy
+from tfbench.keras_versions.variables import components
+from tfbench.training.step import Training, split_batch
+from tfbench.training.tasks import Batch
+
+UPDATE_LIMITS = {Precision.FP32: 5e-3, Precision.TF32: 2e-2, Precision.FP16: 5e-2, Precision.BF16: 2e-1}
+"""Largest relative difference between the update of N replicas and that of one device.
+
+Far above rounding, far below a fault: one of eight replicas left out changes the update by more than a tenth.
+"""
+
+XLA_FACTOR = 10.0
+"""Limits are so much wider for compiled replicas: the one device's reference is not compiled, fuses nothing
+and rounds elsewhere, and with a small batch batch normalisation magnifies that.
+"""
+
+LOSS_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 5e-3, Precision.BF16: 2e-2}
+"""Largest relative difference between the loss of N replicas and that of one device."""
+
+DIVERGENCE_LIMIT = 1e-6
+"""Largest relative difference between two replicas' weights: 0, where all replicas add the same sum."""
+
+
+def finite_check(name: str, losses: Sequence[float]) -> Check:
+    """Check that every loss is a number."""
+    bad = [index for index, loss in enumerate(losses, start=1) if not math.isfinite(loss)]
+    if bad:
+        return Check(name=name, passed=False, detail=f"the value of step {bad[0]} is {losses[bad[0] - 1]}")
+    return Check(name=name, passed=True, detail=f"{len(losses)} steps, all finite", value=losses[-1])
+
+
+class OneDeviceReference:
+    """What one device computes for the global batch: mean loss and gradient at the weights of this moment.
+
+    The first device takes the replicas' batches, and of each the parts that a step accumulates, one after another
+    and averages. Batch normalisation thereby sees the same statistics as on the replicas (each replica's own
+    batch), so that both sides compute the same function.
+
+    Half-precision gradients are computed at the training's own loss scale, halved until they are finite, and divided
+    by it in float32. At a scale of 1 those of a large global batch would vanish: behind ResNet50's pooling they are
+    about 5e-4 / global batch, and fp16 ends at 6e-8.
+
+    Attributes:
+        loss: Mean over the global batch.
+        gradients: Of each variable, float32.
+    """
+
+    def __init__(self, training: Training, shards: Sequence[Batch]) -> None:
+        self._compute = tf.function(training.forward_backward)
+        self._training, self._shards = training, shards
+        scale = training.loss_scale
+        self.loss, self.gradients = self._at(scale)
+        while scale > 1.0 and not all(np.isfinite(gradient).all() for gradient in self.gradients):
+            scale /= 2.0
+            self.loss, self.gradients = self._at(scale)
+
+    def _at(self, scale: float) -> tuple[float, list[np.ndarray]]:
+        """Return loss and gradients, computed at a loss scale and divided by it."""
+        loss = 0.0
+        gradients = [np.zeros(variable.shape, np.float32) for variable in self._training.variables]
+        for features, labels in _one_by_one(self._shards, self._training.case.accumulate):
+            share, parts = self._compute(features, labels, tf.constant(scale))
+            loss += float(share)
+            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is seen by the caller
+                for total, part in zip(gradients, parts, strict=True):
+                    total += part.numpy() / np.float32(scale)
+        return loss, gradients
+
+
+def update_check(training: Training, reference: OneDeviceReference) -> Check:
+    """Compare the replicas' first update with one device's on the same global batch.
+
+    The first moments start at zero, so after the first step they are a known share of the gradient that was applied:
+    all of it with momentum, a tenth with AdamW and LAMB. The value is |applied − reference| / |reference|, Euclidean
+    norms over all variables; the worst replica counts.
+    """
+    share = training.updater.first_share
+    norm = math.sqrt(sum(float(np.square(g, dtype=np.float64).sum()) for g in reference.gradients))
+    worst = 0.0
+    per_replica = zip(*(components(training.strategy, v) for v in training.updater.first_moments), strict=True)
+    for moments in per_replica:
+        squares = sum(
+            float(np.square(moment.numpy() / share - g, dtype=np.float64).sum())
+            for moment, g in zip(moments, reference.gradients, strict=True)
+        )
+        worst = max(worst, math.sqrt(squares) / norm if norm else math.inf)
+    return within(
+        "update_equals_one_device",
+        worst,
+        UPDATE_LIMITS[training.case.precision] * xla_factor(training.case),
+        f"{training.case.replicas} replicas against one device that takes the same shards in turn",
+    )
+
+
+def loss_check(training: Training, reference: OneDeviceReference, loss: float) -> Check:
+    """Compare the loss that N replicas report with one device's."""
+    difference = abs(loss - reference.loss) / abs(reference.loss) if reference.loss else math.inf
+    limit = LOSS_LIMITS[training.case.precision] * xla_factor(training.case)
+    detail = f"replicas report {loss:.6g}, one device {reference.loss:.6g}"
+    return within("loss_equals_one_device", difference, limit, detail)
+
+
+def replicas_check(training: Training) -> Check:
+    """Compare the replicas' weights: max |w_r − w_0| / max |w_0|, the worst variable counts."""
+    worst = 0.0
+    for variable in training.variables:
+        first, *others = (part.numpy() for part in components(training.strategy, variable))
+        size = float(np.abs(first).max()) or 1.0
+        worst = max([worst, *(float(np.abs(other - first).max()) / size for other in others)])
+    detail = f"weights of {training.case.num_gpus} replicas after a few steps"
+    return within("replicas_equal", worst, DIVERGENCE_LIMIT, detail)
+
+
+def does_not_apply(name: str, why: str = "one replica") -> Check:
+    """Return the gate of a case that has nothing to compare."""
+    return Check(name=name, passed=None, detail=f"does not apply: {why}")
+
+
+def keras_refusal(keras_version: str, replicas: int) -> str | None:
+    """Say why this Keras must not train with so many replicas; None: it may.
+
+    Keras 3.0 to 3.4 never all-reduced gradients under `tf.distribute`, 3.5 to 3.7 summed without averaging,
+    and up to 3.9 reported wrong losses. This benchmark does its own all-reduce, but its variables are still
+    those releases'.
+    """
+    major, minor = (int(part) for part in keras_version.split(".")[:2])
+    if replicas > 1 and major == 3 and minor < 10:
+        return (
+            f"Keras {keras_version} with {replicas} replicas: Keras 3.0 to 3.9 trains wrongly under "
+            "tf.distribute. Install Keras 3.10 or newer, or measure one GPU."
+        )
+    return None
+
+
+def failures(checks: Sequence[Check]) -> str:
+    """Say what failed, for `cause`."""
+    texts = []
+    for check in checks:
+        if check.passed is False:
+            numbers = "" if check.limit is None else f" ({check.value:.3g}, limit {check.limit:.3g})"
+            texts.append(f"{check.name}{numbers}: {check.detail}")
+    return "; ".join(texts)
+
+
+def xla_factor(case: Case) -> float:
+    """Return how many times wider limits are for this case."""
+    return 1.0 if case.xla is XLA.OFF else XLA_FACTOR
+
+
+def within(name: str, value: float, limit: float, detail: str) -> Check:
+    """Check that a difference is a number and no larger than its limit."""
+    if not math.isfinite(value):
+        return Check(name=name, passed=False, detail=f"{detail}: the difference is {value}", limit=limit)
+    return Check(name=name, passed=value <= limit, detail=detail, value=value, limit=limit)
+
+
+def replicas_of(strategy: Strategy, batch: Batch) -> list[Batch]:
+    """Take a distributed batch apart: one per replica."""
+    parts = [strategy.experimental_local_results(tensor) for tensor in tf.nest.flatten(batch)]
+    return [tf.nest.pack_sequence_as(batch, tensors) for tensors in zip(*parts, strict=True)]
+
+
+def _one_by_one(shards: Sequence[Batch], accumulate: int) -> Iterator[Batch]:
+    """Give the batches of all replicas, and of each the parts that one step accumulates, on the first one's device.
+
+    Where they lie decides for which device the reference is compiled: once, and not once per replica.
+    """
+    device = tf.nest.flatten(shards[0])[0].device
+    for shard in shards:
+        with tf.device(device):
+            parts = split_batch(tf.nest.map_structure(tf.identity, shard), accumulate)
+            for index in range(accumulate):
+                yield tf.nest.map_structure(lambda tensor, index=index: tensor[index], parts)

@@ -1,0 +1,205 @@
+"""The parts of transformers: one implementation in TensorFlow operations, the same in Keras 2 and 3.
+
+Stock layers differ between the two in what they compute and save: Keras 3's layer normalisation is a dozen
+operations of which each keeps its result for the backward pass, and the gradient of a stock embedding that is
+also the decoder is a sparse one that a dense one is turned into. Here each part has its gradient written down,
+keeps only its input, and every gradient is dense.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tfbench.keras_versions.types import Shape, Tensor, Variable
+from tfbench.keras_versions.variables import tensorflow_variable
+from tfbench.models.blocks.layers import add_float32_weight
+
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of initial weights. Source: Devlin et al. 2018; Radford et al. 2019."""
+
+WithGradient = tuple[Tensor, Callable[..., object]]
+"""A result, and what makes the gradients of the arguments from that of the result."""
+
+
+class Part(keras.layers.Layer):
+    """A layer of one input or several, with weights in float32 that are cast where they are used."""
+
+    def add(self, name: str, shape: tuple[int, ...], initializer: str = "normal") -> Variable:
+        """Create a trained weight: `normal` (truncated at two standard deviations), `zeros` or `ones`."""
+        if initializer == "normal":
+            initializer = keras.initializers.TruncatedNormal(stddev=INITIAL_DEVIATION)
+        return add_float32_weight(self, name, shape, initializer)
+
+    def cast(self, weight: Variable) -> Tensor:
+        """Return a weight in the type that this layer computes in."""
+        return tf.cast(tf.convert_to_tensor(tensorflow_variable(weight)), self.compute_dtype)
+
+    @property
+    def forward_flops(self) -> float:
+        """Floating point operations of the forward pass of one sample; see `tfbench.roofline.limits`."""
+        return 0.0
+
+
+class Projection(Part):
+    """A dense layer over the last axis, as one matrix product of two matrices.
+
+    Args:
+        units: Length of the output's last axis.
+    """
+
+    def __init__(self, units: int, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, input_shape: Shape) -> None:
+        """Create kernel and bias."""
+        self.kernel = self.add("kernel", (int(input_shape[-1]), self.units))
+        self.bias = self.add("bias", (self.units,), "zeros")
+        super().build(input_shape)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Project `inputs`, shape (batch, …, width)."""
+        rows = tf.reshape(inputs, (-1, inputs.shape[-1]))
+        result = tf.nn.bias_add(tf.matmul(rows, self.cast(self.kernel)), self.cast(self.bias))
+        return tf.reshape(result, (-1, *inputs.shape[1:-1], self.units))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the input's shape with `units` as its last length."""
+        return (*input_shape[:-1], self.units)
+
+    @property
+    def forward_flops(self) -> float:
+        """2 operations for each weight of the kernel and row of the input."""
+        return 2.0 * int(self.kernel.shape[0]) * elements(self.output)
+
+
+class LayerNormalization(Part):
+    """Normalisation of the last axis, in float32 under every policy; keeps its input and two numbers a row.
+
+    Args:
+        epsilon: Added to the variance.
+    """
+
+    def __init__(self, epsilon: float, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape: Shape) -> None:
+        """Create scale and offset."""
+        self.gamma = self.add("gamma", (int(input_shape[-1]),), "ones")
+        self.beta = self.add("beta", (int(input_shape[-1]),), "zeros")
+        super().build(input_shape)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Normalise each row of `inputs`, shape (batch, …, width)."""
+        gamma, beta = (tf.convert_to_tensor(tensorflow_variable(weight)) for weight in (self.gamma, self.beta))
+        return normalise_rows(inputs, gamma, beta, self.epsilon)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the shape that came in."""
+        return input_shape
+
+
+def normalise_rows(inputs: Tensor, scale: Tensor, offset: Tensor, epsilon: float) -> Tensor:
+    """Normalise the last axis of `inputs` to mean 0 and variance 1, then scale and shift it.
+
+    Args:
+        inputs: Shape (…, width), any floating type, which is also the result's.
+        scale: Shape (width,), float32.
+        offset: Shape (width,), float32.
+        epsilon: Added to the variance.
+
+    Source: Ba et al. 2016.
+    """
+
+    @tf.custom_gradient
+    def normalise(inputs: Tensor, scale: Tensor, offset: Tensor) -> WithGradient:
+        mean, variance = tf.nn.moments(tf.cast(inputs, tf.float32), -1, keepdims=True)
+        inverse = tf.math.rsqrt(variance + epsilon)
+
+        def normal(rows: Tensor) -> Tensor:
+            return (tf.cast(rows, tf.float32) - mean) * inverse
+
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            hat, wide = normal(_again(inputs, upstream)), tf.cast(upstream, tf.float32)
+            rows = list(range(len(inputs.shape) - 1))
+            slope = wide * scale
+            along_mean = tf.reduce_mean(slope, -1, keepdims=True)
+            along_hat = tf.reduce_mean(slope * hat, -1, keepdims=True)
+            result = (slope - along_mean - hat * along_hat) * inverse
+            return tf.cast(result, inputs.dtype), tf.reduce_sum(wide * hat, rows), tf.reduce_sum(wide, rows)
+
+        return tf.cast(normal(inputs) * scale + offset, inputs.dtype), gradient
+
+    return normalise(inputs, scale, offset)
+
+
+class Gelu(Part):
+    """Gaussian error linear unit; keeps its input only.
+
+    Args:
+        exact: By the error function; else by the approximation with tanh.
+
+    Source: Hendrycks and Gimpel 2016.
+    """
+
+    def __init__(self, *, exact: bool, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.exact = exact
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Apply it to each element."""
+        return gelu_exact(inputs) if self.exact else gelu_tanh(inputs)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the shape that came in."""
+        return input_shape
+
+
+@tf.custom_gradient
+def gelu_tanh(inputs: Tensor) -> WithGradient:
+    """Return x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³))) for each element."""
+    factor, cubic = math.sqrt(2.0 / math.pi), 0.044715
+
+    def saturation(x: Tensor) -> Tensor:
+        return tf.tanh(factor * x * (1.0 + cubic * x * x))
+
+    def gradient(upstream: Tensor) -> Tensor:
+        x = _again(inputs, upstream)
+        t = saturation(x)
+        return upstream * 0.5 * (1.0 + t + x * (1.0 - t * t) * (factor * (1.0 + 3.0 * cubic * x * x)))
+
+    return 0.5 * inputs * (1.0 + saturation(inputs)), gradient
+
+
+@tf.custom_gradient
+def gelu_exact(inputs: Tensor) -> WithGradient:
+    """Return x Φ(x) for each element, Φ the normal distribution."""
+
+    def share(x: Tensor) -> Tensor:
+        return 0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+
+    def gradient(upstream: Tensor) -> Tensor:
+        x = _again(inputs, upstream)
+        return upstream * (share(x) + x * tf.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
+
+    return inputs * share(inputs), gradient
+
+
+def _again(kept: Tensor, upstream: Tensor) -> Tensor:
+    """Return a kept input for the backward pass.
+
+    Without the dependency TensorFlow's optimiser would recognise what is computed from it a second time, and
+    keep the forward pass's results for it.
+    """
+    with tf.control_dependencies([upstream]):
+        return tf.identity(kept)
+
+
+def elements(tensor: Tensor) -> float:
+    """Return the elements of one sample."""
+    return float(math.prod(int(length) for length in tensor.shape[1:]))

@@ -1,0 +1,1 @@
+"""How a repeat ends: status, warnings, record."""

@@ -1,0 +1,200 @@
+"""How a repeat ends: from an exception to one word that a user can act on, and its cause."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from results.schema import Status
+from tfbench.machine.cuda_libraries import about_stand_ins
+from tfbench.machine.gpu_memory import free_gpu_memory_bytes
+
+MAX_CAUSE_LENGTH = 1500
+"""Characters of a cause; TensorFlow's messages can hold a whole graph."""
+
+
+class CaseFailedError(Exception):
+    """A case cannot be measured, and it is known why.
+
+    Attributes:
+        status: The word for the record.
+    """
+
+    def __init__(self, status: Status, cause: str) -> None:
+        super().__init__(cause)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a repeat ended.
+
+    Attributes:
+        status: Never `ok`.
+        cause: For a person.
+    """
+
+    status: Status
+    cause: str
+
+
+DOCTOR = "python -m tfbench.doctor"
+"""Checks whether driver, libraries and GPUs are in order."""
+
+_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|failed to allocate memory"
+    r"|Dst tensor is not initialized|_ALLOC(?:ATION)?_FAILED|cuSolverDN call failed with status =2\b"
+)
+"""Memory ended: what TensorFlow, XLA, the driver and NVIDIA's libraries print.
+
+Source: PrepareCopy in TensorFlow's gpu_util.cc (a copy's target was not allocated); the status codes of cuBLAS, cuDNN,
+cuFFT, cuSOLVER and cuSPARSE in NVIDIA's documentation, each "usually caused by a cudaMalloc failure".
+"""
+
+_PERHAPS_MEMORY = re.compile(
+    r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR"
+    r"|failed to create cublas handle|without BLAS support|Blas x?GEMM launch failed"
+    r"|Could not create cudnn handle|DNN library (?:is not found|initialization failed)"
+    r"|Failed to get convolution algorithm|No algorithm worked!"
+    r"|Failed to create cuSolverDN instance|cuSolverDN call failed with status =1\b|unhandled cuda error"
+)
+"""A library that asks the driver for memory itself got none, or is broken: the words are the same.
+
+Source: for memory, issues 9489, 24828, 36510, 48041 and 60713 of tensorflow/tensorflow. NCCL also prints "unhandled
+cuda error" on a GPU that it has no kernels for.
+"""
+
+NEARLY_FULL_BYTES = 2**30
+"""Less free memory than that on a GPU is too little for handles of cuBLAS and cuDNN and a communicator of NCCL."""
+
+_DRIVER_TOO_OLD = re.compile(r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+
+# First match wins. Texts as TensorFlow, XLA, cuDNN and the driver print them.
+_KNOWN = (
+    (Status.BAD_INPUT, r"Invalid JPEG|jpeg::Uncompress|Could not parse example|corrupted record|truncated record"),
+    (
+        Status.UNSUPPORTED,
+        r"not built with CUDA kernel binaries compatible|no kernel image is available"
+        r"|does not support target sm_|UNIMPLEMENTED|Trying to access resource .* located in device"
+        r"|not compilable|No registered '\w+' OpKernel",
+    ),
+)
+
+_CRASHED_FOR_MEMORY = re.compile(
+    r"ran out of memory trying to allocate|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY|ALLOC(?:ATION)?_FAILED"
+    r"|Dst tensor is not initialized|OOM when allocating|Out of memory while trying to allocate"
+    r"|Cuda failure (?:\d+ )?'out of memory'"
+)
+"""What TensorFlow's allocators, the driver and NVIDIA's libraries print when memory ends."""
+
+_OF_STAND_INS = re.compile(r"cufft|cusolver|cusparse|No FFT for", re.IGNORECASE)
+"""Texts of the calls that end in an error where an image holds an empty library: `orchestrate/containers/README.md`."""
+
+_BY_TYPE = {
+    "DataLossError": Status.BAD_INPUT,
+    "UnimplementedError": Status.UNSUPPORTED,
+    "KeyboardInterrupt": Status.STOPPED,
+}
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Find the word for an exception; `error` for what nobody foresaw."""
+    if isinstance(error, CaseFailedError):
+        return Outcome(error.status, str(error))
+    text = f"{type(error).__name__}: {error}"
+    cause = _shorten(text)
+    if _DRIVER_TOO_OLD.search(text):
+        return Outcome(Status.DRIVER_TOO_OLD, cause)
+    if isinstance(error, MemoryError) or _MEMORY.search(text):
+        return Outcome(Status.OOM, cause)
+    if _OF_STAND_INS.search(text) and (note := about_stand_ins()):
+        return Outcome(Status.UNSUPPORTED, f"{cause}{note}")
+    if _PERHAPS_MEMORY.search(text):
+        return _perhaps_memory(cause, free_gpu_memory_bytes())
+    for kind in type(error).__mro__:
+        if kind.__name__ in _BY_TYPE:
+            return Outcome(_BY_TYPE[kind.__name__], cause)
+    for status, pattern in _KNOWN:
+        if re.search(pattern, text):
+            return Outcome(status, cause)
+    return Outcome(Status.ERROR, cause)
+
+
+def _perhaps_memory(cause: str, free_bytes: int | None) -> Outcome:
+    """Decide what a library's failure means by how full the GPUs are.
+
+    Args:
+        cause: The error.
+        free_bytes: Of the fullest GPU; None: unknown, and most often memory is the reason.
+    """
+    if free_bytes is None:
+        note = f"Most often GPU memory is full; a broken driver or library gives the same error: run {DOCTOR}"
+        return Outcome(Status.OOM, f"{cause}. {note}")
+    free = f"{free_bytes / 2**20:,.0f} MiB free"
+    if free_bytes < NEARLY_FULL_BYTES:
+        return Outcome(Status.OOM, f"{cause}. GPU memory was full ({free}), and the library found none for itself")
+    return Outcome(
+        Status.ERROR, f"{cause}. GPU memory was not full ({free}): check the driver and libraries with {DOCTOR}"
+    )
+
+
+def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
+    """Find out why a process crashed in native code from what it printed.
+
+    Args:
+        signal_name: e.g. `SIGABRT`.
+        printed: The end of its stderr.
+    """
+    crashed = f"the process crashed in native code ({signal_name})"
+    if words := tells_of_memory(printed):
+        return Outcome(Status.OOM, f"{crashed} after: {words}")
+    stand_ins = about_stand_ins()
+    words = _last_line(_PERHAPS_MEMORY, printed)
+    if words and not stand_ins:  # its memory is free again: nothing shows how full it was
+        return _perhaps_memory(f"{crashed} after: {words}", None)
+    return Outcome(Status.ERROR, f"{crashed}; stderr shows where, and what came before{stand_ins}")
+
+
+def doctor_hint(outcome: Outcome, *, on_gpu: bool) -> str | None:
+    """Return the line that names what to run next, where the machine may be the cause; None elsewhere.
+
+    Args:
+        outcome: How a repeat ended.
+        on_gpu: Whether GPUs were to be measured.
+    """
+    machines = outcome.status in (Status.NO_GPU, Status.DRIVER_TOO_OLD, Status.ERROR)
+    if not on_gpu or not machines or DOCTOR in outcome.cause:
+        return None
+    return f"{DOCTOR} checks this machine's driver, libraries and GPUs"
+
+
+def tells_of_memory(printed: str) -> str | None:
+    """Find the line in which an allocator gave up; not every operation turns that into an error, some crash of it.
+
+    Returns:
+        The last such line, without TensorFlow's stamp; None: there is none.
+    """
+    return _last_line(_CRASHED_FOR_MEMORY, printed)
+
+
+def _last_line(pattern: re.Pattern[str], printed: str) -> str | None:
+    found = [line for line in printed.splitlines() if pattern.search(line) and "not a failure" not in line]
+    return _shorten(re.sub(r"^\S+ [\d:.]+ +\d+ \S+\] ", "", found[-1])) if found else None
+
+
+def _shorten(text: str) -> str:
+    """Keep the start of a message, without the traces of graph nodes that TensorFlow appends.
+
+    An error begins with the lines of code that led there: while a graph is traced, and when one is run. Its own words
+    come last.
+    """
+    if "in user code:" in text:
+        *_, text = re.split(r"\n {4}(?=\w+: )", text)
+        text = re.sub(r"Exception encountered when calling (\S+)\.\s+(.+)", r"\2 (in \1)", text, count=1)
+        text = re.sub(r"\x1b\[\d*m", "", text)
+    kind, of_graph, trace = text.partition("Graph execution error:")
+    if of_graph:
+        own = [line for line in trace.splitlines() if line and not re.match(r"\s|Detected at node", line)]
+        text = kind + "\n".join(own or [of_graph])
+    text = re.split(r"\n\s*\n|\nHint: |\n\t? *\[\[|Detected at node", text, maxsplit=1)[0].strip()
+    return text if len(text) <= MAX_CAUSE_LENGTH else text[: MAX_CAUSE_LENGTH - 1] + "…"

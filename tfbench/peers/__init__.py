@@ -1,0 +1,1 @@
+"""The hosts of one case: addresses, and the connection that notices a dead one."""

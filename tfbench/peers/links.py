@@ -1,0 +1,363 @@
+"""The other ranks of a case: what they say, and whether they still live.
+
+One TCP connection from every rank to the chief, one JSON object a line. TensorFlow's collectives carry the gradients,
+but they wait for a dead peer for minutes, and cannot say why it died. Nothing secret is sent, and nothing that is
+received is executed; like TensorFlow's own ports it belongs into a network that is trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from results.schema import Status
+from tfbench.outcomes.outcome import CaseFailedError, Outcome
+from tfbench.peers.cluster import Cluster
+
+BEAT_SECONDS = 2.0
+SILENCE_SECONDS = 20.0
+"""A rank that says nothing for so long has died, hangs or has lost its network.
+
+Every rank beats from a thread of its own, so that long steps and compilations do not matter. Not before the first
+gather, though: the driver's start holds up every thread, for longer than this on a machine with many GPUs.
+"""
+
+CONNECT_SECONDS = 300.0
+"""How long the ranks wait for each other: they may be started minutes apart."""
+
+HELLO_SECONDS = 5.0
+RETRY_SECONDS = 0.5
+LAST_WORDS_SECONDS = 0.3
+"""Between the last message and the end of the process, so that it is read before the connection breaks."""
+
+MAX_LINE_BYTES = 4 * 1024 * 1024
+FINISHED = "finished"
+
+OnLoss = Callable[[Outcome], None]
+"""Ends this process with a record; called from a thread while the main one may be stuck in a collective."""
+
+
+class Alone:
+    """The peers of a case of one host: there are none."""
+
+    rank = 0
+    size = 1
+
+    def gather(self, what: str, value: object) -> list[Any]:
+        """See `Peers.gather`."""
+        return [value]
+
+    def finish(self) -> None:
+        """See `Peers.finish`."""
+
+    def tell_failure(self, outcome: Outcome) -> None:
+        """See `Peers.tell_failure`."""
+
+    def await_loss(self) -> None:
+        """See `Peers.await_loss`."""
+
+
+class Peers:
+    """The other ranks of a case.
+
+    Attributes:
+        rank: Of this process.
+        size: Number of ranks.
+
+    Args:
+        cluster: All ranks.
+        case: Name of the case: all must have been started for the same one.
+        on_loss: Called once, when another rank has failed or is not heard any more.
+    """
+
+    def __init__(self, cluster: Cluster, case: str, on_loss: OnLoss) -> None:
+        self.cluster, self.rank, self.size = cluster, cluster.rank, len(cluster.addresses)
+        self._case = case
+        self._on_loss = on_loss
+        self._links: dict[int, _Link] = {}
+        self._changed = threading.Condition()
+        self._given: defaultdict[int, dict[int, Any]] = defaultdict(dict)
+        self._complete: dict[int, list[Any]] = {}
+        self._gathers = 0
+        self._began = False
+        self._over = False
+        self._losing = False
+
+    def connect(self, seconds: float = CONNECT_SECONDS) -> None:
+        """Wait until all ranks are there.
+
+        Raises:
+            CaseFailedError: `lost`: one did not come; `unsupported`: it was started for another case.
+        """
+        deadline = time.monotonic() + seconds
+        if self.rank == 0:
+            self._accept_all(deadline, seconds)
+        else:
+            self._links[0] = self._reach_chief(deadline, seconds)
+        for rank, link in self._links.items():
+            threading.Thread(target=self._listen, args=(rank, link), name=f"peer {rank}", daemon=True).start()
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+
+    def gather(self, what: str, value: object) -> list[Any]:
+        """Hand a value to all ranks and wait for theirs; all ranks gather the same things in the same order.
+
+        Args:
+            what: Names it, to find ranks that are out of step.
+            value: Anything that JSON can hold.
+
+        Returns:
+            The values by rank.
+        """
+        with self._changed:
+            number = self._gathers
+            self._gathers += 1
+            message = {"gather": number, "what": what, "value": value}
+            if self.rank == 0:
+                self._take(0, message)
+            else:
+                self._links[0].send(message)
+            self._changed.wait_for(lambda: number in self._complete)
+            self._began = True
+            return self._complete.pop(number)
+
+    def finish(self) -> None:
+        """Wait until all ranks are done; from then on they may leave."""
+        self.gather(FINISHED, None)
+        time.sleep(LAST_WORDS_SECONDS)
+
+    def tell_failure(self, outcome: Outcome) -> None:
+        """Tell the other ranks that this one has failed, so that they end with its cause, unless they know."""
+        if self._over:
+            return
+        self._over = True
+        self._tell_all({"failed": {"rank": self.rank, "status": str(outcome.status), "cause": outcome.cause}})
+        time.sleep(LAST_WORDS_SECONDS)
+
+    def close(self) -> None:
+        """Leave the other ranks without a word."""
+        self._over = True
+        for link in self._links.values():
+            link.close()
+
+    def await_loss(self) -> None:
+        """Wait until it is clear which rank was lost, when TensorFlow has only seen that one was.
+
+        Returns when that does not become clear; else this process ends meanwhile.
+        """
+        if self._losing or not self._over:
+            time.sleep(SILENCE_SECONDS + BEAT_SECONDS + LAST_WORDS_SECONDS)
+
+    def _accept_all(self, deadline: float, seconds: float) -> None:
+        host, port = self.cluster.control
+        with _server(host, port) as server:
+            while len(self._links) < self.size - 1:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    missing = [self.cluster.name(rank) for rank in range(1, self.size) if rank not in self._links]
+                    cause = f"{', '.join(missing)} did not come within {seconds:g} s"
+                    self.tell_failure(Outcome(Status.LOST, cause))
+                    raise CaseFailedError(Status.LOST, cause)
+                server.settimeout(left)
+                with contextlib.suppress(TimeoutError):
+                    self._welcome(_Link(server.accept()[0]))
+
+    def _welcome(self, link: _Link) -> None:
+        """Take in a rank that says who it is; drop whatever else knocks here."""
+        hello = link.receive_one(HELLO_SECONDS) or {}
+        rank = hello.get("hello")
+        if type(rank) is not int or not 0 < rank < self.size or rank in self._links:
+            link.close()
+            return
+        if (hello.get("case"), hello.get("addresses")) != (self._case, list(self.cluster.addresses)):
+            cause = (
+                f"{self.cluster.name(rank)} was started for case {str(hello.get('case'))[:200]!r} and another one "
+                f"for {self._case!r}, or with other addresses: start all ranks with the same flags and cluster"
+            )
+            link.send({"failed": {"rank": 0, "status": str(Status.UNSUPPORTED), "cause": cause}})
+            link.close()
+            self.tell_failure(Outcome(Status.UNSUPPORTED, cause))
+            raise CaseFailedError(Status.UNSUPPORTED, cause)
+        link.send({"welcome": rank})
+        self._links[rank] = link
+
+    def _reach_chief(self, deadline: float, seconds: float) -> _Link:
+        host, port = self.cluster.control
+        while True:
+            with contextlib.suppress(OSError):
+                link = _Link(socket.create_connection((host, port), timeout=HELLO_SECONDS))
+                link.send({"hello": self.rank, "case": self._case, "addresses": list(self.cluster.addresses)})
+                answer = link.receive_one(max(HELLO_SECONDS, deadline - time.monotonic())) or {}
+                if answer.get("welcome") == self.rank:
+                    return link
+                link.close()  # a proxy that has nobody behind it yet accepts, and closes
+                if "failed" in answer:
+                    outcome = self._failure(answer["failed"])
+                    raise CaseFailedError(outcome.status, outcome.cause)
+            if time.monotonic() > deadline:
+                raise CaseFailedError(
+                    Status.LOST, f"{self.cluster.name(0)} did not answer at port {port} within {seconds:g} s"
+                )
+            time.sleep(RETRY_SECONDS)
+
+    def _beat(self) -> None:
+        while not self._over:
+            time.sleep(BEAT_SECONDS)
+            self._tell_all({"beat": self.rank})
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        for link in list(self._links.values()):
+            with contextlib.suppress(OSError):  # a broken link is found by who listens to it
+                link.send(message)
+
+    def _listen(self, rank: int, link: _Link) -> None:
+        """Take in what a rank says until it has left; end this process when that is too early.
+
+        Read on when all is over: to leave a connection with something unread would take back what was said last.
+        """
+        heard_at = time.monotonic()
+        try:
+            while True:
+                for message in link.receive(BEAT_SECONDS):
+                    heard_at = time.monotonic()
+                    self._hear(rank, message)
+                limit = SILENCE_SECONDS if self._began else CONNECT_SECONDS
+                if time.monotonic() - heard_at > limit:
+                    raise _Gone(f"was not heard for {limit:g} s: it hangs, or its network is cut")
+        except _Gone as error:
+            self._lose(Outcome(Status.LOST, f"{self.cluster.name(rank)} {error}"), except_rank=rank)
+
+    def _hear(self, rank: int, message: dict[str, Any]) -> None:
+        if "failed" in message:
+            self._lose(self._failure(message["failed"]), except_rank=rank)
+        elif "all" in message:
+            with self._changed:
+                self._over = self._over or message["what"] == FINISHED
+                self._complete[message["all"]] = message["values"]
+                self._changed.notify_all()
+        elif "gather" in message and self.rank == 0:
+            with self._changed:
+                self._take(rank, message)
+
+    def _take(self, rank: int, message: dict[str, Any]) -> None:
+        """As the chief, note a rank's value, and hand out all of them once they are there."""
+        given = self._given[message["gather"]]
+        given[rank] = message
+        if len(given) < self.size:
+            return
+        del self._given[message["gather"]]
+        names = {item["what"] for item in given.values()}
+        if len(names) > 1:
+            raise _Gone(f"is out of step: the ranks gather {', '.join(sorted(names))} at the same time")
+        values = [given[peer]["value"] for peer in range(self.size)]
+        self._over = self._over or message["what"] == FINISHED
+        self._tell_all({"all": message["gather"], "what": message["what"], "values": values})
+        self._complete[message["gather"]] = values
+        self._changed.notify_all()
+
+    def _failure(self, told: dict[str, Any]) -> Outcome:
+        """Read another rank's failure; nothing that came in is trusted."""
+        try:
+            status, rank, cause = Status(told["status"]), int(told["rank"]), str(told["cause"])[:2000]
+            said = cause if cause.startswith("rank ") else f"{self.cluster.name(rank)}: {cause}"
+            return Outcome(Status.LOST if status is Status.OK else status, said)
+        except (KeyError, ValueError, TypeError, IndexError):
+            return Outcome(Status.LOST, "another rank failed and did not say why")
+
+    def _lose(self, outcome: Outcome, except_rank: int) -> None:
+        with self._changed:
+            if self._over:
+                return
+            self._over = self._losing = True
+        message = {"failed": {"rank": self.rank, "status": str(outcome.status), "cause": outcome.cause}}
+        for rank, link in self._links.items():
+            if rank != except_rank:
+                with contextlib.suppress(OSError):
+                    link.send(message)
+        time.sleep(LAST_WORDS_SECONDS)
+        self._on_loss(outcome)
+
+
+def may_be_a_peers(error: Exception) -> bool:
+    """Say whether an exception may only mean that another rank is gone, as TensorFlow's collectives tell it."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    of_the_network = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "OSError"}
+    return bool(names & of_the_network) or "ollective" in str(error)
+
+
+class _Gone(Exception):
+    """A rank is lost; the message follows its name."""
+
+
+class _Link:
+    """A connection that carries JSON objects, one a line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._connection.settimeout(SILENCE_SECONDS)  # of sending: a peer that does not read is a peer that hangs
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sending = threading.Lock()
+        self._rest = b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one object.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        with self._sending:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, seconds: float) -> list[dict[str, Any]]:
+        """Wait for what comes next; nothing where nothing comes in time.
+
+        Raises:
+            _Gone: The connection ended, or it carries something else.
+        """
+        lines: list[bytes] = []
+        while not lines:
+            try:
+                if not select.select([self._connection], [], [], seconds)[0]:
+                    return []
+                chunk = self._connection.recv(1 << 16)
+            except (OSError, ValueError) as error:  # ValueError: closed by ourselves
+                raise _Gone(f"is gone: its connection broke ({error})") from error
+            if not chunk:
+                raise _Gone("is gone: its process has ended")
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            if len(self._rest) > MAX_LINE_BYTES:
+                raise _Gone("says what no rank says: a line without end")
+        try:
+            return [message for message in map(json.loads, lines) if isinstance(message, dict)]
+        except ValueError as error:
+            raise _Gone("says what no rank says") from error
+
+    def receive_one(self, seconds: float) -> dict[str, Any] | None:
+        """Wait for one object; None where none came."""
+        with contextlib.suppress(_Gone):
+            messages = self.receive(seconds)
+            return messages[0] if messages else None
+        return None
+
+    def close(self) -> None:
+        """End the connection, also for a thread that waits for what comes."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+def _server(host: str, port: int) -> socket.socket:
+    """Listen where the other ranks call: on loopback only where all of them are on this machine."""
+    local = host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return socket.create_server((host if local else "", port), backlog=64)
+    except OSError as error:
+        raise CaseFailedError(
+            Status.UNSUPPORTED, f"port {port}, where the chief hears the other ranks, is taken: {error.strerror}"
+        ) from error

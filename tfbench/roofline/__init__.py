@@ -1,0 +1,1 @@
+"""What the device can do at most, measured and computed."""

@@ -1,0 +1,215 @@
+"""The speed of light: what a network asks of the hardware, from its layers' shapes.
+
+FLOPs count multiplications and additions of convolutions, dense layers and attention (1 multiply-add = 2), forward
+and backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a
+step reads and writes in device memory; see `docs/method.md` for the rules and where they come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from tensorflow import keras
+
+from results.schema import Mode, Precision
+from tfbench.keras_versions.types import Layer, Model, Tensor
+from tfbench.models.blocks.embeddings import Positions, Segments, TiedDecoder, TokenEmbedding
+from tfbench.models.blocks.layers import FusedBatchNormalization
+from tfbench.models.blocks.parts import Gelu, LayerNormalization, Part, Projection
+from tfbench.models.blocks.transformer import Attention
+
+BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one sample costs in one step.
+
+    Attributes:
+        forward_flops: Forward pass.
+        training_flops: Forward and backward pass.
+        elements: Activations and their gradients read and written in training, no two operations fused.
+        fused_elements: Likewise, with all fused that can be.
+        forward_elements: Activations read and written in inference, no two operations fused.
+        forward_fused_elements: Likewise, with all fused that can be.
+    """
+
+    forward_flops: float
+    training_flops: float
+    elements: float
+    fused_elements: float
+    forward_elements: float
+    forward_fused_elements: float
+
+    def flops(self, mode: Mode) -> float:
+        """Return the operations of a step of training or of inference."""
+        return self.forward_flops if mode is Mode.INFER else self.training_flops
+
+    def bytes(self, precision: Precision, mode: Mode = Mode.TRAIN) -> float:
+        """Return the traffic without fusion, in bytes."""
+        elements = self.forward_elements if mode is Mode.INFER else self.elements
+        return elements * BYTES_PER_ELEMENT[precision]
+
+    def fused_bytes(self, precision: Precision, mode: Mode = Mode.TRAIN) -> float:
+        """Return the traffic with fusion, in bytes."""
+        elements = self.forward_fused_elements if mode is Mode.INFER else self.fused_elements
+        return elements * BYTES_PER_ELEMENT[precision]
+
+
+def work_per_sample(model: Model, samples_per_example: float = 1.0) -> Work:
+    """Count a network's work from the shapes of its layers.
+
+    Args:
+        model: Functional Keras model.
+        samples_per_example: How many samples an image or a sequence counts as: its tokens, where those are the unit.
+    """
+    layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    consumers = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
+    differentiated: set[int] = set()
+    forward = backward = elements = fused = forward_elements = forward_fused = 0.0
+    for layer in layers:
+        inputs = _inputs(layer)
+        wanted = any(id(tensor) in differentiated for tensor in inputs)
+        if wanted or layer.trainable_weights:
+            differentiated.add(id(layer.output))
+        flops = _forward_flops(layer)
+        forward += flops
+        backward += 2 * flops if wanted else flops
+        elements += _elements(layer, wanted) + _branch_sum(layer, consumers)
+        fused += _fused_elements(layer, wanted)
+        forward_elements += _forward_elements(layer)
+        forward_fused += _forward_fused_elements(layer)
+    return Work(
+        forward_flops=forward / samples_per_example,
+        training_flops=(forward + backward) / samples_per_example,
+        elements=elements / samples_per_example,
+        fused_elements=fused / samples_per_example,
+        forward_elements=forward_elements / samples_per_example,
+        forward_fused_elements=forward_fused / samples_per_example,
+    )
+
+
+_BATCH_NORMS = (keras.layers.BatchNormalization, FusedBatchNormalization)
+_POOLS = (keras.layers.MaxPooling2D, keras.layers.AveragePooling2D)
+_CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)
+_PRODUCTS = (*_CONVOLUTIONS, Projection)
+_NORMALISATIONS = (*_BATCH_NORMS, LayerNormalization)
+_ACTIVATIONS = (keras.layers.Activation, keras.layers.ReLU, Gelu)
+_SUMS = (keras.layers.Add, Positions, Segments)
+_VIEWS = (keras.layers.Reshape, keras.layers.Flatten)
+
+
+def _forward_flops(layer: Layer) -> float:
+    """Count 2 operations per weight and place where it is applied; attention multiplies activations."""
+    if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
+        places = math.prod(int(length) for length in layer.output.shape[1:3])
+        return 2.0 * _kernel_size(layer) * places
+    if isinstance(layer, keras.layers.Dense):
+        return 2.0 * _kernel_size(layer)
+    return layer.forward_flops if isinstance(layer, Part) else 0.0
+
+
+def _kernel_size(layer: Layer) -> int:
+    """Return the weights of a kernel, always the first of a layer; Keras 2 calls a depthwise one otherwise."""
+    return math.prod(int(length) for length in layer.weights[0].shape)
+
+
+def _elements(layer: Layer, wanted: bool) -> float:
+    """Count the elements that a layer reads and writes, forward and backward, as an operation of its own.
+
+    Args:
+        layer: Any of a network here.
+        wanted: Whether the gradient with respect to its input is computed.
+    """
+    into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
+    if isinstance(layer, _PRODUCTS):
+        # Forward; gradient of the weights; gradient of the input: each reads two or one and writes one.
+        return (into + out) * (3 if wanted else 2) + (5 * out if _activates(layer) else 0)
+    if isinstance(layer, _NORMALISATIONS):
+        return 8 * out  # forward: x twice, y; backward: x and dy twice, dx
+    if isinstance(layer, _ACTIVATIONS):
+        return 5 * out  # forward: x, y; backward: y, dy, dx
+    if isinstance(layer, _SUMS):
+        return into + out  # its gradient is the one that came in
+    if isinstance(layer, Attention):
+        return _attention_elements(layer)
+    if isinstance(layer, TiedDecoder):
+        return 3 * (into + out) + 5 * out  # the loss of this many scores counts: in float32, softmax, its gradient
+    if isinstance(layer, TokenEmbedding):
+        return 3 * out  # forward: rows, y; backward: dy
+    if isinstance(layer, _VIEWS):
+        return 0.0
+    if isinstance(layer, _POOLS):
+        return 2 * (into + out) + into  # forward: x, y; backward: x, dy, dx
+    return (into + out) * (2 if wanted else 1)  # concatenation, padding, mean, dense
+
+
+def _fused_elements(layer: Layer, wanted: bool) -> float:
+    """Count likewise where a convolution also gives the statistics, and one pass normalises, adds and clips.
+
+    Args:
+        layer: Any of a network here.
+        wanted: Whether the gradient with respect to its input is computed.
+    """
+    into, out = sum(_size(tensor) for tensor in _inputs(layer)), _size(layer.output)
+    if isinstance(layer, (*_PRODUCTS, TiedDecoder)):
+        return (into + out) * (3 if wanted else 2)
+    if isinstance(layer, _NORMALISATIONS):
+        return 5 * out  # forward: x, y; backward: x, dy, dx
+    if isinstance(layer, Attention):
+        return 12 * out  # forward: q, k, v, y; backward: q, k, v, y, dy, dq, dk, dv
+    if isinstance(layer, TokenEmbedding):
+        return 3 * out
+    if isinstance(layer, keras.layers.Add | keras.layers.Concatenate):
+        return 2 * out  # forward: the other branch; backward: its gradient
+    return 2 * (into + out) if isinstance(layer, _POOLS) else 0.0  # ReLU, padding: part of their neighbours
+
+
+def _forward_elements(layer: Layer) -> float:
+    """Count the elements that a layer of an inference reads and writes, as an operation of its own."""
+    return sum(_size(tensor) for tensor in _inputs(layer)) + _size(layer.output)
+
+
+def _forward_fused_elements(layer: Layer) -> float:
+    """Count likewise where normalisation and activation are part of the operation before, and nothing is joined.
+
+    An addition is part of the operation before, too, but has to read its other branch.
+    """
+    if isinstance(layer, keras.layers.Add):
+        return _size(layer.output)
+    if isinstance(layer, (*_PRODUCTS, *_POOLS, keras.layers.Dense, Attention, TiedDecoder, TokenEmbedding)):
+        return _forward_elements(layer)
+    return 0.0
+
+
+def _activates(layer: Layer) -> bool:
+    """Say whether a convolution has its activation inside."""
+    return getattr(layer, "activation", keras.activations.linear) is not keras.activations.linear
+
+
+def _attention_elements(layer: Layer) -> float:
+    """Count attention as TensorFlow computes it: products, mask and softmax apart, and heads moved before length."""
+    out = _size(layer.output)
+    scores = layer.heads * int(layer.output.shape[1]) ** 2
+    moved = 2 * 3 * out + 2 * out  # queries, keys and values, and the result: read and written
+    masked = 2 * scores * (layer.causal + (len(_inputs(layer)) > 1))
+    forward = moved + (2 * out + scores) + masked + 2 * scores + (scores + 2 * out)
+    # Products: four, of which each reads or writes the scores once. Softmax: weights and their gradient to the scores'.
+    return forward + moved + 4 * (2 * out + scores) + 3 * scores
+
+
+def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:
+    """Count the sum of the gradients of several branches: all are read, one is written."""
+    branches = consumers[id(layer.output)]
+    return (branches + 1) * _size(layer.output) if branches > 1 else 0.0
+
+
+def _inputs(layer: Layer) -> list[Tensor]:
+    return list(layer.input) if isinstance(layer.input, list | tuple) else [layer.input]
+
+
+def _size(tensor: Tensor) -> float:
+    """Return the elements of one sample."""
+    return float(math.prod(int(length) for length in tensor.shape[1:]))

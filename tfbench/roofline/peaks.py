@@ -1,0 +1,329 @@
+"""What this device can do at best, measured in the process that measured the network."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from results.schema import Check, DeviceResult, Precision
+from tfbench.keras_versions.types import Tensor
+from tfbench.measuring.timing import percentile
+from tfbench.measuring.validity import within
+
+MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+"""Larger ones are tried until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
+
+ENOUGH_SECONDS = 0.05
+MEASURE_SECONDS = 0.4
+ROUNDS = 20
+
+COPY_ELEMENTS = {"CPU": 2**26, "GPU": 2**27}
+"""float32 elements of each of two arrays, together 512 MiB and 1 GiB: the start of a call is below 1 % of it."""
+
+ARITHMETIC = {
+    "fp64": tf.float64,
+    "fp32": tf.float32,
+    "tf32": tf.float32,
+    "fp16": tf.float16,
+    "bf16": tf.bfloat16,
+    "int8": tf.int8,
+}
+"""Kinds of matrix products and the type of their factors; int8 adds up in int32."""
+
+PRODUCT_LIMITS = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2, "int8": 0.0}
+"""Largest relative difference from NumPy's fp64 product of the same factors: a few roundings of each type."""
+
+CHECKED_ROWS = 256
+
+TF32_PROBE = 1.0 + 2.0**-12
+"""float32 holds it, with 23 bits of mantissa; TF32, with 10 bits, rounds it to 1."""
+
+TF32_CHANNELS = 128
+
+MAX_REASON_LENGTH = 300
+"""Characters of a reason; TensorFlow's messages can hold a whole graph."""
+
+
+class MisplacedError(Exception):
+    """TensorFlow computed on another device than the one that is measured."""
+
+
+def matrix_flops_per_second(precision: Precision, device: str) -> float | None:
+    """Return the best rate of matrix products, in operations per second; see `matrix_product`.
+
+    Args:
+        precision: Decides the data type; TF32 is on or off as the process has it.
+        device: e.g. `GPU:0`.
+
+    Returns:
+        None where that fails, usually because the device's memory is full.
+    """
+    return matrix_product(precision, device).value
+
+
+def memory_bytes_per_second(device: str) -> float | None:
+    """Return the memory bandwidth in bytes per second, read and written; see `memory_add`."""
+    return memory_add(device).value
+
+
+def matrix_product(arithmetic: str, device: str) -> DeviceResult:
+    """Measure n × n matrix products: 2 n³ operations each, the size with the best rate.
+
+    Where TensorFlow has no kernel for the device (int8 on a GPU), XLA compiles the product.
+
+    Args:
+        arithmetic: One of `ARITHMETIC`; TF32 is on or off as the process has it.
+        device: e.g. `GPU:0`.
+    """
+    unit = "OP/s" if arithmetic == "int8" else "FLOP/s"
+    wanted = DeviceResult(metric="matrix_product", unit=unit, arithmetic=arithmetic)
+    plain = _best_product(wanted, arithmetic, device)
+    if plain.value is not None or arithmetic != "int8":
+        return plain
+    compiled = _best_product(dataclasses.replace(wanted, compiled=True), arithmetic, device)
+    if compiled.value is not None:
+        return compiled
+    half = MAX_REASON_LENGTH // 2 - 20
+    return unsupported(wanted, f"{(plain.reason or '')[:half]}; compiled by XLA: {(compiled.reason or '')[:half]}")
+
+
+def _best_product(wanted: DeviceResult, arithmetic: str, device: str) -> DeviceResult:
+    """Measure ever larger products until one takes `ENOUGH_SECONDS`."""
+    best = unsupported(wanted, "no size was tried")
+    for size in MATRIX_SIZES:
+        try:
+            factor = _factor(size, arithmetic, device)
+            require_devices(factor, [device])  # else each call would copy it
+            with strict_placement():
+                rounds = seconds_per_call(_product(factor, arithmetic, device, wanted.compiled), [device])
+        except (tf.errors.OpError, MisplacedError, TypeError, ValueError) as error:
+            return best if best.value else unsupported(best, error)
+        found = measured(best, size, 2.0 * size**3, rounds)
+        if best.value is None or (found.value or 0.0) > best.value:
+            best = found
+        if min(rounds) > ENOUGH_SECONDS:
+            break
+    return best
+
+
+def product_check(arithmetic: str, device: str, *, compiled: bool = False) -> Check:
+    """Compare a product with NumPy's in fp64: |C − C_numpy| / |C_numpy|, Frobenius norms.
+
+    Args:
+        arithmetic: One of `ARITHMETIC`.
+        device: e.g. `GPU:0`.
+        compiled: Whether XLA compiles the product.
+
+    Raises:
+        OpError: The device has no such product.
+    """
+    factor = _factor(CHECKED_ROWS, arithmetic, device)
+    wanted = np.asarray(tf.cast(factor, tf.float64).numpy())
+    wanted = wanted @ wanted
+    product = _product(factor, arithmetic, device, compiled)().numpy()
+    if arithmetic == "int8":
+        product = product.view(np.int32)
+    difference = float(np.linalg.norm(product.astype(np.float64) - wanted) / np.linalg.norm(wanted))
+    detail = f"{CHECKED_ROWS} × {CHECKED_ROWS} matrices, against NumPy's product in fp64"
+    return within(f"product_{arithmetic}", difference, PRODUCT_LIMITS[arithmetic], detail)
+
+
+def memory_add(device: str) -> DeviceResult:
+    """Measure a += b over arrays far larger than any cache: two are read and one is written (as in STREAM).
+
+    In place, because fresh memory on a CPU would cost a page fault per page.
+
+    Args:
+        device: e.g. `GPU:0`.
+    """
+    elements = COPY_ELEMENTS[device.partition(":")[0]]
+    wanted = DeviceResult(metric="memory_add", unit="B/s")
+    try:
+        with tf.device(device):
+            total = tf.Variable(tf.zeros([elements]), trainable=False)
+            term = tf.Variable(tf.ones([elements]), trainable=False)
+
+            done = tf.zeros([1])
+
+        @tf.function
+        def add() -> Tensor:
+            # Not a slice of the sum: that would share its memory, and the next addition would copy all of it.
+            with tf.device(device), tf.control_dependencies([total.assign_add(term, read_value=False)]):
+                return tf.identity(done)
+
+        with strict_placement():
+            return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, seconds_per_call(add, [device]))
+    except (tf.errors.OpError, MisplacedError) as error:  # memory is full, or the library refuses
+        return unsupported(wanted, error)
+
+
+def measured(wanted: DeviceResult, size: int, amount: float, rounds: list[float]) -> DeviceResult:
+    """Complete a result.
+
+    Args:
+        wanted: Says what was measured.
+        size: Rows of a matrix, or bytes of an array.
+        amount: Operations or bytes of one call.
+        rounds: Seconds per call of each round.
+    """
+    return dataclasses.replace(
+        wanted,
+        reason=None,
+        size=size,
+        amount=amount,
+        seconds=min(rounds),
+        p50_seconds=percentile(rounds, 0.50),
+        p95_seconds=percentile(rounds, 0.95),
+        value=amount / min(rounds),
+    )
+
+
+def unsupported(wanted: DeviceResult, why: Exception | str) -> DeviceResult:
+    """Say why there is no figure; never a 0."""
+    reason = why if isinstance(why, str) else f"{type(why).__name__}: {str(why).splitlines()[0] if str(why) else ''}"
+    return dataclasses.replace(wanted, reason=reason[:MAX_REASON_LENGTH])
+
+
+def seconds_per_call(work: Callable[[], Tensor], devices: Sequence[str], rounds: int | None = None) -> list[float]:
+    """Return the seconds per call of a few rounds; the calls of a round follow each other without waiting.
+
+    Args:
+        work: Starts it, and returns a tensor (or several) that exists when it is finished.
+        devices: Where each of these tensors must lie, e.g. `["GPU:0"]`.
+        rounds: How many; None: `ROUNDS`.
+
+    Raises:
+        MisplacedError: One lies elsewhere: another device was measured.
+    """
+    first = work()
+    require_devices(first, devices)
+    wait_for(first)
+    begin = time.perf_counter()
+    wait_for(work())
+    once = time.perf_counter() - begin
+    calls = max(1, round(MEASURE_SECONDS / ROUNDS / max(once, 1e-6)))
+    seconds = []
+    for _ in range(rounds or ROUNDS):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            last = work()
+        wait_for(last)
+        seconds.append((time.perf_counter() - begin) / calls)
+    return seconds
+
+
+def wait_for(result: Tensor) -> None:
+    """Wait by reading one number of each tensor.
+
+    Not inside of what is timed: a compiler would compute that one number only.
+    """
+    for tensor in tf.nest.flatten(result):
+        tf.reshape(tensor, [-1])[0].numpy()
+
+
+def require_devices(result: Tensor, devices: Sequence[str]) -> None:
+    """Make sure that each tensor of a result lies where it was asked for.
+
+    TensorFlow moves what a device has no kernel for to the host, in silence, and the result with it.
+
+    Raises:
+        MisplacedError: One lies elsewhere.
+    """
+    for tensor, device in zip(tf.nest.flatten(result), devices, strict=True):
+        found, asked = (tf.DeviceSpec.from_string(name) for name in (tensor.backing_device, device))
+        if (found.device_type, found.device_index) != (asked.device_type, asked.device_index):
+            raise MisplacedError(
+                f"TensorFlow computed on {found.device_type}:{found.device_index} what was meant for {device}"
+            )
+
+
+@contextlib.contextmanager
+def strict_placement() -> Iterator[None]:
+    """Have TensorFlow refuse what a device has no kernel for, instead of moving it to the host."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(False)
+    try:
+        yield
+    finally:
+        tf.config.set_soft_device_placement(before)
+
+
+def tf32_observed(device: str) -> bool | None:
+    """Multiply matrices of 1 + 2⁻¹² by the identity: float32 keeps the sum, TF32's 10 bits of mantissa round it to 1.
+
+    Args:
+        device: e.g. `GPU:0`.
+
+    Returns:
+        None where TensorFlow computed elsewhere.
+    """
+    with tf.device(device):
+        return _rounds_as_tf32(tf.matmul(tf.fill([256, 256], TF32_PROBE), tf.eye(256)), device)
+
+
+def tf32_observed_in_convolution(device: str) -> bool | None:
+    """Do the same by a 3 × 3 convolution whose kernel is the identity in its middle, and 0 around it.
+
+    cuDNN decides by shape: this one is of a kind that networks have, and where TF32 is faster than FP32.
+
+    Args:
+        device: e.g. `GPU:0`.
+
+    Returns:
+        None where TensorFlow computed elsewhere, or cuDNN refuses.
+    """
+    with tf.device(device):
+        kernel = tf.pad(tf.eye(TF32_CHANNELS)[tf.newaxis, tf.newaxis], [[1, 1], [1, 1], [0, 0], [0, 0]])
+        try:
+            images = tf.fill([32, 28, 28, TF32_CHANNELS], TF32_PROBE)
+            return _rounds_as_tf32(tf.nn.conv2d(images, kernel, strides=1, padding="SAME"), device)
+        except tf.errors.OpError:
+            return None
+
+
+def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
+    """Decide on which side of the middle between 1 and 1 + 2⁻¹² a whole result lies.
+
+    Not whether it is exactly 1: algorithms by transformation (Winograd, FFT) round on their way.
+    """
+    try:
+        require_devices(result, [device])
+    except MisplacedError:
+        return None
+    return bool(tf.reduce_all(tf.abs(result - 1.0) < (TF32_PROBE - 1.0) / 2.0))
+
+
+def _factor(size: int, arithmetic: str, device: str) -> Tensor:
+    """Draw a square matrix whose product with itself no type here overflows."""
+    with tf.device(device):
+        if arithmetic == "int8":
+            return tf.cast(tf.random.stateless_uniform([size, size], (size, 1), -127, 128, tf.int32), tf.int8)
+        return tf.cast(tf.random.stateless_uniform([size, size], (size, 1)) / size, ARITHMETIC[arithmetic])
+
+
+def _product(factor: Tensor, arithmetic: str, device: str, compiled: bool = False) -> Callable[[], Tensor]:
+    """Return what multiplies a matrix with itself on a device.
+
+    The scope is needed twice: around the operations, since a function that is traced later than it is made keeps none,
+    and around the call, since that decides where XLA compiles for.
+    """
+
+    @tf.function(jit_compile=True if compiled else None)
+    def multiply() -> Tensor:
+        with tf.device(device):
+            if arithmetic != "int8":
+                return tf.matmul(factor, factor)
+            product = tf.linalg.matmul(factor, factor, output_type=tf.int32)
+            # Functions return int32 in the host's memory, and a compiled one would copy it there.
+            return tf.bitcast(product, tf.float32) if compiled else product
+
+    def start() -> Tensor:
+        with tf.device(device):
+            return multiply()
+
+    return start

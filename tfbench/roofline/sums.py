@@ -1,0 +1,124 @@
+"""From an interval of steps to the figures of a record."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from results.schema import Case, Data, Device
+from tfbench.keras_versions.types import Model
+from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
+from tfbench.measuring.timing import Interval, coefficient_of_variation, drift, percentile
+from tfbench.roofline.limits import work_per_sample
+from tfbench.roofline.peaks import matrix_flops_per_second, memory_bytes_per_second
+
+PEAK_TRIES = 3
+
+
+def timed_fields(samples_per_step: int, timed: Interval) -> dict[str, Any]:
+    """Return the fields of a `Measurement` that follow from the timed steps.
+
+    Args:
+        samples_per_step: Over all replicas.
+        timed: The timed steps.
+    """
+    samples = samples_per_step * len(timed.step_seconds)
+    return {
+        "samples_per_second": samples / timed.seconds,
+        "samples": samples,
+        "seconds": timed.seconds,
+        "num_steps": len(timed.step_seconds),
+        "step_seconds": timed.step_seconds,
+        "step_p50_seconds": percentile(timed.step_seconds, 0.50),
+        "step_p95_seconds": percentile(timed.step_seconds, 0.95),
+        "step_cv": coefficient_of_variation(timed.step_seconds),
+        "step_drift": drift(timed.step_seconds),
+    }
+
+
+def limit_fields(
+    case: Case, model: Model, samples_per_step: int, timed: Interval, measure_peaks: bool
+) -> dict[str, float | None]:
+    """Return the fields that compare with the device's limits, measured now on the first device.
+
+    Logical CPU devices share one processor, so that their peak is that of one.
+
+    Args:
+        case: What was measured.
+        model: Its network.
+        samples_per_step: Over all replicas.
+        timed: The timed steps.
+        measure_peaks: Else only the network's work is given.
+    """
+    work = work_per_sample(model, samples_per_step / case.global_batch)
+    step_flops = work.flops(case.mode)
+    traffic, fused = work.bytes(case.precision, case.mode), work.fused_bytes(case.precision, case.mode)
+    fields: dict[str, float | None] = {
+        "flops_per_sample": step_flops,
+        "bytes_per_sample": traffic,
+        "fused_bytes_per_sample": fused,
+    }
+    if not measure_peaks:
+        return fields
+    rate = samples_per_step * len(timed.step_seconds) / timed.seconds
+    devices = case.replicas if case.device is Device.GPU else case.num_hosts
+    device = first_device(case)
+    needed = rate * step_flops / devices / UTILISATION_LIMIT
+    flops = credible_peak(lambda: matrix_flops_per_second(case.precision, device), needed)
+    bandwidth = credible_peak(lambda: memory_bytes_per_second(device), rate * fused / devices)
+    if flops is not None:
+        fields["peak_flops_per_second"] = flops * devices
+        fields["flops_utilisation"] = rate * step_flops / (flops * devices)
+    if bandwidth is not None:
+        fields["peak_bytes_per_second"] = bandwidth * devices
+        fields["bandwidth_utilisation"] = rate * traffic / (bandwidth * devices)
+        fields["bandwidth_bound_samples_per_second"] = bandwidth * devices / fused
+    return fields
+
+
+def credible_peak(measure: Callable[[], float | None], needed: float) -> float | None:
+    """Return the best of up to `PEAK_TRIES` measurements of a peak; more than one only where it is too low to be one.
+
+    A peak that the network itself has passed was measured in a moment when something else used the device.
+
+    Args:
+        measure: Returns it, None where that cannot be.
+        needed: What it is at least, as the network shows.
+    """
+    best = measure()
+    for _ in range(PEAK_TRIES - 1):
+        if best is None or best >= needed:
+            break
+        best = max(best, measure() or 0.0)
+    return best
+
+
+def host_bytes_per_second(case: Case, bytes_per_example: int, timed: Interval) -> float | None:
+    """Return what the input moved from the host to the devices; None where the batch stays on the device."""
+    if case.data is Data.SYNTHETIC:
+        return None
+    return bytes_per_example * case.global_batch * len(timed.step_seconds) / timed.seconds
+
+
+def device_memory_peak_bytes(case: Case) -> int | None:
+    """Return the most that TensorFlow held on one of the GPUs since `forget_memory_peak`; None on a CPU: unknown."""
+    if case.device is not Device.GPU:
+        return None
+    peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(case.num_gpus)]
+    return int(max(peaks))
+
+
+def forget_memory_peak(case: Case) -> None:
+    """Start to count anew: the gates hold the reference's gradients next to the replicas' own."""
+    if case.device is Device.GPU:
+        gc.collect()  # the reference's function holds its constants
+        for index in range(case.num_gpus):
+            tf.config.experimental.reset_memory_stats(f"GPU:{index}")
+
+
+def first_device(case: Case) -> str:
+    """Name the first device of a case."""
+    return "GPU:0" if case.device is Device.GPU else "CPU:0"

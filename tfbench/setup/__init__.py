@@ -1,0 +1,1 @@
+"""Devices and settings before TensorFlow is used."""

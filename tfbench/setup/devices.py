@@ -1,0 +1,109 @@
+"""Threads, precision and the strategy of a case: what must be set before TensorFlow touches a device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow import keras
+
+from results.schema import XLA, Case, Communication, Device, Precision, Status
+from tfbench.keras_versions.types import Strategy
+from tfbench.outcomes.outcome import CaseFailedError
+
+_POLICIES = {
+    Precision.FP32: "float32",
+    Precision.TF32: "float32",
+    Precision.FP16: "mixed_float16",
+    Precision.BF16: "mixed_bfloat16",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """Threads of TensorFlow's own pools.
+
+    Attributes:
+        intra_op: Within one operation.
+        inter_op: Operations side by side.
+    """
+
+    intra_op: int
+    inter_op: int
+
+
+def threads_for(cpu_limit: float) -> Threads:
+    """Choose the threads for so many CPUs.
+
+    TensorFlow itself counts the CPUs of the affinity and overlooks a container's quota: with two threads on
+    a quota of one CPU both are stopped for half of the time, and each operation waits for the slower one.
+    """
+    count = max(1, math.floor(cpu_limit + 0.01))
+    return Threads(intra_op=count, inter_op=count)
+
+
+def configure(case: Case, threads: Threads) -> None:
+    """Set threads, TF32, XLA and the dtype policy; call once, before any operation."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads.intra_op)
+    tf.config.threading.set_inter_op_parallelism_threads(threads.inter_op)
+    tf.config.experimental.enable_tensor_float_32_execution(case.precision is Precision.TF32)
+    if case.xla is XLA.AUTO:
+        tf.config.optimizer.set_jit(True)
+    keras.mixed_precision.set_global_policy(_POLICIES[case.precision])
+
+
+def create_strategy(case: Case) -> Strategy:
+    """Create the `MirroredStrategy` over the case's replicas; of several hosts the `MultiWorkerMirroredStrategy`.
+
+    Of one device too, so that scaling compares like with like. For several hosts `TF_CONFIG` names them, and this
+    waits for all of them.
+
+    Raises:
+        CaseFailedError: `no_gpu`, with what was asked and what there is; never a silent fall to the CPU.
+    """
+    if case.device is Device.CPU:
+        # Else the reference, the peaks and whatever names no device would run on a GPU.
+        tf.config.set_visible_devices([], "GPU")
+        if case.num_hosts > 1:
+            return _over_hosts(case)
+        return tf.distribute.MirroredStrategy(_logical_cpus(case.num_gpus))
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < case.num_gpus:
+        build = "" if tf.test.is_built_with_cuda() else "; this TensorFlow is a build without CUDA"
+        raise CaseFailedError(
+            Status.NO_GPU,
+            f"{case.num_gpus} GPU(s) were asked for, TensorFlow sees {len(gpus)}{build}. "
+            "Check the driver (nvidia-smi) and that the container was given the GPUs; "
+            "--device=cpu trains on the CPU.",
+        )
+    used = gpus[: case.num_gpus]
+    tf.config.set_visible_devices(used, "GPU")
+    for gpu in used:
+        tf.config.experimental.set_memory_growth(gpu, case.memory_growth)
+    if case.num_hosts > 1:
+        return _over_hosts(case)
+    return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(case.num_gpus)])
+
+
+def _over_hosts(case: Case) -> Strategy:
+    """Create the strategy over all visible GPUs of all hosts; where there is none over one CPU device of each."""
+    wish = tf.distribute.experimental.CommunicationImplementation[communication_of(case).upper()]
+    options = tf.distribute.experimental.CommunicationOptions(implementation=wish)
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def communication_of(case: Case) -> Communication:
+    """Return what the hosts of a case ask TensorFlow for: its own choice on GPUs would be a ring over gRPC.
+
+    Source: TensorFlow, core/common_runtime/collective_param_resolver_local.cc: NCCL is taken where the hint says so.
+    """
+    if case.device is Device.GPU and case.communication is Communication.AUTO:
+        return Communication.NCCL
+    return case.communication
+
+
+def _logical_cpus(count: int) -> list[str]:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"CPU:{index}" for index in range(count)]

@@ -1,0 +1,97 @@
+"""Batches: one that lives on each replica's device, or one that comes from the host at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from results.schema import Case, Data
+from tfbench.keras_versions.types import ReplicaContext, Strategy, Tensor
+from tfbench.training.tasks import IMAGES, Batch, NumpyDraws, Task, TensorFlowDraws
+
+
+def synthetic_batch(
+    case: Case, size: int, classes: int, replica: int, task: Task = IMAGES, seed: int | None = None
+) -> Batch:
+    """Draw the batch of one replica; the same numbers wherever it is called.
+
+    Args:
+        case: Its batch per GPU is drawn, once for each of the batches that one step accumulates.
+        size: Height and width in pixels, or tokens of a sequence.
+        classes: Labels and tokens are below this.
+        replica: Replicas get different batches, else a missing all-reduce would not show.
+        task: What an example is.
+        seed: Of numbers that are the same in every TensorFlow; None: fast ones, drawn on the device.
+    """
+    draws = TensorFlowDraws(replica) if seed is None else NumpyDraws(seed, replica)
+    return task.draw(draws, case.batch_per_gpu * case.accumulate, size, classes)
+
+
+def bytes_per_example(task: Task, size: int, classes: int) -> int:
+    """Return the bytes of one example's features and labels."""
+    example = task.draw(NumpyDraws(0, 0), 1, size, classes)
+    return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tf.nest.flatten(example))
+
+
+def batch_source(
+    case: Case, size: int, classes: int, strategy: Strategy, task: Task = IMAGES, seed: int | None = None
+) -> Callable[[], Batch]:
+    """Return what gives the next step its batch, as values per replica.
+
+    `synthetic` gives the same batch, already on the devices, at every step; `host` moves it there through
+    `tf.data`. The arguments are those of `synthetic_batch`.
+    """
+
+    def of_replica(replica: int) -> Batch:
+        return synthetic_batch(case, size, classes, replica, task, seed)
+
+    if case.data is Data.SYNTHETIC:
+        batch = _on_each_replica(strategy, of_replica)
+        return lambda: batch
+    if case.num_hosts > 1:
+        return _host_source_of_a_rank(case, strategy, of_replica)
+    parts = [of_replica(replica) for replica in range(case.num_gpus)]
+    with tf.device("CPU:0"):
+        whole = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, 0), *parts)
+        data = tf.data.Dataset.from_tensors(whole).repeat().prefetch(2)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    iterator = iter(strategy.experimental_distribute_dataset(data.with_options(options)))
+    return lambda: next(iterator)
+
+
+def _on_each_replica(strategy: Strategy, of_replica: Callable[[int], Batch]) -> Batch:
+    """Draw each replica's batch on its own device; `experimental_distribute_values_from_function` would not."""
+    flat: list[list[Tensor]] = []
+
+    def keep(context: ReplicaContext) -> Tensor:
+        with tf.device(strategy.extended.worker_devices[len(flat)]):
+            flat.append(tf.nest.flatten(of_replica(context.replica_id_in_sync_group)))
+        return flat[-1][0]
+
+    first = strategy.experimental_distribute_values_from_function(keep)
+    others = [
+        strategy.experimental_distribute_values_from_function(_next_of([parts[index] for parts in flat]))
+        for index in range(1, len(flat[0]))
+    ]
+    return tf.nest.pack_sequence_as(of_replica(0), [first, *others])
+
+
+def _next_of(tensors: list[Tensor]) -> Callable[[ReplicaContext], Tensor]:
+    """Return a function that gives one tensor after another, in the order in which replicas ask."""
+    remaining = iter(tensors)
+    return lambda _: next(remaining)
+
+
+def _host_source_of_a_rank(case: Case, strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:
+    """Return what moves this host's own batches to its replicas, one of several hosts."""
+
+    def of_rank(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        first = context.input_pipeline_id * case.num_gpus
+        parts = [of_replica(first + index) for index in range(case.num_gpus)]
+        stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *parts)
+        return tf.data.Dataset.from_tensor_slices(stacked).repeat().prefetch(2 * case.num_gpus)
+
+    iterator = iter(strategy.distribute_datasets_from_function(of_rank))
+    return lambda: next(iterator)

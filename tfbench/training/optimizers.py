@@ -1,0 +1,163 @@
+"""Updates of the weights, on each replica's own copy: one fused operation per variable where TensorFlow has one.
+
+Keras's optimizers do several small operations per variable; a benchmark of hardware should not time those. None of
+these branches: where a step's gradients are not finite (they come in as zeros then) rates become 0 and decays 1, so
+that nothing changes and no host has to wait for a decision.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from results.schema import Optimizer
+from tfbench.keras_versions.types import Tensor, Variable
+from tfbench.keras_versions.variables import assign_local
+
+MOMENTUM = 0.9
+
+BETA_1, BETA_2, EPSILON, WEIGHT_DECAY = 0.9, 0.999, 1e-6, 0.01
+"""Of AdamW and LAMB. Source: Devlin et al. 2018, A.2, and their code; You et al. 2019, section 3."""
+
+LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-5, Optimizer.LAMB: 1e-3}
+"""Small enough that no network here diverges on random labels; speed does not depend on them."""
+
+
+class Updater(ABC):
+    """Changes variables by gradients; create it in the strategy's scope.
+
+    Attributes:
+        first_moments: A decaying sum of the gradients of each variable, float32, zeros at first.
+        first_share: What `first_moments` is of the gradient after the first update.
+    """
+
+    first_share = 1.0
+
+    def __init__(self, variables: Sequence[Variable], learning_rate: float) -> None:
+        self.variables, self.learning_rate = variables, learning_rate
+        self.first_moments = self._zeros()
+
+    @abstractmethod
+    def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
+        """Update this replica's copies.
+
+        Args:
+            gradients: Summed over all replicas, float32.
+            finite: Whether they all were; None: they are whatever they are.
+
+        Returns:
+            Operations, done when the update is.
+        """
+
+    def _zeros(self) -> list[Variable]:
+        return [tf.Variable(tf.zeros(v.shape, tf.float32), trainable=False) for v in self.variables]
+
+
+class Momentum(Updater):
+    """SGD with momentum."""
+
+    def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
+        """See `Updater.apply`."""
+        rate, momentum = _if_finite(finite, self.learning_rate, 0.0), _if_finite(finite, MOMENTUM, 1.0)
+        return [
+            tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle, accum=velocity.handle, lr=rate, grad=gradient, momentum=momentum
+            )
+            for variable, velocity, gradient in zip(self.variables, self.first_moments, gradients, strict=True)
+        ]
+
+
+class _Adaptive(Updater):
+    """What AdamW and LAMB share: two moments of each gradient, and a count of the updates."""
+
+    first_share = 1.0 - BETA_1
+
+    def __init__(self, variables: Sequence[Variable], learning_rate: float) -> None:
+        super().__init__(variables, learning_rate)
+        self.second_moments = self._zeros()
+        self._updates = tf.Variable(0.0, trainable=False)
+
+    def _powers(self, finite: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return both decays to the power of this update's number, and the operation that counts it."""
+        number = tf.convert_to_tensor(self._updates) + 1.0
+        counted = assign_local(self._updates, number - 1.0 + _if_finite(finite, 1.0, 0.0))
+        return tf.pow(BETA_1, number), tf.pow(BETA_2, number), counted
+
+
+class AdamW(_Adaptive):
+    """Adam by one fused operation, with decoupled weight decay of all matrices.
+
+    Source: Kingma and Ba 2014; Loshchilov and Hutter 2017. No decay of biases and normalisations: Devlin et al.
+    """
+
+    def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
+        """See `Updater.apply`."""
+        power_1, power_2, counted = self._powers(finite)
+        rate = _if_finite(finite, self.learning_rate, 0.0)
+        updates = [counted]
+        for variable, first, second, gradient in zip(
+            self.variables, self.first_moments, self.second_moments, gradients, strict=True
+        ):
+            if len(variable.shape) > 1:
+                decay = tf.convert_to_tensor(variable) * (rate * WEIGHT_DECAY)
+                updates.append(tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=decay))
+            updates.append(
+                tf.raw_ops.ResourceApplyAdam(
+                    var=variable.handle,
+                    m=first.handle,
+                    v=second.handle,
+                    beta1_power=power_1,
+                    beta2_power=power_2,
+                    lr=rate,
+                    beta1=_if_finite(finite, BETA_1, 1.0),
+                    beta2=_if_finite(finite, BETA_2, 1.0),
+                    epsilon=EPSILON,
+                    grad=gradient,
+                )
+            )
+        return updates
+
+
+class Lamb(_Adaptive):
+    """LAMB: Adam's step, scaled for each matrix to the matrix's own norm. TensorFlow has no fused operation for it.
+
+    Source: You et al. 2019, algorithm 2; biases and normalisations are neither decayed nor scaled.
+    """
+
+    def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
+        """See `Updater.apply`."""
+        power_1, power_2, counted = self._powers(finite)
+        rate = _if_finite(finite, self.learning_rate, 0.0)
+        keep_1, keep_2 = _if_finite(finite, BETA_1, 1.0), _if_finite(finite, BETA_2, 1.0)
+        updates = [counted]
+        for variable, first, second, gradient in zip(
+            self.variables, self.first_moments, self.second_moments, gradients, strict=True
+        ):
+            weights = tf.convert_to_tensor(variable)
+            mean = keep_1 * tf.convert_to_tensor(first) + (1.0 - keep_1) * gradient
+            square = keep_2 * tf.convert_to_tensor(second) + (1.0 - keep_2) * tf.square(gradient)
+            step = (mean / (1.0 - power_1)) / (tf.sqrt(square / (1.0 - power_2)) + EPSILON)
+            if len(variable.shape) > 1:
+                step += WEIGHT_DECAY * weights
+                step *= _trust(tf.norm(weights), tf.norm(step))
+            updates += [assign_local(first, mean), assign_local(second, square)]
+            updates.append(tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=rate * step))
+        return updates
+
+
+def make_updater(optimizer: Optimizer, variables: Sequence[Variable], learning_rate: float | None) -> Updater:
+    """Create the updater of a case; its learning rate is the optimizer's own where None is given."""
+    kinds = {Optimizer.MOMENTUM: Momentum, Optimizer.ADAMW: AdamW, Optimizer.LAMB: Lamb}
+    rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
+    return kinds[optimizer](variables, rate)
+
+
+def _trust(weights: Tensor, step: Tensor) -> Tensor:
+    """Return the norm of the weights over that of the step; 1 where one of them is 0."""
+    return tf.where((weights > 0.0) & (step > 0.0), tf.math.divide_no_nan(weights, step), 1.0)
+
+
+def _if_finite(finite: Tensor | None, value: float, otherwise: float) -> Tensor:
+    return tf.constant(value) if finite is None else tf.where(finite, value, otherwise)

@@ -1,0 +1,231 @@
+"""One training step: forward, backward, all-reduce, update, on every replica.
+
+Gradients of several batches can be added up before an update (`--accumulate`), one batch after another, so that
+only one batch's activations are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from results.schema import XLA, AllReduceDtype, Case, Precision
+from tfbench.keras_versions.types import ConcreteFunction, Model, Strategy, Tensor
+from tfbench.keras_versions.variables import ReplicaScalar, assign_local, components, tensorflow_variable
+from tfbench.training.gradient_packs import GradientPacks
+from tfbench.training.optimizers import make_updater
+from tfbench.training.tasks import IMAGES, Batch, Task
+
+INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
+"""As in Keras: halved when a gradient is not finite, doubled after so many steps in which all were."""
+
+TRAVEL_DTYPES = {AllReduceDtype.FP32: tf.float32, AllReduceDtype.FP16: tf.float16, AllReduceDtype.BF16: tf.bfloat16}
+"""What gradients are cast to before an all-reduce, and back after it."""
+
+MEGABYTE = 10**6
+
+AllReduce = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+EACH_BY_ITSELF = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
+"""TensorFlow joins tensors until they exceed this size. Gradients come in `GradientPacks`: joining them once more would
+copy all of them, and leave nothing to overlap with the backward pass.
+"""
+
+
+def sum_over_replicas(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Sum each tensor over all replicas, by an all-reduce of its own; in a replica's context."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return tensors
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors), options=EACH_BY_ITSELF)
+
+
+def split_batch(batch: Batch, parts: int) -> Batch:
+    """Return a batch with its first axis, n, split into (parts, n / parts)."""
+    return tf.nest.map_structure(lambda tensor: tf.reshape(tensor, (parts, -1, *tensor.shape[1:])), batch)
+
+
+class Training:
+    """A network in training.
+
+    Attributes:
+        variables: Trained TensorFlow variables, mirrored over the replicas.
+        updater: Changes them; after the first step its first moments are a known share of the gradient that was
+            applied.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        model: Model,
+        strategy: Strategy,
+        *,
+        task: Task = IMAGES,
+        learning_rate: float | None = None,
+        all_reduce: AllReduce = sum_over_replicas,
+    ) -> None:
+        self.case, self.model, self.strategy = case, model, strategy
+        self.task = task
+        self.variables = [tensorflow_variable(variable) for variable in model.trainable_variables]
+        self._all_reduce = all_reduce if case.all_reduce else list
+        with strategy.scope():
+            self.updater = make_updater(case.optimizer, self.variables, learning_rate)
+            self._loss_scale = tf.Variable(self._first_loss_scale(), trainable=False)
+            # float32: TensorFlow has no GPU kernel for int32 variables, and would count on the host.
+            self._finite_steps = tf.Variable(0.0, trainable=False)
+            self._loss = ReplicaScalar(strategy)
+        # With one replica and no loss scaling, buffers would only be copies.
+        flat = case.replicas > 1 or self._scales
+        shapes = [variable.shape for variable in self.variables]
+        self._packs = GradientPacks(shapes, case.all_reduce_pack_mb * MEGABYTE) if flat else None
+        self._one_step = tf.function(self._step)
+        self._call = tf.function(self._steps) if case.steps_per_call > 1 else self._one_step
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step over all replicas."""
+        return self.case.global_batch
+
+    def forward_backward(self, features: Tensor, labels: Tensor, loss_scale: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return one batch's share of the loss, and its gradients times `loss_scale`; nothing is updated.
+
+        The share is the sum over the batch's samples divided by the *global* batch: shares add up to the mean.
+        """
+        with tf.GradientTape() as tape:
+            losses = self.task.losses(self.model(features, training=True), labels)
+            loss = tf.reduce_sum(losses) / self.global_batch
+            scaled = loss * loss_scale if self._scales else loss
+        return loss, tape.gradient(scaled, self.variables)
+
+    def one_step(self, batch: Batch) -> list[Tensor]:
+        """Start one step; it need not have finished when this returns.
+
+        Args:
+            batch: The replicas' batches.
+
+        Returns:
+            A scalar for each replica of this host, on that replica's device, that exists when the replica has updated
+            its weights. Their sum is the loss over the global batch.
+        """
+        self._one_step(batch)
+        return self._loss.read()
+
+    def step(self, batch: Batch) -> list[Tensor]:
+        """Start `steps_per_call` steps with the same batches; see `one_step`. The sum is the mean of their losses."""
+        self._call(batch)
+        return self._loss.read()
+
+    def traced(self, batch: Batch) -> ConcreteFunction:
+        """Return the concrete function of `one_step`, for those who look into its graph."""
+        return self._one_step.get_concrete_function(batch)
+
+    def _step(self, batch: Batch) -> None:
+        self.strategy.run(lambda *of_replica: self._loss.assign(self._replica_step(*of_replica)), args=batch)
+
+    def _steps(self, batch: Batch) -> None:
+        """Take `steps_per_call` steps, one after another; a loop of the graph would return to the host for each."""
+        count = self.case.steps_per_call
+
+        def add_step(*of_replica: Tensor) -> Tensor:
+            return self._loss.add(self._replica_step(*of_replica) / count)
+
+        self.strategy.run(lambda: self._loss.assign(0.0))
+        for _ in range(count):
+            self.strategy.run(add_step, args=batch)
+
+    def _replica_step(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Train one step on this replica; returns its share of the loss, which waits for the update."""
+        loss, gradients = self._accumulated(features, labels)
+        if self._packs is not None:
+            gradients = self._packs.join(gradients)
+        if self.case.num_hosts > 1:
+            # Over all hosts; last, so that TensorFlow starts with it: it is there before the gradients.
+            *gradients, loss = self._summed([*gradients, loss])
+            loss = loss / self.case.num_gpus if self.case.all_reduce else loss
+        else:
+            gradients = self._summed(gradients)
+        with tf.control_dependencies(self._update(gradients)):
+            return tf.identity(loss)
+
+    def _summed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Sum tensors over all replicas in the type in which they travel; the scalar among them stays float32."""
+        dtype = TRAVEL_DTYPES[self.case.all_reduce_dtype]
+        summed = self._all_reduce([tf.cast(tensor, dtype) if tensor.shape.rank else tensor for tensor in tensors])
+        return [tf.cast(tensor, tf.float32) for tensor in summed]
+
+    def _accumulated(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the sum of `forward_backward` over this replica's batches, which are taken one after another."""
+        compute = self.forward_backward
+        if self.case.xla is XLA.REPLICA:
+            compute = tf.function(compute, jit_compile=True)
+        if self.case.accumulate == 1:
+            return compute(features, labels, tf.convert_to_tensor(self._loss_scale))
+        batches = split_batch((features, labels), self.case.accumulate)
+
+        def add_next(index: Tensor, sums: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            batch = tf.nest.map_structure(lambda tensor: tensor[index], batches)
+            # Read here: a tensor from outside of the loop goes through the host's device, a variable does not.
+            loss, gradients = compute(*batch, tf.convert_to_tensor(self._loss_scale))
+            return index + 1, [total + part for total, part in zip(sums, [loss, *gradients], strict=True)]
+
+        nothing = [tf.zeros(shape, tf.float32) for shape in [(), *(variable.shape for variable in self.variables)]]
+        _, (loss, *gradients) = tf.while_loop(
+            lambda index, _: index < self.case.accumulate, add_next, (0, nothing), parallel_iterations=1
+        )
+        return loss, gradients
+
+    def _update(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Apply summed gradients, or buffers of them, to this replica's copies."""
+        if not self.case.compile_update:
+            return self._update_now(gradients)
+
+        @tf.function(jit_compile=True)
+        def update(gradients: Sequence[Tensor]) -> Tensor:
+            with tf.control_dependencies(self._update_now(gradients)):
+                return tf.constant(0.0)
+
+        return [update(gradients)]
+
+    def _update_now(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Apply them one operation after another.
+
+        With loss scaling a step whose gradients are not finite must change nothing. That is done without a
+        branch, for which the host would have to wait: gradients times 0 (`multiply_no_nan` makes NaN × 0 =
+        0), and an update that changes nothing.
+        """
+        finite, changes = None, []
+        if self._scales:
+            scale = tf.convert_to_tensor(self._loss_scale)
+            finite = tf.math.is_finite(tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
+            factor = tf.where(finite, 1.0 / scale, 0.0)
+            gradients = [tf.math.multiply_no_nan(gradient, factor) for gradient in gradients]
+            changes = self._update_loss_scale(scale, finite)
+        if self._packs is not None:
+            gradients = self._packs.split(gradients)
+        return changes + self.updater.apply(gradients, finite)
+
+    def _update_loss_scale(self, scale: Tensor, finite: Tensor) -> list[Tensor]:
+        steps = tf.where(finite, tf.convert_to_tensor(self._finite_steps) + 1.0, 0.0)
+        grow = steps >= LOSS_SCALE_GROWTH_STEPS
+        scale = tf.where(finite, tf.where(grow, scale * 2.0, scale), scale / 2.0)
+        return [
+            assign_local(self._loss_scale, scale),
+            assign_local(self._finite_steps, tf.where(grow, 0.0, steps)),
+        ]
+
+    def was_updated(self) -> bool:
+        """Say whether the last step's gradients were finite, so that it changed the weights."""
+        return not self._scales or float(components(self.strategy, self._finite_steps)[0]) > 0
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied by at this moment, so that half-precision gradients do not vanish."""
+        return float(components(self.strategy, self._loss_scale)[0])
+
+    @property
+    def _scales(self) -> bool:
+        return self.case.precision is Precision.FP16
+
+    def _first_loss_scale(self) -> float:
+        return INITIAL_LOSS_SCALE if self._scales else 1.0

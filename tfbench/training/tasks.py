@@ -1,0 +1,154 @@
+"""What networks learn: what one example is, and how far an answer is from its label.
+
+Examples are drawn at random. Nothing is learned from them, and a step costs what it costs with real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tfbench.keras_versions.types import Tensor
+
+Batch = tuple[Tensor, Tensor]
+"""Features and labels, each a tensor or a tuple of tensors whose first axis is the batch; one pair per replica."""
+
+SEED = 20_14
+
+MASKED_SHARE = 0.15
+"""Share of the words that are masked. Source: Devlin et al. 2018, 3.1."""
+
+MASKED_AT_128 = 20
+"""Masked words of a sequence of 128: `max_predictions_per_seq` of the authors' code, a little above the share."""
+
+
+class Draws(Protocol):
+    """Random numbers, one tensor after another."""
+
+    def normal(self, shape: tuple[int, ...]) -> Tensor:
+        """Draw float32 numbers of mean 0 and variance 1."""
+
+    def integers(self, shape: tuple[int, ...], below: int) -> Tensor:
+        """Draw int32 numbers from 0 to `below` - 1."""
+
+
+class TensorFlowDraws:
+    """Draws on the current device, the same in every process of one TensorFlow.
+
+    Args:
+        stream: Streams draw different numbers.
+    """
+
+    def __init__(self, stream: int) -> None:
+        self._stream, self._drawn = stream, 0
+
+    def normal(self, shape: tuple[int, ...]) -> Tensor:
+        """Draw float32 numbers of mean 0 and variance 1."""
+        return tf.random.stateless_normal(shape, self._seed())
+
+    def integers(self, shape: tuple[int, ...], below: int) -> Tensor:
+        """Draw int32 numbers from 0 to `below` - 1."""
+        return tf.random.stateless_uniform(shape, self._seed(), 0, below, tf.int32)
+
+    def _seed(self) -> tuple[int, int]:
+        self._drawn += 1
+        return SEED + self._drawn, self._stream
+
+
+class NumpyDraws:
+    """Draws on the host, the same in every TensorFlow; slower.
+
+    Args:
+        seed: Of the whole repeat.
+        stream: Streams draw different numbers.
+    """
+
+    def __init__(self, seed: int, stream: int) -> None:
+        self._generator = np.random.Generator(np.random.PCG64([seed, stream]))
+
+    def normal(self, shape: tuple[int, ...]) -> Tensor:
+        """Draw float32 numbers of mean 0 and variance 1."""
+        return tf.constant(self._generator.standard_normal(shape, np.float32))
+
+    def integers(self, shape: tuple[int, ...], below: int) -> Tensor:
+        """Draw int32 numbers from 0 to `below` - 1."""
+        return tf.constant(self._generator.integers(0, below, shape, np.int32))
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network learns.
+
+    Attributes:
+        draw: Takes draws, the number of examples, their size (pixels or tokens) and the number of classes;
+            returns features and labels.
+        losses: Takes the network's outputs and the labels; returns the loss of each example, float32 (batch,).
+    """
+
+    draw: Callable[[Draws, int, int, int], Batch]
+    losses: Callable[[Tensor, Tensor], Tensor]
+
+
+def masked_positions(length: int) -> int:
+    """Return how many words of a sequence are masked: 20 of 128, 57 of 384, 76 of 512."""
+    return MASKED_AT_128 if length == 128 else max(1, int(MASKED_SHARE * length))
+
+
+def _draw_images(draws: Draws, count: int, size: int, classes: int) -> Batch:
+    return draws.normal((count, size, size, 3)), _on_device(draws.integers((count,), classes))
+
+
+def _draw_masked_words(draws: Draws, count: int, size: int, classes: int) -> Batch:
+    """Draw sequences without padding, whose second half is the second segment."""
+    masked = masked_positions(size)
+    # Positions of one sequence are distinct: one out of each of equal parts.
+    parts = tf.range(masked) * size // masked
+    features = (
+        draws.integers((count, size), classes),
+        tf.tile(tf.cast(tf.range(size) >= size // 2, tf.int32)[tf.newaxis], (count, 1)),
+        tf.ones((count, size), tf.int32),
+        parts + draws.integers((count, masked), max(1, size // masked)),
+    )
+    return _on_device((features, (draws.integers((count, masked), classes), draws.integers((count,), 2))))
+
+
+def _draw_text(draws: Draws, count: int, size: int, classes: int) -> Batch:
+    text = draws.integers((count, size + 1), classes)
+    return _on_device((text[:, :-1], text[:, 1:]))
+
+
+def _on_device(batch: Batch) -> Batch:
+    """Return a batch of int64: TensorFlow reshapes and slices int32 on the host, and moves it there and back."""
+    return tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.int64), batch)
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.cast(scores, tf.float32))
+
+
+def _masked_words_losses(outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
+    words, next_sentence = (_cross_entropy(scores, label) for scores, label in zip(outputs, labels, strict=True))
+    return tf.reduce_mean(words, -1) + next_sentence
+
+
+def _text_losses(scores: Tensor, labels: Tensor) -> Tensor:
+    return tf.reduce_mean(_cross_entropy(scores, labels), -1)
+
+
+IMAGES = Task(_draw_images, _cross_entropy)
+"""Images, float32 (batch, size, size, 3), standard normal, and labels, int64 (batch,)."""
+
+MASKED_WORDS = Task(_draw_masked_words, _masked_words_losses)
+"""Tokens, segments, mask, int64 (batch, size) each, and masked positions, int64 (batch, masked); labels are the masked
+words, int64 (batch, masked), and whether the second segment follows the first, int64 (batch,).
+"""
+
+NEXT_TOKEN = Task(_draw_text, _text_losses)
+"""Tokens, int64 (batch, size), and those that follow each, likewise."""
+
+TASKS = {"images": IMAGES, "masked_words": MASKED_WORDS, "next_token": NEXT_TOKEN}
+"""By the name that a network's row has."""

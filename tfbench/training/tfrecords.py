@@ -1,0 +1,174 @@
+"""Real input: JPEG files in TFRecords of ImageNet's layout, read, decoded, cropped and flipped by `tf.data`.
+
+Layout: files `train-00000-of-00128`, …; each record a `tf.train.Example` with `image/encoded` (JPEG) and
+`image/class/label` (1 to 1000), as the well-known conversion scripts of ImageNet write them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from results.schema import Case, Status
+from tfbench.keras_versions.types import Strategy, Tensor
+from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.training.tasks import Batch
+
+FILE_NAME = re.compile(r"train-(\d{5})-of-(\d{5})")
+
+SHUFFLED_EXAMPLES = 1024
+"""Examples among which the next one is drawn; as encoded files about 100 MB."""
+
+FILES_AT_ONCE = 10
+PREFETCHED_BATCHES = 2
+
+CROP_AREA, CROP_ASPECT, CROP_OVERLAP = (0.05, 1.0), (0.75, 1.33), 0.1
+"""Random crop: share of the image, width over height, least overlap with the object's box. Source: Szegedy et al. 2014,
+section 6, with the constants of tf_cnn_benchmarks and of the official ResNet.
+"""
+
+PIXEL_MEAN, PIXEL_DEVIATION = (123.68, 116.78, 103.94), (58.39, 57.12, 57.38)
+"""Of ImageNet's red, green and blue, 0 to 255: what networks get has mean 0 and deviation 1."""
+
+_FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    "image/object/bbox/xmin": tf.io.VarLenFeature(tf.float32),
+    "image/object/bbox/ymin": tf.io.VarLenFeature(tf.float32),
+    "image/object/bbox/xmax": tf.io.VarLenFeature(tf.float32),
+    "image/object/bbox/ymax": tf.io.VarLenFeature(tf.float32),
+}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The files of a data set.
+
+    Attributes:
+        files: In their order, complete.
+        bytes_per_image: Mean size of an encoded image in the first file.
+    """
+
+    files: list[Path]
+    bytes_per_image: float
+
+
+def open_data_set(folder: Path, classes: int) -> DataSet:
+    """Find the files of a data set and look into the first one.
+
+    Args:
+        folder: With `train-00000-of-N` to the last one.
+        classes: Labels are 1 to this.
+
+    Raises:
+        CaseFailedError: `bad_input`: what is missing, empty or damaged, and what to do.
+    """
+    try:
+        found = {path.name: path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)}
+    except OSError as error:
+        raise _bad(folder, f"is no folder that can be read here: {error.strerror}") from error
+    if not found:
+        raise _bad(folder, "holds no file named like train-00000-of-00128")
+    counts = sorted({int(name[-5:]) for name in found})
+    wanted = [f"train-{index:05}-of-{counts[-1]:05}" for index in range(counts[-1])]
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise _bad(folder, f"is not complete: {missing[0]} is missing")
+    if len(counts) > 1:
+        raise _bad(folder, f"holds files of several data sets: of {' and of '.join(map(str, counts))} files")
+    empty = [name for name in wanted if found[name].stat().st_size == 0]
+    if empty:
+        raise _bad(folder, f"{empty[0]} is empty")
+    files = [found[name] for name in wanted]
+    return DataSet(files, _look_into(files[0], classes))
+
+
+def _look_into(path: Path, classes: int) -> float:
+    """Read the first file: every record an example with a label, the first one with a JPEG.
+
+    Returns:
+        Mean size of an encoded image in bytes.
+    """
+    sizes = []
+    try:
+        with tf.device("CPU:0"):
+            for record in tf.data.TFRecordDataset([str(path)]):
+                example = tf.io.parse_single_example(record, _FEATURES)
+                label = int(example["image/class/label"])
+                if not 1 <= label <= classes:
+                    raise _bad(path, f"record {len(sizes) + 1}: image/class/label must be 1 to {classes}: {label}")
+                encoded = example["image/encoded"]
+                if not sizes:
+                    tf.io.decode_jpeg(encoded, channels=3)
+                sizes.append(len(encoded.numpy()))
+    except tf.errors.OpError as error:
+        raise _bad(path, f"record {len(sizes) + 1}: {str(error).splitlines()[0][:300]}") from error
+    if not sizes:
+        raise _bad(path, "holds no record")
+    return sum(sizes) / len(sizes)
+
+
+def _bad(where: Path, what: str) -> CaseFailedError:
+    hint = "`python -m tfbench.make_dataset --output=FOLDER` makes a small data set"
+    return CaseFailedError(Status.BAD_INPUT, f"--data_dir: {where}: {what}. {hint}")
+
+
+def tfrecord_source(case: Case, data_set: DataSet, size: int, strategy: Strategy) -> Callable[[], Batch]:
+    """Return what gives the next step its batch: other images for every replica, already on its device.
+
+    Args:
+        case: Its batch per GPU, once for each of the batches that one step accumulates.
+        data_set: Opened.
+        size: Height and width in pixels.
+        strategy: Over the replicas.
+    """
+    batch = case.batch_per_gpu * case.accumulate
+
+    def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        files = tf.data.Dataset.from_tensor_slices([str(path) for path in data_set.files])
+        examples = files.repeat().interleave(
+            tf.data.TFRecordDataset,
+            cycle_length=min(FILES_AT_ONCE, len(data_set.files)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=False,
+        )
+        examples = examples.shard(context.num_input_pipelines, context.input_pipeline_id).shuffle(SHUFFLED_EXAMPLES)
+        images = examples.map(lambda record: decode(record, size), tf.data.AUTOTUNE, deterministic=False)
+        return images.batch(batch, drop_remainder=True).prefetch(PREFETCHED_BATCHES * strategy.num_replicas_in_sync)
+
+    iterator = iter(strategy.distribute_datasets_from_function(pipeline))
+    return lambda: next(iterator)
+
+
+def decode(record: Tensor, size: int) -> Batch:
+    """Turn a record into what a network trains on.
+
+    Args:
+        record: A serialised `tf.train.Example`.
+        size: Height and width of the image in pixels.
+
+    Returns:
+        A random crop, perhaps flipped, float32 (size, size, 3), and its label from 0, int64 ().
+    """
+    example = tf.io.parse_single_example(record, _FEATURES)
+    encoded = example["image/encoded"]
+    sides = [tf.sparse.to_dense(example[f"image/object/bbox/{side}"]) for side in ("ymin", "xmin", "ymax", "xmax")]
+    begin, extent, _ = tf.image.sample_distorted_bounding_box(
+        tf.io.extract_jpeg_shape(encoded),
+        bounding_boxes=tf.stack(sides, -1)[tf.newaxis],
+        min_object_covered=CROP_OVERLAP,
+        aspect_ratio_range=CROP_ASPECT,
+        area_range=CROP_AREA,
+        max_attempts=100,
+        use_image_if_no_bounding_boxes=True,
+    )
+    (top, left, _), (height, width, _) = tf.unstack(begin), tf.unstack(extent)
+    # Decoding only what the crop needs saves most of the work of large images.
+    image = tf.io.decode_and_crop_jpeg(encoded, tf.stack([top, left, height, width]), channels=3)
+    image = tf.image.random_flip_left_right(tf.image.resize(image, [size, size]))
+    image = (image - tf.constant(PIXEL_MEAN)) / tf.constant(PIXEL_DEVIATION)
+    return image, example["image/class/label"] - 1
