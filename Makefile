@@ -29,7 +29,7 @@ test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests; those that nee
 	@$(PYTHON) -m pytest --numprocesses=3 --dist=loadscope $(ARGS)
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Tests on a real Kubernetes: builds one first (root; minutes)
-	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/faults/test_real_kubernetes.py $(ARGS)
+	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)
 
 gpu-evidence: $(VENV)/$(BUILD).stamp  ## What a GPU must show, step by step, into OUT=folder; goes on where it was stopped (PEER=checkout)
 	@$(PYTHON) -m tests.benchmarks.gpu_evidence --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)

@@ -18,12 +18,12 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import results
-from tests.engines.docker import DockerEngine, Engines
-from tests.engines.images import PushedImage, build_image, make_base_image, push_image
-from tests.engines.processes import missing_requirements
-from tests.engines.required import skip_without
-from tests.engines.servers import Registry, SshHost, make_ssh_host
-from tests.engines.slurm import SlurmCluster, missing_programs
+from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.images import PushedImage, build_image, make_base_image, push_image
+from tests.support.engines.processes import missing_requirements
+from tests.support.engines.required import skip_without
+from tests.support.engines.servers import Registry, SshHost, make_ssh_host
+from tests.support.engines.slurm import SlurmCluster, missing_programs
 
 # Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -40,10 +40,9 @@ class _TwoKinds(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        folder = file.split("/")[1]
-        if folder in ("engines", "faults", "slurm") or file.endswith("end_to_end.py"):
-            return "engines"
-        return folder if folder == "tfbench" else file
+        if not file.startswith("tests/real/"):
+            return file
+        return "training" if file.startswith("tests/real/training/") else "engines"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from results.runs.store import StoredRecord
 from results.schema import Record
 from results.table.merge import merge_records
-from tests.results.factory import make_case, make_environment, make_origin, make_record
+from tests.unit.results.factory import make_case, make_environment, make_origin, make_record
 
 MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")
 COUNTS = (1, 2, 4, 8)

@@ -4,7 +4,7 @@
     python -m tests.benchmarks.fuzz_records --folders 20000 --output fuzz.jsonl
 
 Each folder goes through all commands, each with options drawn for it, in this process and through the real main; what
-counts as a fault: see `tests.results.fuzzing.commands`. Folders come in chunks, each a process of its own and a seed of
+counts as a fault: see `tests.unit.results.fuzzing.commands`. Folders come in chunks, each a process of its own and a seed of
 its own, so that an abort costs a chunk and is reported with its folder. A line per finished chunk is added to the
 output; with an output that is there, only what is missing is run. Exit code 1 where there is a fault.
 """
@@ -29,8 +29,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from results.runs.store import read_stored
-from tests.results.fuzzing.commands import Outcome, run_all, tries
-from tests.results.fuzzing.folders import Folder
+from tests.unit.results.fuzzing.commands import Outcome, run_all, tries
+from tests.unit.results.fuzzing.folders import Folder
 
 CHUNK = 100
 """Folders of one process: starting it costs a second."""

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from results.schema import BatchNorm, Case, Device
-from tests.fake_driver import build, two_a4000
+from tests.support.fake_driver import build, two_a4000
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer

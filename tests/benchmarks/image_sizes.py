@@ -21,7 +21,7 @@ from orchestrate.images.builds import build_variant
 from orchestrate.inventory.variants import Variant, read_variants
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address
-from tests.engines.images import layer_sizes, pip_settings
+from tests.support.engines.images import layer_sizes, pip_settings
 
 NAIVE = """
 FROM {base}

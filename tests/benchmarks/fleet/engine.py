@@ -23,7 +23,7 @@ from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
 from results.schema.progress import STATES, state_line, step_line
 from results.schema.record_json import from_json, to_json
 from tests.benchmarks.fleet.http import Request, Response
-from tests.orchestrate.fakes import ok_record
+from tests.unit.orchestrate.fakes import ok_record
 
 DIGEST = "sha256:" + "5a" * 32
 IMAGE_ID = "sha256:" + "1d" * 32

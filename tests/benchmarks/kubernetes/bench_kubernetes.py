@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.benchmarks.queue_cost import HEADER, Cost, find_faults, run_controller, show, write_plan
-from tests.engines.kubernetes import plays
-from tests.engines.kubernetes.standin import Object, StandIn
+from tests.support.engines.kubernetes import plays
+from tests.support.engines.kubernetes.standin import Object, StandIn
 
 NODE = {
     "metadata": {"name": "node-1", "labels": {}},

@@ -92,7 +92,7 @@ def show(array: dict[str, Any], tasks: str, name: str, place: str) -> None:
 def leave_results(array: dict[str, Any], first: int, last: int) -> None:
     """Write what the batch script of each ended task would have left."""
     from results.schema.record_json import to_json
-    from tests.faults.benchmark import case_from_flags, good_record
+    from tests.real.faults.benchmark import case_from_flags, good_record
 
     root = Path(array["root"])
     jobs = json.loads((FOLDER / f"jobs-{array['number']}.json").read_text())

@@ -1,0 +1,204 @@
+"""The image trains with every privilege taken away, and a new release of tfbench is a small pull."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from results import schema
+from results.schema import record_json
+from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
+from tests.support.engines.docker import Engines
+from tests.support.engines.images import REPOSITORY, PushedImage, build_image, pull_bytes, push_image
+from tests.support.engines.servers import Registry
+from tests.unit.test_locks import locked
+
+pytestmark = pytest.mark.docker
+
+SBOM_PATH = "/opt/sbom.cdx.json"
+PLATFORM = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.2",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+    "os_name": "posix",
+}
+"""What the image is, for the conditions in packages' requirements."""
+
+ABOUT_ITSELF = """
+import json, os, pathlib, socket
+def refuses(path):
+    try:
+        pathlib.Path(path, "probe").write_text("")
+    except OSError:
+        return True
+    return False
+status = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines())
+print(json.dumps({
+    "uid": os.getuid(), "gid": os.getgid(), "capabilities": int(status["CapEff"], 16),
+    "no_new_privileges": status["NoNewPrivs"], "interfaces": [name for _, name in socket.if_nameindex()],
+    "refuses": [p for p in ("/", "/opt", "/opt/tfbench", "/usr", "/etc", "/tmp", "/out") if refuses(p)],
+}))
+"""
+
+
+INSTALLED = """
+import json
+from importlib.metadata import distributions
+found = list(distributions(path=["/opt/site"]))
+print(json.dumps({
+    "packages": [(item.metadata["Name"], item.version) for item in found],
+    "required": [line for item in found for line in item.requires or ()],
+}))
+"""
+
+
+SYMBOLS = """
+import pathlib, struct
+def kinds(path):
+    with path.open("rb") as file:
+        head = file.read(64)
+        (start,), (size, count) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+        file.seek(start)
+        table = file.read(size * count)
+    return {struct.unpack_from("<I", table, number * size + 4)[0] for number in range(count)}
+paths = [path for path in pathlib.Path("/opt/site/tensorflow").rglob("*.so*") if path.stat().st_size > 1 << 20]
+found = {path.name: kinds(path) for path in paths}
+print(len(found), sum(11 in kinds for kinds in found.values()), "libtensorflow_cc.so.2" in found)
+print(2 in found["libtensorflow_cc.so.2"])
+"""
+"""Kinds of an ELF file's sections: 2 is a table of symbols for debuggers, 11 the loader's own."""
+
+
+def satisfied(requirement: Requirement, lock: dict[str, str]) -> bool:
+    if requirement.marker and not requirement.marker.evaluate({**PLATFORM, "extra": ""}):
+        return True
+    version = lock.get(canonicalize_name(requirement.name))
+    return version is not None and requirement.specifier.contains(version)
+
+
+def test_the_image_runs_as_a_user_without_rights(engines: Engines, cpu_image: PushedImage):
+    with finished_container(
+        engines.first.client, cpu_image.reference, ["-c", ABOUT_ITSELF], entrypoint=["python3.11"]
+    ) as container:
+        assert exit_code(container) == 0, container.logs().decode()
+        seen = json.loads(container.logs(stderr=False))
+    assert seen == {
+        "uid": 10001,
+        "gid": 10001,
+        "capabilities": 0,
+        "no_new_privileges": "1",
+        "interfaces": ["lo"],
+        "refuses": ["/", "/opt", "/opt/tfbench", "/usr", "/etc"],
+    }
+
+
+def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Engines, cpu_image: PushedImage):
+    case = schema.Case(
+        model="resnet50",
+        batch_per_gpu=2,
+        device=schema.Device.CPU,
+        image_size=64,
+        warmup_steps=1,
+        num_steps=2,
+    )
+    with finished_container(
+        engines.first.client, cpu_image.reference, [*case.flags(), f"--output={RECORD_PATH}"]
+    ) as container:
+        assert exit_code(container) == 0, container.logs().decode()
+        record = record_json.from_json(read_file(container, RECORD_PATH))
+    assert record.status is schema.Status.OK
+    assert record.case == case
+    assert record.measurement is not None and record.measurement.samples == 4
+
+
+def test_an_image_says_what_it_is(engines: Engines, cpu_image: PushedImage):
+    labels = engines.first.client.images.get(cpu_image.reference).labels
+    assert labels["tfbench.variant"] == "cpu"
+    assert labels["tfbench.slim"] == "full", "what no GPU has shown to do without is not left out unless asked for"
+    assert labels["org.opencontainers.image.version"] in cpu_image.reference
+
+
+def test_tensorflow_is_as_it_came(engines: Engines, cpu_image: PushedImage):
+    with finished_container(
+        engines.first.client, cpu_image.reference, ["-c", SYMBOLS], entrypoint=["python3.11"]
+    ) as container:
+        assert exit_code(container) == 0, container.logs().decode()
+        libraries, loadable, has_largest, has_symbols = container.logs(stderr=False).decode().split()
+    assert int(libraries) == int(loadable) >= 5
+    assert has_largest == has_symbols == "True", (
+        "the slim form takes symbols for a debugger out: tests/unit/test_prune.py"
+    )
+
+
+def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines, cpu_image: PushedImage):
+    with finished_container(
+        engines.first.client, cpu_image.reference, ["-c", INSTALLED], entrypoint=["python3.11"]
+    ) as container:
+        assert exit_code(container) == 0, container.logs().decode()
+        seen = json.loads(container.logs(stderr=False))
+        listed = json.loads(read_file(container, SBOM_PATH))
+    lock = {
+        name: version
+        for name, (version, *_) in locked(REPOSITORY / "orchestrate/containers/requirements/cpu.txt").items()
+    }
+    assert {canonicalize_name(name): version for name, version in seen["packages"]} == lock
+    assert {canonicalize_name(item["name"]): item["version"] for item in listed["components"]} == lock
+    missing = [line for line in seen["required"] if not satisfied(Requirement(line), lock)]
+    assert missing == [], "the lock lacks what its packages need"
+
+
+def test_two_builds_from_one_lock_have_the_same_packages_and_layers(
+    engines: Engines, base_image: str, cpu_image: PushedImage
+):
+    client, again = engines.first.client, "tfbench-test:again"
+    build_image(engines.first, base_image, "cpu", again, cached=False)
+    try:
+        listed = []
+        for reference in (cpu_image.reference, again):
+            container = client.containers.create(reference)
+            try:
+                listed.append(json.loads(read_file(container, SBOM_PATH))["components"])
+            finally:
+                container.remove(v=True)
+        assert len(listed[0]) >= 20
+        assert listed[0] == listed[1]
+        first, second = (client.images.get(name).attrs["RootFS"]["Layers"] for name in (cpu_image.reference, again))
+        assert first[:-1] == second[:-1], "only the runner's own layer may hold times of a build"
+    finally:
+        client.images.remove(again, force=True)
+
+
+def test_an_image_remembers_nothing_of_how_packages_were_fetched(engines: Engines, cpu_image: PushedImage):
+    image = engines.first.client.images.get(cpu_image.reference)
+    history = json.dumps(image.history()) + json.dumps(image.attrs["Config"])
+    assert "PIP_" not in history
+
+
+def test_a_changed_line_in_tfbench_is_a_pull_of_less_than_a_megabyte(
+    engines: Engines, registry: Registry, base_image: str, cpu_image: PushedImage, tmp_path: Path
+):
+    changed = tmp_path / "changed"
+    for name in ("orchestrate", "results", "tfbench"):
+        shutil.copytree(REPOSITORY / name, changed / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / ".dockerignore", changed)
+    with (changed / "tfbench" / "__init__.py").open("a") as file:
+        file.write("# changed\n")
+    reference = f"{registry.address}/tfbench:changed-cpu"
+    build_image(engines.first, base_image, "cpu", reference, context=changed)
+    pushed = push_image(engines.first, reference)
+    assert pushed.digest != cpu_image.digest
+
+    everything = pull_bytes(engines.second, cpu_image.reference)
+    update = pull_bytes(engines.second, reference)
+
+    assert everything > 50_000_000
+    assert 0 < update < 1_000_000

@@ -1,0 +1,73 @@
+"""What tests of faults share: stand-in images by behaviour, and a user's folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.faults.controller import Runs, ours
+from tests.support.engines.docker import Engines
+from tests.support.engines.images import push_image
+from tests.support.engines.servers import Registry
+from tests.support.engines.standin import build_standin, build_variant
+
+
+class Standins:
+    """Images of the stand-in benchmark, in the registry and on the first engine, each built when first asked for."""
+
+    def __init__(self, engines: Engines, registry: Registry, folder: Path) -> None:
+        self._engines = engines
+        self._registry = registry
+        self._folder = folder
+        self._built: dict[str, str] = {}
+        self._numbers = itertools.count(1)
+
+    def image(self, does: str = "work", **behaviour: Any) -> str:
+        """Return the name of the image that behaves so."""
+        key = repr((does, sorted(behaviour.items())))
+        if key not in self._built:
+            self._built[key] = self.push(f"{does}-{next(self._numbers)}".replace("_", "-"), does=does, **behaviour)
+        return self._built[key]
+
+    def push(self, name: str, tag: str = "1", **behaviour: Any) -> str:
+        """Build an image and push it under a name of its own, replacing what was there."""
+        reference = f"{self._registry.address}/{name}:{tag}"
+        folder = self._folder / f"{name}-{next(self._numbers)}"
+        build_variant(self._engines.first, reference, folder, **behaviour)
+        push_image(self._engines.first, reference)
+        return reference
+
+
+@pytest.fixture(scope="session")
+def standins(
+    engines: Engines, registry: Registry, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Standins:
+    """Give images by behaviour."""
+    folder = tmp_path_factory.mktemp("standins")
+    build_standin(engines.first, base_image, folder / "base")
+    return Standins(engines, registry, folder)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, engines: Engines) -> Iterator[Runs]:
+    """Give a user's folder; containers that a failed test leaves do not disturb the next one."""
+    yield Runs(tmp_path)
+    for engine in (engines.first, engines.second):
+        if engine.answers():
+            for container in ours(engine):
+                container.remove(force=True, v=True)
+
+
+@pytest.fixture
+def short_path(engine_folder: Path) -> Iterator[Path]:
+    """Give a folder with a short name, for sockets."""
+    folder = engine_folder / "s"
+    folder.mkdir()
+    yield folder
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()

@@ -1,0 +1,115 @@
+"""A controller dies at the worst moments; `resume` leaves every repeat exactly once, and starts none twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from results.schema import Status
+from tests.real.faults.conftest import Standins
+from tests.real.faults.controller import Runs, counted, ours, running, wait_until
+from tests.real.faults.relay import Moment, Relay
+from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.servers import SshHost
+
+pytestmark = pytest.mark.docker
+
+REPEATS = 2
+CREATE = r"POST /containers/create"
+START = r"POST /containers/\S+/start"
+COLLECT = r"GET /containers/\S+/archive"
+REMOVE = r"DELETE /containers/"
+
+MOMENTS = {
+    "before the first is created": (Moment(CREATE), 0),
+    "created, and it does not know": (Moment(CREATE, after=True), 1),
+    "started, and it does not know": (Moment(START, after=True), 1),
+    "ended, before its record is collected": (Moment(COLLECT), 1),
+    "collected, before it is removed": (Moment(REMOVE), 0),
+    "between two repeats": (Moment(REMOVE, after=True), 0),
+    "collected, before the last one is removed": (Moment(REMOVE, count=REPEATS), 0),
+}
+"""When the controller dies, and how many containers the next one adopts."""
+
+
+def assert_each_once(runs: Runs, engine: DockerEngine) -> None:
+    """Check that every repeat is there once, and was started once."""
+    records = runs.records()
+    assert len(records) == REPEATS
+    assert {record.status for record in records.values()} == {Status.OK}
+    once = dict.fromkeys(records, 1)
+    assert counted(engine, "create", runs.path.name) == once
+    assert counted(engine, "start", runs.path.name) == once
+    assert sorted(event["job"] for event in runs.events("job_result")) == sorted(once)
+    assert ours(engine) == [], "containers were left behind"
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_survives_the_death_of_its_controller(
+    moment: str, engines: Engines, standins: Standins, runs: Runs, short_path: Path
+):
+    when, adopted = MOMENTS[moment]
+    victim: list[subprocess.Popen[str]] = []
+    engine = engines.second
+
+    with Relay(short_path / "r.sock", engine.socket, moment=when, act=lambda: victim[0].kill()) as relay:
+        hosts = runs.hosts({"here": {"hosts": {"one": {"docker": relay.url}}}}, REPEATS, image=standins.image())
+        victim.append(runs.start("run", f"--hosts={hosts}", "--display=none"))
+        assert victim[0].wait(60) == -9
+        assert relay.reached.wait(10)
+        resumed = runs.run("resume", "--display=plain")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert sum(event["state"] == "adopted" for event in runs.events("job_state")) == adopted
+    assert_each_once(runs, engine)
+
+
+def test_a_running_benchmark_is_adopted_and_the_dead_controllers_tunnel_ends(
+    engines: Engines, standins: Standins, runs: Runs, ssh_host: SshHost, no_tunnels: None
+):
+    connection = {
+        "docker": f"ssh://{ssh_host.alias}",
+        "ssh_config": str(ssh_host.config_file),
+        "docker_socket": str(ssh_host.remote_socket),
+    }
+    hosts = runs.hosts({"far": {"hosts": {"one": connection}}}, REPEATS, image=standins.image(seconds=6))
+    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+        (survivor,) = wait_until(lambda: running(engines.second), "a benchmark")
+        wait_until(lambda: b"step" in survivor.logs(), "its first step")
+        controller.kill()
+    wait_until(lambda: not tunnels(ssh_host), "the end of the tunnel", seconds=5)
+    assert [container.id for container in running(engines.second)] == [survivor.id]
+
+    resumed = runs.run("resume", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [event["state"] for event in runs.events("job_state")].count("adopted") == 1
+    assert_each_once(runs, engines.second)
+    assert not tunnels(ssh_host)
+
+
+@pytest.fixture
+def no_tunnels(ssh_host: SshHost) -> Iterator[None]:
+    """End tunnels that a failed test leaves."""
+    yield
+    for pid in tunnels(ssh_host):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def tunnels(ssh_host: SshHost) -> list[int]:
+    """Return the process ids of the ssh clients that lead to a host now."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"ssh") and str(ssh_host.config_file).encode() in words:
+            pids.append(int(path.parent.name))
+    return pids

@@ -1,0 +1,116 @@
+"""Benchmarks that hang, flood and lie: each gets its status, and the controller stays small."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from results.schema import Status
+from tests.real.faults.conftest import Standins
+from tests.real.faults.controller import Finished, Runs, folder_bytes, ours
+from tests.real.faults.relay import Relay, http_answer
+from tests.support.engines.docker import Engines
+
+pytestmark = pytest.mark.docker
+
+MAX_CONTROLLER_BYTES = 300_000_000
+MAX_RUN_BYTES = 20_000_000
+LIMITS = {"silence_minutes": 0.1, "memory_gb": 0.25}
+
+HOSTILE = {
+    "good": ("work", Status.OK, ""),
+    "hangs": ("hang", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
+    "will-not-end": ("hang_on", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
+    "huge-record": ("huge_record", Status.BAD_RESULT, "larger than"),
+    "half-a-record": ("malformed", Status.BAD_RESULT, "not JSON"),
+    "deep-record": ("deep", Status.BAD_RESULT, "not JSON"),
+    "folder": ("folder", Status.BAD_RESULT, "record"),
+    "link": ("link", Status.BAD_RESULT, "left no record"),
+    "escapes": ("escapes", Status.OK, ""),
+    "evil-cause": ("evil_cause", Status.ERROR, "failed"),
+    "exit-code": ("exit_code", Status.ERROR, "exit code 41"),
+    "eats-memory": ("eat_memory", Status.OOM, "memory"),
+    "nothing": ("nothing", Status.BAD_RESULT, "left no record"),
+}
+"""By host: what its benchmark does, the status that it must get, and words of the cause."""
+
+
+@pytest.fixture
+def sockets(engines: Engines, short_path: Path) -> dict[str, str]:
+    """Let one engine look like a host for every behaviour: each has a socket's name of its own."""
+    urls = {}
+    for number, name in enumerate([*HOSTILE, "floods", "one-line"]):
+        link = short_path / f"{number}.sock"
+        link.symlink_to(engines.first.socket)
+        urls[name] = f"unix://{link}"
+    return urls
+
+
+def assert_harmless(runs: Runs, done: Finished) -> None:
+    """Check memory, disk, and that nothing that a terminal would obey came through."""
+    assert "Traceback" not in done.stderr and "A bug" not in done.stderr
+    assert done.memory_peak_bytes < MAX_CONTROLLER_BYTES
+    assert folder_bytes(runs.path) < MAX_RUN_BYTES
+    texts = {"stdout": done.stdout, "stderr": done.stderr}
+    texts |= {str(path): path.read_text() for path in runs.path.rglob("*") if path.is_file()}
+    for name, text in texts.items():
+        harmful = {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+        assert not harmful, f"{name} holds {harmful}"
+
+
+def test_every_misbehaviour_has_its_status_and_does_no_harm(
+    engines: Engines, standins: Standins, runs: Runs, sockets: dict[str, str]
+):
+    hosts = {
+        name: {"docker": sockets[name], "image": standins.image(does), **LIMITS}
+        for name, (does, _, _) in HOSTILE.items()
+    }
+    done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}})}", "--max-parallel=4", "--display=plain")
+
+    assert done.returncode == 3, done.stderr
+    records = runs.by_host()
+    assert {name: record.status for name, record in records.items()} == {
+        name: status for name, (_, status, _) in HOSTILE.items()
+    }
+    for name, (_, _, words) in HOSTILE.items():
+        assert words in (records[name].cause or ""), name
+    assert ours(engines.first) == [], "containers were left behind"
+    assert_harmless(runs, done)
+
+
+def test_a_gigabyte_of_output_is_neither_kept_nor_held(
+    engines: Engines, standins: Standins, runs: Runs, sockets: dict[str, str]
+):
+    hosts = {
+        "floods": {"docker": sockets["floods"], "image": standins.image("chatter")},
+        "one-line": {"docker": sockets["one-line"], "image": standins.image("one_line")},
+    }
+    done = runs.run("run", f"--hosts={runs.hosts({'all': {'hosts': hosts}})}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    assert {record.status for record in runs.by_host().values()} == {Status.OK}
+    assert_harmless(runs, done)
+
+
+def test_what_an_engine_tells_about_itself_cannot_write_on_the_terminal(
+    engines: Engines, standins: Standins, runs: Runs, short_path: Path
+):
+    told = engines.first.client.info()
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028\x9b31m"
+    told |= {"KernelVersion": evil, "OperatingSystem": evil, "ServerVersion": evil, "Name": evil}
+    told |= {"NCPU": "many", "MemTotal": -1, "SystemTime": evil, "DiscoveredDevices": [{"ID": evil}], "Runtimes": None}
+
+    def answer(request: str) -> bytes | None:
+        return http_answer(json.dumps(told).encode()) if request == "GET /info" else None
+
+    with Relay(short_path / "r.sock", engines.first.socket, answer=answer) as relay:
+        hosts = runs.hosts({"evil": {"hosts": {"one": {"docker": relay.url, "image": standins.image()}}}})
+        checked = runs.run("check", f"--hosts={hosts}")
+        done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert checked.returncode == 0, checked.stderr
+    assert done.returncode == 0, done.stderr
+    assert "evil" in (runs.path / "plan.json").read_text(), "the engine's words were not even read"
+    assert_harmless(runs, done)
+    assert_harmless(runs, checked)

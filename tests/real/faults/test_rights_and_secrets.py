@@ -1,0 +1,183 @@
+"""What a benchmark's container may do, and that no secret of the user gets anywhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.schema import Status
+from tests.real.faults.conftest import Standins
+from tests.real.faults.controller import Runs, ours, running, wait_until
+from tests.support.engines.docker import Engines
+from tests.support.engines.guarded import PASSWORD, USER, GuardedRegistry
+
+pytestmark = pytest.mark.docker
+
+SECRETS = {"REGISTRY_TOKEN": "tok-5b1c7f", "AWS_SECRET_ACCESS_KEY": "aws-e83a91", "HF_TOKEN": "hf-77c0de"}
+
+
+@pytest.fixture(scope="module")
+def guarded(engine_folder: Path, engines: Engines, standins: Standins) -> Iterator[tuple[GuardedRegistry, str]]:
+    """Start a registry that wants a password, with the stand-in's image in it."""
+    registry = GuardedRegistry(engine_folder)
+    try:
+        registry.start()
+        reference = f"{registry.address}/private/standin:1"
+        client = engines.first.client
+        client.images.get(standins.image(seconds=2)).tag(reference)
+        credentials = {"username": USER, "password": PASSWORD}
+        said = client.api.push(reference, auth_config=credentials)
+        assert "error" not in said, said
+        yield registry, reference
+    finally:
+        registry.stop()
+
+
+def write_config(folder: Path, document: dict[str, object]) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(document))
+    return str(folder)
+
+
+def auths(registry: GuardedRegistry, password: str) -> dict[str, object]:
+    return {"auths": {registry.address: {"auth": base64.b64encode(f"{USER}:{password}".encode()).decode()}}}
+
+
+def assert_in_no_file(runs: Runs, *secrets: str) -> None:
+    """Look for secrets, as they are and in base 64, in everything that the controller wrote or printed."""
+    searched = 0
+    wanted = [text.encode() for secret in secrets for text in (secret, base64.b64encode(secret.encode()).decode())]
+    folders = [runs.folder / "runs", runs.folder / "stdout", runs.folder / "stderr"]
+    for path in (path for folder in folders for path in (folder, *folder.rglob("*")) if path.is_file()):
+        searched += 1
+        content = path.read_bytes()
+        for secret in wanted:
+            assert secret not in content, f"{path} holds {secret!r}"
+    assert searched >= 5, "there was nothing to search"
+
+
+def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
+    engines: Engines, runs: Runs, guarded: tuple[GuardedRegistry, str], tmp_path: Path
+):
+    registry, image = guarded
+    runs.environment |= SECRETS | {"DOCKER_CONFIG": write_config(tmp_path / "config", auths(registry, PASSWORD))}
+    remove_image(engines, image)
+    hosts = runs.hosts({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
+    assert runs.run("check", f"--hosts={hosts}").returncode == 0
+    with runs.start("run", f"--hosts={hosts}", "--display=json") as controller:
+        try:
+            (benchmark,) = wait_until(lambda: running(engines.second), "a benchmark")
+            told = json.dumps(benchmark.attrs)
+            arguments = Path(f"/proc/{controller.pid}/cmdline").read_text()
+            assert controller.wait(60) == 0
+        finally:
+            controller.kill()
+    assert {record.status for record in runs.records().values()} == {Status.OK}
+    secrets = (PASSWORD, f"{USER}:{PASSWORD}", *SECRETS.values())
+    assert_in_no_file(runs, *secrets)
+    assert not any(secret in told or secret in arguments for secret in secrets)
+
+
+def test_a_credential_helper_pulls_and_its_password_is_in_no_file(
+    engines: Engines, runs: Runs, guarded: tuple[GuardedRegistry, str], tmp_path: Path
+):
+    registry, image = guarded
+    helper = tmp_path / "bin" / "docker-credential-tfbenchtest"
+    helper.parent.mkdir()
+    answer = json.dumps({"ServerURL": registry.address, "Username": USER, "Secret": PASSWORD})
+    helper.write_text(f"#!/bin/sh\ncat > /dev/null\necho '{answer}'\n")
+    helper.chmod(helper.stat().st_mode | stat.S_IXUSR)
+    config = write_config(tmp_path / "config", {"credHelpers": {registry.address: "tfbenchtest"}})
+    runs.environment |= {"DOCKER_CONFIG": config, "PATH": f"{helper.parent}:{runs.environment['PATH']}"}
+    remove_image(engines, image)
+    hosts = runs.hosts({"all": {"hosts": {"one": {"docker": engines.second.url}}}}, image=image)
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    assert_in_no_file(runs, PASSWORD)
+
+
+def test_a_wrong_password_is_pull_failed_and_is_in_no_file(
+    engines: Engines, runs: Runs, guarded: tuple[GuardedRegistry, str], tmp_path: Path
+):
+    registry, image = guarded
+    config = write_config(tmp_path / "config", auths(registry, "wrong-horse-battery"))
+    runs.environment["DOCKER_CONFIG"] = config
+    remove_image(engines, image)
+    good = {"docker": engines.first.url, "image_source": "local"}
+    fleets = {"all": {"hosts": {"one": {"docker": engines.second.url}, "good": good}}}
+    done = runs.run("run", f"--hosts={runs.hosts(fleets, image=image)}", "--display=plain")
+    assert done.returncode == 3, done.stderr
+    record = runs.by_host()["one"]
+    assert record.status is Status.PULL_FAILED
+    assert "no basic auth" in (record.cause or "") or "unauthorized" in (record.cause or "").lower()
+    assert_in_no_file(runs, "wrong-horse-battery", f"{USER}:wrong-horse-battery")
+
+
+def remove_image(engines: Engines, image: str) -> None:
+    for found in engines.second.client.images.list(name=image.rpartition(":")[0]):
+        engines.second.client.images.remove(found.id, force=True)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A running benchmark: as its engine inspects it, and as the kernel sees its process."""
+
+    told: dict[str, Any]
+    status: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def seen(engines: Engines, standins: Standins, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """Look at a benchmark while it runs."""
+    runs = Runs(tmp_path_factory.mktemp("rights"))
+    host = {"docker": engines.first.url, "cpus": 0.5, "memory_gb": 0.5}
+    hosts = runs.hosts({"all": {"hosts": {"one": host}}}, image=standins.image(seconds=2))
+    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+        try:
+            (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
+            (process,) = benchmark.top(ps_args="-o pid,args -C python3.11")["Processes"]
+            status = Path(f"/proc/{process[0]}/status").read_text().splitlines()
+            told = benchmark.attrs
+            assert controller.wait(60) == 0
+        finally:
+            controller.kill()
+    assert ours(engines.first) == []
+    return Seen(told, dict(line.split(":\t") for line in status if ":\t" in line))
+
+
+def test_a_benchmark_has_no_rights(seen: Seen):
+    told = seen.told
+    config, host_config = told["Config"], told["HostConfig"]
+    assert config["User"] == "10001:10001"
+    assert host_config["ReadonlyRootfs"] is True
+    assert host_config["CapDrop"] == ["ALL"] and not host_config["CapAdd"]
+    assert host_config["Privileged"] is False
+    assert host_config["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host_config["NetworkMode"] == "none" and config.get("NetworkDisabled", True)
+    assert host_config["PidMode"] == "" and host_config["UTSMode"] == "" and host_config["UsernsMode"] == ""
+    assert host_config["IpcMode"] in ("private", "shareable")
+    assert not host_config["Binds"] and not host_config["Devices"] and not host_config["VolumesFrom"]
+    assert [(mount["Type"], mount["Destination"]) for mount in told["Mounts"]] == [("volume", "/out")]
+    assert "docker.sock" not in json.dumps(told)
+    assert host_config["NanoCpus"] == 500_000_000
+    assert host_config["Memory"] == host_config["MemorySwap"] == 500_000_000
+    assert host_config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
+    assert host_config["RestartPolicy"]["Name"] in ("", "no") and host_config["AutoRemove"] is False
+    assert {limit["Name"] for limit in host_config["Ulimits"]} >= {"fsize"}
+
+
+def test_the_kernel_says_so_too(seen: Seen):
+    assert seen.status["Uid"].split() == ["10001"] * 4
+    assert seen.status["NoNewPrivs"] == "1"
+    assert int(seen.status["CapEff"], 16) == int(seen.status["CapBnd"], 16) == 0
+
+
+def test_a_benchmark_can_start_only_so_many_processes(seen: Seen):
+    assert 0 < (seen.told["HostConfig"]["PidsLimit"] or 0) <= 100_000, "a fork bomb would take the host down"

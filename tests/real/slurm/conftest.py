@@ -1,0 +1,58 @@
+"""What tests on a real Slurm share: a user's folder, and a tfbench that only pretends to train."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.faults.conftest import standins as standins
+from tests.real.faults.controller import PROJECT, Runs
+from tests.support.engines.slurm import SlurmCluster
+
+MakeRuns = Callable[..., Runs]
+
+MAIN = """\
+import os
+from tfbench.standin import main
+print("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+main()
+"""
+
+
+@pytest.fixture(scope="session")
+def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder whose `python -m tfbench` is the stand-in benchmark."""
+    folder = tmp_path_factory.mktemp("pretender")
+    (folder / "tfbench").mkdir()
+    (folder / "tfbench" / "__init__.py").touch()
+    (folder / "tfbench" / "standin.py").symlink_to(PROJECT / "tests" / "faults" / "benchmark.py")
+    (folder / "tfbench" / "__main__.py").write_text(MAIN)
+    (folder / "results").symlink_to(PROJECT / "results")
+    return folder
+
+
+@pytest.fixture
+def make_runs(tmp_path: Path, slurm_cluster: SlurmCluster) -> Iterator[MakeRuns]:
+    """Make a user's folder for a behaviour of the stand-in; what a failed test leaves in the queue goes away."""
+
+    def make(does: str = "work", **behaviour: Any) -> Runs:
+        standin = json.dumps({"does": does, **behaviour})
+        return Runs(tmp_path, STANDIN=standin, **slurm_cluster.environment)
+
+    yield make
+    slurm_cluster.command("scancel", "--user=root")
+
+
+def fleet(cluster: SlurmCluster, project: Path, **settings: Any) -> dict[str, Any]:
+    """Describe the cluster as a fleet, for `hosts.yml`."""
+    slurm = {"container": "none", "shared_folder": str(cluster.shared), "partition": "gpu", "poll_seconds": 0.5}
+    return {"slurm": {**slurm, "project": str(project), **settings}}
+
+
+def left_behind(cluster: SlurmCluster) -> list[Path]:
+    """Return what is in the shared folder."""
+    return sorted(cluster.shared.iterdir())

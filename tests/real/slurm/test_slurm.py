@@ -1,0 +1,300 @@
+"""A fleet on a real Slurm: a controller and two nodes, with jobs that really run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from results.schema import Status
+from tests.real.faults.controller import PROJECT, Runs, wait_until
+from tests.real.slurm.conftest import MakeRuns, fleet, left_behind
+from tests.support.engines.servers import make_ssh_host
+from tests.support.engines.slurm import NODES, SlurmCluster
+
+pytestmark = pytest.mark.docker
+
+
+def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=1)
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 4)
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    records = runs.records()
+    assert len(records) == 4
+    assert {record.status for record in records.values()} == {Status.OK}
+    origins = [record.origin for record in records.values() if record.origin]
+    assert {(origin.fleet, origin.launcher) for origin in origins} == {("lab", "slurm")}
+    assert {origin.host for origin in origins} == {"n1", "n2"}, "the node is named, not the queue"
+    assert left_behind(slurm_cluster) == []
+    assert slurm_cluster.queue() == []
+    states = {event["state"] for event in runs.events("job_state")}
+    assert {"queued", "on n1", "on n2", "timing", "collecting"} <= states
+
+
+def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=8)
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 4)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+        wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
+        slurm_cluster.kill_node("n2")
+        try:
+            assert controller.wait(120) == 3
+        finally:
+            slurm_cluster.start_node("n2")
+    lost = [record for record in runs.records().values() if record.status is not Status.OK]
+    assert [record.status for record in lost] == [Status.LOST]
+    assert [record.origin.host for record in lost if record.origin] == ["n2"]
+    assert lost[0].cause == "node n2 failed while the benchmark ran (NODE_FAIL)"
+
+    resumed = runs.run("resume", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [record.status for record in runs.records().values()] == [Status.OK] * 4
+    assert len(list((runs.path / "superseded").iterdir())) == 1
+    assert left_behind(slurm_cluster) == []
+
+
+def test_a_dead_controllers_jobs_go_on_and_are_adopted_and_none_is_submitted_twice(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=3)
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 5)
+    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+        wait_until(lambda: list(runs.folder.glob("runs/*/records/*.json")), "a record")
+        controller.kill()
+    resumed = runs.run("resume", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    records = runs.records()
+    assert [record.status for record in records.values()] == [Status.OK] * 5
+    assert tasks_of(slurm_cluster, runs.path.name) == 5, "every repeat was one task of one array"
+    assert any(event["state"] == "adopted" for event in runs.events("job_state"))
+    assert Counter(event["job"] for event in runs.events("job_result")) == Counter(records.keys())
+    assert left_behind(slurm_cluster) == []
+
+
+def test_failures_are_measured_again_while_slurm_still_shows_their_jobs(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    failing = make_runs("exit_code")
+    hosts = failing.hosts({"lab": fleet(slurm_cluster, pretender)}, 2)
+    assert failing.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    causes = {record.cause for record in failing.records().values()}
+    assert causes == {"the benchmark ended with exit code 41 and left no record. Last output: cannot go on"}
+    assert left_behind(slurm_cluster) == []
+
+    working = make_runs(seconds=4)
+    with working.start("resume", "--again=error", "--display=none") as controller:
+        wait_until(lambda: tasks_of(slurm_cluster, working.path.name) == 4, "two arrays of one name")
+        controller.kill()
+    resumed = working.run("resume", "--again=error", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert {record.status for record in working.records().values()} == {Status.OK}
+    assert tasks_of(slurm_cluster, working.path.name) == 4, "none was submitted a third time"
+
+
+def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=6)
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 5)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+        wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(60) == 130
+    records = runs.records()
+    assert [record.status for record in records.values()] == [Status.OK] * 2
+    assert slurm_cluster.queue() == []
+    assert left_behind(slurm_cluster) == []
+
+    resumed = runs.run("resume", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [record.status for record in runs.records().values()] == [Status.OK] * 5
+
+
+def test_a_second_interrupt_ends_what_runs(slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path):
+    runs = make_runs("hang")
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender, max_jobs=2)}, 3)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+        wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
+        controller.send_signal(signal.SIGINT)
+        wait_until(lambda: "nothing more" in (runs.folder / "stderr").read_text(), "the first answer")
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(60) == 130
+    records = runs.records()
+    assert [record.status for record in records.values()] == [Status.STOPPED] * 2
+    assert {record.origin.host for record in records.values() if record.origin} == set(NODES)
+    assert slurm_cluster.queue() == []
+
+
+def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path):
+    runs = make_runs("hang")
+    slurm_cluster.command("sbatch", "--job-name=foreign", "--output=/dev/null", "--nodelist=n1", "--wrap=sleep 300")
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 4)
+    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+        wait_until(lambda: busy_nodes(runs) == {"n2"}, "a job beside the foreign one")
+        controller.kill()
+    assert set(slurm_cluster.queue()) == {"foreign", f"tfbench-{runs.path.name}.lab"}
+    stopped = runs.run("stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "4 benchmarks ended and removed" in stopped.stderr
+    assert slurm_cluster.queue() == ["foreign"]
+    assert left_behind(slurm_cluster) == []
+
+
+def test_a_job_that_somebody_cancels_is_lost_and_the_others_go_on(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=3)
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 3)
+    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+        wait_until(lambda: busy_nodes(runs), "a job")
+        first = slurm_cluster.queue("--states=RUNNING", "--format=%F_%K")[0]
+        slurm_cluster.command("scancel", first)
+        assert controller.wait(60) == 3
+    statuses = Counter(record.status for record in runs.records().values())
+    assert statuses == {Status.OK: 2, Status.LOST: 1}
+
+
+def test_a_job_that_slurm_starts_again_waits_once_more_and_measures_once(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=4)
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender, requeue=True)}, 1)
+    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
+        wait_until(lambda: busy_nodes(runs), "a job")
+        (job,) = slurm_cluster.queue("--states=RUNNING", "--format=%F_%K")
+        slurm_cluster.command("scontrol", "requeue", job)
+        assert wait_until(lambda: [e["state"] for e in runs.events("job_state")].count("queued") == 2, "its return")
+        wait_until(lambda: slurm_cluster.queue("--states=PENDING"), "the end of its first attempt")
+        slurm_cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm would wait two minutes
+        assert controller.wait(200) == 0, [record.cause for record in runs.records().values()]
+    (record,) = runs.records().values()
+    assert record.status is Status.OK
+    (result,) = runs.events("job_result")
+    assert result["seconds"] < 30, "what it waited does not count"
+
+
+def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=0.3)
+    lab = fleet(slurm_cluster, pretender, gres="gpu:a4000:2", time_limit_minutes=20)
+    hosts = runs.hosts({"lab": lab}, 1)
+    case = {"model": ["googlenet", "resnet50"], "batch_per_gpu": 2, "num_gpus": [1, 2, 4], "num_steps": 3}
+    (runs.folder / "one.yml").write_text(json.dumps({"description": "GPUs", "repeats": 1, "cases": [case]}))
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    seen = {job: (runs.path / "logs" / f"{job}.log").read_text().splitlines()[0] for job in runs.records()}
+    assert len(seen) == 4, "four GPUs are more than a node has"
+    for job, line in seen.items():
+        visible = line.removeprefix("CUDA_VISIBLE_DEVICES ").split(",")
+        assert len(visible) == runs.records()[job].case.num_gpus
+    told = [event["job"] for event in runs.events("job_result")]
+    assert [runs.records()[job].case.num_gpus for job in told] == [1, 1, 2, 2]
+
+
+def test_a_partition_that_is_not_there_and_gpus_that_no_node_has_are_told_before_anything_is_submitted(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs()
+    fleets = {
+        "elsewhere": fleet(slurm_cluster, pretender, partition="fast"),
+        "rich": fleet(slurm_cluster, pretender, gres="gpu:h100:8"),
+        "nowhere": fleet(slurm_cluster, pretender, shared_folder="/nowhere/at-all"),
+    }
+    checked = runs.run("check", f"--hosts={runs.hosts(fleets)}")
+    assert checked.returncode == 4
+    assert "Slurm has no partition fast. Partitions: gpu, small" in checked.stdout
+    assert "no node offers gres gpu:h100:8. Nodes offer: gpu:a4000:2" in checked.stdout
+    assert "shared_folder /nowhere/at-all is not there" in checked.stdout
+
+
+def test_commands_go_through_a_login_host_and_nothing_but_ssh(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path, tmp_path: Path
+):
+    login = make_ssh_host(tmp_path, Path("/nowhere"), alias="login")
+    far = f"SLURM_CONF={slurm_cluster.environment['SLURM_CONF']} STANDIN={json.dumps({'seconds': 1})!r}"
+    login.config_file.write_text(f"{login.config_file.read_text()}  SetEnv {far}\n")
+    runs = make_runs()
+    runs.environment["SLURM_CONF"] = "/nowhere"
+    python = str(Path(sys.executable).absolute())
+    lab = fleet(slurm_cluster, pretender, ssh="login", ssh_config=str(login.config_file), python=python)
+    hosts = runs.hosts({"lab": lab}, 3)
+    gone = runs.run("check", f"--hosts={hosts}")
+    assert gone.returncode == 4 and "ssh login" in gone.stdout, "before its sshd runs"
+    login.start()
+    try:
+        done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    finally:
+        login.stop()
+    assert done.returncode == 0, done.stderr
+    assert {record.status for record in runs.records().values()} == {Status.OK}
+    assert left_behind(slurm_cluster) == []
+
+
+@pytest.mark.tensorflow
+def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_runs: MakeRuns):
+    runs = make_runs()
+    cluster = fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))
+    hosts = runs.hosts({"lab": {**cluster, "device": "cpu"}}, 1)
+    done = runs.run("run", f"--hosts={hosts}", "--suite=quick", "--repeats=1", "--display=plain", seconds=840)
+    assert done.returncode == 0, done.stderr
+    records = runs.records().values()
+    assert {record.case.model for record in records} == {"googlenet", "inception_v3", "resnet50", "resnet152"}
+    for record in records:
+        assert record.environment is not None and record.environment.tensorflow.startswith("2.")
+        assert record.measurement is not None and record.measurement.samples_per_second > 0
+        assert record.validity is not None and record.validity.valid
+        assert record.origin is not None and record.origin.host in ("n1", "n2")
+    assert "resnet152" in done.stdout
+
+
+@pytest.mark.tensorflow
+def test_a_training_step_over_two_nodes_gives_one_record_with_two_ranks(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns
+):
+    runs = make_runs()
+    case = {"model": "googlenet", "batch_per_gpu": 1, "image_size": 96, "device": "cpu", "num_hosts": 2}
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))}, 1)
+    suite = {"repeats": 1, "cases": [case | {"warmup_steps": 1, "num_steps": 2}]}
+    (runs.folder / "one.yml").write_text(json.dumps(suite))
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    (record,) = runs.records().values()
+    assert record.origin is not None and record.origin.host == "n1+n2"
+    assert record.measurement is not None and len(record.measurement.ranks) == 2
+
+
+def test_a_training_step_over_several_hosts_is_refused_where_containers_have_no_network(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, tmp_path: Path
+):
+    runs = make_runs()
+    queue = fleet(slurm_cluster, tmp_path, container="docker")
+    del queue["slurm"]["project"]
+    hosts = runs.hosts({"lab": {"image": "tfbench:none", **queue}}, 1)
+    case = {"model": "googlenet", "batch_per_gpu": 1, "device": "cpu", "num_hosts": 2}
+    (runs.folder / "one.yml").write_text(json.dumps({"repeats": 1, "cases": [case]}))
+    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    (record,) = runs.records().values()
+    assert record.status is Status.UNSUPPORTED
+    assert slurm_cluster.queue() == []
+
+
+def busy_nodes(runs: Runs) -> set[str]:
+    """Return the nodes that the newest run was told to run on."""
+    if not (runs.folder / "runs").is_dir() or not list((runs.folder / "runs").glob("*/events.jsonl")):
+        return set()
+    return {event["state"][3:] for event in runs.events("job_state") if event["state"].startswith("on ")}
+
+
+def tasks_of(cluster: SlurmCluster, run_id: str) -> int:
+    """Count the tasks that were ever submitted for a run and that Slurm still knows."""
+    return len(cluster.queue(f"--name=tfbench-{run_id}.lab", "--array", "--states=all"))

@@ -1,0 +1,342 @@
+"""The main job on real engines: two Docker engines as two fleets, one of them through ssh, into one table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from results.schema import Record, Status
+from results.schema.record_json import from_json
+from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.images import PushedImage
+from tests.support.engines.servers import Registry, SshHost
+
+pytestmark = pytest.mark.docker
+
+PROJECT = Path(__file__).parents[2]
+
+SUITE = """
+description: one small network, to see everything work
+repeats: 3
+cases:
+  - {model: googlenet, precision: fp32, batch_per_gpu: 16, image_size: 96, warmup_steps: 3, num_steps: 20, device: cpu}
+"""
+
+QUICK_SUITE = """
+repeats: 1
+cases:
+  - {model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}
+"""
+
+LONG_SUITE = """
+repeats: 3
+cases:
+  - {model: googlenet, batch_per_gpu: 8, image_size: 96, warmup_steps: 2, num_steps: 60, device: cpu}
+"""
+
+
+def orchestrate(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrate", *arguments],
+        cwd=PROJECT,
+        env=environment(folder),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        **options,
+    )
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs"), "COLUMNS": "200"}
+
+
+def write_hosts(folder: Path, fleets: dict[str, dict[str, Any]], suite: str = SUITE, **defaults: Any) -> Path:
+    (folder / "small.yml").write_text(suite)
+    path = folder / "hosts.yml"
+    path.write_text(json.dumps({"version": 1, "defaults": {"suite": "small.yml", **defaults}, "fleets": fleets}))
+    return path
+
+
+def through_ssh(ssh_host: SshHost) -> dict[str, Any]:
+    return {
+        "docker": f"ssh://{ssh_host.alias}",
+        "ssh_config": str(ssh_host.config_file),
+        "docker_socket": str(ssh_host.remote_socket),
+    }
+
+
+def records_of(run: Path) -> dict[str, Record]:
+    return {path.stem: from_json(path.read_bytes()) for path in sorted((run / "records").glob("*.json"))}
+
+
+def only_run(folder: Path) -> Path:
+    (run,) = (folder / "runs").iterdir()
+    return run
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 300) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.2)
+    return pytest.fail(f"waited {seconds} s for {what}")
+
+
+def ours(engine: DockerEngine) -> list[Any]:
+    return engine.client.containers.list(all=True, filters={"label": "tfbench.run"})
+
+
+def ratio_by_fieller(records: dict[str, Record]) -> tuple[float, float, float]:
+    """Compute the ratio of two fleets and its 95 % interval from the records alone, with scipy."""
+    rates: dict[str, list[float]] = {"half-a-core": [], "two-cores": []}
+    for record in records.values():
+        assert record.origin is not None and record.measurement is not None
+        rates[record.origin.fleet].append(record.measurement.samples_per_second)
+    b, a = (np.array(values) for values in rates.values())
+    var_a, var_b = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    ratio = a.mean() / b.mean()
+    spread = var_a + ratio**2 * var_b
+    freedom = spread**2 / (var_a**2 / (len(a) - 1) + (ratio**2 * var_b) ** 2 / (len(b) - 1))
+    t = scipy.stats.t.ppf(0.975, freedom)
+    g = t**2 * var_b / b.mean() ** 2
+    half = t / b.mean() * np.sqrt(spread - g * var_a) / (1 - g)
+    return ratio, ratio / (1 - g) - half, ratio / (1 - g) + half
+
+
+def test_two_engines_give_one_table_in_which_more_cores_are_faster(
+    engines: Engines, ssh_host: SshHost, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+):
+    hosts = write_hosts(
+        tmp_path,
+        {
+            "half-a-core": {"cpus": 0.5, "usd_per_gpu_hour": 0.1, "hosts": {"first": {"docker": engines.first.url}}},
+            "two-cores": {"hosts": {"second": through_ssh(ssh_host)}},
+        },
+        registry=registry.address,
+        variant="cpu",
+    )
+    # One host after the other: both engines share the two cores of this machine. Four times the cores, so that the
+    # faster one stays the faster one when another program takes a core of it.
+    done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--max-parallel=1")
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path)
+
+    records = records_of(run)
+    assert len(records) == 6
+    for record in records.values():
+        assert record.status is Status.OK
+        assert record.origin is not None and record.origin.image_digest == cpu_image.digest
+        assert record.environment is not None
+        assert record.environment.cpu_limit == pytest.approx(0.5 if record.origin.fleet == "half-a-core" else 2.0)
+        assert record.environment.intra_op_threads == (1 if record.origin.fleet == "half-a-core" else 2)
+
+    table = pd.read_csv(run / "results.csv").set_index("fleet")
+    assert list(table["repeats_ok"]) == [3, 3]
+    slow, fast = table.loc["half-a-core"], table.loc["two-cores"]
+    assert fast["samples_per_second"] > 1.1 * slow["samples_per_second"]
+
+    compared = subprocess.run(
+        [sys.executable, "-m", "results", "compare", "two-cores", "half-a-core", str(run)],
+        cwd=PROJECT,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ratio, low, high = ratio_by_fieller(records)
+    assert fast["samples_per_second"] / slow["samples_per_second"] == pytest.approx(ratio)
+    # The digits of the error decide the digits of the ratio, so that one unit of its last digit is what may differ.
+    stated = [
+        (float(value), float(error), 10.0 ** -len(value.partition(".")[2]))
+        for value, error in re.findall(r"(\d+\.?\d*) ± (\d+\.?\d*)", compared.stdout)
+    ]
+    matching = [error for value, error, digit in stated if abs(value - ratio) <= digit]
+    assert matching, compared.stdout
+    assert matching[0] == pytest.approx(max(high - ratio, ratio - low), rel=0.5)
+    assert "half-a-core" in done.stdout and "two-cores" in done.stdout
+    assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
+
+
+def test_a_missing_image_and_a_refused_connection_are_rows_and_the_others_finish(
+    engines: Engines, ssh_host: SshHost, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+):
+    hosts = write_hosts(
+        tmp_path,
+        {
+            "good": {"variant": "cpu", "hosts": {"first": {"docker": engines.first.url}}},
+            "no-image": {"registry": f"{registry.address}/nothing", "hosts": {"second": through_ssh(ssh_host)}},
+            "refused": {
+                "hosts": {
+                    "closed": {"docker": f"ssh://{ssh_host.user}@127.0.0.1:1"},
+                    "gone": {"docker": f"unix://{tmp_path / 'no.sock'}"},
+                }
+            },
+        },
+        suite=QUICK_SUITE,
+        registry=registry.address,
+    )
+    done = orchestrate(tmp_path, "run", f"--hosts={hosts}")
+    assert done.returncode == 3, done.stderr
+
+    records = {record.origin.host: record for record in records_of(only_run(tmp_path)).values() if record.origin}
+    assert {host: record.status for host, record in records.items()} == {
+        "first": Status.OK,
+        "second": Status.PULL_FAILED,
+        "closed": Status.UNREACHABLE,
+        "gone": Status.UNREACHABLE,
+    }
+    assert "nothing/tfbench" in (records["second"].cause or "")
+    assert "refused" in (records["closed"].cause or "").lower()
+    assert "no such socket" in (records["gone"].cause or "")
+    table = pd.read_csv(only_run(tmp_path) / "results.csv").set_index("host")
+    assert table.loc["closed", "status"] == "unreachable" and pd.isna(table.loc["closed", "samples_per_second"])
+    assert "Traceback" not in done.stderr
+
+
+def test_a_killed_benchmark_and_one_that_prints_garbage_are_rows_with_a_cause(
+    engines: Engines, ssh_host: SshHost, cpu_image: PushedImage, registry: Registry, base_image: str, tmp_path: Path
+):
+    garbage = f"{registry.address}/garbage:1"
+    context = tmp_path / "garbage"
+    context.mkdir()
+    (context / "garbage.sh").write_text(
+        "printf '\\033[2Jnonsense [bold]x\\n'\necho '{\"status\": \"ok\"' > /out/record.json\n"
+    )
+    (context / "Dockerfile").write_text(
+        f"FROM {base_image}\nCOPY garbage.sh /garbage.sh\nRUN install -d -o 10001 /out\nUSER 10001\nVOLUME /out\n"
+        'ENTRYPOINT ["sh", "/garbage.sh"]\n'
+    )
+    engines.first.client.images.build(path=str(context), tag=garbage, network_mode="host")
+    hosts = write_hosts(
+        tmp_path,
+        {
+            "garbage": {"hosts": {"first": {"docker": engines.first.url, "image": garbage, "image_source": "local"}}},
+            "killed": {
+                "variant": "cpu",
+                "registry": registry.address,
+                "repeats": 2,
+                "hosts": {"second": through_ssh(ssh_host)},
+            },
+        },
+        suite=LONG_SUITE,
+        repeats=1,
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--display=plain"],
+        cwd=PROJECT,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as controller:
+        victim = wait_until(lambda: [c for c in ours(engines.second) if c.status == "running"], "a running benchmark")[
+            0
+        ]
+        victim.kill()
+        _, errors = controller.communicate(timeout=600)
+    assert controller.returncode == 3, errors
+
+    records = records_of(only_run(tmp_path))
+    bad = [record for name, record in records.items() if name.startswith("garbage.")]
+    assert [record.status for record in bad] == [Status.BAD_RESULT]
+    killed = sorted(
+        (record for name, record in records.items() if name.startswith("killed.")), key=lambda r: r.started_at
+    )
+    assert [record.status for record in killed] == [Status.ERROR, Status.OK]
+    assert "SIGKILL" in (killed[0].cause or "")
+    log = next((only_run(tmp_path) / "logs").glob("garbage.*")).read_text()
+    assert "\x1b" not in log and "nonsense [bold]x" in log
+    assert "Traceback" not in errors
+
+
+def test_a_killed_controller_is_resumed_without_starting_anything_twice(
+    engines: Engines, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+):
+    hosts = write_hosts(
+        tmp_path,
+        {"here": {"variant": "cpu", "registry": registry.address, "hosts": {"first": {"docker": engines.first.url}}}},
+        suite=LONG_SUITE,
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--display=none"],
+        cwd=PROJECT,
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as controller:
+        running = wait_until(lambda: [c for c in ours(engines.first) if c.status == "running"], "a benchmark")
+        controller.send_signal(signal.SIGKILL)
+    survivor = running[0].id
+
+    status = orchestrate(tmp_path, "status")
+    assert status.returncode == 3 and "0/3" in status.stdout and "no controller" in status.stdout
+
+    resumed = orchestrate(tmp_path, "resume", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "adopted" in resumed.stderr
+    records = records_of(only_run(tmp_path))
+    assert len(records) == 3 and {record.status for record in records.values()} == {Status.OK}
+    events = [json.loads(line) for line in (only_run(tmp_path) / "events.jsonl").read_text().splitlines()]
+    results = [event["job"] for event in events if event["event"] == "job_result"]
+    assert sorted(results) == sorted(records), "every repeat has exactly one result"
+    assert ours(engines.first) == []
+    assert survivor not in [c.id for c in engines.first.client.containers.list(all=True)]
+
+
+def test_the_benchmark_container_has_no_rights_and_stop_removes_only_its_own_run(
+    engines: Engines, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+):
+    hosts = write_hosts(
+        tmp_path,
+        {"here": {"variant": "cpu", "registry": registry.address, "hosts": {"first": {"docker": engines.first.url}}}},
+        suite=LONG_SUITE,
+        cpus=1,
+        memory_gb=4,
+    )
+    stranger = engines.first.client.containers.create(
+        cpu_image.reference, labels={"tfbench.run": "someone-elses"}, name="tfbench-stranger"
+    )
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--display=none", "--run-id=mine"],
+            cwd=PROJECT,
+            env=environment(tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as controller:
+            mine = wait_until(lambda: [c for c in ours(engines.first) if c.status == "running"], "a running benchmark")[
+                0
+            ]
+            told = mine.attrs
+            controller.send_signal(signal.SIGINT)  # starts nothing more
+            controller.send_signal(signal.SIGINT)  # ends what runs
+            assert controller.wait(timeout=120) == 130
+        config = told["HostConfig"]
+        assert told["Config"]["User"] == "10001:10001"
+        assert config["ReadonlyRootfs"] and config["CapDrop"] == ["ALL"] and not config["Privileged"]
+        assert config["SecurityOpt"] == ["no-new-privileges:true"] and config["NetworkMode"] == "none"
+        assert not config["Binds"] and all(mount["Type"] == "volume" for mount in told["Mounts"])
+        assert config["NanoCpus"] == 1_000_000_000 and config["Memory"] == 4_000_000_000
+        assert config["LogConfig"]["Config"]["max-size"] == "10m"
+
+        stopped = orchestrate(tmp_path, "stop", "mine")
+        assert stopped.returncode == 0, stopped.stderr
+        assert [c.id for c in ours(engines.first)] == [stranger.id]
+    finally:
+        stranger.remove(force=True)

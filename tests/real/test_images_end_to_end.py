@@ -1,0 +1,121 @@
+"""`orchestrate images` on real engines, and hosts that reach no registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.schema import Status
+from results.schema.record_json import from_json
+from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.images import PushedImage, pip_settings
+from tests.support.engines.servers import Registry
+
+pytestmark = pytest.mark.docker
+
+PROJECT = Path(__file__).parents[2]
+SUITE = "repeats: 1\ncases: [{model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}]\n"
+
+
+def orchestrate(folder: Path, *arguments: str, engine: DockerEngine | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs")}
+    if engine is not None:
+        environment["DOCKER_HOST"] = engine.url
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrate", *arguments],
+        cwd=PROJECT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+
+
+def test_an_image_is_built_verified_and_pushed_by_one_command_each(
+    engines: Engines, base_image: str, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+):
+    settings = [f"--build-arg={name}={value}" for name, value in {"BASE": base_image, **pip_settings()}.items()]
+    built = orchestrate(
+        tmp_path, "images", "build", "cpu", f"--registry={registry.address}/mine", *settings, engine=engines.first
+    )
+    assert built.returncode == 0, built.stderr
+    name = f"{registry.address}/mine/tfbench:0.1.0-cpu"
+    assert built.stdout.startswith(f"{name} sha256:") and "Step " in built.stderr
+
+    verified = orchestrate(
+        tmp_path, "images", "verify", "cpu", f"--registry={registry.address}/mine", engine=engines.first
+    )
+    assert verified.returncode == 0, verified.stdout
+    assert "ok: trains two steps on the CPU" in verified.stdout and "uid 10001" in verified.stdout
+    assert "FAILED" not in verified.stdout
+
+    pushed = orchestrate(tmp_path, "images", "push", "cpu", f"--registry={registry.address}/mine", engine=engines.first)
+    assert pushed.returncode == 0 and pushed.stdout.startswith(f"{name}@sha256:")
+    engines.first.client.images.remove(name)
+
+
+def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, cpu_image: PushedImage, tmp_path: Path):
+    engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cuda12.5")
+    verified = orchestrate(tmp_path, "images", "verify", "cuda12.5", engine=engines.first)
+    assert verified.returncode == 3
+    assert "FAILED: TensorFlow was built with this CUDA" in verified.stdout
+    engines.first.client.images.remove("tfbench:0.1.0-cuda12.5")
+
+
+def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
+    engines: Engines, cpu_image: PushedImage, tmp_path: Path
+):
+    mine = "tfbench:0.1.0-cpu"
+    engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cpu")
+    for image in engines.second.client.images.list():
+        engines.second.client.images.remove(image.id, force=True)  # what earlier tests have brought there
+    (tmp_path / "my.yml").write_text(SUITE)
+    hosts = tmp_path / "hosts.yml"
+    fleet = {
+        "image_source": "transfer",
+        "environment": {"NCCL_DEBUG": "WARN"},
+        "hosts": {"second": {"docker": engines.second.url}},
+    }
+    hosts.write_text(json.dumps({"version": 1, "defaults": {"suite": "my.yml"}, "fleets": {"far": fleet}}))
+    done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--run-id=one", engine=engines.first)
+    assert done.returncode == 0, done.stderr
+    (record_path,) = (tmp_path / "runs" / "one" / "records").iterdir()
+    record = from_json(record_path.read_bytes())
+    assert record.status is Status.OK and record.origin is not None
+    assert record.origin.image_digest == engines.first.client.images.get(mine).id
+    assert record.environment is not None
+    assert record.environment.variables["NCCL_DEBUG"] == "WARN", "environment: of hosts.yml reaches the benchmark"
+    assert "pulling" in done.stderr
+
+    again = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--run-id=two", engine=engines.first)
+    assert again.returncode == 0 and "pulling" not in again.stderr, "it is there: nothing is sent"
+    engines.first.client.images.remove(mine)
+
+
+def test_images_travel_as_files(engines: Engines, cpu_image: PushedImage, tmp_path: Path):
+    engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cpu")
+    saved = orchestrate(tmp_path, "images", "save", "cpu", f"--output={tmp_path / 'bundle'}", engine=engines.first)
+    assert saved.returncode == 0, saved.stderr
+    loaded = orchestrate(tmp_path, "images", "load", str(tmp_path / "bundle"), f"--engine={engines.second.url}")
+    assert loaded.returncode == 0, loaded.stderr
+    identity = engines.first.client.images.get("tfbench:0.1.0-cpu").id
+    assert engines.second.client.images.get("tfbench:0.1.0-cpu").id == identity
+    again = orchestrate(tmp_path, "images", "load", str(tmp_path / "bundle"), f"--engine={engines.second.url}")
+    assert again.returncode == 0 and "is there already" in again.stderr
+
+    wrong = orchestrate(tmp_path, "images", "load", str(tmp_path))
+    assert wrong.returncode == 2 and "not a folder that `images save` wrote" in wrong.stderr
+    engines.first.client.images.remove("tfbench:0.1.0-cpu")
+
+
+def test_an_unknown_variant_and_a_missing_engine_are_told_in_one_line(tmp_path: Path):
+    unknown = orchestrate(tmp_path, "images", "build", "cuda99")
+    assert unknown.returncode == 2 and "there is no variant cuda99" in unknown.stderr
+    gone = orchestrate(tmp_path, "images", "verify", "cpu", f"--engine=unix://{tmp_path}/no.sock")
+    assert gone.returncode == 3 and "no such socket" in gone.stderr and "Traceback" not in gone.stderr

@@ -1,0 +1,63 @@
+"""What the tests of `tfbench` share: two logical CPU devices, and a network small enough to train in a test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def tfbench():
+    """Run `python -m tfbench` in a process of its own."""
+
+    def run(*arguments, **variables):
+        command = [sys.executable, "-m", "tfbench", *map(str, arguments)]
+        return subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tensorflow():
+    """Import TensorFlow once, with two logical CPU devices."""
+    tf = pytest.importorskip("tensorflow")
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or []) != 2:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    return tf
+
+
+@pytest.fixture
+def two_replicas(tensorflow):
+    # Keys of all-reduces that no test before has used for other shapes, as TensorFlow's own tests do.
+    tensorflow.distribute.MirroredStrategy._collective_key_base += 100_000
+    return tensorflow.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+@pytest.fixture
+def one_replica(tensorflow):
+    return tensorflow.distribute.MirroredStrategy(["CPU:0"])
+
+
+@pytest.fixture(autouse=True)
+def plain_policy():
+    """Leave no dtype policy behind."""
+    yield
+    if "tensorflow" in sys.modules:
+        from tensorflow import keras
+
+        keras.mixed_precision.set_global_policy("float32")

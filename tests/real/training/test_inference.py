@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from results.schema import XLA, Mode, Precision, Status
+from results.schema.record_json import from_json
+from tests.real.training.small import small_case
+from tests.real.training.test_main import SMALL
+from tests.real.training.test_networks import measured
+from tests.real.training.test_training import measure_tiny
+from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
+from tfbench.models import NETWORKS
+
+pytestmark = pytest.mark.tensorflow
+
+
+def infer(case, strategy):
+    from tfbench.outcomes.findings import Findings
+
+    findings = Findings()
+    measure_tiny(case, strategy, findings, None)
+    return findings
+
+
+@pytest.mark.parametrize("xla", list(XLA))
+def test_two_replicas_answer_as_one_device_in_every_xla_mode(two_replicas, xla):
+    findings = infer(tiny_case(mode=Mode.INFER, num_gpus=2, xla=xla), two_replicas)
+    passed = {check.name for check in findings.checks if check.passed}
+    assert passed == {
+        "outputs_finite_at_first",
+        "outputs_equal_one_device",
+        "outputs_finite_before_timing",
+        "outputs_finite_while_timing",
+    }
+    measurement = findings.measurement
+    assert measurement.samples == 12 * 32
+    assert math.isfinite(measurement.loss_last)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_network_answers_alike_on_every_replica(two_replicas, name):
+    findings = measured(small_case(name, mode=Mode.INFER, precision=Precision.BF16), two_replicas)
+    assert "outputs_equal_one_device" in {check.name for check in findings.checks if check.passed}
+    measurement = findings.measurement
+    assert measurement.latency.p50_seconds > 0
+    assert measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
+
+
+def test_one_replica_has_only_the_gates_of_its_outputs(one_replica):
+    checks = {check.name: check.passed for check in infer(tiny_case(mode=Mode.INFER), one_replica).checks}
+    assert checks["outputs_equal_one_device"] is None
+    assert checks["outputs_finite_at_first"] is True
+
+
+def test_latency_is_of_single_samples_and_has_its_percentiles_in_order(one_replica):
+    latency = infer(tiny_case(mode=Mode.INFER), one_replica).measurement.latency
+    assert len(latency.step_seconds) == 100, "fewer calls have no 99th percentile"
+    assert min(latency.step_seconds) > 0
+    assert latency.p50_seconds <= latency.p95_seconds <= latency.p99_seconds <= max(latency.step_seconds)
+    assert latency.p99_seconds == pytest.approx(np.percentile(latency.step_seconds, 99))
+
+
+def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
+    from tfbench.inference.forward import Inference
+    from tfbench.measuring.timing import wait_for_loss
+    from tfbench.measuring.validity import replicas_of
+    from tfbench.training.inputs import batch_source
+
+    case = tiny_case(mode=Mode.INFER)
+    model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, one_replica)
+    before = [np.array(weight) for weight in model.get_weights()]
+    batch = batch_source(case, IMAGE_SIZE, CLASSES, one_replica)()
+    (images, _) = replicas_of(one_replica, batch)[0]
+    mean = wait_for_loss(Inference(case, model, one_replica).step(batch))
+    assert mean == pytest.approx(float(np.mean(model(images, training=False))), rel=1e-4, abs=1e-6)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_replica_with_other_weights_is_caught(two_replicas):
+    from tfbench.inference.forward import Inference
+    from tfbench.keras_versions.variables import components, tensorflow_variable
+    from tfbench.training.inputs import batch_source
+
+    case = tiny_case(mode=Mode.INFER, num_gpus=2)
+    model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, two_replicas)
+    _, second = components(two_replicas, tensorflow_variable(model.trainable_variables[0]))
+    second.assign(second * 1.01)
+    batch = batch_source(case, IMAGE_SIZE, CLASSES, two_replicas)()
+    found = {check.name: check for check in Inference(case, model, two_replicas).checks(batch)}
+    assert found["outputs_equal_one_device"].passed is False
+    assert found["outputs_equal_one_device"].value > 1e-3
+
+
+def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
+    from tfbench.keras_versions.variables import tensorflow_variable
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+
+    class Infinite(TinyNetwork):
+        def build(self, *arguments):
+            model = super().build(*arguments)
+            tensorflow_variable(model.trainable_variables[-1]).assign([np.inf, -np.inf] + [0.0] * (CLASSES - 2))
+            return model
+
+    from tfbench.flags import Options
+    from tfbench.machine.nvml import GPUs
+    from tfbench.repeat import measure
+
+    findings = Findings()
+    with pytest.raises(CaseFailedError, match="32 of 160 outputs are not finite") as caught:
+        measure(tiny_case(mode=Mode.INFER), Infinite(), one_replica, findings, Options(peaks=False), GPUs(0))
+    assert caught.value.status is Status.NOT_FINITE
+    assert findings.measurement is None
+
+
+def test_inference_counts_the_forward_pass_only(one_replica):
+    from tfbench.models import NETWORKS, NONE
+    from tfbench.roofline.limits import work_per_sample
+
+    network = NETWORKS["googlenet"]
+    work = work_per_sample(network.build(NONE, network.inputs.image_size, one_replica))
+    assert work.flops(Mode.INFER) / 1e9 == pytest.approx(3.165, rel=0.02)
+    assert work.flops(Mode.TRAIN) == work.training_flops
+    traffic = work.bytes(Precision.FP32, Mode.INFER)
+    assert work.fused_bytes(Precision.FP32, Mode.INFER) < traffic < work.bytes(Precision.FP32)
+
+
+def test_the_program_writes_a_valid_record_of_an_inference(tfbench, tmp_path):
+    output = tmp_path / "record.json"
+    done = tfbench(*SMALL, "--mode=infer", "--num_gpus=2", "--warmup_steps=2", "--num_steps=12", f"--output={output}")
+    assert done.returncode == 0, done.stderr
+    record = from_json(output.read_text())
+    measurement = record.measurement
+    assert record.case.mode is Mode.INFER and record.validity.valid
+    assert measurement.flops_utilisation > 0 and measurement.latency.p50_seconds > 0
+    assert "latency at batch 1" in done.stderr

@@ -1,0 +1,133 @@
+"""Gates in fp16 at global batches of thousands: a gradient is then smaller than what fp16 can hold at a scale of 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from results.schema import Device, Precision, Status
+from tests.real.training.small import small_case, small_network
+from tests.real.training.test_training import not_reduced, summed_not_averaged
+from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture
+def mixed_float16(tensorflow):
+    tensorflow.keras.mixed_precision.set_global_policy("mixed_float16")
+
+
+def measured(case, strategy, network, global_batch, **faults):
+    """Measure a case whose loss is divided by `global_batch`, as if its replicas had that many samples."""
+    from tfbench.flags import Options
+    from tfbench.machine.nvml import GPUs
+    from tfbench.outcomes.findings import Findings
+    from tfbench.repeat import measure
+    from tfbench.training.step import Training
+
+    class Divided(Training):
+        @property
+        def global_batch(self):
+            return global_batch
+
+    findings = Findings()
+
+    def make(*arguments, **options):
+        return Divided(*arguments, **options, **faults)
+
+    measure(case, network, strategy, findings, Options(peaks=False), GPUs(0), make)
+    return {check.name: check for check in findings.checks}
+
+
+@pytest.mark.parametrize("global_batch", [2_048, 16_384])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_small_gradients_pass_the_gates(two_replicas, mixed_float16, global_batch, accumulate):
+    case = tiny_case(num_gpus=2, precision=Precision.FP16, accumulate=accumulate)
+    checks = measured(case, two_replicas, TinyNetwork(), global_batch)
+    assert checks["update_equals_one_device"].passed
+    assert checks["update_equals_one_device"].value < 0.02
+
+
+@pytest.mark.parametrize("global_batch", [2_048, 16_384])
+def test_small_gradients_of_resnet50_pass_the_gates(two_replicas, mixed_float16, global_batch):
+    case = small_case("resnet50", precision=Precision.FP16, batch_per_gpu=4, warmup_steps=0, num_steps=1)
+    checks = measured(case, two_replicas, small_network("resnet50"), global_batch)
+    assert checks["update_equals_one_device"].passed
+
+
+@pytest.mark.parametrize("fault", [not_reduced, summed_not_averaged])
+def test_a_broken_all_reduce_of_small_gradients_is_caught(two_replicas, mixed_float16, fault):
+    from tfbench.outcomes.outcome import CaseFailedError
+
+    case = tiny_case(num_gpus=2, precision=Precision.FP16)
+    with pytest.raises(CaseFailedError, match="update_equals_one_device") as caught:
+        measured(case, two_replicas, TinyNetwork(), 16_384, all_reduce=fault)
+    assert caught.value.status is Status.INVALID
+
+
+def test_gradients_of_resnet50_that_are_not_summed_are_caught_at_a_global_batch_of_2048(two_replicas, mixed_float16):
+    from tfbench.outcomes.outcome import CaseFailedError
+
+    case = small_case("resnet50", precision=Precision.FP16, batch_per_gpu=4, warmup_steps=0, num_steps=1)
+    with pytest.raises(CaseFailedError, match="update_equals_one_device"):
+        measured(case, two_replicas, small_network("resnet50"), 2_048, all_reduce=not_reduced)
+
+
+def test_the_reference_halves_its_scale_until_its_gradients_are_finite(one_replica, mixed_float16):
+    import numpy as np
+
+    from tests.real.training.test_training import build
+    from tfbench.measuring.validity import OneDeviceReference, replicas_of
+
+    training, next_batch = build(tiny_case(precision=Precision.FP16), one_replica)
+    shards = replicas_of(one_replica, next_batch())
+    wanted = OneDeviceReference(training, shards).gradients
+    training._loss_scale.assign(2.0**30)
+    found = OneDeviceReference(training, shards).gradients
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert np.isfinite(ours).all()
+        np.testing.assert_allclose(ours, theirs, rtol=0.02, atol=1e-4)
+
+
+def test_the_reference_takes_all_shards_on_the_first_replicas_device(two_replicas):
+    from tfbench.measuring.validity import _one_by_one, replicas_of
+    from tfbench.training.inputs import batch_source
+
+    batch = batch_source(tiny_case(num_gpus=2, accumulate=2), IMAGE_SIZE, CLASSES, two_replicas)()
+    shards = replicas_of(two_replicas, batch)
+    assert shards[1][0].device.endswith("CPU:1")
+    parts = list(_one_by_one(shards, 2))
+    assert len(parts) == 4
+    assert {tensor.device[-5:] for part in parts for tensor in part} == {"CPU:0"}
+
+
+def test_a_cpu_case_hides_the_gpus(tensorflow, monkeypatch):
+    from tfbench.setup.devices import create_strategy
+
+    hidden = []
+    monkeypatch.setattr("tfbench.setup.devices._logical_cpus", lambda count: [f"CPU:{index}" for index in range(count)])
+    monkeypatch.setattr(tensorflow.config, "set_visible_devices", lambda devices, kind: hidden.append((devices, kind)))
+    create_strategy(tiny_case(device=Device.CPU))
+    assert hidden == [([], "GPU")]
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "used"),
+    [("gpu", "auto", "nccl"), ("gpu", "ring", "ring"), ("cpu", "auto", "auto"), ("cpu", "ring", "ring")],
+)
+def test_hosts_of_gpus_ask_for_nccl_unless_told_otherwise(tensorflow, device, asked, used):
+    from results.schema import Communication
+    from tfbench.setup.devices import communication_of
+
+    case = tiny_case(device=Device(device), num_hosts=2, communication=Communication(asked))
+    assert communication_of(case) == used
+
+
+def test_the_peak_of_memory_starts_anew_on_every_gpu_of_the_case(tensorflow, monkeypatch):
+    from tfbench.roofline.sums import forget_memory_peak
+
+    reset = []
+    monkeypatch.setattr(tensorflow.config.experimental, "reset_memory_stats", reset.append)
+    forget_memory_peak(tiny_case(device=Device.GPU, num_gpus=2))
+    forget_memory_peak(tiny_case(device=Device.CPU, num_gpus=2))
+    assert reset == ["GPU:0", "GPU:1"]

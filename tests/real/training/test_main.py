@@ -1,0 +1,123 @@
+"""The whole program in processes of its own: one for each way to end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from results.schema import Case, Status
+from results.schema.progress import RecordReader, State, Step, parse_line
+from results.schema.record_json import MAX_RECORD_BYTES, from_json
+from tests.real.training.conftest import REPOSITORY
+
+pytestmark = pytest.mark.tensorflow
+
+SMALL = ("--device=cpu", "--model=googlenet", "--image_size=32", "--batch_size=2")
+
+
+def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tfbench, tmp_path):
+    output = tmp_path / "folder" / "record.json"
+    done = tfbench(*SMALL, "--num_gpus=2", "--warmup_steps=2", "--num_steps=12", f"--output={output}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    record = from_json(output.read_text())
+    assert record.status is Status.OK
+    measurement = record.measurement
+    assert (measurement.replicas, measurement.batch_per_gpu, measurement.global_batch) == (2, 2, 4)
+    assert measurement.samples == 48
+    assert record.environment.intra_op_threads >= 1
+    parsed = [parse_line(line) for line in done.stderr.splitlines()]
+    assert [line.phase_step for line in parsed if isinstance(line, Step)] == [2, 10, 12]
+    states = [line.name for line in parsed if isinstance(line, State)]
+    assert states[0] == "starting" and states[-2:] == ["timing", "writing"]
+
+
+def test_memory_that_runs_out_is_out_of_memory(tfbench, tmp_path):
+    output = tmp_path / "record.json"
+    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "64"}
+    # So large a batch that the limit is met before the step.
+    large = ("--device=cpu", "--model=googlenet", "--image_size=224", "--batch_size=8")
+    done = tfbench(*large, f"--output={output}", **limit)
+    record = from_json(output.read_text())
+    assert record.status is Status.OOM, record.cause
+    assert done.returncode == 3
+    assert record.measurement is None
+    assert limit.items() <= record.environment.variables.items()
+
+
+def test_memory_that_ends_inside_of_a_step_is_out_of_memory_even_if_tensorflow_crashes_of_it(tfbench, tmp_path):
+    output = tmp_path / "record.json"
+    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "64"}
+    done = tfbench(*SMALL, f"--output={output}", **limit)
+    record = from_json(output.read_text())
+    assert (record.status, done.returncode) == (Status.OOM, 3), record.cause
+    assert "OOM when allocating" in record.cause
+    assert "RESOURCE_EXHAUSTED" in done.stderr, "what the process that trains prints is handed on"
+
+
+def test_a_missing_gpu_is_no_gpu_and_never_a_run_on_the_cpu(tfbench):
+    done = tfbench("--model=resnet50", "--device=gpu", "--num_gpus=64")
+    record = from_json(done.stdout)
+    assert (record.status, done.returncode) == (Status.NO_GPU, 3)
+    assert "64" in record.cause
+    assert record.measurement is None
+    assert "python -m tfbench.doctor" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [
+        ((*SMALL, "--warmup_steps=1", "--num_steps=2"), Status.OK),
+        ((*SMALL, "--num_steps=100000", "--max_seconds=8"), Status.TIMEOUT),
+        (("--model=resnet50", "--device=gpu", "--num_gpus=64"), Status.NO_GPU),
+    ],
+)
+def test_print_record_ends_the_output_with_the_file_however_the_repeat_ended(tfbench, tmp_path, flags, status):
+    output = tmp_path / "record.json"
+    done = tfbench(*flags, "--print_record", f"--output={output}")
+    reader = RecordReader(MAX_RECORD_BYTES)
+    assert all(reader.take(line) for line in done.stdout.splitlines())
+    assert reader.payload() == output.read_bytes()
+    assert from_json(output.read_text()).status is status, done.stderr
+
+
+def test_a_repeat_that_takes_too_long_is_a_timeout(tfbench, tmp_path):
+    output = tmp_path / "record.json"
+    done = tfbench(*SMALL, "--num_steps=100000", "--max_seconds=8", f"--output={output}")
+    record = from_json(output.read_text())
+    assert (record.status, done.returncode) == (Status.TIMEOUT, 3)
+    assert record.case == Case(**{**vars(record.case), "num_steps": 100000, "batch_per_gpu": 2, "model": "googlenet"})
+
+
+def test_a_terminated_repeat_is_stopped(tmp_path):
+    output = tmp_path / "record.json"
+    command = [sys.executable, "-m", "tfbench", *SMALL, "--num_steps=100000", f"--output={output}"]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+        for line in process.stderr:
+            if parse_line(line) == State("building"):
+                break
+        process.terminate()
+        assert process.wait(timeout=120) == 3
+        process.stderr.read()
+    assert from_json(output.read_text()).status is Status.STOPPED
+
+
+def test_a_bug_leaves_a_record_and_a_traceback_beside_it(tmp_path):
+    output = tmp_path / "record.json"
+    code = (
+        "import sys, tfbench.repeat as r, tfbench.__main__ as m\n"
+        "def bug(*_): raise ZeroDivisionError('planted')\n"
+        "r.run_repeat = bug\n"
+        f"sys.exit(m.main(['--model=resnet50', '--output={output}']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
+    )
+    record = from_json(output.read_text())
+    assert (record.status, done.returncode) == (Status.ERROR, 1)
+    assert "planted" in record.cause
+    assert "ZeroDivisionError" in (tmp_path / "record.traceback.txt").read_text()

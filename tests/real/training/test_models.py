@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from results.schema import BatchNorm, Case, Data
+from results.schema.networks import INPUTS
+from tfbench.models import NETWORKS
+
+pytestmark = pytest.mark.tensorflow
+
+VARIANTS = [(name, variant) for name, network in NETWORKS.items() for variant in network.parameters]
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_network_has_the_parameters_that_it_states(one_replica, name, variant):
+    network = NETWORKS[name]
+    model = network.build(variant, network.size(Case(model=name)), one_replica)
+    assert model.count_params() == network.parameters[variant]
+    assert model.outputs[0].shape[-1] == network.classes
+
+
+# Trainable parameters. torchvision: the models' documentation; timm: the model card; Keras: keras.io/api/applications,
+# total; BERT: 30,522 of the uncased vocabulary replaced in Devlin et al.'s 340 M by 28,996, and counted layer by layer
+# below; GPT-2: 124 M of the released model (Radford et al. say 117 M by mistake).
+LITERATURE = {
+    "resnet50_v1.5": 25_557_032,  # torchvision
+    "resnet152_v1.5": 60_192_808,  # torchvision
+    "vgg16": 138_357_544,  # torchvision, Keras
+    "alexnet": 61_100_840,  # torchvision
+    "inception_v4": 42_679_816,  # timm
+    "vit_b16": 86_567_656,  # torchvision
+    "gpt2_small": 124_439_808,
+}
+
+
+@pytest.mark.parametrize("name", list(LITERATURE))
+def test_trainable_parameters_are_those_of_the_literature(one_replica, name):
+    network = NETWORKS[name]
+    case = Case(model=name)
+    model = network.build(case.batch_norm, network.size(case), one_replica)
+    assert sum(np.prod(weight.shape) for weight in model.trainable_weights) == LITERATURE[name]
+
+
+def test_the_parameters_of_bert_large_add_up():
+    width, words = 1024, 28_996
+    embeddings = (words + 512 + 2 + 2) * width
+    layer = 4 * (width + 1) * width + (width + 1) * 4 * width + (4 * width + 1) * width + 4 * width
+    heads = (width + 1) * width + (width + 1) * 2 + (width + 1) * width + 2 * width + words
+    assert NETWORKS["bert_large"].parameters[BatchNorm.NONE] == embeddings + 24 * layer + heads
+    assert embeddings + 24 * layer + heads == pytest.approx(335e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (Case(model="bert_large", image_size=224), "--image_size=224 is not for bert_large: it takes sequences"),
+        (Case(model="bert_large", sequence_length=513), "512 positions"),
+        (Case(model="bert_large", sequence_length=7), "at least 8 tokens"),
+        (Case(model="bert_large", data=Data.TFRECORD), "--data=tfrecord is not for bert_large: it takes no images"),
+        (Case(model="vgg16", sequence_length=128), "it takes images. Use image_size"),
+        (Case(model="vit_b16", image_size=225), "multiple of 16"),
+        (Case(model="inception_v4", image_size=64), "at least 75"),
+        (Case(model="vgg16", batch_norm=BatchNorm.FUSED), "--batch_norm=fused is not for vgg16: it has none"),
+    ],
+)
+def test_a_size_that_a_network_cannot_have_is_refused_with_what_it_can(case, words):
+    assert words in INPUTS[case.model].refusal(case).as_flag
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_a_case_that_names_only_a_network_is_measurable(name):
+    assert INPUTS[name].refusal(Case(model=name)) is None
+
+
+def test_layer_normalisation_and_gelu_have_the_gradients_of_their_definitions(tensorflow):
+    tf = tensorflow
+    from tfbench.models.blocks.parts import gelu_exact, gelu_tanh, normalise_rows
+
+    def normalise_plainly(x, scale, offset):
+        mean, variance = tf.nn.moments(x, -1, keepdims=True)
+        return (x - mean) / tf.sqrt(variance + 1e-5) * scale + offset
+
+    x = tf.random.stateless_normal((4, 5, 8), (1, 2)) * 2.0 + 1.0
+    scale, offset = tf.random.stateless_normal((8,), (3, 4)), tf.random.stateless_normal((8,), (5, 6))
+    pairs = [
+        (lambda *a: normalise_rows(*a, 1e-5), normalise_plainly, (x, scale, offset)),
+        (gelu_tanh, lambda x: tf.nn.gelu(x, approximate=True), (x,)),
+        (gelu_exact, lambda x: tf.nn.gelu(x, approximate=False), (x,)),
+    ]
+    for ours, theirs, arguments in pairs:
+        results = []
+        for function in (ours, theirs):
+            with tf.GradientTape() as tape:
+                tape.watch(arguments)
+                value = function(*arguments)
+                loss = tf.reduce_sum(value * tf.cos(value))
+            results.append([value, *tape.gradient(loss, arguments)])
+        for mine, reference in zip(*results, strict=True):
+            np.testing.assert_allclose(mine, reference, rtol=1e-4, atol=1e-4)
+
+
+def test_a_looked_up_table_that_is_also_the_decoder_has_one_dense_gradient(one_replica, tensorflow):
+    from tests.real.training.small import small_case, small_network
+
+    network = small_network("gpt2_small")
+    model = network.build(BatchNorm.NONE, network.size(small_case("gpt2_small")), one_replica)
+    names = [weight.name for weight in model.trainable_weights]
+    tokens = tensorflow.constant([[1, 2, 2] + [0] * 13])
+    with tensorflow.GradientTape() as tape:
+        loss = tensorflow.reduce_sum(model(tokens)[:, :, 5])
+    gradients = tape.gradient(loss, [w if not hasattr(w.value, "handle") else w.value for w in model.trainable_weights])
+    assert all(isinstance(gradient, tensorflow.Tensor) for gradient in gradients), names
+    assert len(names) == len({id(weight) for weight in model.trainable_weights})
+
+
+def test_a_decoder_does_not_see_what_follows(one_replica, tensorflow):
+    from tests.real.training.small import small_case, small_network
+
+    network = small_network("gpt2_small")
+    model = network.build(BatchNorm.NONE, network.size(small_case("gpt2_small")), one_replica)
+    tokens = np.arange(16)[np.newaxis] % 7
+    changed = tokens.copy()
+    changed[0, 9:] = 3
+    before, after = model(tensorflow.constant(tokens)).numpy(), model(tensorflow.constant(changed)).numpy()
+    np.testing.assert_allclose(before[0, :9], after[0, :9], atol=1e-6)
+    assert np.abs(before[0, 9:] - after[0, 9:]).max() > 1e-4
+
+
+def test_networks_without_dropout_answer_alike_every_time(one_replica, tensorflow):
+    from tests.real.training.small import small_case, small_network
+
+    network = small_network("efficientnet_b0")
+    model = network.build(BatchNorm.FUSED, network.size(small_case("efficientnet_b0")), one_replica)
+    images = tensorflow.random.stateless_normal((2, 32, 32, 3), (1, 2))
+    np.testing.assert_array_equal(model(images, training=True), model(images, training=True))
+
+
+def test_fused_batch_norm_gives_what_keras_own_layer_gives(tensorflow):
+    from tensorflow import keras
+
+    from tfbench.models.blocks.layers import FusedBatchNormalization
+
+    ours = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)
+    theirs = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-3)
+    images = tensorflow.random.stateless_normal((4, 5, 5, 3), (1, 2)) * 3.0 + 1.0
+    for _ in range(3):
+        np.testing.assert_allclose(ours(images, training=True), theirs(images, training=True), atol=1e-4)
+    # The fused operation keeps the unbiased variance, n / (n - 1) of Keras's; n = 100 here.
+    np.testing.assert_allclose(ours(images, training=False), theirs(images, training=False), rtol=1e-2)
+    np.testing.assert_allclose(ours.moving_mean, theirs.moving_mean, rtol=1e-4)
+
+
+def test_a_rebuilt_network_uses_one_operation_per_batch_normalisation(one_replica, tensorflow):
+    model = NETWORKS["googlenet"].build(BatchNorm.FUSED, 64, one_replica)
+    graph = (
+        tensorflow.function(lambda x: model(x, training=True))
+        .get_concrete_function(tensorflow.TensorSpec((2, 64, 64, 3)))
+        .graph
+    )
+    kinds = [operation.type for operation in graph.get_operations()]
+    assert kinds.count("FusedBatchNormV3") == 57
+    assert "SquaredDifference" not in kinds
+    assert "BiasAdd" in kinds  # of the last layer
+    assert kinds.count("BiasAdd") == 1
+
+
+def test_biases_stay_where_nothing_cancels_them(one_replica):
+    from tensorflow import keras
+
+    from tfbench.models.blocks.layers import rebuilt
+
+    images = keras.Input((8, 8, 3))
+    shared = keras.layers.Conv2D(4, 1, name="shared")(images)
+    normalised = keras.layers.BatchNormalization()(shared)
+    alone = keras.layers.Conv2D(4, 1, name="alone")(normalised)
+    alone = keras.layers.BatchNormalization()(alone)
+    with one_replica.scope():
+        model = rebuilt(keras.Model(images, keras.layers.Add()([alone, shared])), fuse=True)
+    assert model.get_layer("shared").use_bias  # its output also goes round the batch normalisation
+    assert not model.get_layer("alone").use_bias

@@ -1,0 +1,123 @@
+"""Every network through the validity gates, with two replicas, in float32 and in one mixed precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from results.schema import XLA, Data, Mode, Optimizer, Precision
+from tests.real.training.small import small_case, small_network
+from tfbench.models import NETWORKS
+
+pytestmark = pytest.mark.tensorflow
+
+POLICIES = {Precision.FP32: "float32", Precision.BF16: "mixed_bfloat16", Precision.FP16: "mixed_float16"}
+GATES = {"update_equals_one_device", "loss_equals_one_device", "replicas_equal", "loss_finite_while_timing"}
+
+
+def measured(case, strategy, **options):
+    from tensorflow import keras
+
+    from tfbench.flags import Options
+    from tfbench.machine.nvml import GPUs
+    from tfbench.outcomes.findings import Findings
+    from tfbench.repeat import measure
+
+    keras.mixed_precision.set_global_policy(POLICIES[case.precision])
+    findings = Findings()
+    measure(case, small_network(case.model), strategy, findings, Options(peaks=False, **options), GPUs(0))
+    return findings
+
+
+def passed(findings):
+    return {check.name for check in findings.checks if check.passed}
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_network_passes_the_gates(two_replicas, name, precision):
+    findings = measured(small_case(name, precision=precision), two_replicas)
+    assert passed(findings) >= GATES
+    measurement = findings.measurement
+    assert measurement.flops_per_sample > 0 and measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
+def test_bert_passes_the_gates_with_every_optimizer(two_replicas, optimizer, precision):
+    findings = measured(small_case("bert_large", optimizer=optimizer, precision=precision), two_replicas)
+    assert passed(findings) >= GATES
+
+
+@pytest.mark.parametrize("name", ["bert_large", "gpt2_small"])
+@pytest.mark.parametrize("xla", [XLA.AUTO, XLA.REPLICA])
+def test_transformers_pass_the_gates_compiled(two_replicas, name, xla):
+    assert passed(measured(small_case(name, xla=xla), two_replicas)) >= GATES
+
+
+@pytest.mark.parametrize("name", ["bert_large", "gpt2_small"])
+def test_tokens_come_from_the_host_too(two_replicas, name):
+    findings = measured(small_case(name, data=Data.HOST), two_replicas)
+    assert passed(findings) >= GATES
+    assert findings.measurement.host_bytes_per_second > 0
+
+
+@pytest.mark.parametrize("name", ["bert_large", "gpt2_small"])
+def test_transformers_answer_in_inference(two_replicas, name):
+    findings = measured(small_case(name, mode=Mode.INFER), two_replicas)
+    assert findings.valid and findings.measurement.latency is not None
+
+
+def test_the_samples_of_a_decoder_are_tokens(two_replicas):
+    measurement = measured(small_case("gpt2_small", sequence_length=24), two_replicas).measurement
+    assert (measurement.unit, measurement.sequence_length, measurement.global_batch) == ("tokens", 24, 4)
+    assert measurement.samples == 4 * 24 * measurement.num_steps
+    assert measurement.attention == "matmul"
+
+
+@pytest.mark.parametrize("name", ["bert_large", "vit_b16", "resnet50_v1.5"])
+@pytest.mark.parametrize("xla", [XLA.OFF, XLA.REPLICA])
+def test_accumulated_batches_pass_the_gates_and_count(two_replicas, name, xla):
+    findings = measured(small_case(name, accumulate=3, xla=xla), two_replicas)
+    assert passed(findings) >= GATES
+    assert findings.measurement.global_batch == 2 * 2 * 3
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
+@pytest.mark.parametrize("name", ["bert_large", "gpt2_small", "vit_b16"])
+def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, name, precision):
+    from tensorflow import keras
+
+    from tfbench.training.inputs import synthetic_batch
+    from tfbench.training.step import Training
+    from tfbench.training.tasks import TASKS
+
+    keras.mixed_precision.set_global_policy(POLICIES[precision])
+    network = small_network(name)
+    task, weights = TASKS[network.task], []
+    for case in (
+        small_case(name, num_gpus=1, batch_per_gpu=2, accumulate=3, precision=precision),
+        small_case(name, num_gpus=1, batch_per_gpu=6, precision=precision),
+    ):
+        model = network.build(case.batch_norm, network.size(case), one_replica)
+        from tfbench.keras_versions.weights import draw_weights
+
+        draw_weights(model, 7)
+        training = Training(case, model, one_replica, task=task, learning_rate=0.1)
+        batch = synthetic_batch(case, network.size(case), network.classes, 0, task)
+        before = [variable.numpy() for variable in training.variables]
+        training.step(batch)
+        weights.append([moment.numpy() for moment in training.updater.first_moments])
+        assert any((old != new.numpy()).any() for old, new in zip(before, training.variables, strict=True))
+    norm = np.sqrt(sum(np.square(whole).sum() for whole in weights[1]))
+    difference = np.sqrt(sum(np.square(part - whole).sum() for part, whole in zip(*weights, strict=True)))
+    assert difference / norm < (1e-5 if precision is Precision.FP32 else 2e-2)
+
+
+def test_a_seed_gives_the_same_losses_again_and_they_are_kept(one_replica):
+    runs = [
+        measured(small_case("bert_large", num_gpus=1, num_steps=4), one_replica, seed=seed).measurement
+        for seed in (3, 3, 4)
+    ]
+    assert runs[0].losses == runs[1].losses != runs[2].losses
+    assert (len(runs[0].losses), runs[0].seed) == (4, 3)

@@ -1,0 +1,190 @@
+"""One case on several hosts: real processes on loopback ports, each a rank with its own TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from results.schema import Status
+from results.schema.record_json import from_json
+from tests.real.training.conftest import REPOSITORY
+from tests.unit.tfbench.test_cluster import free_port
+
+pytestmark = pytest.mark.tensorflow
+
+SMALL = ("--device=cpu", "--model=googlenet", "--image_size=32", "--batch_size=2", "--warmup_steps=2", "--nopeaks")
+
+PLANTED = """
+import sys
+import tfbench.__main__ as main
+{fault}
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+NOT_REDUCED = """
+from tfbench.training.step import Training
+Training.__init__.__kwdefaults__["all_reduce"] = list
+"""
+
+ONE_RANK_ADDS_A_THOUSANDTH = """
+import json, os
+from tfbench import training
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+def fault(tensors):
+    return [tensor * (1 + rank * 1e-3) for tensor in training.sum_over_replicas(tensors)]
+training.Training.__init__.__kwdefaults__["all_reduce"] = fault
+"""
+
+TWO_REPLICAS_EACH = """
+import tensorflow as tf
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+import tfbench.repeat
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+def two(self, resolver, worker):
+    return (f"{worker}/device:CPU:0", f"{worker}/device:CPU:1"), "CPU"
+CollectiveAllReduceExtended._initialize_local_devices = two
+tfbench.repeat._refuse_over_hosts = lambda case: None
+"""
+
+ONE_RANK_IS_FULL = """
+import json, os, tfbench.repeat
+if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+    def full(*_):
+        raise MemoryError("planted")
+    tfbench.repeat.warm_up = full
+"""
+
+
+class Gang:
+    """Ranks that were started."""
+
+    def __init__(self, folder, flags, fault, count=2):
+        ports = [free_port() for _ in range(count)]
+        self.records = [folder / f"record-{rank}.json" for rank in range(count)]
+        self.logs = [folder / f"rank-{rank}.log" for rank in range(count)]
+        self.processes = []
+        for rank in range(count):
+            cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+            config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+            program = ["-c", PLANTED.format(fault=fault)] if fault else ["-m", "tfbench"]
+            command = [sys.executable, *program, *SMALL, f"--num_hosts={count}", *flags]
+            with self.logs[rank].open("w") as log:
+                self.processes.append(
+                    subprocess.Popen(
+                        [*command, f"--output={self.records[rank]}"],
+                        cwd=REPOSITORY,
+                        env={**os.environ, "TF_CONFIG": config},
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
+
+    def wait(self, seconds=400):
+        """Return the exit codes."""
+        return [process.wait(timeout=seconds) for process in self.processes]
+
+    def record(self, rank=0):
+        return from_json(self.records[rank].read_bytes())
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + 200
+        while text not in self.logs[0].read_text():
+            assert time.monotonic() < deadline and self.processes[0].poll() is None, self.logs[0].read_text()[-2000:]
+            time.sleep(0.2)
+
+    def end(self):
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    gangs = []
+
+    def begin(*flags, fault=""):
+        gangs.append(Gang(tmp_path, flags, fault))
+        return gangs[-1]
+
+    yield begin
+    for gang in gangs:
+        gang.end()
+
+
+def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
+    gang = start("--num_steps=6", "--communication=ring")
+    assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
+    record = gang.record()
+    assert record.status is Status.OK
+    checks = {check.name: check for check in record.validity.checks if check.passed}
+    assert {"ranks_equal", "update_equals_one_device", "loss_equals_one_device"} <= checks.keys()
+    assert checks["ranks_equal"].value == 0.0
+    m = record.measurement
+    assert (m.replicas, m.global_batch, m.samples) == (2, 4, 24)
+    assert [(rank.rank, rank.samples) for rank in m.ranks] == [(0, 12), (1, 12)]
+    assert m.seconds == max(rank.seconds for rank in m.ranks)
+    assert m.samples_per_second == pytest.approx(24 / m.seconds)
+    assert m.all_reduce_bytes_per_second > 0
+    assert record.case.name == "googlenet-fp32-b2-2x1cpu-ring-32px-w2s6"
+    assert not gang.records[1].exists()  # one record for the case: the chief's
+
+
+def test_replicas_of_several_devices_and_hosts_train_as_one(start):
+    gang = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TWO_REPLICAS_EACH)
+    assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
+    record = gang.record()
+    passed = {check.name for check in record.validity.checks if check.passed}
+    assert {"ranks_equal", "replicas_equal", "update_equals_one_device", "loss_equals_one_device"} <= passed
+    assert (record.measurement.replicas, record.measurement.samples) == (4, 32)
+
+
+@pytest.mark.parametrize(
+    ("fault", "gate"), [(NOT_REDUCED, "update_equals"), (ONE_RANK_ADDS_A_THOUSANDTH, "ranks_equal")]
+)
+def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, gate):
+    gang = start("--num_steps=4", fault=fault)
+    assert gang.wait() == [3, 3]
+    for rank in (0, 1):
+        assert gang.record(rank).status is Status.INVALID
+        assert gate in gang.record(rank).cause
+    assert gang.record().measurement is None
+
+
+def test_without_all_reduce_the_gates_are_skipped_and_the_record_says_so(start):
+    gang = start("--num_steps=4", "--noall_reduce")
+    assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
+    record = gang.record()
+    assert not record.case.all_reduce and "no-all-reduce" in record.case.name
+    skipped = [check for check in record.validity.checks if check.passed is None]
+    assert {check.name for check in skipped} == {"loss_equals_one_device", "update_equals_one_device", "replicas_equal"}
+    assert all("no all-reduce was asked for" in check.detail for check in skipped)
+
+
+@pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
+def test_a_rank_that_is_killed_or_hangs_ends_the_other_with_its_name(start, victim, number):
+    gang = start("--num_steps=100000")
+    gang.wait_for("state timing")
+    began = time.monotonic()
+    os.killpg(gang.processes[victim].pid, number)
+    other = 1 - victim
+    assert gang.processes[other].wait(timeout=30) == 3
+    assert time.monotonic() - began < 30
+    assert gang.record(other).status is Status.LOST
+    assert f"rank {victim} (127.0.0.1:" in gang.record(other).cause
+
+
+def test_the_failure_of_one_rank_is_the_status_of_the_case(start):
+    gang = start("--num_steps=4", fault=ONE_RANK_IS_FULL)
+    assert gang.wait() == [3, 3]
+    assert gang.record(1).status is Status.OOM
+    assert gang.record(0).status is Status.OOM
+    assert gang.record(0).cause.startswith("rank 1 (127.0.0.1:")

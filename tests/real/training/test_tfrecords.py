@@ -1,0 +1,310 @@
+"""Real input: a data set that is made, read and found wanting; and who limits the steps."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+
+import numpy as np
+import pytest
+
+from results.schema import Data, Status
+from results.schema.record_json import from_json
+from tests.real.training.small import small_case
+from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
+from tfbench import make_dataset
+
+pytestmark = pytest.mark.tensorflow
+
+LONGER_SIDE = 64
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data set of 24 small images in three files."""
+    made = tmp_path_factory.mktemp("data") / "textures"
+    arguments = [f"--output={made}", "--images=24", "--shards=3", f"--longer_side={LONGER_SIDE}"]
+    assert make_dataset.main(arguments) == make_dataset.EXIT_OK
+    return made
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def records(path):
+    import tensorflow as tf
+
+    return [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset([str(path)])]
+
+
+def test_a_made_data_set_has_imagenets_layout_and_real_jpegs(tensorflow, folder):
+    assert sorted(path.name for path in folder.iterdir()) == [f"train-{index:05}-of-00003" for index in range(3)]
+    examples = [example for path in sorted(folder.iterdir()) for example in records(path)]
+    assert len(examples) == 24
+    for example in examples:
+        feature = example.features.feature
+        encoded = feature["image/encoded"].bytes_list.value[0]
+        assert encoded.startswith(b"\xff\xd8\xff") and encoded.endswith(b"\xff\xd9")
+        pixels = tensorflow.io.decode_jpeg(encoded)
+        shape = tuple(feature[f"image/{name}"].int64_list.value[0] for name in ("height", "width", "channels"))
+        assert tuple(pixels.shape) == shape and max(shape) == LONGER_SIDE
+        assert 1 <= feature["image/class/label"].int64_list.value[0] <= 1000
+        assert pixels.numpy().std() > 20, "a texture, not a grey square"
+
+
+def test_the_same_seed_makes_the_same_images_and_another_one_others(tensorflow, folder, tmp_path):
+    for seed in (2014, 7):
+        arguments = [f"--output={tmp_path / str(seed)}", "--images=24", "--shards=3", f"--longer_side={LONGER_SIDE}"]
+        assert make_dataset.main([*arguments, f"--seed={seed}"]) == make_dataset.EXIT_OK
+    name = "train-00001-of-00003"
+    assert (tmp_path / "2014" / name).read_bytes() == (folder / name).read_bytes()
+    assert (tmp_path / "7" / name).read_bytes() != (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--output={folder}"], "exists and is left alone"),
+        ([], "--output is missing"),
+        (["--output={folder}-new", "--images=2", "--shards=3"], "less than one for each"),
+        (["--output={folder}-new", "stray"], "only flags are expected"),
+        (["--output={folder}-new", "--images=0"], "--images"),
+    ],
+)
+def test_what_cannot_be_made_is_said_and_nothing_is_written(folder, capsys, arguments, said):
+    before = sorted(folder.parent.rglob("*"))
+    assert make_dataset.main([text.format(folder=folder) for text in arguments]) == make_dataset.EXIT_BAD_FLAGS
+    assert said in capsys.readouterr().err
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+def test_replicas_get_other_crops_of_the_right_size_normalised_and_with_labels_from_0(two_replicas, folder):
+    from tfbench.measuring.validity import replicas_of
+    from tfbench.training.tfrecords import open_data_set, tfrecord_source
+
+    case = tiny_case(num_gpus=2, data=Data.TFRECORD)
+    source = tfrecord_source(case, open_data_set(folder, 1000), IMAGE_SIZE, two_replicas)
+    (first, labels), (second, _) = replicas_of(two_replicas, source())
+    assert first.shape == second.shape == (16, IMAGE_SIZE, IMAGE_SIZE, 3)
+    assert np.abs(first.numpy() - second.numpy()).max() > 0.1
+    assert -3 < first.numpy().min() < 0 < first.numpy().max() < 3
+    assert labels.numpy().min() >= 0 and labels.numpy().max() < 1000
+    again, _ = replicas_of(two_replicas, source())[0]
+    assert np.abs(first.numpy() - again.numpy()).max() > 0.1
+
+
+def emptied(copy):
+    (copy / "train-00002-of-00003").write_bytes(b"")
+
+
+def removed(copy):
+    (copy / "train-00001-of-00003").unlink()
+
+
+def damaged(copy):
+    path = copy / "train-00000-of-00003"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def of_another(copy):
+    shutil.copy(copy / "train-00000-of-00003", copy / "train-00000-of-00001")
+
+
+def without_files(copy):
+    for path in copy.iterdir():
+        path.unlink()
+
+
+def without_folder(copy):
+    shutil.rmtree(copy)
+
+
+def with_labels_beyond(copy):
+    write_one(copy, make_dataset.example(jpeg(), 8, 8, 1001, "a"))
+
+
+def without_jpeg(copy):
+    write_one(copy, make_dataset.example(b"no JPEG", 8, 8, 1, "a"))
+
+
+def without_keys(copy):
+    write_one(copy, b"")
+
+
+def jpeg():
+    import tensorflow as tf
+
+    return tf.io.encode_jpeg(np.zeros((8, 8, 3), np.uint8)).numpy()
+
+
+def write_one(copy, record):
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(copy / "train-00000-of-00003")) as writer:
+        writer.write(record)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (emptied, "train-00002-of-00003 is empty"),
+        (removed, "train-00001-of-00003 is missing"),
+        (damaged, "corrupted record"),
+        (of_another, "several data sets: of 1 and of 3 files"),
+        (without_files, "no file named like train-00000-of-00128"),
+        (without_folder, "is no folder that can be read here: No such file"),
+        (with_labels_beyond, "must be 1 to 1000: 1001"),
+        (without_jpeg, "record 1: "),
+        (without_keys, "image/"),
+    ],
+)
+def test_a_faulty_data_set_is_bad_input_with_what_to_do(tensorflow, copy, fault, said):
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.training.tfrecords import open_data_set
+
+    fault(copy)
+    with pytest.raises(CaseFailedError) as caught:
+        open_data_set(copy, 1000)
+    assert caught.value.status is Status.BAD_INPUT
+    assert said in str(caught.value)
+    assert str(copy) in str(caught.value)
+    assert "make_dataset" in str(caught.value)
+
+
+def test_damage_that_shows_only_while_training_is_bad_input_too(tfbench, copy, tmp_path):
+    path = copy / "train-00001-of-00003"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    output = tmp_path / "record.json"
+    done = tfbench(*SMALL, "--num_steps=40", f"--data_dir={copy}", f"--output={output}")
+    record = from_json(output.read_text())
+    assert (record.status, done.returncode) == (Status.BAD_INPUT, 3), record.cause
+    assert record.measurement is None
+
+
+SMALL = (
+    *("--device=cpu", "--model=googlenet", "--image_size=32", "--batch_size=2", "--data=tfrecord"),
+    *("--warmup_steps=2", "--nopeaks"),
+)
+
+
+class SlowNetwork(TinyNetwork):
+    """A network whose every pass takes 100 ms, whatever else the machine does."""
+
+    def build(self, batch_norm, image_size, strategy):
+        import tensorflow as tf
+        from tensorflow import keras
+
+        def nap(images):
+            def sleep(value):
+                time.sleep(0.1)
+                return value
+
+            return tf.reshape(tf.py_function(sleep, [images], tf.float32), tf.shape(images))
+
+        class Nap(keras.layers.Layer):
+            def call(self, inputs):
+                return tf.ensure_shape(tf.grad_pass_through(nap)(inputs), inputs.shape)
+
+        with strategy.scope():
+            images = keras.Input((image_size, image_size, 3))
+            x = keras.layers.GlobalAveragePooling2D()(Nap()(images))
+            return keras.Model(images, keras.layers.Dense(1000)(x))
+
+
+class FastNetwork(TinyNetwork):
+    """A network of one small layer."""
+
+    def build(self, batch_norm, image_size, strategy):
+        from tensorflow import keras
+
+        with strategy.scope():
+            images = keras.Input((image_size, image_size, 3))
+            x = keras.layers.GlobalAveragePooling2D()(images)
+            return keras.Model(images, keras.layers.Dense(1000)(x))
+
+
+def trained(network, folder, strategy):
+    from tfbench.flags import Options
+    from tfbench.machine.nvml import GPUs
+    from tfbench.outcomes.findings import Findings
+    from tfbench.repeat import measure
+
+    case = tiny_case(data=Data.TFRECORD, batch_per_gpu=4, num_steps=16)
+    findings = Findings()
+    measure(case, network, strategy, findings, Options(peaks=False, data_dir=folder), GPUs(0))
+    return findings.measurement
+
+
+def starve(monkeypatch, seconds):
+    """Let every image take so long to decode, one after another."""
+    import tensorflow as tf
+
+    from tfbench.training import tfrecords
+
+    decode = tfrecords.decode
+
+    def slowly(record, size):
+        def sleep(value):
+            time.sleep(seconds)
+            return value
+
+        slow = tf.py_function(sleep, [record], tf.string)
+        slow.set_shape([])
+        return decode(slow, size)
+
+    monkeypatch.setattr(tfrecords, "decode", slowly)
+    monkeypatch.setattr(tfrecords.tf.data, "AUTOTUNE", 1)
+
+
+def test_a_starved_device_is_limited_by_its_input(one_replica, folder, monkeypatch):
+    starve(monkeypatch, 0.02)
+    measurement = trained(FastNetwork(classes=1000), folder, one_replica)
+    found = measurement.input_limit
+    assert found.limited
+    assert found.step_ratio > 2
+    assert found.wait_share > 0.5
+    from tfbench.measuring.soft_warnings import _of_the_input
+
+    (warning,) = _of_the_input(measurement)
+    assert warning.code == "input_limited" and "--data=synthetic" in warning.hint
+
+
+def test_a_slow_device_is_limited_by_itself(one_replica, folder):
+    measurement = trained(SlowNetwork(classes=1000), folder, one_replica)
+    found = measurement.input_limit
+    assert not found.limited, found
+    assert found.step_ratio == pytest.approx(statistics.median(measurement.step_seconds) / found.synthetic_step_seconds)
+    assert found.synthetic_step_seconds > 0.1
+    assert found.files == 3
+    mean = sum(path.stat().st_size for path in folder.iterdir()) / 24
+    assert found.read_bytes_per_second == pytest.approx(measurement.samples_per_second * mean, rel=0.3)
+    assert measurement.host_bytes_per_second > 0
+
+
+def test_the_program_trains_from_jpeg_files_on_two_replicas(tfbench, folder, tmp_path):
+    output = tmp_path / "record.json"
+    done = tfbench(*SMALL, "--num_gpus=2", "--num_steps=12", f"--data_dir={folder}", f"--output={output}")
+    assert done.returncode == 0, done.stderr
+    record = from_json(output.read_text())
+    assert record.validity.valid and record.measurement.input_limit.files == 3
+    assert {check.name for check in record.validity.checks if check.passed} >= {"update_equals_one_device"}
+    assert "was the limit" in done.stderr
+    assert ("input_limited" in {warning.code for warning in record.warnings}) == record.measurement.input_limit.limited
+
+
+def test_text_networks_have_no_use_for_images(tensorflow):
+    from tfbench.models import NETWORKS
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.repeat import refuse_unsupported
+
+    case = small_case("bert_large", data=Data.TFRECORD)
+    with pytest.raises(CaseFailedError, match="--data=tfrecord is not for bert_large: it takes no images") as caught:
+        refuse_unsupported(case, NETWORKS["bert_large"])
+    assert caught.value.status is Status.UNSUPPORTED

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from results.schema import XLA, BatchNorm, Data, Precision, Status
+from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
+
+pytestmark = pytest.mark.tensorflow
+
+
+def build(case, strategy, **options):
+    from tfbench.training.inputs import batch_source
+    from tfbench.training.step import Training
+
+    model = TinyNetwork().build(case.batch_norm, IMAGE_SIZE, strategy)
+    training = Training(case, model, strategy, **options)
+    return training, batch_source(case, IMAGE_SIZE, CLASSES, strategy)
+
+
+def weights_of(training, replica=0):
+    from tfbench.keras_versions.variables import components
+
+    return [components(training.strategy, variable)[replica].numpy() for variable in training.variables]
+
+
+def test_two_replicas_train_as_one_device_on_the_global_batch(two_replicas, one_replica):
+    import tensorflow as tf
+
+    from tfbench.measuring.timing import wait_for_loss
+    from tfbench.training.inputs import synthetic_batch
+
+    twice, _ = build(tiny_case(num_gpus=2), two_replicas, learning_rate=0.1)
+    alone, _ = build(tiny_case(batch_per_gpu=32), one_replica, learning_rate=0.1)
+    for mine, theirs in zip(alone.variables, weights_of(twice), strict=True):
+        mine.assign(theirs)
+    # Each replica gets the same half, so that batch normalisation sees the same statistics everywhere.
+    half = synthetic_batch(tiny_case(), IMAGE_SIZE, CLASSES, replica=0)
+    whole = tuple(tf.concat([part, part], 0) for part in half)
+    halves = tuple(
+        two_replicas.experimental_distribute_values_from_function(lambda _, part=part: part) for part in half
+    )
+    for _ in range(5):
+        loss_twice, loss_alone = wait_for_loss(twice.step(halves)), wait_for_loss(alone.step(whole))
+        assert loss_twice == pytest.approx(loss_alone, rel=1e-5)
+    for ours, theirs in zip(weights_of(twice), weights_of(alone), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+    for first, second in zip(weights_of(twice, 0), weights_of(twice, 1), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_the_update_is_that_of_momentum_sgd(one_replica):
+    training, next_batch = build(tiny_case(), one_replica, learning_rate=0.5)
+    before = weights_of(training)
+    training.step(next_batch())
+    first_velocity = [variable.numpy() for variable in training.updater.first_moments]
+    after = weights_of(training)
+    for old, new, velocity in zip(before, after, first_velocity, strict=True):
+        np.testing.assert_allclose(new, old - 0.5 * velocity, rtol=1e-5, atol=1e-7)
+    assert any(np.abs(velocity).max() > 0 for velocity in first_velocity)
+
+
+def test_replicas_see_different_batches_that_are_the_same_in_every_process(tensorflow):
+    from tfbench.training.inputs import synthetic_batch
+
+    case = tiny_case()
+    first, again, other = (synthetic_batch(case, IMAGE_SIZE, CLASSES, replica) for replica in (0, 0, 1))
+    np.testing.assert_array_equal(first[0], again[0])
+    assert np.abs(first[0] - other[0]).max() > 0.1
+    assert first[1].numpy().min() >= 0 and first[1].numpy().max() < CLASSES
+
+
+def test_a_synthetic_batch_lives_on_its_replicas_device(two_replicas):
+    from tfbench.training.inputs import batch_source
+
+    images, labels = batch_source(tiny_case(num_gpus=2), IMAGE_SIZE, CLASSES, two_replicas)()
+    for tensor in (images, labels):
+        devices = [part.device for part in two_replicas.experimental_local_results(tensor)]
+        assert [device[-5:] for device in devices] == ["CPU:0", "CPU:1"]
+
+
+def test_moving_averages_belong_to_each_replica(two_replicas):
+    from tfbench.keras_versions.variables import components, tensorflow_variable
+
+    training, next_batch = build(tiny_case(num_gpus=2), two_replicas)
+    training.step(next_batch())
+    moving = [tensorflow_variable(v) for v in training.model.non_trainable_variables]
+    first, second = (part.numpy() for part in components(two_replicas, moving[0]))
+    assert np.abs(first).max() > 0
+    assert np.abs(first - second).max() > 0
+
+
+def test_a_step_whose_gradients_are_not_finite_changes_nothing_and_halves_the_loss_scale(one_replica):
+    case = tiny_case(precision=Precision.FP16)
+    training, next_batch = build(case, one_replica)
+    before = weights_of(training)
+    training._loss_scale.assign(float("inf"))
+    training.step(next_batch())
+    assert not training.was_updated()
+    for old, new in zip(before, weights_of(training), strict=True):
+        np.testing.assert_array_equal(old, new)
+    training._loss_scale.assign(2.0**10)
+    training.step(next_batch())
+    assert training.was_updated()
+    assert any((old != new).any() for old, new in zip(before, weights_of(training), strict=True))
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("data", list(Data))
+def test_loss_falls_with_every_precision_and_input(two_replicas, precision, data):
+    from tensorflow import keras
+
+    from tfbench.measuring.timing import wait_for_loss
+
+    policies = {Precision.FP16: "mixed_float16", Precision.BF16: "mixed_bfloat16"}
+    keras.mixed_precision.set_global_policy(policies.get(precision, "float32"))
+    case = tiny_case(num_gpus=2, precision=precision, data=data)
+    training, next_batch = build(case, two_replicas, learning_rate=0.1)
+    losses = [wait_for_loss(training.step(next_batch())) for _ in range(12)]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+
+
+def measured(case, strategy, **faults):
+    from tfbench.outcomes.findings import Findings
+    from tfbench.training.step import Training
+
+    findings = Findings()
+    measure_tiny(case, strategy, findings, functools.partial(Training, **faults))
+    return findings
+
+
+def measure_tiny(case, strategy, findings, make_training):
+    from tfbench.flags import Options
+    from tfbench.machine.nvml import GPUs
+    from tfbench.repeat import measure
+
+    measure(case, TinyNetwork(), strategy, findings, Options(peaks=False), GPUs(0), make_training)
+
+
+@pytest.mark.parametrize("xla", list(XLA))
+def test_gates_pass_for_sound_training_in_every_xla_mode(two_replicas, xla):
+    findings = measured(tiny_case(num_gpus=2, xla=xla), two_replicas)
+    passed = {check.name for check in findings.checks if check.passed}
+    assert {"update_equals_one_device", "loss_equals_one_device", "replicas_equal"} <= passed
+    measurement = findings.measurement
+    assert (measurement.replicas, measurement.batch_per_gpu, measurement.global_batch) == (2, 16, 32)
+    assert len(measurement.step_seconds) == measurement.num_steps == 12
+
+
+def not_reduced(tensors):
+    return tensors
+
+
+def averaged_twice(tensors):
+    from tfbench.training.step import sum_over_replicas
+
+    return [tensor / 2.0 for tensor in sum_over_replicas(tensors)]
+
+
+def summed_not_averaged(tensors):
+    from tfbench.training.step import sum_over_replicas
+
+    return [tensor * 2.0 for tensor in sum_over_replicas(tensors)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "gate"),
+    [
+        (not_reduced, "replicas_equal"),
+        (not_reduced, "update_equals_one_device"),
+        (summed_not_averaged, "update_equals_one_device"),
+        (averaged_twice, "update_equals_one_device"),
+    ],
+)
+def test_a_broken_all_reduce_is_caught_and_the_repeat_is_invalid(two_replicas, fault, gate):
+    from tfbench.outcomes.outcome import CaseFailedError
+
+    with pytest.raises(CaseFailedError, match=gate) as caught:
+        measured(tiny_case(num_gpus=2), two_replicas, all_reduce=fault)
+    assert caught.value.status is Status.INVALID
+
+
+def test_a_wrong_loss_is_caught(two_replicas):
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.training.step import Training
+
+    class LossOfOneReplica(Training):
+        def _step(self, batch):
+            shares = self.strategy.run(self._replica_step, args=batch)
+            return self.strategy.experimental_local_results(shares)[:1]
+
+    with pytest.raises(CaseFailedError, match="loss_equals_one_device"):
+        measure_tiny(tiny_case(num_gpus=2), two_replicas, Findings(), LossOfOneReplica)
+
+
+def test_a_learning_rate_that_diverges_is_not_finite_and_leaves_no_number(one_replica):
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.training.step import Training
+
+    findings = Findings()
+    with pytest.raises(CaseFailedError) as caught:
+        measure_tiny(tiny_case(), one_replica, findings, functools.partial(Training, learning_rate=1e38))
+    assert caught.value.status is Status.NOT_FINITE
+    assert findings.measurement is None
+    assert not findings.valid
+
+
+@pytest.mark.parametrize(
+    ("version", "replicas", "refused"),
+    [("3.4.1", 2, True), ("3.9.2", 2, True), ("3.4.1", 1, False), ("3.10.0", 8, False), ("2.15.0", 8, False)],
+)
+def test_keras_releases_that_train_wrongly_are_refused_with_several_replicas(tensorflow, version, replicas, refused):
+    from tfbench.measuring.validity import keras_refusal
+
+    assert (keras_refusal(version, replicas) is not None) == refused
+
+
+def test_an_unknown_variant_is_unsupported_with_what_there_is(tensorflow):
+    from tfbench.models import NETWORKS
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.repeat import refuse_unsupported
+
+    with pytest.raises(CaseFailedError, match="--batch_norm=none is not for resnet50: it has fused or keras") as caught:
+        refuse_unsupported(tiny_case(model="resnet50", batch_norm=BatchNorm.NONE), NETWORKS["resnet50"])
+    assert caught.value.status is Status.UNSUPPORTED

@@ -1,0 +1,181 @@
+"""Images for the tests: a Debian base made on this machine, and what orchestrate/containers/Dockerfile builds on it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import results
+from orchestrate.inventory.variants import SLIM_SUFFIX
+from tests.support.engines.docker import DockerEngine
+from tests.support.engines.processes import EngineError, find_program
+
+REPOSITORY = Path(__file__).parents[3]
+SUITE = "bookworm"
+PACKAGES = ("ca-certificates", "python3", "python3-pip")
+CA_BUNDLE = Path("etc/ssl/certs/ca-certificates.crt")
+MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
+NOT_NEEDED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
+
+
+@dataclass(frozen=True)
+class PushedImage:
+    """An image in a registry.
+
+    Attributes:
+        reference: `REGISTRY/tfbench:VERSION-VARIANT`.
+        digest: Of its manifest, `sha256:…`.
+    """
+
+    reference: str
+    digest: str
+
+
+def make_base_image(engine: DockerEngine, cache: Path) -> str:
+    """Import a small Debian with Python 3.11, which stands for `python:3.11-slim-bookworm`; return its name.
+
+    The tests reach no public registry of images, so Debian's own packages are what such an image is made
+    from. The machine's certificates are put in, so that packages can be fetched on a network that inspects
+    TLS.
+
+    Args:
+        cache: Folder that keeps the archive from one session to the next.
+    """
+    machine_bundle = Path("/") / CA_BUNDLE
+    certificates = machine_bundle.read_bytes() if machine_bundle.exists() else b""
+    recipe = hashlib.sha256(f"{SUITE} {PACKAGES} {NOT_NEEDED}".encode() + certificates).hexdigest()[:16]
+    reference = f"tfbench-test-base:{recipe}"
+    if engine.client.images.list(name=reference):
+        return reference
+    archive = cache / f"base-{recipe}.tar"
+    if not archive.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        _write_debian(archive, certificates)
+    engine.client.api.import_image(str(archive), repository=reference)
+    return reference
+
+
+def _write_debian(archive: Path, certificates: bytes) -> None:
+    """Write the root of a minimal Debian as a tar file."""
+    root = archive.with_suffix(f".{os.getpid()}.partial")
+    try:
+        command = [find_program("debootstrap") or "debootstrap", "--variant=minbase"]
+        made = subprocess.run(
+            [*command, f"--include={','.join(PACKAGES)}", SUITE, root],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            raise EngineError(f"debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+        for name in NOT_NEEDED:
+            shutil.rmtree(root / name, ignore_errors=True)
+        if certificates:
+            (root / CA_BUNDLE).write_bytes(certificates)
+        partial = root.with_suffix(".tar.partial")
+        with tarfile.open(partial, "w") as tar:
+            tar.add(root, arcname=".")
+        partial.rename(archive)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return this machine's pip settings that mean something in a build, as build arguments.
+
+    Addresses of files are left out: a container has not the machine's files.
+    """
+    names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
+    return {
+        name: environment[name] for name in names if environment.get(name) and not environment[name].startswith("file:")
+    }
+
+
+def build_image(
+    engine: DockerEngine, base: str, variant: str, tag: str, *, context: Path = REPOSITORY, cached: bool = True
+) -> str:
+    """Build a variant as `tag` and return the image's id.
+
+    Args:
+        variant: Its name, which says its form too.
+        context: The repository, or a copy of it.
+        cached: Whether steps that were built before may be taken from the engine's cache.
+
+    Raises:
+        EngineError: A step failed; the message carries the end of the build's output.
+    """
+    stream = engine.client.api.build(
+        path=str(context),
+        dockerfile="orchestrate/containers/Dockerfile",
+        tag=tag,
+        buildargs={
+            "BASE": base,
+            "VARIANT": variant.removesuffix(SLIM_SUFFIX),
+            "SLIM": "slim" if variant.endswith(SLIM_SUFFIX) else "full",
+            "VERSION": results.__version__,
+            **pip_settings(),
+        },
+        network_mode="host",
+        nocache=not cached,
+        rm=True,
+        forcerm=True,
+        decode=True,
+    )
+    output: list[str] = []
+    for message in stream:
+        output.append(str(message.get("stream", "")))
+        if "error" in message:
+            raise EngineError(f"build of {variant} failed: {message['error']}\n{''.join(output[-40:])}")
+    return str(engine.client.images.get(tag).id)
+
+
+def push_image(engine: DockerEngine, reference: str) -> PushedImage:
+    """Push an image to the registry that its name begins with.
+
+    Raises:
+        EngineError: The registry did not take it.
+    """
+    for message in engine.client.api.push(reference, stream=True, decode=True):
+        if "error" in message:
+            raise EngineError(f"push of {reference} failed: {message['error']}")
+        if digest := message.get("aux", {}).get("Digest"):
+            return PushedImage(reference, digest)
+    raise EngineError(f"push of {reference} ended without a digest")
+
+
+def layer_sizes(reference: str) -> dict[str, int]:
+    """Ask the registry for an image's layers: compressed size in bytes by digest, from the bottom."""
+    registry, _, name = reference.partition("/")
+    repository, _, tag = name.rpartition(":")
+    request = urllib.request.Request(
+        f"http://{registry}/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFEST_TYPE}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        manifest = json.load(answer)
+    return {layer["digest"]: layer["size"] for layer in manifest["layers"]}
+
+
+def pull_bytes(engine: DockerEngine, reference: str) -> int:
+    """Pull an image and return the compressed size of the layers that its engine did not have yet.
+
+    Raises:
+        EngineError: The registry or the engine refused.
+    """
+    repository, _, tag = reference.rpartition(":")
+    fetched: set[str] = set()
+    for message in engine.client.api.pull(repository, tag, stream=True, decode=True):
+        if "error" in message:
+            raise EngineError(f"pull of {reference} failed: {message['error']}")
+        if message.get("status") == "Pull complete":
+            fetched.add(message["id"])
+    sizes = {digest.removeprefix("sha256:")[:12]: size for digest, size in layer_sizes(reference).items()}
+    return sum(sizes[layer] for layer in fetched)

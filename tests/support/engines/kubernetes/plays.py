@@ -1,0 +1,170 @@
+"""What becomes of a Job on the stand-in cluster: the parts of scheduler, Job controller and kubelet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from results.schema import Case, Status
+from results.schema.progress import record_lines, state_line
+from results.schema.record_json import to_json
+from tests.real.faults.benchmark import case_from_flags, failed_record, good_record
+from tests.support.engines.kubernetes.standin import Object, StandIn
+
+DIGEST = "sha256:" + "5" * 64
+Play = Callable[[StandIn, Object], None]
+
+
+def make_pod(server: StandIn, job: Object, node: str | None = "node-1", rank: int = 0) -> Object:
+    """Make a Job's pod, scheduled to a node or not."""
+    template, name = job["spec"]["template"], job["metadata"]["name"]
+    metadata = {
+        "name": f"{name}-{rank}x",
+        "labels": {**template["metadata"]["labels"], "job-name": name},
+        "annotations": {
+            **template["metadata"]["annotations"],
+            "batch.kubernetes.io/job-completion-index": str(rank),
+        },
+    }
+    spec = {**template["spec"], **({"nodeName": node} if node else {})}
+    return server.put("pods", {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def case_of(job: Object) -> Case:
+    """Return the case that a Job measures."""
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    named = (argument.removeprefix("--").partition("=") for argument in arguments)
+    return case_from_flags({name: value for name, _, value in named})
+
+
+def set_status(server: StandIn, pod: Object, phase: str, state: dict[str, Any] | None = None, **status: Any) -> None:
+    """Move a pod on."""
+    containers = [{"name": "benchmark", "state": state or {}, "imageID": f"docker-pullable://x@{DIGEST}"}]
+    with server.changed:
+        pod["status"] = {"phase": phase, "containerStatuses": containers, **status}
+        server.put("pods", pod)
+
+
+def run(server: StandIn, pod: Object, *lines: str) -> None:
+    """Let a pod run and print."""
+    set_status(server, pod, "Running", {"running": {"startedAt": "2026-11-21T10:00:00Z"}})
+    for line in (state_line("timing"), *lines):
+        server.log(pod["metadata"]["name"], line)
+
+
+def end(server: StandIn, pod: Object, code: int = 0, why: str = "", **status: Any) -> None:
+    """End a pod's container, and with it its Job."""
+    terminated = {"exitCode": code, "reason": why or ("Completed" if code == 0 else "Error")}
+    set_status(server, pod, "Failed" if code else "Succeeded", {"terminated": terminated}, **status)
+    _finish_job(server, pod, "Failed" if code else "Complete")
+
+
+def _finish_job(server: StandIn, pod: Object, kind: str) -> None:
+    job = server.get("jobs", pod["metadata"]["labels"]["job-name"])
+    if job is not None:
+        job["status"] = {"conditions": [{"type": kind, "status": "True", "reason": "BackoffLimitExceeded"}]}
+        server.put("jobs", job)
+
+
+def lines_of(job: Object, status: Status | None = None, cause: str = "") -> list[str]:
+    """Return a record as its benchmark prints it."""
+    case = case_of(job)
+    record = good_record(case) if status is None else failed_record(case, status, cause)
+    return list(record_lines(to_json(record).encode()))
+
+
+def work(server: StandIn, job: Object) -> None:
+    """Measure, print the record, end well."""
+    pod = make_pod(server, job)
+    run(server, pod, *lines_of(job))
+    time.sleep(0.05)
+    end(server, pod)
+
+
+def hang(server: StandIn, job: Object) -> None:
+    """Run until the Job is deleted, then say that it was stopped."""
+    pod = make_pod(server, job)
+    run(server, pod)
+    while not server.closed.is_set():
+        with server.changed:
+            if job["metadata"].get("deletionTimestamp"):
+                break
+            server.changed.wait(0.2)
+    for line in lines_of(job, Status.STOPPED, "stopped by SIGTERM"):
+        server.log(pod["metadata"]["name"], line)
+    end(server, pod, 3)
+
+
+def wait_for_a_node(server: StandIn, job: Object) -> None:
+    """Find no node, for ever."""
+    pod = make_pod(server, job, node=None)
+    message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    set_status(server, pod, "Pending", None, conditions=[condition])
+
+
+def waits_because(reason: str, message: str) -> Play:
+    """Wait on a node, for ever, for a reason."""
+
+    def play(server: StandIn, job: Object) -> None:
+        set_status(server, make_pod(server, job), "Pending", {"waiting": {"reason": reason, "message": message}})
+
+    return play
+
+
+def ends_with(code: int, why: str = "", *, lines: bool = False, **status: Any) -> Play:
+    """Run, then end so."""
+
+    def play(server: StandIn, job: Object) -> None:
+        pod = make_pod(server, job)
+        run(server, pod, *(lines_of(job) if lines else ()))
+        end(server, pod, code, why, **status)
+
+    return play
+
+
+def disrupted(reason: str) -> Play:
+    """Run, then be deleted by the cluster."""
+
+    def play(server: StandIn, job: Object) -> None:
+        pod = make_pod(server, job)
+        run(server, pod)
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the test"}
+        time.sleep(0.3)
+        set_status(server, pod, "Running", {"running": {}}, conditions=[condition])
+        server.drop("pods", pod["metadata"]["name"])
+        _finish_job(server, pod, "Failed")
+
+    return play
+
+
+def loses_the_end_of_its_log(server: StandIn, job: Object) -> None:
+    """Print half of the record, and end well."""
+    pod = make_pod(server, job)
+    run(server, pod, lines_of(job)[0].replace("record 1/1", "record 1/2"))
+    end(server, pod)
+
+
+def gets_no_pod(server: StandIn, job: Object) -> None:
+    """Be refused by a quota, for ever."""
+    server.put(
+        "events",
+        {
+            "metadata": {"name": f"{job['metadata']['name']}.1"},
+            "type": "Warning",
+            "reason": "FailedCreate",
+            "message": 'pods "x" is forbidden: exceeded quota: gpus',
+            "involvedObject": {"name": job["metadata"]["name"]},
+            "lastTimestamp": "2026-11-21T10:00:00Z",
+        },
+    )
+
+
+def ranks(server: StandIn, job: Object) -> None:
+    """Run all ranks; the first prints the record, of a validity gate that failed."""
+    pods = [make_pod(server, job, f"node-{rank}", rank) for rank in range(job["spec"]["completions"])]
+    for rank, pod in enumerate(pods):
+        run(server, pod, *(lines_of(job, Status.INVALID, "weights differ") if rank == 0 else ()))
+    for pod in reversed(pods):
+        end(server, pod)

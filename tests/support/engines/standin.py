@@ -1,0 +1,83 @@
+"""A tiny image whose benchmark is a stand-in: it behaves, or misbehaves, as a test asks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.support.engines.docker import DockerEngine
+from tests.support.engines.images import REPOSITORY
+
+PARTS = (
+    "results/__init__.py",
+    "results/schema/__init__.py",
+    "results/schema/words.py",
+    "results/schema/case.py",
+    "results/schema/record.py",
+    "results/schema/bounds.py",
+    "results/schema/record_json.py",
+    "results/schema/progress.py",
+    "tests/real/faults/benchmark.py",
+)
+
+DOCKERFILE = """
+FROM {base} AS debian
+# Python and what it links to, nothing else: a small image makes quick pushes and pulls.
+RUN mkdir -p /small/usr/lib /small/out /small/tmp && chown 10001:10001 /small/out && cd /small \\
+ && cp -a --parents /usr/lib/python3.11 . \\
+ && rm -rf usr/lib/python3.11/test usr/lib/python3.11/config-* usr/lib/python3.11/ensurepip \\
+      usr/lib/python3.11/lib2to3 usr/lib/python3.11/pydoc_data usr/lib/python3.11/idlelib \\
+ && find usr -name __pycache__ -prune -exec rm -rf {{}} + \\
+ && ldd /usr/bin/python3.11 usr/lib/python3.11/lib-dynload/*.so | grep -o '/[^ :]*\\.so[^ :]*' \\
+      | grep -v ^/small | grep -v lib-dynload | sort -u | xargs cp -L --parents -t . \\
+ && cp --parents /usr/bin/python3.11 .
+FROM scratch
+COPY --from=debian /small/ /
+COPY --from=debian --chown=10001:10001 /small/out /out
+COPY results/ /opt/results/
+COPY benchmark.py /opt/benchmark.py
+ENV PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+VOLUME /out
+WORKDIR /opt
+ENTRYPOINT ["/usr/bin/python3.11", "/opt/benchmark.py"]
+"""
+
+STANDIN = "tfbench-standin:base"
+
+
+def build_standin(engine: DockerEngine, base: str, folder: Path) -> str:
+    """Build the stand-in's image on an engine and return its name.
+
+    Args:
+        base: From `make_base_image`.
+        folder: An empty folder for the build's files.
+    """
+    (folder / "results").mkdir(parents=True)
+    for part in PARTS:
+        target = folder / (part if part.startswith("results/") else Path(part).name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / part, target)
+    (folder / "Dockerfile").write_text(DOCKERFILE.format(base=base))
+    engine.client.images.build(path=str(folder), tag=STANDIN, network_mode="host", rm=True, forcerm=True)
+    return STANDIN
+
+
+def build_variant(engine: DockerEngine, reference: str, folder: Path, **behaviour: Any) -> str:
+    """Build an image whose stand-in behaves so, and return its name.
+
+    Args:
+        folder: An empty folder for the build's files.
+        behaviour: `does`, one of `tests.real.faults.benchmark.DOES`, and `seconds`; `filler`: bytes of one more layer.
+    """
+    folder.mkdir(parents=True)
+    filler = behaviour.pop("filler", b"")
+    lines = [f"FROM {STANDIN}", f"ENV STANDIN={json.dumps(json.dumps(behaviour))}"]
+    if filler:
+        (folder / "filler").write_bytes(filler)
+        lines.append("COPY filler /opt/filler")
+    (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
+    engine.client.images.build(path=str(folder), tag=reference, rm=True, forcerm=True)
+    return reference

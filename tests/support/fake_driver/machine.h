@@ -1,0 +1,30 @@
+/* What a fake machine has; tests/support/fake_driver/__init__.py writes the table and compiles it in as TABLE. */
+enum { MAX_SLICES = 8, NOT_THERE = -1 };
+
+typedef struct {
+    const char *uuid;            /* as the driver prints it */
+    unsigned char digits[16];    /* as CUDA gives it */
+    unsigned long long memory_mib;
+    unsigned gpu_instance, compute_instance, instance_slices, compute_slices;
+} Slice;
+
+typedef struct {
+    const char *name, *uuid, *bus_id;
+    unsigned char digits[16];
+    int lost;                    /* 0; 1: no handle; 2: a handle that answers nothing */
+    int major, minor, multiprocessors;
+    unsigned long long memory_total, memory_used;
+    unsigned power_limit, power_default, power_min, power_max, power, temperature, utilisation; /* milliwatts */
+    unsigned clock, clock_max;
+    int application_clock;
+    int ecc, ecc_errors, rows_pending, rows_failed;
+    int persistence, compute_mode, mig;
+    unsigned generation, generation_max, width, width_max;
+    unsigned long long reasons;
+    unsigned processes, first_process;
+    int links_up, links_down, island;
+    int slice_count;
+    Slice slices[MAX_SLICES];
+} Gpu;
+
+#include TABLE

@@ -1,0 +1,129 @@
+"""A stand-in cluster and a plan on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stamina.instrumentation
+
+from orchestrate.events import Event, EventBus
+from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.launchers.kubernetes import launcher as launchers
+from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.run import Outcome, execute, probe_hosts
+from orchestrate.suites import CaseBlock, Suite
+from results.runs.store import RunFolder
+from results.schema import Record
+from tests.support.engines.kubernetes.plays import Play, work
+from tests.support.engines.kubernetes.standin import Object, StandIn
+
+IMAGE = "127.0.0.1:5000/tfbench:mine"
+
+
+def node(name: str = "node-1", *, gpus: int = 4, taints: list[Object] | None = None, **labels: str) -> Object:
+    """Describe a node as a kubelet, the device plugin and GPU feature discovery do."""
+    found = {
+        "nvidia.com/gpu.product": "NVIDIA-RTX-A4000",
+        "nvidia.com/gpu.compute.major": "8",
+        "nvidia.com/gpu.compute.minor": "6",
+        "nvidia.com/gpu.memory": "16376",
+        "nvidia.com/cuda.driver-version.full": "550.127.05",
+        "pool": "bench",
+    }
+    labels = {**found, **{key.replace("__", "/").replace("_", "."): value for key, value in labels.items()}}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints or []},
+        "status": {
+            "allocatable": {"cpu": "7500m", "memory": "64Gi", "nvidia.com/gpu": str(gpus)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "nodeInfo": {"kernelVersion": "6.1", "osImage": "Debian 12", "kubeletVersion": "v1.33.0"},
+        },
+    }
+
+
+class Bench:
+    """A fleet on a stand-in cluster, and what happened to a run on it."""
+
+    def __init__(self, folder: Path, play: Play) -> None:
+        self.folder = folder
+        self.server = StandIn(play)
+        self.server.put("nodes", node())
+        self.kubeconfig = self.server.write_kubeconfig(folder / "kube.yml")
+        self.events: list[Event] = []
+        self.bus = EventBus()
+        self.bus.subscribe(self.events.append)
+        self.stop = Stop()
+        self.launchers: list[KubernetesLauncher] = []
+
+    def host(self, fleet: str = "", **queue: Any) -> Host:
+        """Read a fleet from a hosts file, as users write it."""
+        settings = {"context": "bench", "kubeconfig": "kube.yml", "max_jobs": 2, **queue}
+        path = self.folder / "hosts.yml"
+        path.write_text(
+            f"version: 1\nfleets:\n  cloud:\n    {fleet or f'image: {IMAGE}'}\n    kubernetes: {settings!r}\n"
+        )
+        (host,) = read_hosts(path)
+        return host
+
+    def make(self, host: Host) -> KubernetesLauncher:
+        made = KubernetesLauncher(host)
+        self.launchers.append(made)
+        return made
+
+    def plan(self, host: Host, repeats: int = 3, run_id: str = "run1", **case: Any) -> Plan:
+        block = {"model": ["googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, **case}
+        suite = Suite("tiny", "", repeats, (CaseBlock(**block),))
+        made = make_plan([host], probe_hosts([host], self.make, self.bus), lambda name: suite, run_id=run_id, seed=7)
+        return plan_from_dict(plan_to_dict(made))
+
+    def run(self, plan: Plan, **options: Any) -> Outcome:
+        self.run_folder = self._open(plan)
+        return execute(plan, self.run_folder, self.make, self.bus, self.stop, Options(**options))
+
+    def records(self, plan: Plan) -> list[Record]:
+        return [record for job in plan.jobs if (record := self.run_folder.read_record(job.id))]
+
+    def asked(self, method: str, part: str) -> list[str]:
+        return [line for line in self.server.requests if line.startswith(method) and part in line]
+
+    def close(self) -> None:
+        for made in self.launchers:
+            made.close()
+        self.server.close()
+
+    def _open(self, plan: Plan) -> RunFolder:
+        path = self.folder / "runs" / plan.run_id
+        if path.exists():
+            return RunFolder.open(path)
+        folder = RunFolder.create(self.folder / "runs", plan.run_id)
+        folder.write_plan(plan_to_dict(plan))
+        return folder
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Give stand-in clusters that play Jobs so."""
+    made: list[Bench] = []
+
+    def make(play: Play = work) -> Bench:
+        made.append(Bench(tmp_path, play))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask more often than on a real cluster, and say nothing about it."""
+    stamina.instrumentation.set_on_retry_hooks(())
+    monkeypatch.setattr(launchers, "LOOK_AT_JOB_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrate.launchers.kubernetes.api.WATCH_SECONDS", 1)
+    monkeypatch.setattr("orchestrate.launchers.kubernetes.view.PAUSE_SECONDS", 0.05)

@@ -1,0 +1,98 @@
+"""`python -m orchestrate` on a fleet behind an API server, as its users call it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from results.schema import Status
+from tests.real.faults.controller import Runs, wait_until
+from tests.unit.kubernetes.conftest import IMAGE
+from tests.support.engines.kubernetes import plays
+from tests.support.engines.kubernetes.standin import SCHEMA, Object
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """Give a user's folder, beside the cluster's."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    return Runs(folder)
+
+
+def fleets(kubeconfig: Path | None, **queue: object) -> dict:
+    settings = {"context": "bench", "max_jobs": 2, **({"kubeconfig": str(kubeconfig)} if kubeconfig else {}), **queue}
+    return {"cloud": {"image": IMAGE, "device": "cpu", "kubernetes": settings}}
+
+
+def container(job: Object) -> Object:
+    return job["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_plan_shows_the_manifests_that_run_then_creates_and_creates_none_itself(bench, runs: Runs):
+    created: list[Object] = []
+    one = bench(lambda server, job: (created.append(job), plays.work(server, job)))
+    hosts = str(runs.hosts(fleets(one.kubeconfig), repeats=2))
+    planned = runs.run("plan", "--hosts", hosts, "--show-manifests")
+    assert planned.returncode == 0, planned.stderr
+    assert not one.asked("POST", "")
+    head, _, yaml = planned.stdout.partition("# fleet cloud\n")
+    assert "cloud" in head
+    shown = [item for item in YAML(typ="safe", pure=True).load_all(yaml) if item is not None]
+    for item in shown:
+        kubernetes_validate.validate(item, SCHEMA, strict=True)
+    assert [item["kind"] for item in shown] == ["Job", "Job"]
+    assert runs.run("run", "--hosts", hosts).returncode == 0
+    assert len(created) == 2
+    assert container(shown[0]) == container(created[0])
+    assert {key: value for key, value in shown[0]["spec"].items() if key != "template"} == {
+        key: value for key, value in created[0]["spec"].items() if key != "template"
+    }
+
+
+def test_run_measures_in_the_context_that_the_hosts_file_names(bench, runs: Runs):
+    one = bench()  # its file's current context leads nowhere
+    done = runs.run("run", "--hosts", str(runs.hosts(fleets(one.kubeconfig), repeats=3)))
+    assert done.returncode == 0, done.stderr
+    assert "googlenet" in done.stdout
+    assert [record.status for record in runs.records().values()] == [Status.OK] * 3
+    assert {record.origin.launcher for record in runs.records().values()} == {"kubernetes"}
+    assert len(one.asked("POST", "/jobs")) == 3
+    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
+
+
+def test_the_kubeconfig_of_the_environment_counts_where_the_hosts_file_names_none(bench, runs: Runs):
+    one = bench()
+    runs.environment["KUBECONFIG"] = str(one.kubeconfig)
+    done = runs.run("run", "--hosts", str(runs.hosts(fleets(None))))
+    assert done.returncode == 0, done.stderr
+    assert len(one.asked("POST", "/jobs")) == 1
+
+
+@pytest.mark.parametrize("context", ["nowhere", "elsewhere"])
+def test_a_cluster_that_cannot_be_reached_is_no_usable_host(bench, runs: Runs, context):
+    one = bench()
+    done = runs.run("run", "--hosts", str(runs.hosts(fleets(one.kubeconfig, context=context))))
+    assert done.returncode == 4
+    assert "cloud" in done.stderr and "Traceback" not in done.stderr
+    assert ("kubectl config get-contexts" if context == "nowhere" else "127.0.0.1:9 does not answer") in done.stderr
+
+
+def test_stop_and_resume_after_a_killed_controller(bench, runs: Runs):
+    one = bench(plays.hang)
+    hosts = str(runs.hosts(fleets(one.kubeconfig), repeats=2))
+    with runs.start("run", "--hosts", hosts) as controller:
+        wait_until(lambda: len(one.server.all("pods")) == 2, "two pods")
+        controller.send_signal(signal.SIGKILL)
+    stopped = runs.run("stop", str(runs.path))
+    assert stopped.returncode == 0 and "2 benchmarks ended and removed" in stopped.stderr, stopped.stderr
+    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
+    assert runs.records() == {}
+    one.server.play = plays.work
+    resumed = runs.run("resume", str(runs.path))
+    assert resumed.returncode == 0, resumed.stderr
+    assert [record.status for record in runs.records().values()] == [Status.OK] * 2

@@ -1,0 +1,381 @@
+"""Runs on a stand-in cluster: every repeat exactly one record, whatever the cluster does."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import pytest
+
+from orchestrate.errors import HostError, Withdrawn
+from orchestrate.events import JobState
+from orchestrate.launchers.kubernetes import launcher as launchers
+from orchestrate.launchers.kubernetes.manifests import object_name
+from orchestrate.running.run import Outcome, stop_run
+from results.schema import Status
+from tests.real.faults.controller import wait_until
+from tests.unit.kubernetes.conftest import node
+from tests.support.engines.kubernetes import plays
+from tests.support.engines.kubernetes.standin import NAMESPACE, Answer
+
+
+def test_every_repeat_gets_one_record_and_nothing_stays_in_the_cluster(bench):
+    one = bench()
+    plan = one.plan(one.host())
+    assert one.run(plan) == Outcome(ok=3, failed=0, missing=0)
+    assert {record.origin.host for record in one.records(plan)} == {"node-1"}
+    assert {record.origin.launcher for record in one.records(plan)} == {"kubernetes"}
+    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
+    assert len(one.asked("POST", "/jobs")) == 3
+    log = one.run_folder.log_path(plan.jobs[0].id).read_text()
+    assert "tfbench: state timing" in log and "tfbench: record" not in log
+
+
+def test_no_more_jobs_exist_than_there_are_lanes(bench):
+    at_a_time = []
+
+    def play(server, job):
+        at_a_time.append(sum("deletionTimestamp" not in item["metadata"] for item in server.all("jobs")))
+        plays.work(server, job)
+
+    one = bench(play)
+    plan = one.plan(one.host(max_jobs=2), repeats=8)
+    assert one.run(plan) == Outcome(ok=8, failed=0, missing=0)
+    assert max(at_a_time) == 2
+
+
+def test_a_tag_is_started_by_digest_as_soon_as_a_node_has_told_it(bench):
+    one = bench()
+    images = []
+    one.server.play = lambda server, job: (
+        images.append(job["spec"]["template"]["spec"]["containers"][0]["image"]),
+        plays.work(server, job),
+    )
+    plan = one.plan(one.host(max_jobs=1), repeats=3)
+    one.run(plan)
+    assert images == ["127.0.0.1:5000/tfbench:mine"] + [f"127.0.0.1:5000/tfbench@{plays.DIGEST}"] * 2
+    assert {record.origin.image_digest for record in one.records(plan)} == {plays.DIGEST}
+
+
+FAILURES = {
+    "killed for memory": (plays.ends_with(137, "OOMKilled"), Status.OOM, "memory"),
+    "at its limit of time": (
+        plays.ends_with(143, "Error", reason="DeadlineExceeded", message="Pod was active too long"),
+        Status.TIMEOUT,
+        "limit of time on node node-1 (DeadlineExceeded",
+    ),
+    "evicted": (
+        plays.ends_with(137, "Error", reason="Evicted", message="The node was low on resource: memory."),
+        Status.LOST,
+        "low on resource: memory",
+    ),
+    "wrote too much": (
+        plays.ends_with(137, reason="Evicted", message='Usage of EmptyDir volume "tmp" exceeds the limit "4Gi".'),
+        Status.ERROR,
+        "wrote more than it may",
+    ),
+    "preempted": (plays.disrupted("PreemptionByScheduler"), Status.LOST, "preempted by a pod of higher priority"),
+    "node lost": (
+        plays.disrupted("DeletionByTaintManager"),
+        Status.LOST,
+        "its node was lost or tainted on node node-1",
+    ),
+    "refused by its node": (
+        plays.ends_with(1, reason="OutOfnvidia.com/gpu", message="no GPU left"),
+        Status.LOST,
+        "refused by its node",
+    ),
+    "ends with a code": (plays.ends_with(41), Status.ERROR, "exit code 41"),
+    "a bad name": (
+        plays.waits_because("InvalidImageName", "couldn't parse image reference"),
+        Status.PULL_FAILED,
+        "couldn't parse",
+    ),
+    "no such image": (
+        plays.waits_because("ErrImagePull", "manifest for x not found: manifest unknown"),
+        Status.PULL_FAILED,
+        "manifest unknown",
+    ),
+    "a container that cannot be made": (
+        plays.waits_because("CreateContainerConfigError", "container has runAsNonRoot and image will run as root"),
+        Status.ERROR,
+        "runAsNonRoot",
+    ),
+    "half a record": (plays.loses_the_end_of_its_log, Status.BAD_RESULT, "incomplete"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_is_a_record_with_its_cause(bench, name):
+    play, status, cause = FAILURES[name]
+    one = bench(play)
+    plan = one.plan(one.host(), repeats=1)
+    assert one.run(plan) == Outcome(ok=0, failed=1, missing=0)
+    (record,) = one.records(plan)
+    assert (record.status, cause in record.cause) == (status, True), record.cause
+    wait_until(lambda: not one.server.all("jobs"), "the Job to go")
+
+
+@pytest.mark.parametrize(
+    ("play", "status", "cause"),
+    [
+        (plays.wait_for_a_node, Status.UNREACHABLE, "3 Insufficient nvidia.com/gpu"),
+        (plays.gets_no_pod, Status.UNREACHABLE, "exceeded quota: gpus"),
+        (plays.waits_because("ImagePullBackOff", "Back-off: i/o timeout"), Status.PULL_FAILED, "i/o timeout"),
+    ],
+)
+def test_what_may_pass_is_waited_for_and_then_a_failure(bench, monkeypatch, play, status, cause):
+    one = bench(play)
+    monkeypatch.setattr(launchers, "PULL_PATIENCE_SECONDS", 0.6)
+    monkeypatch.setattr(launchers, "MINUTE_SECONDS", 0.6)
+    plan = one.plan(one.host(pending_minutes=1), repeats=1)
+    one.run(plan)
+    (record,) = one.records(plan)
+    assert record.status is status and cause in record.cause
+    assert [event.state for event in one.events if isinstance(event, JobState)][:2] == ["launching", "queued"]
+
+
+def test_a_record_is_kept_whatever_happens_to_its_pod_afterwards(bench):
+    def play(server, job):
+        pod = plays.make_pod(server, job)
+        plays.run(server, pod, *plays.lines_of(job))
+        time.sleep(0.3)
+        server.drop_log(pod["metadata"]["name"])
+        plays.end(server, pod)
+
+    one = bench(play)
+    plan = one.plan(one.host(), repeats=1)
+    assert one.run(plan) == Outcome(ok=1, failed=0, missing=0)
+
+
+def test_a_run_that_is_stopped_at_once_ends_what_runs_and_keeps_its_last_words(bench):
+    one = bench(plays.hang)
+    plan = one.plan(one.host(max_jobs=1), repeats=2)
+    thread = threading.Thread(target=one.run, args=(plan,))
+    thread.start()
+    wait_until(lambda: "on node-1" in [item.state for item in one.events if isinstance(item, JobState)], "a start")
+    one.stop.ask()
+    one.stop.ask()
+    thread.join(30)
+    (record,) = one.records(plan)
+    assert (record.status, record.cause) == (Status.STOPPED, "stopped by the user")
+    wait_until(lambda: not one.server.all("jobs"), "the Job to go")
+
+
+def test_what_waits_is_taken_back_when_a_run_is_stopped_and_has_no_record(bench):
+    one = bench(plays.wait_for_a_node)
+    plan = one.plan(one.host(), repeats=3)
+    thread = threading.Thread(target=one.run, args=(plan,))
+    thread.start()
+    wait_until(lambda: len(one.server.all("pods")) == 2, "two pods")
+    one.stop.ask()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert one.records(plan) == []
+    wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
+
+
+def test_a_job_that_is_created_while_the_run_stops_is_taken_back_too(bench):
+    one = bench(plays.wait_for_a_node)
+    (job,) = one.plan(one.host(), repeats=1).jobs
+    launcher = one.make(one.host())
+    launcher.submit([job])
+    launcher.start(job)
+    launcher.withdraw([job])
+    with pytest.raises(Withdrawn):
+        launcher.follow(job, lambda line: None)
+    wait_until(lambda: not one.server.all("jobs"), "the Job to go")
+
+
+def test_a_controller_that_comes_back_adopts_what_runs_and_starts_nothing_twice(bench):
+    go = threading.Event()
+
+    def play(server, job):
+        pod = plays.make_pod(server, job)
+        plays.run(server, pod)
+        go.wait(30)
+        for line in plays.lines_of(job):
+            server.log(pod["metadata"]["name"], line)
+        plays.end(server, pod)
+
+    one = bench(play)
+    host = one.host()
+    plan = one.plan(host, repeats=2)
+    first = one.make(host)
+    assert [first.start(job) for job in plan.jobs] == [False, False]
+    first.close()  # the controller dies: nothing of it is left
+    go.set()
+    assert one.run(plan) == Outcome(ok=2, failed=0, missing=0)
+    assert [event.state for event in one.events if isinstance(event, JobState)].count("adopted") == 2
+    created = one.asked("POST", "/jobs")
+    assert len(created) == 4 and len(set(map(object_name, plan.jobs))) == 2
+
+
+def test_a_job_of_the_same_name_that_is_not_ours_is_left_alone(bench):
+    one = bench(plays.hang)
+    host = one.host()
+    plan = one.plan(host, repeats=1)
+    (job,) = plan.jobs
+    launcher = one.make(host)
+    launcher.start(job)
+    other = dataclasses.replace(job, id="somebody-elses")
+    one.server.get("jobs", object_name(job))["metadata"]["annotations"]["tfbench.job"] = other.id
+    with pytest.raises(HostError, match="not ours"):
+        launcher.start(job)
+    assert not one.asked("DELETE", "")
+
+
+def test_stop_removes_only_its_own_run(bench):
+    one = bench(plays.hang)
+    host = one.host()
+    ours, theirs = one.plan(host, repeats=3), one.plan(host, repeats=3, run_id="run2")
+    launcher = one.make(host)
+    for job in (*ours.jobs, *theirs.jobs):
+        launcher.start(job)
+    assert sorted(launcher.running("run1")) == sorted(job.id for job in ours.jobs)
+    assert stop_run(ours, one.make, one.bus) == (3, [])
+    wait_until(lambda: len(one.server.all("jobs")) == 3, "the Jobs of one run to go")
+    assert {item["metadata"]["labels"]["tfbench.run"] for item in one.server.all("jobs")} == {"run2"}
+
+
+def test_a_repeat_that_is_tried_again_waits_until_its_earlier_job_is_gone(bench):
+    tried = []
+
+    def play(server, job):
+        tried.append(job)
+        (plays.disrupted("PreemptionByScheduler") if len(tried) == 1 else plays.work)(server, job)
+
+    one = bench(play)
+    plan = one.plan(one.host(), repeats=1)
+    assert one.run(plan, retries=1) == Outcome(ok=1, failed=0, missing=0)
+    assert len(tried) == 2
+
+
+@pytest.mark.parametrize("cut", ["GET /pods?", "STREAM /pods?", "STREAM /log", "POST /jobs", "GET /log"])
+def test_cut_connections_lose_nothing(bench, cut):
+    one = bench()
+    plan = one.plan(one.host(), repeats=4)
+    method, part = cut.split()
+    left = [6]
+
+    def fault(asked, path):
+        if asked == method and part in path and left[0]:
+            left[0] -= 1
+            raise ConnectionResetError
+
+    one.server.faults = fault
+    assert one.run(plan) == Outcome(ok=4, failed=0, missing=0)
+    assert left == [0] or method == "STREAM"
+
+
+def test_a_log_that_broke_off_is_not_asked_for_again_at_every_change(bench, monkeypatch):
+    asked = []
+
+    def fault(method, path):
+        if method == "GET" and "follow=true" in path:
+            asked.append(path)
+            raise ConnectionResetError
+
+    def play(server, job):
+        pod = plays.make_pod(server, job)
+        plays.run(server, pod, *plays.lines_of(job))
+        for _ in range(20):
+            server.put("pods", pod)
+            time.sleep(0.02)
+        plays.end(server, pod)
+
+    monkeypatch.setattr(launchers, "LOG_AGAIN_SECONDS", 600.0)
+    one = bench(play)
+    plan = one.plan(one.host(), repeats=1)
+    one.server.faults = fault
+    assert one.run(plan) == Outcome(ok=1, failed=0, missing=0)
+    assert len(asked) == 1
+
+
+def test_a_watch_that_is_too_old_begins_anew(bench):
+    one = bench()
+    asked = []
+
+    def play(server, job):
+        server.forget_history()
+        asked.append(job)
+        plays.work(server, job)
+        server.forget_history()
+
+    one.server.play = play
+    plan = one.plan(one.host(), repeats=5)
+    assert one.run(plan) == Outcome(ok=5, failed=0, missing=0)
+    assert len([line for line in one.asked("GET", "/pods?") if "watch" not in line]) > 2
+
+
+def test_an_answer_of_a_busy_server_is_asked_for_again(bench):
+    one = bench()
+    plan = one.plan(one.host(), repeats=2)
+    left = [3]
+
+    def fault(method, path):
+        if method == "POST" and left[0]:
+            left[0] -= 1
+            raise Answer(429 if left[0] else 503, "TooManyRequests", "slow down")
+
+    one.server.faults = fault
+    assert one.run(plan) == Outcome(ok=2, failed=0, missing=0)
+
+
+def test_missing_rights_name_what_is_missing(bench):
+    one = bench()
+    plan = one.plan(one.host(), repeats=1)
+
+    def fault(method, path):
+        if method == "POST":
+            raise Answer(403, "Forbidden", 'jobs.batch is forbidden: User "me" cannot create resource "jobs"')
+
+    one.server.faults = fault
+    one.run(plan)
+    (record,) = one.records(plan)
+    assert record.status is Status.UNREACHABLE
+    assert (
+        'User "me" cannot create resource "jobs"' in record.cause
+        and "orchestrate/containers/kubernetes/" in record.cause
+    )
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ({"context": "nowhere"}, "context"),
+        ({"context": "elsewhere"}, "does not answer"),
+    ],
+)
+def test_a_cluster_that_cannot_be_reached_says_why(bench, queue, said):
+    one = bench()
+    with pytest.raises(HostError, match=said) as caught:
+        one.make(one.host(**queue)).probe()
+    assert caught.value.status is Status.UNREACHABLE
+
+
+def test_wrong_credentials_say_so(bench, tmp_path):
+    one = bench()
+    text = one.kubeconfig.read_text().replace("secret", "expired")
+    one.kubeconfig.write_text(text)
+    with pytest.raises(HostError, match="does not accept our credentials"):
+        one.make(one.host()).probe()
+
+
+def test_a_case_of_several_hosts_is_one_indexed_job_with_a_service(bench):
+    one = bench(plays.ranks)
+    one.server.put("nodes", node("node-2"))
+    host = one.host()
+    plan = one.plan(host, repeats=1, num_hosts=[2])
+    seen = []
+    played = one.server.play
+    one.server.play = lambda server, job: (seen.extend([job, *server.all("services")]), played(server, job))
+    one.run(plan)
+    (record,) = one.records(plan)
+    assert (record.status, record.cause, record.origin.host) == (Status.INVALID, "weights differ", "node-0")
+    job, service = seen
+    assert job["spec"]["completionMode"] == "Indexed" and job["spec"]["parallelism"] == 2
+    assert service["spec"]["clusterIP"] == "None"
+    wait_until(lambda: not one.server.all("services"), "the Service to go")
+    assert one.asked("DELETE", f"/api/v1/namespaces/{NAMESPACE}/services/")

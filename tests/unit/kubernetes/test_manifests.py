@@ -1,0 +1,194 @@
+"""What is handed to a cluster: valid by the official schemas, and without rights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrate.launchers.kubernetes.manifests import job_manifest, manifests, object_name, run_selector, to_yaml
+from results.schema import Data
+
+SCHEMAS = ("1.25", "1.29", "1.33", "1.37")
+PROJECT = Path(__file__).parents[3]
+DIGEST = "sha256:" + "a" * 64
+EVERYTHING = {
+    "namespace": "bench",
+    "node_selector": {"nvidia.com/gpu.product": "NVIDIA-L4"},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute"}],
+    "image_pull_secrets": ["registry"],
+    "queue": "gpus",
+    "service_account": "bench",
+    "runtime_class": "nvidia",
+    "data_claim": "imagenet",
+}
+
+
+def validate(documents, version):
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.fixture
+def some_jobs(bench):
+    """Give a function that plans repeats on a fleet."""
+
+    def make(queue=None, fleet="", **case):
+        one = bench()
+        host = one.host(fleet, **(queue or {}))
+        return host, one.plan(host, repeats=1, **case).jobs
+
+    return make
+
+
+@pytest.mark.parametrize("version", SCHEMAS)
+def test_manifests_are_valid_in_several_versions_of_kubernetes(some_jobs, version):
+    host, (job,) = some_jobs()
+    full = dataclasses.replace(host, cpus=7.5, memory_gb=30, queue=type(host.queue)(**EVERYTHING))
+    several = dataclasses.replace(job, case=dataclasses.replace(job.case, num_hosts=4))
+    reading = dataclasses.replace(job, case=dataclasses.replace(job.case, data=Data.TFRECORD))
+    for owner in (host, full):
+        for one in (job, several, reading):
+            validate(manifests(one, owner, owner.queue, DIGEST), version)
+    assert len(manifests(several, full, full.queue)) == 2
+
+
+@pytest.mark.parametrize("version", SCHEMAS)
+@pytest.mark.parametrize("name", ["rbac.yml", "network-policy.yml"])
+def test_what_administrators_apply_is_valid(version, name):
+    documents = list(YAML(typ="safe").load_all((PROJECT / "orchestrate/containers/kubernetes" / name).read_text()))
+    assert len(documents) >= 2
+    validate(documents, version)
+
+
+def test_the_role_allows_what_the_launcher_asks_and_nothing_else():
+    documents = YAML(typ="safe").load_all((PROJECT / "orchestrate/containers/kubernetes/rbac.yml").read_text())
+    rules = {item["kind"]: item["rules"] for item in documents if "rules" in item}
+    allowed = {(resource, verb) for rule in rules["Role"] for resource in rule["resources"] for verb in rule["verbs"]}
+    text = (PROJECT / "orchestrate/launchers/kubernetes/api.py").read_text()
+    asked = {
+        "create_namespaced_job": ("jobs", "create"),
+        "read_namespaced_job": ("jobs", "get"),
+        "list_namespaced_job": ("jobs", "list"),
+        "delete_namespaced_job": ("jobs", "delete"),
+        "list_namespaced_pod": ("pods", "list"),
+        "watch=True": ("pods", "watch"),
+        "read_namespaced_pod_log": ("pods/log", "get"),
+        "list_namespaced_event": ("events", "list"),
+        "create_namespaced_service": ("services", "create"),
+        "delete_namespaced_service": ("services", "delete"),
+    }
+    assert all(call in text for call in asked)
+    assert set(asked.values()) == allowed
+    assert [rule["resources"] for rule in rules["ClusterRole"]] == [["nodes"]] and ".list_node" in text
+
+
+def test_a_pod_has_no_rights(some_jobs):
+    host, (job,) = some_jobs()
+    pod = job_manifest(job, host, host.queue)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert all("sizeLimit" in volume["emptyDir"] for volume in pod["volumes"])
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+
+
+def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_jobs):
+    host, jobs = some_jobs({"data_claim": "imagenet"}, data=["synthetic", "tfrecord"])
+    pods = {job.case.data: job_manifest(job, host, host.queue)["spec"]["template"]["spec"] for job in jobs}
+    assert pods.keys() == {Data.SYNTHETIC, Data.TFRECORD}
+    reading, plain = pods[Data.TFRECORD], pods[Data.SYNTHETIC]
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "imagenet", "readOnly": True}}
+    assert [volume for volume in reading["volumes"] if volume not in plain["volumes"]] == [claim]
+    (container,), (other,) = reading["containers"], plain["containers"]
+    mounts = [mount for mount in container["volumeMounts"] if mount not in other["volumeMounts"]]
+    assert mounts == [{"name": "data", "mountPath": "/data", "readOnly": True}]
+    assert "--data_dir=/data" in container["args"]
+    assert not [flag for flag in other["args"] if flag.startswith("--data_dir")]
+
+
+def test_variables_of_the_hosts_file_reach_the_pod_as_they_are_written(some_jobs):
+    host, (job,) = some_jobs()
+    given = dataclasses.replace(host, environment={"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_x=$(HOME)"})
+    (container,) = job_manifest(job, given, given.queue)["spec"]["template"]["spec"]["containers"]
+    variables = {item["name"]: item["value"] for item in container["env"]}
+    assert variables["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert variables["XLA_FLAGS"] == "--xla_x=$$(HOME)", "Kubernetes replaces $(HOME), and writes $$ as $"
+
+
+def test_a_pod_asks_for_the_gpus_of_its_case(some_jobs):
+    host, (job,) = some_jobs(num_gpus=[4], device="gpu")
+    (container,) = job_manifest(job, host, host.queue)["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert "--num_gpus=4" in container["args"] and "--print_record" in container["args"]
+
+
+def test_a_job_is_never_run_twice_and_ends_without_a_controller(some_jobs):
+    host, (job,) = some_jobs()
+    job = dataclasses.replace(job, max_seconds=600.0)
+    spec = job_manifest(job, host, host.queue)["spec"]
+    pod = spec["template"]["spec"]
+    assert (spec["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
+    assert "--max_seconds=600" in pod["containers"][0]["args"]
+    assert 600 < pod["activeDeadlineSeconds"] < spec["activeDeadlineSeconds"]
+
+
+def test_an_image_is_started_by_digest_where_one_is_known(some_jobs):
+    def image(job, host, digest=None):
+        return job_manifest(job, host, host.queue, digest)["spec"]["template"]["spec"]["containers"][0]["image"]
+
+    host, (job,) = some_jobs()
+    assert image(job, host) == "127.0.0.1:5000/tfbench:mine"
+    assert image(job, host, DIGEST) == f"127.0.0.1:5000/tfbench@{DIGEST}"
+    host, (job,) = some_jobs(fleet=f"image: r.io/a/b:1@{DIGEST}")
+    assert image(job, host) == f"r.io/a/b@{DIGEST}" and job.origin.image_digest == DIGEST
+
+
+def test_names_fit_and_differ_by_run_and_repeat(some_jobs):
+    host, (job,) = some_jobs()
+    long = dataclasses.replace(job, id="Cloud.kubernetes." + "very_long-" * 20 + ".r1")
+    other = dataclasses.replace(long, id=long.id[:-1] + "2")
+    again = dataclasses.replace(long, origin=dataclasses.replace(long.origin, run_id="x" * 90 + "é"))
+    names = {object_name(one) for one in (job, long, other, again)}
+    assert len(names) == 4 and max(map(len, names)) <= 52
+    for one in (long, other, again):
+        validate(manifests(one, host, host.queue), "1.33")
+    assert len(run_selector(again.origin.run_id).partition("=")[2]) <= 63
+
+
+def test_ranks_learn_who_they_are_from_one_text_for_all(some_jobs):
+    host, (job,) = some_jobs()
+    several = dataclasses.replace(job, case=dataclasses.replace(job.case, num_hosts=2))
+    service, document = manifests(several, host, host.queue)
+    pod = document["spec"]["template"]["spec"]
+    environment = {item["name"]: item for item in pod["containers"][0]["env"]}
+    assert list(environment).index("TFBENCH_RANK") < list(environment).index("TF_CONFIG")
+    task = json.loads(environment["TF_CONFIG"]["value"].replace("$(TFBENCH_RANK)", "1"))
+    name = object_name(several)
+    assert task == {
+        "cluster": {"worker": [f"{name}-0.{name}:29500", f"{name}-1.{name}:29500"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert pod["subdomain"] == service["metadata"]["name"] == name
+    assert [port["port"] for port in service["spec"]["ports"]] == [29500, 29501]
+    assert service["spec"]["selector"].items() <= document["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_the_yaml_that_is_shown_is_what_is_handed_in(some_jobs):
+    host, jobs = some_jobs()
+    (text,) = KubernetesLauncher(host).manifests(jobs)
+    assert list(YAML(typ="safe").load_all(text)) == manifests(jobs[0], host, host.queue)
+    assert text == to_yaml(manifests(jobs[0], host, host.queue))
+    assert text.index("apiVersion") < text.index("kind") < text.index("metadata")

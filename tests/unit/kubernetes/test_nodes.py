@@ -1,0 +1,122 @@
+"""From the labels of nodes to the facts of a fleet, and to its image."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrate.errors import HostError
+from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.launchers.kubernetes.nodes import fleet_facts
+from results.schema import Status
+from tests.unit.kubernetes.conftest import node
+from tests.support.engines.kubernetes.standin import Answer
+
+TAINT = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+
+
+def facts(*nodes, gpus=True, **queue):
+    return fleet_facts(nodes, KubernetesQueue(**queue), wants_gpus=gpus)
+
+
+def test_labels_tell_gpus_driver_and_memory():
+    told = facts(node(), node("node-2"))
+    assert [gpu.index for gpu in told.gpus] == [0, 1, 2, 3]
+    assert (told.gpus[0].name, told.gpus[0].compute_capability) == ("NVIDIA RTX A4000", "8.6")
+    assert told.gpus[0].memory_bytes == 16376 << 20
+    assert (told.driver, told.cpu_count, told.memory_bytes) == ("550.127.05", 7, 64 << 30)
+
+
+def test_the_oldest_driver_and_the_fewest_gpus_count():
+    older = node("node-2", gpus=2, **{"nvidia.com/cuda.driver-version.full": "535.183.01"})
+    told = facts(node(), older)
+    assert (told.driver, len(told.gpus)) == ("535.183.01", 2)
+
+
+def test_driver_labels_of_before_2024_are_understood():
+    old = node()
+    del old["metadata"]["labels"]["nvidia.com/cuda.driver-version.full"]
+    for part, value in (("major", "535"), ("minor", "104"), ("rev", "05")):
+        old["metadata"]["labels"][f"nvidia.com/cuda.driver.{part}"] = value
+    assert facts(old).driver == "535.104.05"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "status", "said"),
+    [
+        ([], Status.UNREACHABLE, "no node is ready"),
+        ([node(taints=TAINT)], Status.UNREACHABLE, "tainted"),
+        (
+            [node(), node("b", **{"nvidia.com/gpu.product": "NVIDIA-L4"})],
+            Status.UNSUPPORTED,
+            "the nodes of the fleet differ",
+        ),
+        ([node(**{"nvidia.com/gpu.replicas": "4"})], Status.UNSUPPORTED, "shared 4 times"),
+        ([node(**{"nvidia.com/gpu.product": "NVIDIA-A10-SHARED"})], Status.UNSUPPORTED, "shared"),
+    ],
+)
+def test_nodes_that_cannot_be_measured_say_why(nodes, status, said):
+    with pytest.raises(HostError, match=said) as caught:
+        facts(*nodes)
+    assert caught.value.status is status
+
+
+def test_cordoned_and_unready_nodes_do_not_count():
+    cordoned, unready = node("b", gpus=1), node("c", gpus=1)
+    cordoned["spec"]["unschedulable"] = True
+    unready["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    assert len(facts(node(), cordoned, unready).gpus) == 4
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"operator": "Exists"},
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "nvidia.com/gpu", "value": "present"},
+    ],
+)
+def test_tolerated_taints_are_no_hindrance(toleration):
+    assert len(facts(node(taints=TAINT), tolerations=[toleration]).gpus) == 4
+
+
+def test_the_image_follows_from_driver_and_compute_capability(bench):
+    one = bench()
+    told = one.make(one.host("registry: r.io/you")).probe()
+    (image,) = told.images
+    assert (image.status, image.variant) == (Status.OK, "cuda12.5"), image
+    assert image.reference.startswith("r.io/you/tfbench:")
+    one.server.put("nodes", node(**{"nvidia.com/cuda.driver-version.full": "470.57.02"}))
+    (image,) = one.make(one.host("registry: r.io/you")).probe().images
+    assert image.status is Status.DRIVER_TOO_OLD
+
+
+def test_nodes_without_labels_ask_for_a_variant(bench):
+    one = bench()
+    bare = node()
+    bare["metadata"]["labels"] = {}
+    one.server.put("nodes", bare)
+    with pytest.raises(HostError, match="name variant:"):
+        one.make(one.host("registry: r.io/you")).probe()
+
+
+def test_where_nodes_may_not_be_listed_the_file_tells(bench):
+    one = bench()
+
+    def fault(method, path):
+        if "/nodes" in path:
+            raise Answer(403, "Forbidden", "nodes is forbidden")
+
+    one.server.faults = fault
+    with pytest.raises(HostError, match="gpus_per_node"):
+        one.make(one.host()).probe()
+    assert len(one.make(one.host(gpus_per_node=4)).probe().gpus) == 4
+
+
+def test_the_selector_and_all_pages_are_asked_for(bench):
+    one = bench()
+    for number in range(2, 7):
+        one.server.put("nodes", node(f"node-{number}"))
+    one.server.put("nodes", node("other", gpus=1, pool="other"))
+    told = one.make(one.host(node_selector={"pool": "bench"})).probe()
+    assert len(told.gpus) == 4
+    assert len(one.asked("GET", "/nodes")) == 3

@@ -1,0 +1,98 @@
+"""`images verify` and `images build` keep the two forms of a variant apart; no engine is needed to see it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrate.images.builds import verify_image
+from orchestrate.inventory.variants import read_variants
+from orchestrate.launchers.container import ContainerSpec
+
+PROJECT = Path(__file__).parents[3]
+VARIANTS = {variant.name: variant for variant in read_variants()}
+
+
+class OneImage:
+    """An engine with one image, which says what it holds and leaves no record."""
+
+    def __init__(self, label: str, empty: list[str]) -> None:
+        self._label = label
+        self._told = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "user": 10001}
+        self._told |= {"libraries": {}, "stand_ins": empty}
+
+    def create(self, spec: ContainerSpec) -> None:
+        pass
+
+    def start(self, name: str) -> None:
+        pass
+
+    def wait(self, name: str, seconds: float) -> None:
+        pass
+
+    def remove(self, name: str) -> None:
+        pass
+
+    def output(self, name: str, limit: int) -> bytes:
+        return json.dumps(self._told).encode()
+
+    def read_file(self, name: str, path: str) -> None:
+        return None
+
+    def image_labels(self, image: str) -> dict[str, str]:
+        return {"tfbench.slim": self._label}
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "empty", "failed"),
+    [
+        ("cuda12.5", "full", [], set()),
+        ("cuda12.5-slim", "slim", ["libcufft.so.11"], set()),
+        (
+            "cuda12.5",
+            "slim",
+            ["libcufft.so.11"],
+            {"its label names this form", "libraries are empty in the slim form only"},
+        ),
+        ("cuda12.5-slim", "full", [], {"its label names this form", "libraries are empty in the slim form only"}),
+        ("cuda12.5", "full", ["libcufft.so.11"], {"libraries are empty in the slim form only"}),
+    ],
+)
+def test_verify_holds_label_and_libraries_against_the_form_that_the_name_says(
+    name: str, label: str, empty: list[str], failed: set[str]
+):
+    engine: Any = OneImage(label, empty)
+    findings = verify_image(engine, VARIANTS[name], "image")
+    assert {finding.what for finding in findings if not finding.passed} == {"trains two steps on the CPU", *failed}
+
+
+def images(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrate", "images", *arguments],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_build_argument_cannot_make_an_image_that_its_name_denies(tmp_path: Path):
+    done = images("build", "cuda12.5", "--build-arg=SLIM=slim", f"--engine=unix://{tmp_path}/none.sock")
+    assert done.returncode == 2
+    assert "The name says the form: cuda12.5 is full, cuda12.5-slim is slim" in done.stderr
+
+
+def test_the_list_names_both_forms_and_on_what_they_were_seen():
+    lines = images("list").stdout.splitlines()
+    for name in ("cuda11.8", "cuda11.8-slim", "cpu-slim"):
+        assert any(f"│{name} " in line for line in lines), name
+    (named,) = [line for line in lines if "│cuda12.5-slim " in line]
+    cells = [cell.strip() for cell in named.strip("│").split("│")]
+    seen = VARIANTS["cuda12.5-slim"].seen[VARIANTS["cuda12.5-slim"].form]
+    assert cells[-2] == (seen.gpu or "not yet")
+    assert (seen.cpu or "").startswith(cells[-1].split(";")[0])

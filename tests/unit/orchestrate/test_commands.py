@@ -1,0 +1,120 @@
+"""The command line as a user meets it: subprocesses, exit codes, stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+HERE = "version: 1\ndefaults: {suite: quick}\nfleets: {here: {hosts: {this-machine: {process: true}}}}\n"
+
+
+def command(folder: Path, *arguments: str, module: str = "orchestrate") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs"), "TFBENCH_HOSTS": str(folder / "hosts.yml")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.mark.parametrize("module", ["orchestrate", "results"])
+def test_help_answers_without_the_heavy_libraries(tmp_path: Path, module: str):
+    done = command(tmp_path, "--help", module=module)
+    assert done.returncode == 0 and "COMMAND" in done.stdout
+    probe = (
+        f"import sys, runpy; sys.argv = ['x', '--help']\ntry: runpy.run_module({module!r}, run_name='__main__')\n"
+        "except SystemExit: pass\nprint([m for m in ('tensorflow', 'pandas', 'scipy', 'docker', 'numpy') if m in sys.modules])"
+    )
+    listed = subprocess.run([sys.executable, "-c", probe], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert listed.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("arguments", [("runn",), ("run", "--repeats=0"), ("plan", "--nonsense"), ()])
+def test_bad_flags_end_with_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]):
+    done = command(tmp_path, *arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_a_bad_hosts_file_ends_with_exit_code_2_and_no_traceback(tmp_path: Path):
+    (tmp_path / "hosts.yml").write_text("version: 1\nfleets: {f: {hosts: {h: {proces: true}}}}\n")
+    done = command(tmp_path, "run")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].endswith("hosts.yml:2: host h: unknown key 'proces'. Did you mean 'process'?")
+    assert "Traceback" not in done.stderr
+
+
+def test_plan_shows_what_would_run_and_writes_nothing(tmp_path: Path):
+    (tmp_path / "hosts.yml").write_text(HERE)
+    done = command(tmp_path, "plan")
+    assert done.returncode == 0
+    assert "resnet152-fp32-b4-1cpu-w3s10" in done.stdout and "12 repeats on 1 hosts" in done.stdout
+    assert not (tmp_path / "runs").exists()
+    planned = json.loads(command(tmp_path, "plan", "--format=json", "--repeats=5").stdout)
+    assert len(planned["hosts"][0]["jobs"]) == 20
+
+
+def test_check_tells_what_this_machine_is(tmp_path: Path):
+    (tmp_path / "hosts.yml").write_text(HERE)
+    done = command(tmp_path, "check")
+    assert done.returncode == 0 and "ready" in done.stdout
+
+
+def test_no_usable_host_is_exit_code_4_with_the_reason(tmp_path: Path):
+    (tmp_path / "hosts.yml").write_text(
+        f"version: 1\nfleets: {{f: {{hosts: {{h: {{docker: 'unix://{tmp_path}/none.sock'}}}}}}}}\n"
+    )
+    done = command(tmp_path, "run", "--suite=quick")
+    assert done.returncode == 4
+    assert "f.h: unix://" in done.stderr and "no such socket" in done.stderr and "Traceback" not in done.stderr
+    assert command(tmp_path, "check").returncode == 4
+
+
+def test_limit_keeps_what_it_names_and_refuses_what_is_not_there(tmp_path: Path):
+    (tmp_path / "hosts.yml").write_text(HERE)
+    assert command(tmp_path, "plan", "--limit=this-machine").returncode == 0
+    done = command(tmp_path, "plan", "--limit=that-machine")
+    assert done.returncode == 2 and "no fleet or host is named that-machine. Names: here, this-machine" in done.stderr
+
+
+def test_status_without_a_run_is_exit_code_2(tmp_path: Path):
+    done = command(tmp_path, "status")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+@pytest.mark.tensorflow
+def test_a_run_in_a_pipe_prints_lines_and_ends_with_a_table(tmp_path: Path):
+    (tmp_path / "my.yml").write_text(
+        "repeats: 2\ncases: [{model: googlenet, batch_per_gpu: 2, image_size: 64, num_gpus: [1, 2], warmup_steps: 1, num_steps: 4, device: cpu}]\n"
+    )
+    (tmp_path / "hosts.yml").write_text(HERE.replace("quick", "my.yml"))
+    done = command(tmp_path, "run", "--run-id=first")
+    assert done.returncode == 0, done.stderr
+    assert "4/4 run first: 4 ok, 0 failed" in done.stderr
+    assert "googlenet" in done.stdout and "2 CPU" in done.stdout
+    run = tmp_path / "runs" / "first"
+    assert {path.name for path in run.iterdir()} >= {
+        "plan.json",
+        "events.jsonl",
+        "records",
+        "logs",
+        "results.csv",
+        "report.html",
+    }
+    assert "<html" in (run / "report.html").read_text()
+    record = json.loads(next((run / "records").glob("*2cpu*")).read_text())
+    assert (record["measurement"]["replicas"], record["measurement"]["global_batch"]) == (2, 4)
+    assert not any((run / "work").iterdir())
+
+    assert command(tmp_path, "resume", "first").returncode == 0, "nothing is missing"
+    assert "4/4" in command(tmp_path, "status").stdout
+    again = command(tmp_path, "run", "--run-id=first")
+    assert again.returncode == 2 and "first" in again.stderr and "Traceback" not in again.stderr

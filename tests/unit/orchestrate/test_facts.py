@@ -1,0 +1,69 @@
+"""What a host tells about itself: read with distrust, kept raw beside the run."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from orchestrate.launchers.docker.launcher import _engine_facts
+from orchestrate.planning.facts import MAX_RAW_CHARACTERS, Facts, GPUState, facts_from_dict, facts_from_probe, raw_json
+from orchestrate.planning.plan import _plain
+from results.schema import GPU
+from tests.unit.orchestrate.test_check import host
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PROBED = {
+    "cpu": "EPYC",
+    "gpus": [{"index": 0, "name": "A4000"}],
+    "gpu_states": [{"index": 0, "utilisation": 0.5, "processes": 1, "of_a_later_probe": [1]}],
+    "gpu_raw": [{"vbios": "94.04"}],
+    "gpu_problems": ["1 of 2 GPUs answer: GPU 1 is \u001b[31mlost", 7],
+}
+
+
+def test_states_and_raw_facts_come_from_the_probe():
+    facts = facts_from_probe(json.dumps(PROBED))
+    assert facts.gpus == (GPU(index=0, name="A4000"),)
+    assert facts.gpu_states == (GPUState(index=0, utilisation=0.5, processes=1),)
+    assert json.loads(facts.raw) == {"probe": PROBED}
+    assert [problem.endswith("lost") and "\x1b" not in problem for problem in facts.gpu_problems] == [True]
+
+
+def test_facts_of_a_plan_are_read_back_and_older_plans_have_no_states():
+    facts = Facts(gpus=(GPU(index=0, name="A4000"),), gpu_states=(GPUState(index=0, processes=1),), gpu_problems=("x",))
+    document = json.loads(json.dumps(_plain(facts)))
+    assert facts_from_dict(document) == facts
+    del document["gpu_states"], document["gpu_problems"], document["raw"]
+    assert facts_from_dict(document).gpu_states == ()
+
+
+@pytest.mark.parametrize("states", [[{"index": "x"}], [7], [{}], 3, {"index": 0}])
+def test_malformed_states_are_a_failed_probe(states):
+    with pytest.raises(ValueError, match="malformed"):
+        facts_from_probe(json.dumps({**PROBED, "gpu_states": states}))
+
+
+def test_raw_facts_that_are_too_large_are_left_out_whole():
+    text = raw_json(engine={"Name": "x" * MAX_RAW_CHARACTERS})
+    assert len(text) < 100 and "left_out" in json.loads(text)
+
+
+def test_an_engines_raw_facts_hold_no_addresses_of_proxies():
+    info = {"ServerVersion": "28.3", "HttpProxy": "http://user:secret@proxy", "Labels": ["token=secret"]}
+    facts = _engine_facts(info, host(), NOW)
+    assert "secret" not in facts.raw and json.loads(facts.raw)["engine"] == {"ServerVersion": "28.3"}
+
+
+@pytest.mark.parametrize(
+    ("info", "runtime"),
+    [
+        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, "NVIDIA runtime"),
+        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=all"}]}, "CDI"),
+        ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, None),
+        ({"DiscoveredDevices": "nvidia.com/gpu=0"}, None),
+    ],
+)
+def test_how_an_engine_gives_gpus(info, runtime):
+    assert _engine_facts(info, host(), NOW).gpu_runtime == runtime

@@ -1,0 +1,384 @@
+"""Cases that hosts of a fleet train together, against fake hosts: one record, whatever happens to a part."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrate.display.live import LiveDisplay
+from orchestrate.errors import Lost, Unreachable, UserError
+from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.members import Member, members_of
+from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
+from orchestrate.launchers.container import container_document, job_container
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.gangs import add_gangs
+from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running import gang_worker
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
+from orchestrate.suites import CaseBlock, Suite
+from results.runs.store import RunFolder
+from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
+from results.schema.record_json import to_json
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
+
+ALONE_AND_TOGETHER = CaseBlock(
+    model="resnet50", batch_per_gpu=2, warmup_steps=1, num_steps=4, num_hosts=[1, 2], device=Device.CPU
+)
+
+
+def suite(*blocks: CaseBlock, repeats: int = 2) -> Suite:
+    return Suite("tiny", "", repeats, blocks or (ALONE_AND_TOGETHER,))
+
+
+def gang_record(case: Case) -> Record:
+    """Write what a chief would."""
+    record = ok_record(dataclasses.replace(case, num_hosts=1))
+    measurement = record.measurement
+    assert measurement is not None
+    samples, n = measurement.samples, case.num_hosts
+    ranks = [
+        Rank(
+            rank=rank,
+            host=f"10.0.0.{rank}:29500",
+            seconds=measurement.seconds,
+            samples=samples,
+            samples_per_second=samples / measurement.seconds,
+            step_p50_seconds=0.5,
+        )
+        for rank in range(n)
+    ]
+    whole = dataclasses.replace(
+        measurement,
+        samples=samples * n,
+        samples_per_second=measurement.samples_per_second * n,
+        global_batch=measurement.global_batch * n,
+        replicas=measurement.replicas * n,
+        ranks=ranks,
+    )
+    return dataclasses.replace(record, case=case, measurement=whole)
+
+
+def payload(job: Job) -> bytes | None:
+    if job.member is None:
+        return to_json(ok_record(job.case)).encode()
+    return to_json(gang_record(job.case)).encode() if job.member.rank == 0 else None
+
+
+class MeetingLauncher(FakeLauncher):
+    """A part ends only when all parts have been started, as ranks wait for each other, or when it is stopped."""
+
+    started: dict[str, threading.Barrier]
+    waits: dict[str, threading.Event]
+
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        if job.member is not None and "follow" not in self._machine.failures:
+            self.started.setdefault(f"{job.case.name}.{job.origin.repeat}", threading.Barrier(job.case.num_hosts)).wait(
+                20
+            )
+        event = self.waits.get(self._host.name)
+        while job.member is not None and event is not None and not event.wait(0.02):
+            if job.id in self._machine.stopped:
+                break
+        return super().follow(job, on_line, on_turn)
+
+
+class Bench:
+    """Fake hosts of one fleet, a plan over them, and what happened."""
+
+    def __init__(self, tmp_path: Path, chosen: Suite | None = None, **machines: FakeHost) -> None:
+        self.machines = machines
+        for machine in machines.values():
+            machine.payload = payload
+        self.hosts = [
+            Host(fleet="f", name=name, docker=DockerAddress(scheme="ssh", target=f"bench@{name}")) for name in machines
+        ]
+        self.events: list[Event] = []
+        self.bus = EventBus()
+        self.bus.subscribe(self.events.append)
+        self.stop = Stop()
+        self.suite = chosen or suite()
+        self.started: dict[str, threading.Barrier] = {}
+        self.waits: dict[str, threading.Event] = {}
+        self.plan = self.make_plan()
+        self.folder = RunFolder.create(tmp_path, self.plan.run_id)
+
+    def launcher(self, host: Host) -> Launcher:
+        launcher = MeetingLauncher(host, self.machines[host.name])
+        launcher.started, launcher.waits = self.started, self.waits
+        return launcher
+
+    def make_plan(self) -> Plan:
+        probed = probe_hosts(self.hosts, self.launcher, self.bus)
+        alone = make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
+        return add_gangs(alone, lambda name: self.suite)
+
+    def run(self, **options: Any) -> Outcome:
+        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, Options(**options))
+
+    def records(self) -> list[Record]:
+        found = [self.folder.read_record(gang.job.id) for gang in self.plan.gangs]
+        return [record for record in found if record is not None]
+
+    def seen(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_worker, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(gang_worker, "GIVE_UP_SECONDS", 3.0)
+    monkeypatch.setattr(gang_worker, "LOOK_SECONDS", 0.02)
+
+
+def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    assert bench.run() == Outcome(ok=6, failed=0, missing=0)
+    assert len(list((bench.folder.path / "records").iterdir())) == 6
+    for record in bench.records():
+        assert record.origin is not None and record.measurement is not None
+        assert (record.origin.fleet, record.origin.host) == ("f", "a+b")
+        assert [(rank.rank, rank.host) for rank in record.measurement.ranks] == [(0, "a"), (1, "b")]
+        assert record.measurement.samples_per_second == sum(r.samples_per_second for r in record.measurement.ranks)
+    for machine in bench.machines.values():
+        assert machine.count("start") == machine.count("remove") == 4
+        assert machine.containers == {}
+    gangs = {gang.job.id for gang in bench.plan.gangs}
+    assert [event.host for event in bench.seen(JobResult) if event.job in gangs] == ["f.a", "f.a"]
+    parts = {part.id for gang in bench.plan.gangs for part in gang.members}
+    assert {event.host for event in bench.seen(JobState) if event.job in parts} == {"f.a", "f.b"}
+    assert {event.host for event in bench.seen(JobStep) if event.job in gangs} == {"f.a"}
+
+
+def test_hosts_do_first_what_each_does_alone(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    bench.run()
+    order = [event.case for event in bench.seen(JobResult)]
+    alone = [name for name in order if "2x1cpu" not in name]
+    assert len(alone) == 4 and order[:4] == alone
+
+
+def test_every_rank_is_told_who_all_are(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(), c=FakeHost())
+    (members,) = {gang.members for gang in bench.plan.gangs if gang.job.origin.repeat == 1}
+    assert [job.id.split(".")[1] for job in members] == ["a", "b"], "the first two of three"
+    told = [json.loads(job.member.environment["TF_CONFIG"]) for job in members if job.member]
+    assert [config["task"] for config in told] == [{"type": "worker", "index": rank} for rank in (0, 1)]
+    assert [config["cluster"]["worker"] for config in told] == [["a:29500", "b:29502"]] * 2
+    assert [job.member.ports for job in members if job.member] == [(29500, 29501), (29502,)]
+    assert plan_from_dict(json.loads(json.dumps(plan_to_dict(bench.plan)))) == bench.plan
+
+
+def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    chief = bench.plan.gangs[0].members[0]
+    document = container_document(job_container(chief, bench.hosts[0], "image"))
+    assert document["HostConfig"]["NetworkMode"] == "bridge" and not document["NetworkDisabled"]
+    bindings = {"29500/tcp": [{"HostPort": "29500"}], "29501/tcp": [{"HostPort": "29501"}]}
+    assert document["HostConfig"]["PortBindings"] == bindings
+    assert document["ExposedPorts"] == {"29500/tcp": {}, "29501/tcp": {}}
+    assert any(variable.startswith("TF_CONFIG=") for variable in document["Env"])
+    alone = container_document(job_container(bench.plan.hosts[0].jobs[0], bench.hosts[0], "image"))
+    assert alone["HostConfig"]["NetworkMode"] == "none" and alone["NetworkDisabled"]
+    assert "PortBindings" not in alone["HostConfig"] and "ExposedPorts" not in alone
+    assert chief.member is not None
+    on_host = dataclasses.replace(chief, member=dataclasses.replace(chief.member, network="host"))
+    document = container_document(job_container(on_host, bench.hosts[0], "image"))
+    assert document["HostConfig"]["NetworkMode"] == "host" and "PortBindings" not in document["HostConfig"]
+
+
+def case(**changes: Any) -> Case:
+    return Case(**{"model": "resnet50", "num_hosts": 2, "device": Device.CPU, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "host", "said"),
+    [
+        ({"num_hosts": 3}, {}, "needs 3 hosts, the fleet has 2"),
+        ({"num_gpus": 2}, {}, "one CPU device of each"),
+        ({"device": Device.GPU}, {}, "Set network: host"),
+        ({}, {"docker": DockerAddress(scheme="unix", target="/x")}, "Add address:"),
+    ],
+)
+def test_hosts_that_cannot_train_together_are_told_why(changes: dict[str, Any], host: dict[str, Any], said: str):
+    base = {"fleet": "f", "docker": DockerAddress(scheme="ssh", target="u@a")}
+    hosts = [Host(name="a", **{**base, **host}), Host(name="b", **base)]
+    answer = members_of(hosts, case(**changes))
+    assert isinstance(answer, str) and said in answer
+
+
+def test_addresses_come_from_where_the_engine_is_reached_unless_the_file_says():
+    def address(**settings: Any) -> str | None:
+        return Host(fleet="f", name="n", **settings).cluster_address
+
+    assert address(docker=DockerAddress(scheme="ssh", target="bench@10.0.0.11", port=2222)) == "10.0.0.11"
+    assert address(docker=DockerAddress(scheme="tcp", target="10.0.0.21:2376")) == "10.0.0.21"
+    assert address(docker=DockerAddress(scheme="tcp", target="[fd00::1]:2376")) == "fd00::1"
+    assert address(docker=DockerAddress(scheme="unix", target="/run/docker.sock")) is None
+    assert address(docker=DockerAddress(scheme="ssh", target="a"), address="b") == "b"
+    ring = case(device=Device.GPU, communication=Communication.RING)
+    hosts = [Host(fleet="f", name=n, docker=None, address="fd00::1") for n in ("a", "b")]
+    members = members_of(hosts, ring)
+    assert isinstance(members, tuple) and members[1].addresses == ("[fd00::1]:29500", "[fd00::1]:29502")
+
+
+def test_what_a_fleet_cannot_hold_is_left_out_with_the_reason(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost())
+    assert bench.plan.gangs == ()
+    assert any("needs 2 hosts, the fleet has 1" in text for text in bench.plan.hosts[0].left_out)
+    only = suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}))
+    with pytest.raises(UserError, match="the plan is empty"):
+        Bench(tmp_path / "other", only, a=FakeHost())
+
+
+def test_gpus_are_counted_on_every_host(tmp_path: Path):
+    gpus = tuple(GPU(index=i, name="A5000", uuid=f"GPU-{i}") for i in range(4))
+    block = ALONE_AND_TOGETHER.model_copy(
+        update={"num_gpus": [2, 4], "device": "auto", "communication": Communication.RING}
+    )
+    bench = Bench(tmp_path, suite(block), a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Facts(gpus=gpus[:2])))
+    assert {gang.job.case.num_gpus for gang in bench.plan.gangs} == {2}
+    assert any("2x4gpu" in text and "the fleet offers 2" in text for text in bench.plan.hosts[0].left_out)
+    assert [job.gpu_uuids for job in bench.plan.gangs[0].members] == [("GPU-0", "GPU-1")] * 2
+
+
+def test_a_killed_rank_ends_the_others_and_leaves_one_lost_record(tmp_path: Path):
+    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
+    bench.waits["a"] = threading.Event()  # the chief does not notice by itself
+    killed = bench.machines["b"]
+    killed.ending = Ending(exit_code=137)
+    killed.payload = lambda job: None if job.member else payload(job)
+    began = time.monotonic()
+    bench.run()
+    assert time.monotonic() - began < 15
+    (record,) = bench.records()
+    assert record.status is Status.LOST and "f.b ended with exit code 137" in (record.cause or "")
+    assert bench.machines["a"].count("stop") == 1
+    assert bench.machines["a"].containers == {} and bench.machines["b"].containers == {}
+
+
+def test_a_host_that_is_lost_gives_a_lost_record_with_its_name(tmp_path: Path):
+    bench = Bench(
+        tmp_path, suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}), repeats=1), a=FakeHost(), b=FakeHost()
+    )
+    bench.machines["b"].failures["follow"] = Lost("the link is dead")
+    bench.started[f"{bench.plan.gangs[0].job.case.name}.1"] = threading.Barrier(1)
+    bench.waits["a"] = threading.Event()
+    bench.run()
+    (record,) = bench.records()
+    assert record.status is Status.LOST and "f.b: the link is dead" in (record.cause or "")
+
+
+def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
+    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
+
+    def failed(status: Status, cause: str) -> Any:
+        def leave(job: Job) -> bytes | None:
+            if job.member is None:
+                return payload(job)
+            record = dataclasses.replace(
+                gang_record(job.case), status=status, cause=cause, measurement=None, validity=None
+            )
+            return to_json(record).encode()
+
+        return leave
+
+    bench.machines["a"].payload = failed(Status.LOST, "rank 1 (10.0.0.2:29502) is gone: its process has ended")
+    bench.machines["b"].payload = failed(Status.OOM, "killed by the kernel")
+    for machine in bench.machines.values():
+        machine.ending = Ending(exit_code=3)
+    bench.run()
+    (record,) = bench.records()
+    assert (record.status, record.cause) == (Status.OOM, "f.b: killed by the kernel")
+
+
+def test_a_host_that_cannot_be_reached_fails_the_gang_and_not_what_others_do_alone(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    bench.machines["b"].failures["prepare"] = Unreachable("connection refused")
+    outcome = bench.run()
+    assert outcome == Outcome(ok=2, failed=4, missing=0)
+    assert {record.status for record in bench.records()} == {Status.UNREACHABLE}
+    assert {record.cause for record in bench.records()} == {"f.b: connection refused"}
+    bench.machines["b"].failures.clear()
+    bench.started.clear()
+    assert bench.run() == Outcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
+
+
+def test_resume_adopts_the_parts_that_run_and_removes_those_whose_record_is_safe(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    bench.run()
+    first, second = bench.plan.gangs
+    bench.folder.record_path(second.job.id).unlink()
+    for name, machine in bench.machines.items():
+        index = ("a", "b").index(name)
+        machine.containers = {first.members[index].id: "exited", second.members[index].id: "running"}
+        machine.calls.clear()
+    bench.started.clear()
+    assert bench.run() == Outcome(ok=6, failed=0, missing=0)
+    for index, machine in enumerate(bench.machines.values()):
+        assert (machine.count("adopt"), machine.count("start")) == (1, 0)
+        assert machine.containers == {}
+        machine.containers = {first.members[index].id: "exited"}
+    assert bench.run() == Outcome(ok=6, failed=0, missing=0), "nothing is left to do"
+    assert all(machine.containers == {} for machine in bench.machines.values())
+
+
+def test_the_live_table_counts_a_gang_with_its_chief(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    console = Console(file=io.StringIO(), width=200, height=30, force_terminal=True)
+    display = LiveDisplay(console)
+    display.planned(bench.plan)
+    bench.bus.subscribe(display.show)
+    bench.run()
+    console.print(display._render())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = [line for line in shown.splitlines() if "f/a" in line or "f/b" in line]
+    assert len(rows) == 2 and "4/4" in rows[0] and "2/2" in rows[1]
+    assert all("done" in row for row in rows)
+
+
+def test_stop_ends_all_parts(tmp_path: Path):
+    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
+    for name in ("a", "b"):
+        bench.waits[name] = threading.Event()
+
+    def stop_when_all_run() -> None:
+        parts = {job.id for job in bench.plan.gangs[0].members}
+        while not parts <= {job for machine in bench.machines.values() for job in machine.containers}:
+            time.sleep(0.02)
+        bench.stop.ask()
+        bench.stop.ask()
+
+    threading.Thread(target=stop_when_all_run, daemon=True).start()
+    assert bench.run() == Outcome(ok=2, failed=1, missing=0)
+    assert [record.status for record in bench.records()] == [Status.STOPPED]
+    assert all(machine.count("stop") == 1 for machine in bench.machines.values())
+    for index, (name, machine) in enumerate(bench.machines.items()):
+        part = bench.plan.gangs[0].members[index]
+        machine.containers = {part.id: "running", "someone.else": "running"}
+        assert part.id.startswith(f"f.{name}.")
+    assert stop_run(bench.plan, bench.launcher, bench.bus)[0] == 2
+    assert all(machine.containers == {"someone.else": "running"} for machine in bench.machines.values())
+
+
+def test_parts_that_wait_for_each_other_never_share_a_thread(tmp_path: Path):
+    """With room for one host at a time a gang still starts all of its parts."""
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    assert bench.run(max_parallel=1) == Outcome(ok=6, failed=0, missing=0)
+
+
+def test_a_member_survives_the_plans_file():
+    member = Member(rank=1, addresses=("a:1", "b:3"), network="host")
+    assert json.loads(member.environment["TF_CONFIG"])["task"]["index"] == 1
+    assert member.ports == (3,)

@@ -1,0 +1,213 @@
+"""`hosts.yml`: settings are resolved, and every mistake is told at once with its line and a remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import DocumentError
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
+from results.schema import Device
+
+PROJECT = Path(__file__).parents[3]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "hosts.yml"
+    path.write_text(text)
+    return path
+
+
+def mistakes(folder: Path, text: str) -> list[str]:
+    with pytest.raises(DocumentError) as caught:
+        read_hosts(write(folder, text))
+    return [problem.replace(f"{folder}/", "") for problem in caught.value.problems]
+
+
+def one_host(entry: str) -> str:
+    return f"version: 1\nfleets:\n  f:\n    hosts:\n      h: {entry}\n"
+
+
+def test_the_innermost_setting_wins(tmp_path: Path):
+    path = write(
+        tmp_path,
+        """
+version: 1
+defaults: {suite: quick, repeats: 5, cpus: 4}
+fleets:
+  a4000:
+    cpus: 2
+    usd_per_gpu_hour: 0.17
+    hosts:
+      node-a: {docker: "ssh://bench@Host.Example:2222", gpus: [0, 2], device: gpu}
+      node-b: {docker: "unix:///run/user/1000/docker.sock", cpus: 1.5}
+  here:
+    hosts:
+      this-machine: {process: true}
+""",
+    )
+    first, second, third = read_hosts(path)
+    assert first == Host(
+        fleet="a4000",
+        name="node-a",
+        docker=DockerAddress(scheme="ssh", target="bench@Host.Example", port=2222),
+        suite="quick",
+        repeats=5,
+        gpus=(0, 2),
+        device=Device.GPU,
+        cpus=2,
+        usd_per_gpu_hour=0.17,
+    )
+    assert (second.cpus, second.docker) == (
+        1.5,
+        DockerAddress(scheme="unix", target="/run/user/1000/docker.sock"),
+    )
+    assert (third.docker, third.launcher, third.cpus, third.gpus, third.device) == (None, "process", 4, None, None)
+
+
+def test_variables_of_all_levels_are_joined_and_the_innermost_value_of_each_wins(tmp_path: Path):
+    path = write(
+        tmp_path,
+        """
+version: 1
+defaults: {environment: {NCCL_DEBUG: WARN, NCCL_IB_DISABLE: 1}}
+fleets:
+  a:
+    environment: {NCCL_SOCKET_IFNAME: "=eth0", NCCL_DEBUG: INFO}
+    hosts:
+      one: {docker: "ssh://one", environment: {XLA_FLAGS: --xla_gpu_deterministic_ops=true}}
+      two: {docker: "ssh://two", environment: {NCCL_IB_DISABLE: 0}}
+  b: {slurm: {container: none, shared_folder: /home/bench}}
+""",
+    )
+    one, two, queue = (host.environment for host in read_hosts(path))
+    fleet = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "=eth0"}
+    assert one == fleet | {"NCCL_IB_DISABLE": "1", "XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
+    assert two == fleet | {"NCCL_IB_DISABLE": "0"}
+    assert queue == {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "1"}
+
+
+def test_all_mistakes_come_in_one_answer(tmp_path: Path):
+    assert (
+        mistakes(
+            tmp_path,
+            """version: 1
+defaults: {suite: standrd}
+fleets:
+  a4000:
+    usd_per_gpu_hour: cheap
+    hosts:
+      node-a: {docker: "ssh://bench@10.0.0.11:2222"}
+      node-b: {docker: "ssh://node-b", gpus: [0, one]}
+      node-a: {docker: "ssh://node-c"}
+  a5000:
+    hoosts: {}
+    hosts:
+      node-c: {docker: "tcp://10.0.0.21:2376", tls: {ca: ca.pem, cert: cert.pem, key: key.pem}}
+      node-d: {process: yes, suite: my.yml}
+      node-e: {docker: "ssh://node-b", dockr: 1}
+""",
+        )
+        == """\
+hosts.yml:2: suite: there is no suite 'standrd'. Suites: aime, device, inference, published, quick, science, standard, transformers; or the path of a file: my.yml
+hosts.yml:5: fleet a4000: usd_per_gpu_hour must be a price in US dollars, at least 0. Received: 'cheap'. Example: usd_per_gpu_hour: 0.17
+hosts.yml:8: host node-b: gpus must be 'all' or a list of integers. Received: 'one'. Example: gpus: [0, 1]
+hosts.yml:9: 'node-a' stands twice: line 7 has it too. Remove or rename one of them
+hosts.yml:11: fleet a5000: unknown key 'hoosts'. Did you mean 'hosts'?
+hosts.yml:13: host node-c: tls.ca: no such file: ca.pem
+hosts.yml:13: host node-c: tls.cert: no such file: cert.pem
+hosts.yml:13: host node-c: tls.key: no such file: key.pem
+hosts.yml:14: host node-d: process must be true: a subprocess of this Python, without Docker. Received: 'yes'. Example: process: true
+hosts.yml:14: suite: my.yml:1: cannot be read: No such file or directory. Check the path
+hosts.yml:15: host node-e: the same machine as host node-b: two benchmarks at a time would disturb each other. Name each machine once
+hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{}", "exactly one of docker and process"),
+        ("{docker: 'ssh://a', process: true}", "exactly one of docker and process"),
+        ("{docker: 'http://a'}", "must be the address of a Docker engine"),
+        ("{docker: 'ssh://'}", "must be the address of a Docker engine"),
+        ("{docker: 'ssh://-oProxyCommand=reboot'}", "must be the address of a Docker engine"),
+        ("{docker: 'ssh://u:secret@a'}", "must not hold a password"),
+        ("{docker: 'ssh://a:99999'}", "is not an address"),
+        ("{docker: 'tcp://a:2375'}", "without TLS"),
+        ("{docker: 'ssh://a', tls: {ca: x, cert: y, key: z}}", "tls is for tcp:// only"),
+        ("{process: true, ssh_config: x}", "ssh_config is for ssh:// only"),
+        ("{docker: 'ssh://a', image: x, registry: y}", "image replaces registry"),
+        ("{process: true, repeats: 0}", "repeats must be a whole number of at least 1. Received: 0"),
+        ("{process: true, repeats: 2.5}", "repeats must be a whole number"),
+        ("{process: true, cpus: -1}", "cpus must be a number above 0"),
+        ("{process: true, gpus: [-1]}", "gpus must be 'all' or a list of integers"),
+        ("{process: true, device: tpu}", "device must be auto, gpu or cpu"),
+        ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
+        ("{docker: 'ssh://a', variant: cuda13}", "there is no image variant 'cuda13'. Variants: auto, cuda11.8"),
+        ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto', an image variant"),
+        ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),
+        ("{process: true, environment: {PATH: /x}}", "host h: environment: PATH cannot be set here"),
+        ("{process: true, environment: {CUDA_VISIBLE_DEVICES: 0}}", "use gpus: instead"),
+        ("{process: true, environment: {TF_CONFIG: x}}", "num_hosts in a suite instead"),
+        ("{process: true, environment: {TF_XLA_FLAGS: x}}", "use xla: in a suite instead"),
+        ("{process: true, environment: {NCCL_CONF_FILE: /x}}", "name its variables here instead"),
+        ("{process: true, environment: {NCCL_TOPO_FILE: /x}}", "a record would not keep what is in it"),
+        ("{process: true, environment: {nccl_debug: INFO}}", "nccl_debug cannot be set here"),
+        ('{process: true, environment: {NCCL_DEBUG: "a\\nb"}}', "must be at most 500 printable ASCII characters"),
+        (f"{{process: true, environment: {{NCCL_DEBUG: {'x' * 501}}}}}", "must be at most 500 printable"),
+        ("{process: true, environment: {NCCL_DEBUG: true}}", "environment must be a mapping of environment variables"),
+        ("{process: true, environment: {NCCL_DEBUG: null}}", "environment must be a mapping of environment variables"),
+        ("{process: true, environment: [NCCL_DEBUG]}", "environment must be a mapping of environment variables"),
+        ("just text", "host h: value must be"),
+        ("[1, 2]", "host h: value must be"),
+    ],
+)
+def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry: str, said: str):
+    problems = mistakes(tmp_path, one_host(entry))
+    assert all(problem.startswith("hosts.yml:5: ") for problem in problems), problems
+    assert any(said in problem for problem in problems), problems
+    assert not any("secret" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "hosts.yml:1: must be a mapping"),
+        ("fleets: [", "hosts.yml:1: is not valid YAML"),
+        ("\x00", "is not valid YAML"),
+        ("version: 2\nfleets: {f: {hosts: {h: {process: true}}}}", "hosts.yml:1: version must be 1"),
+        ("version: 1", "fleets is missing"),
+        ("version: 1\nfleets: {}", "hosts.yml:2: fleets must be a mapping of names to fleets"),
+        ("version: 1\nfleets: {f: {hosts: {'a b': {process: true}}}}", "host names are letters"),
+        ("version: 1\nfleets: {f: {hosts: {h: {process: true}, i: {process: true}}}}", "the same machine"),
+        (
+            "a: &a [x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+            + "".join(f"{chr(99 + i)}: &{chr(99 + i)} [{','.join(['*' + chr(98 + i)] * 10)}]\n" for i in range(8)),
+            "more than",
+        ),
+        ("[" * 400, "is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_not_a_hosts_file_says_what_it_lacks(tmp_path: Path, text: str, said: str):
+    assert any(said in problem for problem in mistakes(tmp_path, text))
+
+
+def test_a_missing_file_says_so(tmp_path: Path):
+    with pytest.raises(DocumentError, match=r"nowhere\.yml:1: cannot be read: No such file"):
+        read_hosts(tmp_path / "nowhere.yml")
+
+
+def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):
+    text = (PROJECT / "hosts.example.yml").read_text()
+    for name in ("ca.pem", "cert.pem", "key.pem", "ssh_config", "kube.yml"):
+        (tmp_path / name).write_text("")
+    hosts = read_hosts(write(tmp_path, text))
+    assert {host.launcher for host in hosts} == {"docker", "process", "slurm", "kubernetes"}
+    for model in (HostsFile, Settings, Fleet, HostEntry, TLSFiles, SlurmQueue, KubernetesQueue, Toleration):
+        for key in model.model_fields:
+            uses = [line for line in text.splitlines() if f"{key}:" in line.partition("#")[0]]
+            assert uses, f"hosts.example.yml does not show {key}"

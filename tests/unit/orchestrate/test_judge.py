@@ -1,0 +1,113 @@
+"""What a host left becomes a record; a record that cannot be believed does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from orchestrate.launchers.base import Ending
+from orchestrate.planning.plan import Job
+from orchestrate.running.judge import judge
+from results.schema import Case, Origin, Record, Status
+from results.schema.record_json import MAX_RECORD_BYTES, to_json
+from tests.unit.orchestrate.fakes import NOW, ok_record
+
+CASE = Case(model="resnet50", batch_per_gpu=2, num_steps=4)
+JOB = Job(id="f.h.case.r1", case=CASE, origin=Origin(run_id="r", fleet="f", host="h", launcher="docker", repeat=1))
+DONE = Ending(exit_code=0)
+
+
+def judged(payload: bytes | None, ending: Ending = DONE, **options: object) -> Record:
+    return judge(JOB, ending, payload, started_at=NOW, **options)  # type: ignore[arg-type]
+
+
+def changed(**changes: object) -> bytes:
+    return json.dumps({**json.loads(to_json(ok_record(CASE))), **changes}).encode()
+
+
+def test_a_good_record_gets_its_origin_from_us_not_from_the_host():
+    lied = changed(origin=dataclasses.asdict(dataclasses.replace(JOB.origin, fleet="other", usd_per_gpu_hour=0.01)))
+    record = judged(lied)
+    assert record.status is Status.OK and record.origin == JOB.origin
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"{}", "schema_version"),
+        (b'{"schema_version": 99}', "Received: 99"),
+        (b"x" * (MAX_RECORD_BYTES + 1), "larger than"),
+        (changed(surprise=1), "surprise: unknown key"),
+        (changed(case=None), "case: must be an object"),
+        (changed(status="great"), "status: must be one of"),
+        (changed(validity=None), "validity is missing"),
+        (changed(validity={"valid": True, "checks": []}), "no validity check was made"),
+        (changed(measurement=None), "measurement"),
+        (b'{"schema_version": 1, "measurement": NaN}', "NaN is not a number"),
+    ],
+)
+def test_a_record_that_cannot_be_believed_is_a_bad_result_with_its_reason(payload: bytes, said: str):
+    record = judged(payload)
+    assert record.status is Status.BAD_RESULT
+    assert said in (record.cause or "")
+    assert record.measurement is None and record.case == CASE
+
+
+def test_a_throughput_that_does_not_follow_from_its_parts_is_a_bad_result():
+    measurement = dataclasses.asdict(ok_record(CASE))["measurement"]
+    measurement["samples_per_second"] *= 2
+    record = judged(changed(measurement=measurement))
+    assert record.status is Status.BAD_RESULT and "samples / seconds" in (record.cause or "")
+
+
+def test_a_record_of_another_case_is_a_bad_result():
+    other = dataclasses.replace(CASE, batch_per_gpu=4)
+    record = judged(to_json(ok_record(other)).encode())
+    assert record.status is Status.BAD_RESULT and "another case" in (record.cause or "")
+
+
+def test_an_ok_from_a_process_that_failed_is_a_bad_result():
+    assert judged(changed(), Ending(exit_code=1)).status is Status.BAD_RESULT
+
+
+def test_terminal_control_characters_are_removed_from_causes():
+    failed = Record(
+        status=Status.OOM, case=CASE, cause="\x1b[2J\x1b]0;x\x07GPU memory\u202e full", started_at=NOW, finished_at=NOW
+    )
+    assert judged(to_json(failed).encode(), Ending(exit_code=3)).cause == "GPU memory full"
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "said"),
+    [
+        (Ending(exit_code=137, out_of_memory=True), Status.OOM, "memory"),
+        (Ending(exit_code=137), Status.ERROR, "SIGKILL"),
+        (Ending(exit_code=139), Status.ERROR, "SIGSEGV"),
+        (Ending(exit_code=1, detail="engine's word"), Status.ERROR, "engine's word"),
+        (Ending(exit_code=0), Status.BAD_RESULT, "left no record"),
+        (Ending(exit_code=None), Status.LOST, "unseen"),
+    ],
+)
+def test_without_a_record_the_ending_decides(ending: Ending, status: Status, said: str):
+    record = judged(None, ending, last_line="last words")
+    assert record.status is status and said in (record.cause or "")
+    assert status is Status.OOM or "last words" in (record.cause or "")
+
+
+def test_what_we_ended_ourselves_says_why():
+    reason = (Status.TIMEOUT, "took too long")
+    assert judged(None, Ending(exit_code=143), stopped_for=reason).status is Status.TIMEOUT
+    own = Record(status=Status.STOPPED, case=CASE, cause="SIGTERM", started_at=NOW, finished_at=NOW)
+    assert judged(to_json(own).encode(), Ending(exit_code=3), stopped_for=reason).cause == "took too long"
+
+
+def test_what_somebody_else_ended_is_lost_so_that_resume_measures_it_again():
+    own = Record(status=Status.STOPPED, case=CASE, cause="SIGTERM", started_at=NOW, finished_at=NOW)
+    record = judged(to_json(own).encode(), Ending(exit_code=3))
+    assert record.status is Status.LOST and "not by us" in (record.cause or "")

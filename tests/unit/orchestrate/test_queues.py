@@ -1,0 +1,185 @@
+"""What all queues share: one poller, a clock that stops while a repeat waits, costs of repeats that run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrate.errors import Lost, Unreachable
+from orchestrate.events import EventBus
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
+from orchestrate.launchers.base import Turn
+from orchestrate.launchers.polling import Poller
+from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, Budget, estimate
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running.attempt import Attempt
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.run import execute
+from orchestrate.running.watchdog import Watchdog
+from orchestrate.suites import CaseBlock, Suite
+from results.runs.store import RunFolder
+from results.schema import GPU, Status
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+
+SUITE = Suite("s", "", 3, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=8, num_gpus=[1, 2]),))
+GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
+
+
+def queue_plan(durations: dict[tuple[str, str], float] | None = None, **settings: Any) -> Plan:
+    queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=4)
+    host = Host(fleet="lab", name="slurm", docker=None, queue=queue, **settings)
+    facts: dict[str, Facts | str] = {host.key: Facts(gpus=GPUS)}
+    return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1, durations=durations)
+
+
+def test_one_look_serves_all_who_wait():
+    looks: list[float] = []
+    poller = Poller("queue", lambda: looks.append(time.monotonic()), 0.05)
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(lambda _: poller.wait(), range(50)))
+    poller.close()
+    assert 1 <= len(looks) <= 10, "and nobody looks when nobody waits"
+
+
+def test_a_short_silence_of_the_queue_is_borne_and_a_long_one_is_told():
+    answers: list[BaseException | None] = [None, Unreachable("busy"), None]
+
+    def look() -> None:
+        answer = answers.pop(0) if answers else Unreachable("the login host is gone")
+        if answer is not None:
+            raise answer
+
+    poller = Poller("queue", look, 0.001, patience_seconds=0.05)
+    try:
+        for _ in range(3):
+            poller.wait()  # the second look fails
+        with pytest.raises(Lost, match="queue does not answer any more: the login host is gone"):
+            while True:
+                poller.wait()
+        assert poller.trouble == "the login host is gone" and not answers
+    finally:
+        poller.close()
+
+
+def test_a_bug_in_a_look_reaches_those_who_wait():
+    poller = Poller("queue", lambda: {}["nothing"], 0.01)  # type: ignore[func-returns-value]
+    try:
+        with pytest.raises(RuntimeError, match="a look at queue failed") as caught:
+            poller.wait()
+        assert isinstance(caught.value.__cause__, KeyError)
+    finally:
+        poller.close()
+
+
+def test_time_in_the_queue_counts_for_no_limit():
+    (job, *_) = queue_plan().jobs
+    stopped = threading.Event()
+    with Watchdog() as watchdog:
+        watched = watchdog.watch(job, stopped.set, timeout=-29.9, silence=0.1)
+        watched.wait()
+        assert not stopped.wait(1.2), "it waits, and neither deadline nor silence has come"
+        watched.run()
+        assert stopped.wait(10) and watched.stopped_for is not None
+        assert watched.stopped_for[0] is Status.TIMEOUT
+
+
+def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
+    plan = queue_plan(usd_per_gpu_hour=3600.0)
+    job = plan.jobs[0]
+    budget = Budget(1e9, plan.hosts, {})
+    attempt = Attempt(job, "lab.slurm", budget)
+    with Watchdog() as watchdog:
+        watched = watchdog.watch(job, lambda: None, timeout=60, silence=60)
+        assert attempt.take(Turn(waiting=True), watched) == "queued"
+        assert attempt.take(Turn(waiting=True, reason="Priority"), watched) is None
+        waited = attempt.began
+        assert (attempt.take(Turn(waiting=False, node="n1"), watched), budget.spent_usd() < 1) == ("on n1", True)
+        assert attempt.began > waited and not watched.waiting
+        assert attempt.take(Turn(waiting=False, node="n1"), watched) is None
+        time.sleep(0.05)
+        assert attempt.take(Turn(waiting=True), watched) == "queued"
+        spent = budget.spent_usd()
+        assert spent >= 0.05 * 2, "two GPUs of a node, a dollar a second each"
+        time.sleep(0.05)
+        assert budget.spent_usd() == spent, "waiting is free"
+        assert attempt.take(Turn(waiting=False, node="n2"), watched) == "on n2"
+        attempt.end()
+    assert budget.spent_usd() > spent
+
+
+def test_no_more_is_submitted_than_can_be_paid():
+    plan = queue_plan(usd_per_gpu_hour=1.0)
+    each = 2 * GUESSED_REPEAT_SECONDS / 3600
+    budget = Budget(2.5 * each, plan.hosts, {})
+    allowed = [budget.allows("lab.slurm", "lab", job.case.name, job.id) for job in plan.jobs]
+    assert allowed.count(True) == 2
+    assert budget.allows("lab.slurm", "lab", plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
+
+
+def test_an_estimate_knows_that_repeats_run_side_by_side():
+    estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), {})
+    assert estimated.seconds == 12 * GUESSED_REPEAT_SECONDS / 4
+    assert estimated.usd == pytest.approx(12 * GUESSED_REPEAT_SECONDS / 3600 * 2)
+
+
+def test_limits_in_a_queue_follow_from_earlier_runs():
+    names = sorted({job.case.name for job in queue_plan().jobs})
+    plan = queue_plan({("lab", names[0]): 400.0, ("lab", names[1]): 10.0, ("lab", names[2]): 9999.0})
+    limits = {job.case.name: job.max_seconds for job in plan.jobs}
+    assert [limits[name] for name in names] == [1200.0, 600.0, 3600.0, 3600.0]
+
+
+def test_a_queue_survives_the_frozen_plan_and_older_plans_have_none():
+    plan = queue_plan()
+    document = plan_to_dict(plan)
+    assert plan_from_dict(document) == plan
+    assert document["hosts"][0]["host"]["queue"]["slurm"]["gres"] == "gpu:a5000:2"
+    old = plan_to_dict(plan)
+    old["hosts"][0]["host"].pop("queue")
+    for job in old["hosts"][0]["jobs"]:
+        job.pop("max_seconds")
+    assert plan_from_dict(old).hosts[0].host.queue is None
+
+
+class LateQueue(FakeLauncher):
+    """A queue that has begun everything when it is to be taken back."""
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._machine.containers.update((job.id, "running") for job in jobs)
+
+    def withdraw(self, jobs: Sequence[Job]) -> None:
+        self._note("withdraw")
+
+    def clear(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._note("clear", job)
+            self._machine.containers.pop(job.id, None)
+
+    def manifests(self, jobs: Sequence[Job]) -> list[str]:
+        return []
+
+
+def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_path: Path):
+    plan, stop, lanes = queue_plan(), Stop(), threading.Barrier(4)
+    machine = FakeHost(facts=Facts(gpus=GPUS))
+
+    def stop_when_all_lanes_work(_: Job) -> None:
+        lanes.wait(30)
+        stop.launching.set()
+
+    machine.on_follow = stop_when_all_lanes_work
+    folder = RunFolder.create(tmp_path, plan.run_id)
+    folder.write_plan(plan_to_dict(plan))
+    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, Options())
+    assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
+    assert machine.containers == {}, "nothing runs that nobody follows"
+    cleared = {job for call, job in machine.calls if call == "clear"}
+    assert cleared == {job.id for job in plan.jobs if folder.read_record(job.id) is None}

@@ -1,0 +1,405 @@
+"""The run engine against fake hosts: every repeat exactly one record, whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
+from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.launchers.base import Ending, Launcher
+from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.running import output
+from orchestrate.running.options import TRIED_AGAIN, Options, Stop
+from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
+from orchestrate.suites import CaseBlock, Suite
+from results.runs.store import RunFolder
+from results.schema import GPU, Device, Status
+from results.schema.progress import step_line
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+
+SUITE = Suite(
+    "tiny",
+    "",
+    3,
+    (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=2, warmup_steps=1, num_steps=4, num_gpus=[1, 2]),),
+)
+
+
+class Bench:
+    """Some fake hosts, a plan over them, and what happened."""
+
+    def __init__(self, tmp_path: Path, **machines: FakeHost) -> None:
+        self.machines = machines
+        self.hosts = [
+            Host(fleet="f", name=name, docker=DockerAddress(scheme="unix", target=f"/{name}")) for name in machines
+        ]
+        self.events: list[Event] = []
+        self.bus = EventBus()
+        self.bus.subscribe(self.events.append)
+        self.stop = Stop()
+        self.plan = self.make_plan()
+        self.folder = RunFolder.create(tmp_path, self.plan.run_id)
+        self.folder.write_plan(plan_to_dict(self.plan))
+
+    def launcher(self, host: Host) -> Launcher:
+        return FakeLauncher(host, self.machines[host.name])
+
+    def make_plan(self) -> Plan:
+        probed = probe_hosts(self.hosts, self.launcher, self.bus)
+        return make_plan(self.hosts, probed, lambda name: SUITE, run_id="run1", seed=7)
+
+    def run(self, **options: Any) -> Outcome:
+        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, Options(**options))
+
+    def statuses(self, host: str) -> list[Status]:
+        (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
+        records = [self.folder.read_record(job.id) for job in entry.jobs]
+        return [record.status for record in records if record is not None]
+
+    def causes(self, host: str) -> set[str | None]:
+        (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
+        return {record.cause for job in entry.jobs if (record := self.folder.read_record(job.id))}
+
+    def seen(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def test_every_repeat_gets_one_record_and_nothing_stays_on_the_host(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
+    assert bench.run() == Outcome(ok=24, failed=0, missing=0)
+    for machine in bench.machines.values():
+        assert machine.count("start") == machine.count("remove") == 12
+        assert machine.containers == {}
+    assert len(bench.seen(JobResult)) == 24
+    assert isinstance(bench.events[-1], RunFinished)
+    record = bench.folder.read_record(bench.plan.jobs[0].id)
+    assert record is not None and record.origin == bench.plan.jobs[0].origin
+
+
+def test_progress_lines_become_events(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost())
+    bench.run()
+    steps = bench.seen(JobStep)
+    assert len(steps) == 12 and isinstance(steps[0], JobStep)
+    assert (steps[0].step, steps[0].samples_per_second, steps[0].unit) == (10, 12.3, "images")
+    assert {event.state for event in bench.seen(JobState) if isinstance(event, JobState)} == {
+        "launching",
+        "timing",
+        "collecting",
+    }
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(3600.0, 1), (0.0, 50)])
+def test_a_fast_network_does_not_flood_the_run_with_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, told: int
+):
+    monkeypatch.setattr(output, "STEP_SECONDS", seconds)
+    bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08, 7.0) for n in range(50))))
+    bench.run()
+    assert len(bench.seen(JobStep)) == 12 * told
+    assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
+
+
+def test_raw_facts_are_kept_with_the_run_also_of_a_host_that_came_late(tmp_path: Path):
+    late = FakeHost(facts=Unreachable("not yet"))
+    early = FakeHost(facts=Facts(raw='{"engine": 1}'))
+    bench = Bench(tmp_path, early=early, late=late)
+    kept: dict[str, str] = {}
+    probed = probe_hosts(bench.hosts, bench.launcher, bench.bus, kept.__setitem__)
+    assert kept == {"f.early": '{"engine": 1}'}
+    assert probed["f.early"] == Facts() and '"raw": ""' in bench.folder.plan_path.read_text()
+    late.facts = Facts(raw='{"engine": 2}')
+    bench.run()
+    assert [path.name for path in (bench.folder.path / "facts").iterdir()] == ["f.late.json"]
+    assert (bench.folder.path / "facts" / "f.late.json").read_text() == '{"engine": 2}\n'
+
+
+def test_a_host_that_cannot_be_reached_gives_rows_and_the_other_finishes(tmp_path: Path):
+    bench = Bench(tmp_path, good=FakeHost(), gone=FakeHost(facts=Unreachable("connection refused")))
+    assert bench.run() == Outcome(ok=12, failed=12, missing=0)
+    assert set(bench.statuses("gone")) == {Status.UNREACHABLE}
+    assert bench.causes("gone") == {"connection refused"}
+    assert bench.machines["gone"].count("start") == 0
+    assert len(bench.seen(HostLost)) == 1
+
+
+def test_an_image_that_is_not_there_is_pull_failed_without_a_start(tmp_path: Path):
+    image = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")
+    bench = Bench(tmp_path, a=FakeHost(facts=Facts(images=(image,))))
+    bench.run()
+    assert bench.statuses("a") == [Status.PULL_FAILED] * 12
+    assert bench.machines["a"].count("start") == 0
+
+
+def test_a_host_lost_in_the_middle_is_set_aside_after_two_failures(tmp_path: Path):
+    machine = FakeHost(failures={"follow": Lost("the link is dead")})
+    bench = Bench(tmp_path, a=machine)
+    bench.run()
+    assert bench.statuses("a") == [Status.LOST] * 12
+    assert machine.count("start") == 2, "the other ten were not tried"
+    assert machine.count("remove") == 0, "what was lost may still run and must be found by resume"
+
+
+def test_a_failure_of_one_repeat_does_not_end_the_host(tmp_path: Path):
+    machine = FakeHost(failures={"start": LaunchFailed("no GPU runtime", Status.NO_GPU)})
+    bench = Bench(tmp_path, a=machine)
+    bench.run()
+    assert bench.statuses("a") == [Status.NO_GPU] * 12
+    assert machine.count("start") == 12
+
+
+def test_out_of_host_memory_garbage_and_a_kill_have_their_own_words(tmp_path: Path):
+    endings = {
+        "memory": FakeHost(ending=Ending(exit_code=137, out_of_memory=True), payload=lambda job: None),
+        "killed": FakeHost(ending=Ending(exit_code=137), payload=lambda job: None),
+        "garbage": FakeHost(payload=lambda job: b'{"status": "ok"'),
+        "nothing": FakeHost(payload=lambda job: None),
+    }
+    bench = Bench(tmp_path, **endings)
+    bench.run()
+    assert {name: set(bench.statuses(name)) for name in endings} == {
+        "memory": {Status.OOM},
+        "killed": {Status.ERROR},
+        "garbage": {Status.BAD_RESULT},
+        "nothing": {Status.BAD_RESULT},
+    }
+
+
+def test_resume_runs_only_what_is_missing_and_adopts_what_runs(tmp_path: Path):
+    machine = FakeHost()
+    bench = Bench(tmp_path, a=machine)
+    machine.on_follow = lambda job: bench.stop.launching.set() if machine.count("start") == 5 else None
+    assert bench.run() == Outcome(ok=5, failed=0, missing=7)
+
+    machine.containers[bench.plan.jobs[5].id] = "running"  # started by a controller that died
+    machine.containers[bench.plan.jobs[0].id] = "exited"  # its record was stored, the clean-up was not done
+    machine.on_follow = lambda job: None
+    bench.stop = Stop()
+    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+    assert machine.count("start") == 11 and machine.count("adopt") == 1
+    assert machine.containers == {}
+
+
+def test_resume_tries_faults_of_the_host_again_and_keeps_the_old_record(tmp_path: Path):
+    machine = FakeHost(failures={"prepare": PullFailed("registry is down")})
+    bench = Bench(tmp_path, a=machine)
+    assert bench.run() == Outcome(ok=0, failed=12, missing=0)
+    machine.failures.clear()
+    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+    assert len(list((bench.folder.path / "superseded").iterdir())) == 12
+
+
+def test_resume_keeps_a_failure_of_the_benchmark_because_it_is_a_result(tmp_path: Path):
+    machine = FakeHost(payload=lambda job: None, ending=Ending(exit_code=1))
+    bench = Bench(tmp_path, a=machine)
+    bench.run()
+    bench.run()
+    assert machine.count("start") == 12
+
+
+def test_a_second_ctrl_c_ends_what_runs_and_resume_measures_it_again(tmp_path: Path):
+    machine, stopped = FakeHost(), threading.Event()
+    bench = Bench(tmp_path, a=machine)
+
+    def interrupt(job: object) -> None:
+        assert bench.stop.ask() == 1
+        assert bench.stop.ask() == 2
+        for _ in range(200):
+            if machine.stopped:
+                break
+            stopped.wait(0.05)
+
+    machine.on_follow = interrupt
+    assert bench.run() == Outcome(ok=0, failed=1, missing=11)
+    assert bench.statuses("a") == [Status.STOPPED]
+
+    machine.on_follow = lambda job: None
+    machine.stopped.clear()
+    bench.stop = Stop()
+    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+
+
+def test_a_repeat_that_takes_too_long_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orchestrate.running.watchdog.GRACE_SECONDS", -3600.0)
+    monkeypatch.setattr("orchestrate.running.watchdog.CHECK_SECONDS", 0.01)
+    machine = FakeHost()
+
+    def hang(job: object) -> None:
+        for _ in range(500):
+            if machine.stopped:
+                return
+            threading.Event().wait(0.02)
+
+    bench = Bench(tmp_path, a=machine)
+    machine.on_follow = lambda job: (hang(job), bench.stop.launching.set())[1]
+    bench.run()
+    assert bench.statuses("a") == [Status.TIMEOUT]
+    assert "timeout_minutes" in (bench.causes("a").pop() or "")
+
+
+def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(failures={"remove": Unreachable("gone")}))
+    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+    assert len(bench.seen(Warned)) == 12
+
+
+def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orchestrate.running.output.MAX_LOG_BYTES", 1000)
+    bench = Bench(tmp_path, a=FakeHost(lines=("x" * 99,) * 10_000))
+    bench.run()
+    text = bench.folder.log_path(bench.plan.jobs[0].id).read_text()
+    assert len(text) < 1100 and text.endswith("the rest of the output was not kept\n")
+
+
+def test_stop_removes_what_the_run_has_on_its_hosts(tmp_path: Path):
+    machine = FakeHost()
+    bench = Bench(tmp_path, a=machine)
+    machine.containers = {bench.plan.jobs[3].id: "running", "someone.else.r1": "running"}
+    assert stop_run(bench.plan, bench.launcher, bench.bus) == (1, [])
+    assert list(machine.containers) == ["someone.else.r1"]
+
+
+def test_gpus_decide_the_cases_and_are_named_by_uuid(tmp_path: Path):
+    gpus = tuple(GPU(index=i, name="NVIDIA RTX A4000", uuid=f"GPU-{i}") for i in range(2))
+    bench = Bench(tmp_path, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Unreachable("down")))
+    jobs = bench.plan.hosts[0].jobs
+    assert {job.case.device for job in bench.plan.jobs} == {Device.GPU}, "b is planned as its fleet mate"
+    assert {(job.case.num_gpus, job.gpu_uuids) for job in jobs} == {(1, ("GPU-0",)), (2, ("GPU-0", "GPU-1"))}
+    assert {job.case.num_gpus for job in bench.plan.hosts[1].jobs} == {1, 2}
+
+    bench.machines["b"].facts = Facts(gpus=gpus)
+    started = []
+    launcher = bench.launcher
+
+    class Watching(FakeLauncher):
+        def start(self, job):
+            started.append(job.gpu_uuids)
+            return super().start(job)
+
+    bench.launcher = lambda host: Watching(host, bench.machines[host.name])  # type: ignore[method-assign]
+    bench.run()
+    assert len(started) == 24 and all(started), "b learned its GPUs when it came back"
+    bench.launcher = launcher  # type: ignore[method-assign]
+
+
+def test_a_plan_survives_its_file(tmp_path: Path):
+    gpus = (GPU(index=0, name="NVIDIA RTX A4000", uuid="GPU-0"),)
+    bench = Bench(tmp_path, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Unreachable("down")))
+    assert plan_from_dict(bench.folder.read_plan()) == bench.plan
+
+
+def test_the_order_interleaves_repeats_and_follows_the_seed(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost())
+    names = [job.case.name for job in bench.plan.jobs]
+    for round_ in (names[0:4], names[4:8], names[8:12]):
+        assert len(set(round_)) == 4, "each round measures each case once"
+    assert names[0:4] != names[4:8] or names[4:8] != names[8:12]
+    assert bench.make_plan().jobs == bench.plan.jobs
+
+
+def test_several_variants_on_one_host_are_measured_side_by_side_and_an_impossible_one_is_not_started(tmp_path: Path):
+    good = Image(variant="cuda12.5", reference="r:cuda12.5", reason="", digest="sha256:1")
+    other = Image(variant="cuda12.9", reference="r:cuda12.9", reason="", digest="sha256:2")
+    never = Image(variant="cuda11.8", reference="r:cuda11.8", reason="", status=Status.UNSUPPORTED, problem="no code")
+    machine = FakeHost(facts=Facts(gpus=(GPU(index=0, name="A"),), images=(good, other, never)))
+    bench = Bench(tmp_path, a=machine)
+    assert bench.run() == Outcome(ok=12, failed=6, missing=0)
+    records = [bench.folder.read_record(job.id) for job in bench.plan.jobs]
+    by_variant = {
+        (record.origin.variant, record.origin.image_digest, record.status)
+        for record in records
+        if record and record.origin
+    }
+    assert by_variant == {
+        ("cuda12.5", "sha256:1", Status.OK),
+        ("cuda12.9", "sha256:2", Status.OK),
+        ("cuda11.8", None, Status.UNSUPPORTED),
+    }
+    assert machine.count("prepare") == 2, "nothing is brought for what cannot run"
+
+
+def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_is_not_started(tmp_path: Path):
+    machine = FakeHost()
+    bench = Bench(tmp_path, a=machine)
+    bench.hosts = [dataclasses.replace(bench.hosts[0], device=Device.GPU)]
+    bench.plan = bench.make_plan()
+    bench.run()
+    assert bench.statuses("a") == [Status.NO_GPU] * 6 and machine.count("start") == 0
+
+
+def test_a_fault_of_the_host_is_tried_again_as_often_as_asked_and_a_failure_of_the_case_never(tmp_path: Path):
+    machine = FakeHost()
+    bench = Bench(tmp_path, a=machine)
+    machine.failures = {"follow": Lost("the link broke")}
+    machine.on_follow = lambda job: machine.failures.pop("follow", None) if machine.count("adopt") else None
+    assert bench.run(retries=1) == Outcome(ok=12, failed=0, missing=0)
+    assert machine.count("adopt") == 1, "the second try found what the first had started"
+    assert len(list((bench.folder.path / "superseded").iterdir())) == 1
+
+    broken = FakeHost(payload=lambda job: b"garbage")
+    other = Bench(tmp_path / "other", a=broken)
+    other.run(retries=5)
+    assert broken.count("start") == 12
+
+
+def test_nothing_is_tried_again_when_the_run_is_to_stop(tmp_path: Path):
+    machine = FakeHost()
+    bench = Bench(tmp_path, a=machine)
+
+    def lost(job: object) -> None:
+        bench.stop.ask()
+        raise Lost("the link broke")
+
+    machine.on_follow = lost
+    assert bench.run(retries=5) == Outcome(ok=0, failed=1, missing=11)
+    assert machine.count("start") + machine.count("adopt") == 1
+
+
+def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
+    machine = FakeHost(payload=lambda job: b"garbage")
+    bench = Bench(tmp_path, a=machine)
+    assert bench.run(fail_fast=True) == Outcome(ok=0, failed=1, missing=11)
+
+
+def test_resume_measures_the_failures_that_are_named_again(tmp_path: Path):
+    machine = FakeHost(payload=lambda job: b"garbage")
+    bench = Bench(tmp_path, a=machine)
+    bench.run()
+    machine.payload = FakeHost().payload
+    assert bench.run(again=TRIED_AGAIN | {Status.BAD_RESULT}) == Outcome(ok=12, failed=0, missing=0)
+
+
+def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path):
+    machine = FakeHost()
+    bench = Bench(tmp_path, a=machine)
+    priced = dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0)  # a cent a second
+    bench.hosts = [priced]
+    bench.plan = bench.make_plan()
+    # A repeat that was never seen is taken to last 150 s, which is 1.50 USD; what is seen here takes no time at all.
+    assert bench.run(max_usd=1.0) == Outcome(ok=0, failed=0, missing=12)
+    assert any("near its limit" in event.message for event in bench.events if isinstance(event, Warned))
+    assert bench.run(max_usd=2.0) == Outcome(ok=12, failed=0, missing=0)
+
+
+def test_a_limit_of_cost_without_prices_is_refused(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost())
+    with pytest.raises(UserError, match=r"Add usd_per_gpu_hour to: f\.a"):
+        bench.run(max_usd=1.0)
+
+
+def test_a_bug_in_one_hosts_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
+    def crash(job: object) -> None:
+        raise KeyError("planted")
+
+    bench = Bench(tmp_path, bad=FakeHost(on_follow=crash), good=FakeHost())
+    assert bench.run() == Outcome(ok=12, failed=12, missing=0)
+    assert "KeyError: 'planted'" in (bench.folder.path / "traceback-f.bad.txt").read_text()
+    assert all("a bug in tfbench" in (cause or "") for cause in bench.causes("bad"))

@@ -1,0 +1,125 @@
+"""Several hosts in the tables, and cases that were measured without all-reduce."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from results.compare.scaling import efficiencies
+from results.grid import markdown
+from results.render.communication import communication_grid, shares
+from results.render.comparison import scaling_grid
+from results.render.tables import wide_grids
+from results.schema import Rank
+from results.schema.record_json import RecordError, from_json, to_json
+from results.stats import ratio_interval
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
+from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored
+
+GPU = make_environment(gpus=8, gpu="NVIDIA RTX A5000")
+
+
+def of(hosts, gpus, *rates, host="a", **changes):
+    """Build repeats of one case on `hosts` hosts of `gpus` GPUs each, with a part per host."""
+    case = make_case(device="gpu", num_gpus=gpus, num_hosts=hosts, **changes)
+    made = repeats(*rates, case=case, host=host, environment=GPU)
+    if hosts == 1:
+        return made
+    return [dataclasses.replace(record, measurement=with_ranks(record.measurement, hosts)) for record in made]
+
+
+def with_ranks(measurement, hosts, bandwidth=1e9):
+    samples = measurement.samples // hosts
+    ranks = [
+        Rank(
+            rank=rank,
+            host=f"h{rank}",
+            seconds=measurement.seconds,
+            samples=samples,
+            samples_per_second=samples / measurement.seconds,
+            step_p50_seconds=measurement.step_p50_seconds,
+        )
+        for rank in range(hosts)
+    ]
+    return dataclasses.replace(measurement, ranks=ranks, all_reduce_bytes_per_second=bandwidth)
+
+
+def test_a_record_of_several_hosts_survives_its_file_and_must_add_up():
+    (record,) = of(2, 4, 700.0)
+    assert from_json(to_json(record)) == record
+
+    def spoilt(**changes):
+        return to_json(dataclasses.replace(record, measurement=dataclasses.replace(record.measurement, **changes)))
+
+    first, second = record.measurement.ranks
+    slower = dataclasses.replace(second, seconds=2 * second.seconds, samples_per_second=second.samples_per_second / 2)
+    for changes, said in (
+        ({"ranks": []}, "one is wanted for each of 2 hosts"),
+        ({"ranks": [second, first]}, "one is wanted for each of 2 hosts"),
+        ({"ranks": [first, slower]}, "not that of the slowest rank"),
+        ({"ranks": [first, dataclasses.replace(second, samples=1)]}, "not the sum over the ranks"),
+        ({"ranks": [first, dataclasses.replace(second, samples_per_second=1.0)]}, "not samples / seconds"),
+    ):
+        with pytest.raises(RecordError, match=said):
+            from_json(spoilt(**changes))
+    alone = make_record()
+    with pytest.raises(RecordError, match="one is wanted for each of 1 hosts"):
+        from_json(to_json(dataclasses.replace(alone, measurement=with_ranks(alone.measurement, 2))))
+
+
+def test_hosts_scale_beside_gpus_from_the_same_baseline():
+    records = [
+        *of(1, 1, 100.0, 101.0),
+        *of(1, 4, 380.0, 384.0),
+        *of(2, 4, 700.0, 704.0, host="a+b"),
+        *of(4, 4, 1300.0, 1310.0, host="a+b+c+d", communication="ring"),
+    ]
+    merged = merge_records(stored(*records))
+    found = {item.count: item for item in efficiencies(fleet_rates(merged))}
+    assert found.keys() == {4, 8, 16}
+    expected = ratio_interval([700.0 / 8, 704.0 / 8], [100.0, 101.0])
+    assert (found[8].value, found[8].interval.low) == pytest.approx((expected.value, expected.low))
+    grid = scaling_grid(fleet_rates(merged))
+    assert list(grid.headings) == ["fleet", "case", "4", "2×4", "4×4 ring"]
+    assert len(grid.rows) == 1
+    (wide,) = wide_grids(merged)
+    assert [name for name in wide.headings if name.endswith(" GPU")] == ["1 GPU", "4 GPU", "2×4 GPU", "4×4 ring GPU"]
+    assert len(wide.rows) == 1
+    assert merged.table["global_batch"].tolist() == [8 * replicas for replicas in (1, 4, 8, 16)]
+    assert merged.table["all_reduce_bytes_per_second"].isna().tolist() == [True, True, False, False]
+
+
+def test_what_was_measured_without_all_reduce_is_in_no_table_of_speed():
+    records = [*of(2, 4, 700.0, 704.0), *of(2, 4, 800.0, 804.0, all_reduce=False)]
+    merged = merge_records(stored(*records))
+    assert merged.table["all_reduce"].tolist() == [True]
+    assert merged.table["samples_per_second"].tolist() == [702.0]
+    assert merged.repeats["samples_per_second"].tolist() == [700.0, 704.0]
+    for grid in wide_grids(merged):
+        assert "80" not in markdown(grid).replace("a4000", "")
+    assert [rate.mean for rate in fleet_rates(merged.apart)] == [802.0]
+    assert merge_records(stored(*of(1, 1, 100.0))).apart is None
+
+
+def test_the_share_of_communication_has_an_interval_and_the_bandwidth_beside_it():
+    records = [*of(2, 4, 700.0, 704.0), *of(2, 4, 800.0, 804.0, all_reduce=False)]
+    merged = merge_records(stored(*records))
+    (item,) = shares(merged)
+    ratio = ratio_interval([700.0, 704.0], [800.0, 804.0])
+    assert item.value == pytest.approx(1 - 702 / 802)
+    assert (item.interval.low, item.interval.high) == pytest.approx((1 - ratio.high, 1 - ratio.low))
+    assert item.bytes_per_second == 1e9
+    grid = communication_grid(merged)
+    (row,) = grid.rows
+    assert row[1] == "resnet50 fp32 2×4×gpu"
+    assert row[-2].startswith("12.5") and row[-2].endswith(" %")
+    assert row[-1].startswith("1")
+
+
+def test_without_the_whole_there_is_no_share():
+    merged = merge_records(stored(*of(2, 4, 800.0, 804.0, all_reduce=False)))
+    (item,) = shares(merged)
+    assert (item.value, item.interval, item.whole) == (None, None, None)
+    assert communication_grid(merge_records(stored(*of(1, 4, 380.0)))) is None

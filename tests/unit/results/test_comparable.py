@@ -1,0 +1,79 @@
+"""What may be compared with what."""
+
+import pytest
+
+from results.render.comparison import compare_grid, ratio_grids
+from results.report.page import make_report
+from results.schema import Mode
+from results.table.comparable import by_setting, match, setting_of, setting_text
+from results.table.fleets import fleet_rates
+from results.table.merge import merge_records
+from tests.unit.results.factory import make_case, make_environment, repeats, stored
+
+
+def rate(fleet="a", **changes):
+    (found,) = fleet_rates(merge_records(stored(*repeats(20.0, 21.0, fleet=fleet, **changes))))
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"case": make_case(mode=Mode.INFER)},
+        {"case": make_case(image_size=299)},
+        {"case": make_case(batch_norm="keras")},
+        {"case": make_case(optimizer="adamw")},
+        {"case": make_case(xla="replica")},
+        {"case": make_case(batch_per_gpu=16)},
+        {"case": make_case(data="host")},
+        {"case": make_case(num_steps=8)},
+        {"method_version": 7},
+        {"parameters": 26_000_000},
+        {"environment": make_environment(tf32_enabled=True)},
+    ],
+)
+def test_whatever_changes_what_is_measured_makes_another_setting(change):
+    a, b = rate("a"), rate("b", **change)
+    assert setting_of(a) != setting_of(b) and len(by_setting([a, b])) == 2
+    found = match(a, b)
+    assert not found.comparable and found.reason.endswith("differ: not the same is measured")
+
+
+def test_other_software_and_hardware_is_one_setting_and_the_software_is_named():
+    a = rate("a", environment=make_environment(tensorflow="2.21.0", driver="570.1"))
+    b = rate("b", environment=make_environment(tensorflow="2.16.2", cpu="Other CPU"))
+    assert setting_of(a) == setting_of(b)
+    assert match(a, b).comparable and match(a, b).differs == ("tensorflow", "driver")
+
+
+def test_across_precisions_the_switch_for_tf32_is_part_of_what_is_compared():
+    a, b = rate(), rate(case=make_case(precision="tf32"), environment=make_environment(tf32_enabled=True))
+    assert not match(a, b).comparable
+    assert match(a, b, across=("precision",)) == match(a, a)
+
+
+def test_across_networks_each_ones_own_choices_are_equal_and_a_users_choice_is_not():
+    resnet, vgg = rate(), rate(case=make_case("vgg16"), parameters=138_000_000)
+    assert setting_of(resnet) != setting_of(vgg)
+    assert setting_of(resnet, across=("model",)) == setting_of(vgg, across=("model",))
+    trained_otherwise = rate(case=make_case("vgg16", optimizer="adamw"), parameters=138_000_000)
+    assert setting_of(resnet, across=("model",)) != setting_of(trained_otherwise, across=("model",))
+
+
+def test_a_setting_is_named_by_what_a_reader_must_know():
+    assert setting_text(rate()) == "training, fp32, batch 8, 1 CPU"
+    inferred = rate(case=make_case(mode=Mode.INFER, xla="replica", batch_norm="keras", num_hosts=2, num_gpus=4))
+    assert (
+        setting_text(inferred)
+        == "inference, fp32, batch 8, 2 hosts of 4 CPUs, num hosts 2, xla replica, batch norm keras"
+    )
+
+
+def test_fleets_of_different_methods_have_no_ratio_in_any_table_or_verdict():
+    records = stored(*repeats(20.0, 21.0, fleet="a"), *repeats(10.0, 11.0, fleet="b", host="node-b", method_version=7))
+    (grid,) = [compare_grid(found, a, b) for a, b, found in make_report(records, "title").pairs]
+    assert grid.rows[0][0] == "x" and "method_version differ" in grid.rows[0][-1]
+    assert ratio_grids(merge_records(records)) == []
+    verdict = make_report(records, "title").verdict
+    assert verdict[0] == "No two of a, b have figures of one setting, so nothing is ranked."
+    assert verdict[1].endswith("which is faster is not known.")

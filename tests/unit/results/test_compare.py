@@ -1,0 +1,314 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from results.compare.cost import break_even, samples_per_usd
+from results.compare.overall import answer_lines
+from results.compare.pairs import Mark, compare, geometric_mean, regressions, unmatched
+from results.compare.scaling import efficiencies
+from results.errors import MixedIdentities
+from results.render.comparison import compare_grid, scaling_grid
+from results.schema import METHOD_VERSION, Telemetry
+from results.stats import ratio_interval
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
+from results.table.merge import merge_records
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
+
+GPU = make_environment(gpus=8)
+
+
+def sides(*records, a="a", b="b"):
+    rates = fleet_rates(merge_records(stored(*records)))
+    return [rate for rate in rates if rate.fleet == a], [rate for rate in rates if rate.fleet == b]
+
+
+def compared(*records, **options):
+    return compare(*sides(*records), **options)
+
+
+def test_the_ratio_of_two_hosts_is_fieller_over_their_repeats():
+    (item,) = compared(*repeats(20.0, 21.0, 20.5, fleet="a"), *repeats(10.0, 10.2, 10.1, fleet="b", host="node-b"))
+    assert item.interval == ratio_interval([20.0, 21.0, 20.5], pytest.approx([10.0, 10.2, 10.1]).expected)
+    assert item.mark is Mark.FASTER
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "mark"),
+    [
+        ([20.0, 20.1], [10.0, 10.1], Mark.FASTER),
+        ([10.0, 10.1], [20.0, 20.1], Mark.SLOWER),
+        ([10.0, 14.0], [10.0, 13.0], Mark.SAME),
+        ([100.0, 100.001], [100.4, 100.401], Mark.SAME),  # certain, and below 1 %
+        ([20.0], [10.0, 10.1], Mark.SAME),  # one repeat says nothing about its own uncertainty
+    ],
+)
+def test_marks_need_significance_and_size(a, b, mark):
+    (item,) = compared(*repeats(*a, fleet="a"), *repeats(*b, fleet="b"))
+    assert item.mark is mark
+
+
+def test_a_failure_on_one_side_has_a_mark_and_its_status():
+    failed = make_failure("oom", "out of memory", origin=make_origin("a"))
+    (item,) = compared(failed, *repeats(10.0, 11.0, fleet="b"))
+    assert (item.mark, item.reason, item.value) == (Mark.FAILED, "oom", None)
+    failed = make_failure("timeout", "too slow", origin=make_origin("b"))
+    (item,) = compared(failed, *repeats(10.0, 11.0, fleet="a"))
+    assert (item.mark, item.reason) == (Mark.WORKS, "timeout")
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ({"method_version": METHOD_VERSION + 1}, "method_version"),
+        ({"parameters": 26_000_000}, "parameters"),
+        ({"environment": make_environment(tf32_enabled=True)}, "tf32"),
+    ],
+)
+def test_what_changes_the_measurement_is_not_comparable(change, column):
+    (item,) = compared(*repeats(20.0, 21.0, fleet="a", **change), *repeats(10.0, 11.0, fleet="b"))
+    assert (item.mark, item.value, item.interval) == (Mark.NOT_COMPARABLE, None, None)
+    assert item.reason == f"{column} differ: not the same is measured"
+
+
+def test_other_software_is_compared_and_named():
+    records = [
+        *repeats(20.0, 21.0, fleet="a", environment=make_environment(tensorflow="2.21.0", driver="570.1")),
+        *repeats(10.0, 11.0, fleet="b", environment=make_environment(tensorflow="2.16.2", cpu="Other CPU")),
+    ]
+    found = compared(*records)
+    assert found[0].differs == ("tensorflow", "driver")
+    assert compare_grid(found, "a", "b").rows[0][-1] == "tensorflow 2.21.0 / 2.16.2; driver 570.1 / none"
+
+
+def test_cases_of_one_side_only_are_named():
+    records = [
+        *repeats(20.0, 21.0, fleet="a", case=make_case("resnet50")),
+        *repeats(5.0, 6.0, fleet="a", case=make_case("resnet152")),
+        *repeats(10.0, 11.0, fleet="b", case=make_case("resnet50")),
+    ]
+    a, b = sides(*records)
+    grid = compare_grid(compare(a, b), "a", "b", unmatched(a, b))
+    assert grid.notes[-1] == "measured on one side only: resnet152 fp32 1×cpu"
+
+
+def test_hosts_are_paired_where_both_sides_are_the_same_hosts():
+    """Hosts that differ by 30 % and each gain 5 %: the gain is certain, though the hosts are not alike."""
+    old = [
+        r
+        for host, rate in (("x", 100.0), ("y", 130.0), ("z", 115.0))
+        for r in repeats(rate, rate, fleet="b", host=host)
+    ]
+    new = [
+        r
+        for host, rate in (("x", 105.0), ("y", 136.6), ("z", 120.7))
+        for r in repeats(rate, rate, fleet="a", host=host)
+    ]
+    (item,) = compared(*old, *new)
+    assert item.mark is Mark.FASTER and item.interval.low > 1.045 and item.interval.high < 1.055
+
+
+def test_several_runs_of_one_host_are_what_is_repeated():
+    records = [
+        *repeats(100.0, 100.1, fleet="a", run_id="1"),
+        *repeats(110.0, 110.1, fleet="a", run_id="2"),
+        *repeats(105.0, 105.1, fleet="a", run_id="3"),
+    ]
+    (rate,), _ = sides(*records)
+    low, high = scipy_stats.t.interval(0.95, 2, *[105.05, scipy_stats.sem([100.05, 110.05, 105.05])])
+    assert rate.repeated == "runs"
+    assert (rate.interval.low, rate.interval.high) == pytest.approx((low, high))
+
+
+def test_the_geometric_mean_and_its_interval_agree_with_an_independent_computation():
+    random = np.random.default_rng(3)
+    records, logs = [], []
+    for model, ratio in (("resnet50", 1.5), ("vgg16", 1.7), ("googlenet", 1.6)):
+        values = {f: m * (1 + 0.01 * random.standard_normal(5)) for f, m in (("a", 100 * ratio), ("b", 100.0))}
+        logs.append({f: (math.log(v.mean()), v.var(ddof=1) / 5 / v.mean() ** 2) for f, v in values.items()})
+        records += [r for f, v in values.items() for r in repeats(*v, fleet=f, case=make_case(model))]
+    mean = geometric_mean(compared(*records))
+    assert mean.value == pytest.approx(math.exp(np.mean([item["a"][0] - item["b"][0] for item in logs])))
+    parts = [item[f][1] / 9 for item in logs for f in ("a", "b")]
+    welch = sum(parts) ** 2 / sum(part**2 / 4 for part in parts)
+    half = scipy_stats.t.ppf(0.975, welch) * math.sqrt(sum(parts))
+    # Satterthwaite in two stages (within a side, then over both) against one: equal to four digits.
+    assert mean.high / mean.value == pytest.approx(math.exp(half), rel=1e-4)
+
+
+def drawn_fleet(random, fleet, factor, hosts=4, host_cv=0.03, repeat_cv=0.01):
+    """Draw what hosts that differ measure for two cases, each slow or fast in both."""
+    own = 1 + host_cv * random.standard_normal(hosts)
+    for model, rate in (("resnet50", 100.0), ("vgg16", 70.0)):
+        values = rate * factor * own[:, None] * (1 + repeat_cv * random.standard_normal((hosts, 3)))
+        rates = {f"{fleet}{host}": {"run-1": of_host} for host, of_host in enumerate(values.tolist())}
+        yield FleetRate(fleet, (model, *[None] * (len(CASE_COLUMNS) - 1)), (None,) * len(SOFTWARE_COLUMNS), rates)
+
+
+def test_ratio_and_geometric_mean_hold_the_truth_as_often_as_they_say_with_host_variance():
+    random = np.random.default_rng(5)
+    held = np.zeros(2)
+    for _ in range(2000):
+        found = compare(list(drawn_fleet(random, "a", 1.5)), list(drawn_fleet(random, "b", 1.0)))
+        held += [geometric_mean(found).contains(1.5), found[0].interval.contains(1.5)]
+    assert held / 2000 == pytest.approx(0.95, abs=0.02)
+
+
+def test_regressions_are_certain_losses_beyond_the_tolerance_and_new_failures():
+    records = [
+        *repeats(90.0, 90.1, fleet="a", case=make_case("resnet50")),
+        *repeats(100.0, 100.1, fleet="b", case=make_case("resnet50")),
+        *repeats(98.0, 98.1, fleet="a", case=make_case("vgg16")),
+        *repeats(100.0, 100.1, fleet="b", case=make_case("vgg16")),
+        *repeats(60.0, 140.0, fleet="a", case=make_case("googlenet")),
+        *repeats(120.0, 122.0, fleet="b", case=make_case("googlenet")),
+        make_failure(case=make_case("resnet152"), origin=make_origin("a")),
+        *repeats(10.0, 10.1, fleet="b", case=make_case("resnet152")),
+    ]
+    worse = regressions(compared(*records), 0.05)
+    assert sorted(item.case[0] for item in worse) == ["resnet152", "resnet50"]
+
+
+def test_scaling_efficiency_compares_with_the_same_settings_on_one_gpu():
+    def of(count, xla, *rates):
+        case = make_case(device="gpu", num_gpus=count, xla=xla)
+        return repeats(*rates, case=case, environment=GPU)
+
+    records = [*of(1, "off", 100.0, 101.0), *of(4, "off", 380.0, 384.0), *of(1, "auto", 120.0, 121.0)]
+    (item,) = efficiencies(fleet_rates(merge_records(stored(*records))))
+    expected = ratio_interval([380.0 / 4, 384.0 / 4], [100.0, 101.0])
+    assert (item.value, item.interval.low, item.interval.high) == pytest.approx(
+        (expected.value, expected.low, expected.high)
+    )
+    assert not item.suspect
+
+
+def test_an_efficiency_above_105_percent_is_marked():
+    records = [
+        *repeats(100.0, 100.1, case=make_case(device="gpu", num_gpus=1), environment=GPU),
+        *repeats(220.0, 220.1, case=make_case(device="gpu", num_gpus=2), environment=GPU),
+    ]
+    grid = scaling_grid(fleet_rates(merge_records(stored(*records))))
+    assert grid.rows[0][-1].startswith("109.97 ± ") and grid.rows[0][-1].endswith(" !")
+    assert any(note.startswith("! above 105 %") for note in grid.notes)
+
+
+def priced(a, b):
+    return [
+        *repeats(156.9, 157.0, 157.1, fleet="a5000", usd_per_gpu_hour=a),
+        *repeats(99.9, 100.0, 100.1, fleet="a4000", usd_per_gpu_hour=b),
+    ]
+
+
+def test_the_break_even_price_ratio_is_the_ratio_of_throughputs():
+    (item,) = compare(*sides(*priced(0.36, 0.17), a="a5000", b="a4000"))
+    assert break_even(item) == item.interval
+    _, line = answer_lines([item])
+    assert line == (
+        "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; it costs 2.12 × as much: "
+        "a4000/node-a gives 1.3488 ± 0.0028 × the samples per dollar."
+    )
+    assert samples_per_usd(item.a).samples_per_usd == pytest.approx(157.0 * 3600 / 0.36)
+
+
+def test_prices_within_the_interval_of_the_break_even_ratio_decide_nothing():
+    (item,) = compare(*sides(*priced(0.157, 0.1), a="a5000", b="a4000"))
+    assert answer_lines([item])[-1].endswith("no significant difference in samples per dollar.")
+
+
+def test_without_prices_one_line_says_what_the_faster_is_worth():
+    found = compare(*sides(*priced(None, None), a="a5000", b="a4000"))
+    speed, worth = answer_lines(found)
+    assert speed.startswith("a5000/node-a is 1.570 ± 0.003 × as fast as a4000/node-a (training, fp32, 1 CPU; one case")
+    assert worth.startswith("a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; give usd_per_gpu")
+
+
+def test_the_price_counts_for_every_gpu():
+    case = make_case(device="gpu", num_gpus=4)
+    rates = fleet_rates(merge_records(stored(*repeats(400.0, 400.0, case=case, environment=GPU, usd_per_gpu_hour=0.5))))
+    assert samples_per_usd(rates[0]).samples_per_usd == pytest.approx(400.0 * 3600 / 2.0)
+
+
+def test_samples_per_joule_stand_beside_the_ratio_where_both_sides_measured_energy():
+    def of(fleet, rate, watts):
+        telemetry = [Telemetry(energy_joules=watts * make_case().num_steps * 8 / rate + noise) for noise in (0.0, 0.01)]
+        records = repeats(rate, rate, fleet=fleet)
+        return [replace(record, telemetry=seen) for record, seen in zip(records, telemetry, strict=True)]
+
+    a, b = sides(*of("a", 160.0, 200.0), *of("b", 100.0, 140.0))
+    assert a[0].samples_per_joule.mean == pytest.approx(160.0 / 200.0, rel=1e-3)
+    grid = compare_grid(compare(a, b), "a", "b")
+    assert [heading for heading in grid.headings if heading.endswith("per J")] == ["a per J", "b per J"]
+    table = merge_records(stored(*of("a", 160.0, 200.0))).table
+    assert table["samples_per_joule"][0] == pytest.approx(0.8, rel=1e-3)
+    assert table["power_mean_watts"].isna().all()
+
+
+def test_mixed_identities_are_refused_with_what_differs_and_the_remedy():
+    records = [
+        *repeats(20.0, 21.0, environment=make_environment(keras="3.15.1")),
+        *repeats(10.0, 11.0, environment=make_environment(keras="3.12.0"), run_id="run-2"),
+    ]
+    rates = fleet_rates(merge_records(stored(*records)))
+    with pytest.raises(MixedIdentities) as refused:
+        refuse_mixed(rates, [])
+    assert str(refused.value) == (
+        "fleet a4000, 1 cases: several keras (3.12.0, 3.15.1)\n"
+        "Numbers of different software share no cell. Split them: --by keras"
+    )
+    refuse_mixed(rates, ["keras"])
+
+
+def of_host(host, *rates, fleet="a4000", run_id="run-1", price=None, **changes):
+    """Repeats of one GPU host; `changes` are of its environment."""
+    environment = make_environment(gpus=8, **changes)
+    case = make_case(device="gpu")
+    return repeats(
+        *rates, fleet=fleet, host=host, case=case, environment=environment, run_id=run_id, usd_per_gpu_hour=price
+    )
+
+
+def rates_of(*records, **options):
+    return fleet_rates(merge_records(stored(*records)), **options)
+
+
+def test_drivers_and_processors_of_a_fleets_hosts_are_spread_between_hosts():
+    for changes in ({"cpu": "EPYC"}, {"cpu": "Xeon"}), ({"driver": "550.54"}, {"driver": "570.86"}):
+        rates = rates_of(*of_host("x", 20.0, 21.0, **changes[0]), *of_host("y", 20.0, 21.0, **changes[1]))
+        refuse_mixed(rates, [])
+        assert [list(rate.rates) for rate in rates] == [["x", "y"]]
+        ((name, values),) = rates[0].hosts_differ.items()
+        assert values == {"x": changes[0][name], "y": changes[1][name]}
+
+
+def test_drivers_that_one_host_had_one_after_the_other_are_refused():
+    rates = rates_of(
+        *of_host("x", 20.0, 21.0, driver="550.54"), *of_host("x", 22.0, 23.0, driver="570.86", run_id="run-2")
+    )
+    with pytest.raises(MixedIdentities, match=r"driver \(550\.54, 570\.86\)"):
+        refuse_mixed(rates, [])
+
+
+def test_asked_to_keep_drivers_apart_hosts_with_others_are_refused():
+    records = [*of_host("x", 20.0, 21.0, driver="550.54"), *of_host("y", 20.0, 21.0, driver="570.86")]
+    with pytest.raises(MixedIdentities, match="driver"):
+        refuse_mixed(rates_of(*records, apart=("driver",)), [])
+
+
+def test_by_pairs_only_equal_software():
+    def of(fleet, keras, *rates, run):
+        return repeats(*rates, fleet=fleet, environment=make_environment(keras=keras), run_id=run)
+
+    records = [
+        *of("a", "3.15.1", 20.0, 21.0, run="1"),
+        *of("a", "3.12.0", 30.0, 31.0, run="2"),
+        *of("b", "3.15.1", 10.0, 11.0, run="1"),
+        *of("b", "3.12.0", 10.0, 11.0, run="2"),
+    ]
+    (item,) = compared(*records)
+    assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
+    assert item.reason == "measured with several keras: split with --by keras"
+    assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]

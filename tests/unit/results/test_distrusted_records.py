@@ -1,0 +1,264 @@
+"""Records as a stranger could write them: numbers, names, times and files beyond what anything honest holds."""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import results.__main__ as program
+from results.runs.store import RunFolder
+from results.schema import Telemetry
+from results.schema.bounds import ANY_NUMBER, NAMES, NUMBERS, TIMES, bound_of
+from results.schema.record_json import RecordError, from_json, to_json
+from results.text import path_text, spreadsheet_text
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_record, repeats
+from tests.unit.results.fuzzing.commands import run
+from tests.unit.results.fuzzing.folders import places
+
+COMMANDS = {
+    "show": ("show", "run-1"),
+    "merge": ("merge", "run-1"),
+    "export": ("export", "run-1", "--format=json"),
+    "mllog": ("export", "run-1", "--format=mllog"),
+    "compare": ("compare", "a4000", "a5000", "run-1"),
+    "recommend": ("recommend", "run-1", "--model=resnet50", "--precision=fp32"),
+    "report": ("report", "run-1", "--format=md"),
+}
+"""Commands that read records, but `validate`."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
+    monkeypatch.setenv("TFBENCH_DEBUG", "1")
+    monkeypatch.chdir(tmp_path)
+    made = RunFolder.create(tmp_path, "run-1")
+    for i, record in enumerate([*repeats(100.0, 101.0), *repeats(150.0, 151.0, fleet="a5000")]):
+        made.write_record(f"good-{i}", record)
+    return made
+
+
+def spoilt(*path, value):
+    """Return a good record's JSON with one value replaced."""
+    document = json.loads(to_json(make_record(telemetry=Telemetry())))
+    part = document
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    return json.dumps(document)
+
+
+SPOILT = {
+    "a price of 400 digits": (("origin", "usd_per_gpu_hour"), 10**400),
+    "a negative price": (("origin", "usd_per_gpu_hour"), -0.17),
+    "a price of zero": (("origin", "usd_per_gpu_hour"), 0.0),
+    "a repeat of 1e30": (("origin", "repeat"), 10**30),
+    "1e25 parameters": (("measurement", "parameters_trainable"), 10**25),
+    "a step_cv of 1e308": (("measurement", "step_cv"), 1e308),
+    "a step of -1 s": (("measurement", "step_p50_seconds"), -1.0),
+    "a rate of 1e304": (("measurement", "samples_per_second"), 1e304),
+    "energy closer to zero than its square": (("telemetry", "energy_joules"), 5e-324),
+    "a loss beyond float32": (("measurement", "loss_last"), 1e300),
+    "a temperature below absolute zero": (("telemetry", "temperature_steady_celsius"), -300.0),
+    "a method version of -1": (("method_version",), -1),
+    "a start that is no time": (("started_at",), "yesterday"),
+    "a start on the 30th of February": (("started_at",), "2026-02-30T00:00:00Z"),
+    "a start without a zone": (("started_at",), "2026-11-01T10:00:00"),
+    "half a character in a fleet's name": (("origin", "fleet"), "\ud83d"),
+    "half a character in a cause": (("cause",), "\udcff"),
+    "an escape sequence in a fleet's name": (("origin", "fleet"), "a\x1b[31mb"),
+    "two lines in a host's name": (("origin", "host"), "a\nb"),
+    "a name that turns the writing": (("origin", "run_id"), "a\u202eb"),
+    "a name of 501 characters": (("origin", "fleet"), "x" * 501),
+    "an escape sequence in a key": (("origin", "\x1b[2J\udcff"), 1),
+    "a value that is nested deeply": (("origin", "fleet"), [[[[[[[[]]]]]]]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value"), SPOILT.values(), ids=SPOILT)
+def test_a_value_beyond_its_bounds_is_a_bad_record_named_by_validate(folder, capsys, path, value):
+    folder.record_path("bad").write_text(spoilt(*path, value=value), encoding="utf-8")
+    assert program.main(["results", "validate", "run-1"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err == "4 good, 1 bad\n"
+    assert f"bad.json: {'.'.join(path[:-1])}" in captured.out and "\x1b" not in captured.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_bad_records_are_named_and_cost_themselves_only_in_every_command(folder, capsys, command):
+    assert program.main(["results", *COMMANDS[command]]) == 0
+    before = capsys.readouterr()
+    for i, (path, value) in enumerate(SPOILT.values()):
+        folder.record_path(f"bad-{i}").write_text(spoilt(*path, value=value), encoding="utf-8")
+    os.mkfifo(folder.record_path("pipe"))
+    assert program.main(["results", *COMMANDS[command]]) == 0
+    after = capsys.readouterr()
+    named = after.out + after.err
+    if command != "report":  # in Markdown for a pull request they are on stderr
+        assert all(f"bad-{i}.json" in named for i in range(len(SPOILT)))
+    assert "pipe.json" in named
+    kept = [line for line in after.out.splitlines() if "not a record" not in line and '"problems"' not in line]
+    kept_before = [line for line in before.out.splitlines() if '"problems"' not in line]
+    assert [line for line in kept_before if line not in kept] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"schema_version": 1, "schema_version": 1}',
+        to_json(make_record()).replace('"fleet":', '"fleet": "other", "fleet":'),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_because_readers_disagree_which_counts(text):
+    with pytest.raises(RecordError, match=r"the key '(schema_version|fleet)' comes 2 times"):
+        from_json(text)
+
+
+def test_a_failure_whose_global_batch_no_table_holds_is_refused():
+    case = make_case(batch_per_gpu=10**6, num_gpus=10**6, num_hosts=10**6)
+    with pytest.raises(RecordError, match="global batch"):
+        from_json(to_json(make_failure(case=case)))
+
+
+def test_every_number_of_a_record_has_a_bound_with_a_reason():
+    record = make_record(telemetry=Telemetry(), environment=make_environment(gpus=1))
+    missing = [
+        f"{kind}.{name}" for _, kind, name, scalars in places(record) if scalars and bound_of(kind, name) is ANY_NUMBER
+    ]
+    assert missing == []
+    assert all(bound.low < bound.high and bound.reason and bound.unit for bound in NUMBERS.values())
+
+
+def test_names_and_times_of_the_table_are_fields_of_a_record():
+    record = make_record(environment=make_environment(gpus=1))
+    fields = {name for _, _, name, _ in places(record)} | {"metric", "arithmetic", "code"}
+    assert not (NAMES | TIMES) - fields
+
+
+@pytest.mark.parametrize("name", ["😀" * 50, "ä \u200d", "[bold]", "a|b`*_"])
+def test_names_in_any_writing_work_in_the_report_also_where_a_label_is_cut(folder, name):
+    for i, record in enumerate(repeats(200.0, 201.0, fleet=name)):
+        folder.write_record(f"named-{i}", record)
+    for line in (("show", "run-1"), ("report", "run-1"), ("report", "run-1", "--format=md")):
+        outcome = run(line)
+        assert (outcome.code, outcome.fault) == (0, "")
+
+
+def test_times_as_both_programs_write_them_are_read():
+    for time in ("2026-11-01T10:00:00Z", "2026-11-01T10:00:00+00:00", "2026-11-01T10:00:00.123456+00:00"):
+        assert from_json(to_json(make_record(started_at=time))).started_at == time
+
+
+def test_a_pipe_a_folder_a_loop_and_a_device_are_named_and_never_waited_for(folder):
+    records = folder.path / "records"
+    os.mkfifo(records / "pipe.json")
+    (records / "folder.json").mkdir()
+    (records / "loop.json").symlink_to("loop.json")
+    (records / "device.json").symlink_to("/dev/zero")
+    (records / "nothing.json").symlink_to("nowhere")
+    found = {item.path.name: str(item.error) for item in folder.records() if item.error}
+    assert {name: "not a regular file" in why for name, why in found.items()} == {
+        "pipe.json": True, "folder.json": True, "device.json": True, "loop.json": False, "nothing.json": False,
+    }  # fmt: skip
+    assert "Too many levels of symbolic links" in found["loop.json"]
+    outcomes = [run(("validate", "run-1")), *map(run, COMMANDS.values())]
+    assert [outcome.fault for outcome in outcomes] == [""] * len(outcomes)
+
+
+def test_a_record_that_may_not_be_read_is_named(folder, monkeypatch):
+    opened = os.open
+
+    def refuse(path, *arguments, **named):
+        if Path(path).name == "good-0.json":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", refuse)  # the tests may run as root, who may read everything
+    assert [str(item.error) for item in folder.records() if item.error] == ["cannot be read: Permission denied"]
+
+
+def test_a_folder_that_cannot_be_listed_is_a_short_message(folder, monkeypatch, capsys):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert program.main(["results", "show", "run-1"]) == 2
+    assert "records: cannot be listed: Permission denied" in capsys.readouterr().err
+
+
+def test_files_whose_names_are_no_text_are_shown_by_their_bytes(folder, capsys):
+    (folder.path / "records" / "\udcff\x1b[2J.json").write_text("{")
+    assert path_text(Path("\udcff\x1b.json")) == "\\udcff .json"
+    assert program.main(["results", "validate", "run-1"]) == 3
+    assert "\\udcff [2J.json: not JSON" in capsys.readouterr().out
+    assert program.main(["results", "report", "run-1"]) == 0
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\x00b", "\udcff"])
+def test_a_name_that_no_file_can_have_leads_to_no_run(folder, capsys, name):
+    assert program.main(["results", "show", name]) == 2
+    assert "neither a path nor a run" in capsys.readouterr().err
+    assert program.main(["results", "compare", name, "a4000", "run-1"]) == 2
+
+
+def test_titles_and_headings_hold_no_control_characters(folder, capsys):
+    from rich.console import Console
+
+    from results.grid import Grid, markdown, print_grid
+
+    grid = Grid("a\x1b[31mb [bold]:bomb:", ["c\x1b[2J>"], [["\x1b[0m"]], ["\x07"])
+    print_grid(grid, Console())
+    text = capsys.readouterr().out + markdown(grid)
+    assert "\x1b" not in text and "\x07" not in text and "[bold]:bomb:" in text
+
+
+def test_the_verdict_of_a_markdown_report_is_not_read_as_markup(folder, capsys):
+    for i, record in enumerate(repeats(200.0, 201.0, fleet="<img src=x>|`[a](b)")):
+        folder.write_record(f"named-{i}", record)
+    assert program.main(["results", "report", "run-1", "--format=md"]) == 0
+    out = capsys.readouterr().out
+    assert "<img" not in out.replace("\\<img", "") and "[a](b)" not in out.replace("\\[a\\](b)", "")
+
+
+def test_a_gpus_name_from_a_host_is_printed_without_control_characters(folder, capsys):
+    environment = make_environment(gpus=1, gpu="\x1b]0;x\x07A4000")
+    case = make_case(device="gpu")
+    for i, record in enumerate(repeats(200.0, 201.0, case=case, environment=environment)):
+        folder.write_record(f"gpu-{i}", record)
+    for line in COMMANDS.values():
+        assert run((*line,)).fault == ""
+    assert program.main(["results", "merge", "run-1"]) == 0
+    assert "A4000" in capsys.readouterr().out
+
+
+def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(folder, capsys):
+    for i, record in enumerate(repeats(200.0, 201.0, fleet="=cmd|' /C calc'!A0", host="@x")):
+        folder.write_record(f"named-{i}", record)
+    folder.write_record("alone", dataclasses.replace(make_record(), origin=None))
+    assert program.main(["results", "export", "run-1"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["fleet"] for row in rows} == {"'=cmd|' /C calc'!A0", "a4000", "a5000", "-"}
+    assert {row["host"] for row in rows} == {"'@x", "node-a", "-"}
+    assert {float(row["samples_per_second"]) for row in rows} == {200.5, 100.5, 150.5, 100.0}
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+x", "-x", "@x", "\tx", "\rx", "＝x"])
+def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text):
+    assert spreadsheet_text(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["", "-", "-5", "+1.5e3", "a=b", "535.1", "'=x"])
+def test_other_texts_stay_as_they_are_in_a_spreadsheet(text):
+    assert spreadsheet_text(text) == text
+
+
+def test_sentences_do_not_wrap_in_a_pipe(folder, capsys):
+    folder.record_path("bad").write_text(spoilt("origin", "fleet", value="x" * 600))
+    assert program.main(["results", "show", "run-1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("images per second ± 95 %") and "num steps 4" in line for line in lines)
+    assert any("bad.json: not a record" in line and "longer than 500 characters" in line for line in lines)

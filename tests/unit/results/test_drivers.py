@@ -1,0 +1,127 @@
+"""Hosts of one fleet with different drivers: every command answers, names them, and counts each case once."""
+
+import re
+
+import pytest
+
+from results.__main__ import main
+from results.render.tables import wide_grids
+from results.report.page import make_report
+from results.runs.store import RunFolder
+from results.table.merge import merge_records
+from tests.unit.results.factory import make_case, make_environment, repeats, stored
+
+MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")
+DRIVERS = {"node-a": "550.54", "node-b": "570.86"}
+
+
+def two_drivers(fleet, gpu, rate, hosts=("node-a", "node-b"), price=0.2):
+    return [
+        record
+        for model in MODELS
+        for number, host in enumerate(hosts)
+        for record in repeats(
+            rate * (1 + 0.01 * number),
+            rate * (1.001 + 0.01 * number),
+            fleet=fleet,
+            host=host,
+            case=make_case(model, device="gpu"),
+            environment=make_environment(gpus=1, gpu=gpu, driver=DRIVERS[host]),
+            usd_per_gpu_hour=price,
+        )
+    ]
+
+
+@pytest.fixture
+def mixed_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
+    run = RunFolder.create(tmp_path, "run-1")
+    records = [
+        *two_drivers("a4000", "NVIDIA RTX A4000", 100.0),
+        *two_drivers("a5000", "NVIDIA RTX A5000", 150.0, price=0.3),
+    ]
+    for number, record in enumerate(records):
+        run.write_record(f"{number}", record)
+    return run
+
+
+def call(*arguments):
+    return main(["results", *arguments])
+
+
+COMMANDS = [
+    ("compare", "a5000", "a4000"),
+    ("show",),
+    ("report", "--format=md"),
+    ("export", "--format=markdown"),
+    ("export", "--format=wide"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_answers_and_names_the_drivers_of_the_hosts(mixed_run, capsys, command):
+    assert call(*command) == 0
+    assert "drivers 550.54 on node-a, 570.86 on node-b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[1], COMMANDS[2], COMMANDS[3]], ids=" ".join)
+def test_no_case_is_counted_twice_where_drivers_differ(mixed_run, capsys, command):
+    assert call(*command) == 0
+    counted = re.findall(r"geometric mean of (\d+) cases", capsys.readouterr().out)
+    assert counted and set(counted) == {"4"}
+
+
+def test_recommend_ranks_a_fleet_whose_drivers_differ(mixed_run, capsys):
+    assert call("recommend", "run-1", "--model=resnet50", "--precision=fp32") == 0
+    out = capsys.readouterr().out
+    assert "a4000" in out and "a5000" in out
+
+
+def test_the_csv_has_a_row_for_each_host_with_its_own_driver(mixed_run, capsys):
+    assert call("export", "--format=csv") == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == 1 + 2 * 2 * len(MODELS) and "550.54" in out and "570.86" in out
+
+
+def test_asked_to_be_strict_compare_refuses_as_it_did(mixed_run, capsys):
+    assert call("compare", "a5000", "a4000", "--strict") == 2
+    assert "several driver (550.54, 570.86)" in capsys.readouterr().err
+
+
+def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
+    run = RunFolder.create(tmp_path, "run-1")
+    records = [
+        *two_drivers("a4000", "NVIDIA RTX A4000", 100.0),
+        *two_drivers("a5000", "NVIDIA RTX A5000", 150.0, hosts=("node-a",)),
+    ]
+    for number, record in enumerate(records):
+        run.write_record(f"{number}", record)
+    assert call("compare", "a5000", "a4000", "--by=driver") == 0
+    assert "measured on one side only: googlenet fp32 1×gpu" in capsys.readouterr().out
+
+
+def test_a_case_measured_with_several_softwares_is_not_counted_once_for_each():
+    def of(fleet, rate, keras):
+        return [
+            record
+            for model in MODELS
+            for record in repeats(
+                rate,
+                rate * 1.01,
+                fleet=fleet,
+                case=make_case(model),
+                environment=make_environment(keras=keras),
+                run_id=keras,
+            )
+        ]
+
+    records = stored(*of("a", 20.0, "3.15.1"), *of("a", 20.0, "3.12.0"), *of("b", 10.0, "3.15.1"))
+    ((_, _, found),) = make_report(records, "title").pairs
+    assert len(found) == len(MODELS)
+    assert {item.reason for item in found} == {"measured with several keras: split with --by keras"}
+
+
+def test_one_fleets_cells_hold_both_drivers_hosts():
+    (grid,) = wide_grids(merge_records(stored(*two_drivers("a4000", "NVIDIA RTX A4000", 100.0))))
+    assert len(grid.rows) == len(MODELS) and "driver" not in grid.headings

@@ -1,0 +1,249 @@
+"""What intervals cover, and that values lie in them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from results.compare.cost import per_dollar
+from results.compare.overall import answer_lines, answers
+from results.compare.pairs import Mark, compare, compare_pair, geometric_mean
+from results.compare.scaling import efficiencies
+from results.compare.two_way import host_levels
+from results.render.comparison import compare_grid, scaling_grid
+from results.schema import Mode
+from results.stats import Estimate, ratio_interval, ratio_of_estimates, t_interval
+from results.table.fleets import fleet_rates, mixture
+from results.table.merge import merge_records
+from tests.benchmarks import coverage, coverage_early
+from tests.unit.results.factory import make_case, make_environment, repeats, stored
+
+GPU = make_environment(gpus=8)
+
+
+def rates_of(*records):
+    return fleet_rates(merge_records(stored(*records)))
+
+
+def sides(*records):
+    rates = rates_of(*records)
+    return [rate for rate in rates if rate.fleet == "a"], [rate for rate in rates if rate.fleet == "b"]
+
+
+def of_hosts(fleet, *rates, prefix=None, **changes):
+    """Two repeats on each of as many hosts as there are rates."""
+    return [
+        record
+        for number, rate in enumerate(rates)
+        for record in repeats(rate, rate * 1.001, fleet=fleet, host=f"{prefix or fleet}{number}", **changes)
+    ]
+
+
+def scaled(hosts_of_one, hosts_of_four):
+    """Records of one and of four GPUs on hosts by number, with their rates."""
+    return [
+        record
+        for count, hosts in ((1, hosts_of_one), (4, hosts_of_four))
+        for host, rate in hosts.items()
+        for record in repeats(
+            rate * count,
+            rate * count * 1.001,
+            host=host,
+            case=make_case(device="gpu", num_gpus=count),
+            environment=GPU,
+        )
+    ]
+
+
+def test_a_scaling_value_lies_in_its_interval_where_a_host_lacks_one_of_the_counts():
+    random = np.random.default_rng(2)
+    for _ in range(8):
+        own = {f"node-{number}": 100.0 * (1 + 0.2 * random.standard_normal()) for number in range(5)}
+        four = {host: rate * 0.9 for host, rate in list(own.items())[:3]}
+        (item,) = efficiencies(rates_of(*scaled(own, four)))
+        assert item.interval.low <= item.value <= item.interval.high
+        assert item.value == pytest.approx(0.9, rel=1e-3)
+
+
+def test_the_hosts_that_a_scaling_value_leaves_out_are_named():
+    grid = scaling_grid(rates_of(*scaled({"x": 100.0, "y": 101.0, "z": 99.0}, {"x": 95.0, "y": 94.0})))
+    assert "† without z (no such case)" in grid.notes
+
+
+def test_a_machine_measured_against_another_machines_baseline_has_no_interval():
+    (item,) = efficiencies(rates_of(*scaled({"x": 100.0}, {"y": 95.0})))
+    assert item.value == pytest.approx(0.95) and item.interval is None
+
+
+def test_a_fleet_that_lost_a_host_is_compared_with_its_baseline_on_the_hosts_of_both():
+    before = rates_of(*of_hosts("a", 100.0, 110.0, 50.0))
+    after = rates_of(*of_hosts("a", 105.0, 115.5))
+    (item,) = compare(after, before)
+    assert item.value == pytest.approx(1.05) and item.interval.high < 1.06 and item.covers == "the fleets"
+    assert "† without a2 (not on both sides)" in compare_grid([item], "a", "a, baseline").notes
+
+
+def test_hosts_of_one_name_in_fleets_of_other_gpus_are_not_one_machine():
+    """Paired by their names, these two fleets would have a ratio of exactly 1.5."""
+    case = make_case(device="gpu")
+    records = [
+        *of_hosts("a", 150.0, 153.0, prefix="node-", case=case, environment=make_environment(1, "NVIDIA RTX A5000")),
+        *of_hosts("b", 100.0, 102.0, prefix="node-", case=case, environment=make_environment(1, "NVIDIA RTX A4000")),
+    ]
+    (item,) = compare(*sides(*records))
+    assert not item.paired and item.interval.half_width > 0.01
+
+
+def lacking(records, host, model):
+    return [record for record in records if (record.origin.host, record.case.model) != (host, model)]
+
+
+MODELS = ("resnet50", "vgg16", "googlenet", "resnet152", "inception_v3", "alexnet")
+
+
+def test_a_missing_case_of_one_host_does_not_make_its_cases_independent():
+    """Hosts that differ by 10 %: what they have in common over six cases must stay in the interval."""
+    full = [
+        r
+        for f, v in (("a", (150.0, 165.0, 158.0)), ("b", (100.0, 110.0, 104.0)))
+        for m in MODELS
+        for r in of_hosts(f, *v, case=make_case(m))
+    ]
+    whole = geometric_mean(compare(*sides(*full)))
+    gap = geometric_mean(compare(*sides(*lacking(full, "a1", "vgg16"))))
+    assert gap.value == pytest.approx(whole.value, rel=1e-3)
+    assert gap.high - gap.low == pytest.approx(whole.high - whole.low, rel=0.02)
+
+
+def test_the_geometric_mean_against_ones_own_baseline_is_taken_host_by_host():
+    before = [r for m in MODELS for r in of_hosts("a", 100.0, 130.0, 115.0, case=make_case(m))]
+    after = [r for m in MODELS for r in of_hosts("a", 105.0, 136.6, 120.7, case=make_case(m))]
+    mean = geometric_mean(compare(rates_of(*after), rates_of(*before)))
+    assert mean.low > 1.045 and mean.high < 1.055
+
+
+def test_hosts_and_cases_that_cannot_be_told_apart_have_no_levels():
+    assert host_levels({"x": {1: 1.0}, "y": {2: 3.0}}) is None
+    assert host_levels({"x": {1: 1.0, 2: 2.0}, "y": {1: 2.0}}) == pytest.approx({"x": 1.5, "y": 2.5})
+
+
+def test_one_host_a_side_speaks_of_two_machines_and_not_of_fleets():
+    (item,) = compare(*sides(*of_hosts("a", 150.0), *of_hosts("b", 100.0)))
+    assert item.covers == "these two machines"
+    assert "a/a0 and b/b0: one host each; intervals describe these machines, not fleets" in (
+        compare_grid([item], "a", "b").notes
+    )
+    assert answer_lines([item])[0].startswith("a/a0 is 1.50")
+    (item,) = compare(*sides(*of_hosts("a", 150.0, 151.0), *of_hosts("b", 100.0, 101.0)))
+    assert item.covers == "the fleets" and answer_lines([item])[0].startswith("a is 1.5")
+
+
+def test_degrees_of_freedom_of_two_small_samples_follow_from_shared_variances():
+    a, b = Estimate(1.5, 1e-6, 1.0), Estimate(1.0, 1e-8, 1.0)
+    apart, alike = ratio_of_estimates(a, b), ratio_of_estimates(a, b, alike=True)
+    assert alike.value == apart.value and alike.half_width < apart.half_width
+    assert ratio_interval([1.49, 1.51], [0.99, 1.01]).half_width == pytest.approx(
+        t_interval([1.49, 1.51]).half_width * math.hypot(1, 1.5) * 4.303 / 12.706, rel=0.2
+    )
+
+
+def test_hosts_of_different_prices_are_named_and_the_dollar_is_spread_over_them():
+    records = [
+        *repeats(100.0, 101.0, fleet="a", host="x", usd_per_gpu_hour=0.1),
+        *repeats(100.0, 101.0, fleet="a", host="y", usd_per_gpu_hour=0.3),
+        *repeats(100.0, 101.0, fleet="b", host="z"),
+        *repeats(100.0, 101.0, fleet="b", host="w", usd_per_gpu_hour=0.2),
+    ]
+    (item,) = compare(*sides(*records))
+    assert item.a.usd_per_gpu_hour == pytest.approx(0.2)
+    notes = compare_grid([item], "a", "b").notes
+    assert "a: USD per GPU-hour 0.1 on x, 0.3 on y; a dollar is spread evenly over these hosts" in notes
+    assert "b: no price for z; the other hosts' mean is used" in notes
+
+
+def test_the_ratio_per_dollar_has_the_interval_of_the_ratio():
+    records = [
+        *of_hosts("a", 150.0, 151.0, 149.5, usd_per_gpu_hour=0.4),
+        *of_hosts("b", 100.0, 101.0, 99.5, usd_per_gpu_hour=0.2),
+    ]
+    (item,) = compare(*sides(*records))
+    gain = per_dollar(item)
+    assert (gain.low, gain.value, gain.high) == pytest.approx(
+        (item.interval.low / 2, item.value / 2, item.interval.high / 2)
+    )
+    grid = compare_grid([item], "a", "b")
+    assert "±" in grid.rows[0][grid.headings.index("ratio per $")]
+
+
+def kinds():
+    """Training where a is faster, inference where it is slower."""
+    for mode, factor in ((Mode.TRAIN, 1.5), (Mode.INFER, 0.8)):
+        for model in MODELS[:3]:
+            yield from of_hosts("a", 100.0 * factor, 101.0 * factor, 99.0 * factor, case=make_case(model, mode=mode))
+            yield from of_hosts("b", 100.0, 101.0, 99.0, case=make_case(model, mode=mode))
+
+
+def test_unlike_kinds_of_work_have_no_common_mean_and_the_answer_says_what_holds():
+    found = compare(*sides(*kinds()))
+    made = answers(found)
+    assert [(item.kind, item.mark, len(item.found)) for item in made] == [
+        ("inference, fp32, 1 CPU", Mark.SLOWER, 3),
+        ("training, fp32, 1 CPU", Mark.FASTER, 3),
+    ]
+    first, *_ = answer_lines(found)
+    assert first == (
+        "Which of a and b is faster depends on the kind of work: 0.80 × (inference, fp32, 1 CPU) to "
+        "1.50 × (training, fp32, 1 CPU)."
+    )
+
+
+def test_a_mixture_is_as_fast_as_its_parts_take_time_and_compares_like_any_rate():
+    def part(fleet, model, *rates):
+        (found,) = rates_of(*repeats(*rates, fleet=fleet, host=f"{fleet}0", case=make_case(model)))
+        return found
+
+    mixes = [
+        mixture([part(f, "resnet50", x, x * 1.01), part(f, "vgg16", y, y * 1.01, y * 1.02)], [0.25, 0.75])
+        for f, x, y in (("a", 200.0, 50.0), ("b", 100.0, 25.0))
+    ]
+    assert mixes[0].rates == {
+        "a0": {"run-1": pytest.approx([1 / (0.25 / 200 + 0.75 / 50), 1.01 / (0.25 / 200 + 0.75 / 50)])}
+    }
+    item = compare_pair(*mixes)
+    assert item.value == pytest.approx(2.0) and item.interval is not None
+    assert mixes[0].named("model") == "0.25 resnet50 + 0.75 vgg16"
+
+
+DRAWS = 100
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1 × 3, these machines",
+        "3 × 3, one host lacks one case",
+        "the same 3 hosts against their baseline",
+        "3 × 3, mixed drivers",
+    ],
+)
+def test_intervals_hold_the_truth_as_often_as_they_say(name):
+    """Few draws of `python -m tests.benchmarks.coverage`: three standard errors around 95 %."""
+    (design,) = [item for item in coverage.DESIGNS if item.name == name]
+    for column, count in coverage.covered(design, DRAWS).items():
+        assert count.printed == DRAWS, column
+        assert count.share == pytest.approx(0.95, abs=0.065), column
+
+
+def test_one_host_has_no_interval_for_its_fleet():
+    single = coverage.Design("one host", hosts=(1, 1))
+    counts = coverage.covered(single, 5)
+    assert (counts["fleet mean"].printed, counts["ratio"].printed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "most_early"), [("AR(1) 0.50, CV 2.0%, of 1000 steps", 1.0), ("AR(1) 0.97, CV 2.0%, of 1000 steps", 0.05)]
+)
+def test_processes_that_end_early_are_as_well_known_as_they_say(name, most_early):
+    (row,) = [item for item in coverage_early.ROWS if item.name == name]
+    found = coverage_early.ended_early(row, 60)
+    assert found.early <= most_early * found.draws and found.wrong <= 0.13

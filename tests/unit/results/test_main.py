@@ -1,0 +1,177 @@
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import results.__main__ as program
+from results.commands import runs as commands
+from results.runs.store import RunFolder
+from tests.unit.results.factory import make_environment, make_failure, make_origin, repeats
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
+    run = RunFolder.create(tmp_path, "run-1")
+    run.write_plan({})
+    for i, record in enumerate([*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]):
+        run.write_record(f"job-{i}", record)
+    return tmp_path
+
+
+def call(*arguments):
+    return program.main(["results", *arguments])
+
+
+def test_show_prints_the_latest_run_by_default(runs, capsys):
+    assert call("show") == 0
+    out = capsys.readouterr().out
+    assert "slow/node-a" in out
+    assert "slow / fast" in out
+
+
+def test_a_run_is_found_by_id_path_and_record_file(runs, capsys):
+    for name in ("run-1", str(runs / "run-1"), str(runs / "run-1" / "records" / "job-0.json")):
+        assert call("merge", name, "--format=json") == 0
+        assert json.loads(capsys.readouterr().out)["rows"]
+
+
+def test_a_run_that_is_named_twice_counts_once(runs, capsys):
+    assert call("export", "run-1", "run-1", "--format=json") == 0
+    assert {row["repeats"] for row in json.loads(capsys.readouterr().out)["rows"]} == {2}
+
+
+def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
+    second = RunFolder.create(runs, "run-2")
+    second.write_record("job", make_failure(origin=make_origin("slow", run_id="run-2", repeat=1)))
+    (second.path / "records" / "bad.json").write_text("nonsense")
+    assert call("merge", "run-1", "run-2") == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("fleet,host,") and "nonsense" not in captured.out
+    assert "bad.json: not a record, left out" in captured.err
+
+
+def test_compare_says_how_many_times_faster(runs, capsys):
+    assert call("compare", "fast", "slow") == 0
+    assert "fast / slow" in capsys.readouterr().out
+
+
+def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsys):
+    assert call("compare", "--format=markdown") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("* ") and "× as fast as" in out.splitlines()[0]
+    assert "\n**slow / fast**" in out or "\n**fast / slow**" in out
+    assert "* " in out
+
+
+def add_run(runs, name, factor, **changes):
+    run = RunFolder.create(runs, name)
+    records = [
+        record
+        for fleet, rate in (("slow", 10.0), ("fast", 20.0))
+        for record in repeats(rate * factor, rate * factor * 1.01, fleet=fleet, run_id=name, **changes)
+    ]
+    for i, record in enumerate(records):
+        run.write_record(f"job-{i}", record)
+
+
+def test_a_slower_run_than_the_baseline_ends_with_5_when_asked(runs, capsys):
+    add_run(runs, "before", 1.0)
+    add_run(runs, "after", 0.8)
+    assert call("compare", "after", "--baseline", "before") == 0
+    assert call("compare", "after", "--baseline", "before", "--fail-on", "50%") == 0
+    assert call("compare", "after", "--baseline", "before", "--fail-on", "5%") == 5
+    captured = capsys.readouterr()
+    assert "slow / slow, baseline" in captured.out
+    assert captured.err == "2 cases failed or are slower by more than 5 %\n"
+
+
+def test_mixed_software_is_refused_until_it_is_split(runs, capsys):
+    add_run(runs, "before", 1.0, environment=make_environment(keras="3.12.0"))
+    add_run(runs, "after", 1.0)
+    for command in (["merge", "before", "after"], ["compare", "before", "after"]):
+        assert call(*command) == 2
+        captured = capsys.readouterr()
+        assert "--by keras" in captured.err and captured.out == ""
+        assert call(*command, "--by", "keras") == 0
+        assert "3.12.0" in capsys.readouterr().out or command[0] == "compare"
+    assert call("show", "before", "after") == 0
+
+
+@pytest.mark.parametrize("arguments", [["--fail-on", "much"], ["--fail-on", "150%"], ["--by", "colour"]])
+def test_a_bad_option_is_named_with_what_it_takes(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        call("compare", *arguments)
+    assert stopped.value.code == 2
+    assert "must be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "no-such-run"], "no-such-run: neither a path nor a run in"),
+        (["compare", "fast", "medium"], "name two fleets to compare. Received: fast, medium"),
+        (["export", "--output=/no/such/folder/x.csv"], "cannot be written"),
+        (["show", "."], "not a run folder"),
+    ],
+)
+def test_a_mistake_is_a_short_message_and_exit_code_2(runs, capsys, arguments, message):
+    assert call(*arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("arguments", [["shwo"], [], ["export", "--format=xml"]])
+def test_bad_usage_is_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        call(*arguments)
+    assert stopped.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_validate_names_bad_records_and_ends_with_3(runs, capsys):
+    assert call("validate") == 0
+    (runs / "run-1" / "records" / "bad.json").write_text('{"schema_version": 0}')
+    capsys.readouterr()
+    assert call("validate") == 3
+    captured = capsys.readouterr()
+    assert "bad.json: schema_version must be" in captured.out
+    assert captured.err == "4 good, 1 bad\n"
+
+
+def test_a_bug_leaves_its_traceback_in_a_file_and_exit_code_1(runs, capsys, monkeypatch, tmp_path):
+    def broken(names):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.delenv("TFBENCH_DEBUG", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(commands, "merged_runs", broken)
+    assert call("show") == 1
+    message = capsys.readouterr().err
+    assert "A bug in tfbench: ZeroDivisionError('planted')" in message and "Traceback (" not in message
+    assert "planted" in Path(message.split("Traceback: ")[1].strip()).read_text()
+
+
+@pytest.mark.parametrize("command", [[], ["show"], ["merge"], ["compare"], ["export"], ["validate"]])
+def test_help_imports_neither_pandas_nor_scipy_nor_rich(command):
+    code = (
+        "import sys, results.__main__ as program\n"
+        f"try: program.main(['results', *{command!r}, '--help'])\n"
+        "except SystemExit as stopped: assert stopped.code == 0\n"
+        "print(sorted({'pandas', 'scipy', 'rich', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert "usage: python -m results" in done.stdout
+
+
+def test_the_module_runs_from_the_command_line_and_survives_a_reader_that_leaves(runs):
+    command = f"{sys.executable} -m results merge | head -c 5"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("fleet", "")

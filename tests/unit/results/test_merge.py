@@ -1,0 +1,187 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from results.runs.store import read_stored
+from results.schema import METHOD_VERSION
+from results.stats import t_interval
+from results.table.merge import merge_records
+from tests.unit.results.factory import (
+    make_case,
+    make_environment,
+    make_failure,
+    make_origin,
+    make_record,
+    repeats,
+    stored,
+    write_file,
+)
+
+
+def rows(merged):
+    table = merged.table.astype(object).where(merged.table.notna(), None)
+    return table.to_dict("records")
+
+
+def test_repeats_become_one_row_with_their_mean_and_t_interval():
+    merged = merge_records(stored(*repeats(100.0, 104.0, 102.0)))
+    (row,) = rows(merged)
+    expected = t_interval([100.0, 104.0, 102.0])
+    assert row["samples_per_second"] == pytest.approx(expected.value)
+    assert (row["ci95_low"], row["ci95_high"]) == pytest.approx((expected.low, expected.high))
+    assert (row["repeats_ok"], row["repeats"], row["status"], row["valid"]) == (3, 3, "ok", True)
+    assert merged.problems == []
+
+
+def test_one_repeat_has_a_number_and_no_interval():
+    (row,) = rows(merge_records(stored(*repeats(100.0))))
+    assert row["samples_per_second"] == pytest.approx(100.0)
+    assert row["ci95_low"] is None and row["ci95_high"] is None
+
+
+def test_a_failed_group_is_a_row_with_status_and_cause_and_no_number():
+    failures = [make_failure("oom", "out of memory", origin=make_origin(repeat=i)) for i in (1, 2, 3)]
+    (row,) = rows(merge_records(stored(*failures)))
+    assert (row["status"], row["cause"]) == ("oom", "oom: out of memory")
+    assert (row["repeats_ok"], row["repeats"]) == (0, 3)
+    assert row["samples_per_second"] is None and row["step_p50_seconds"] is None and row["valid"] is None
+
+
+def test_a_partly_failed_group_keeps_its_numbers_and_says_how_many_failed():
+    lost = make_failure("timeout", "no progress", origin=make_origin(repeat=3))
+    (row,) = rows(merge_records(stored(*repeats(100.0, 102.0), lost)))
+    assert (row["status"], row["repeats_ok"], row["repeats"]) == ("ok", 2, 3)
+    assert row["samples_per_second"] == pytest.approx(101.0)
+    assert row["cause"] == "timeout: no progress"
+    assert row["tensorflow"] == "2.21.0"
+
+
+def test_a_failure_that_knows_its_software_joins_the_row_of_that_software():
+    same = make_failure(environment=make_environment(), origin=make_origin(repeat=1, run_id="run-2"))
+    other = make_failure(environment=make_environment(keras="3.9.2"), origin=make_origin(repeat=2, run_id="run-2"))
+    table = rows(merge_records(stored(*repeats(100.0, 102.0), same, other)))
+    assert [(row["keras"], row["repeats_ok"], row["repeats"]) for row in table] == [
+        ("3.15.1", 2, 3),
+        ("3.9.2", 0, 1),
+    ]
+
+
+def test_a_failure_before_the_libraries_were_loaded_joins_the_row_of_its_software():
+    loaded = make_environment(cudnn="9.3.0", cublas="12.5.3", nccl="2.23.4")
+    early = make_failure(environment=make_environment(cudnn="built for 9"), origin=make_origin(repeat=3))
+    (row,) = rows(merge_records(stored(*repeats(100.0, 102.0, environment=loaded), early)))
+    assert (row["repeats_ok"], row["repeats"]) == (2, 3)
+    assert (row["cudnn"], row["cublas"], row["nccl"]) == ("9.3.0", "12.5.3", "2.23.4")
+
+
+def test_a_failure_of_another_run_without_software_is_a_row_of_its_own():
+    lost = make_failure("unreachable", "refused", origin=make_origin(run_id="run-2"))
+    table = rows(merge_records(stored(*repeats(100.0, 102.0), lost)))
+    assert [(row["tensorflow"], row["repeats"]) for row in table] == [("2.21.0", 2), (None, 1)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"environment": make_environment(tensorflow="2.20.0")},
+        {"environment": make_environment(keras="3.12.0")},
+        {"environment": make_environment(driver="550.54")},
+        {"environment": make_environment(cuda="12.5")},
+        {"environment": make_environment(tf32_enabled=True)},
+        {"environment": make_environment(cpu_limit=1.0)},
+        {"environment": make_environment(variables={"TF_XLA_FLAGS": "--tf_xla_auto_jit=2"})},
+        {"origin": make_origin(repeat=2, image_digest="sha256:" + "0" * 64)},
+        {"origin": make_origin(repeat=2, launcher="docker")},
+        {"origin": make_origin(repeat=2, host="node-b")},
+        {"origin": make_origin(repeat=2, fleet="a5000")},
+        {"case": make_case(xla="auto")},
+        {"case": make_case(batch_norm="keras")},
+        {"case": make_case(data="host")},
+        {"case": make_case(precision="bf16")},
+        {"case": make_case(num_gpus=2)},
+        {"method_version": METHOD_VERSION + 1},
+        {"parameters": 26_000_000},
+    ],
+    ids=lambda change: ",".join(change),
+)
+def test_identities_are_never_mixed_in_one_row(change):
+    origin = change.pop("origin", make_origin(repeat=2))
+    merged = merge_records(stored(make_record(100.0), make_record(50.0, origin=origin, **change)))
+    assert sorted(row["samples_per_second"] for row in rows(merged)) == pytest.approx([50.0, 100.0])
+
+
+def test_gpus_are_named_once_with_their_lowest_power_limit():
+    environment = make_environment(gpus=4)
+    case = make_case(device="gpu", num_gpus=2)
+    (row,) = rows(merge_records(stored(make_record(1000.0, case=case, environment=environment))))
+    assert (row["gpu"], row["power_limit_watts"], row["global_batch"]) == ("NVIDIA RTX A4000", 140.0, 16)
+
+
+def test_runs_of_several_days_share_a_row_and_the_latest_price_is_used():
+    first = repeats(100.0, 101.0, run_id="run-1", usd_per_gpu_hour=0.17, started_at="2026-11-01T10:00:00Z")
+    second = repeats(102.0, 103.0, run_id="run-2", usd_per_gpu_hour=0.19, started_at="2026-11-08T10:00:00Z")
+    merged = merge_records(stored(*second, *first))
+    (row,) = rows(merged)
+    assert (row["runs"], row["repeats"], row["usd_per_gpu_hour"]) == (2, 4, 0.19)
+    assert row["last_started_at"] == "2026-11-08T10:00:00Z"
+    assert merged.problems == [
+        "a4000/node-a: prices differ between runs (0.17, 0.19 USD per GPU-hour), the latest is used"
+    ]
+
+
+def test_duplicates_are_named_and_counted_once():
+    record = make_record(100.0)
+    merged = merge_records(stored(record, record))
+    assert rows(merged)[0]["repeats"] == 1
+    assert merged.problems == ["records/1.json: same run, job and repeat as records/0.json, left out"]
+
+
+def test_corrupt_files_are_named(tmp_path):
+    good = write_file(tmp_path, "good.json", make_record(100.0))
+    (tmp_path / "bad.json").write_text("[]")
+    merged = merge_records([good, read_stored(tmp_path / "bad.json")])
+    assert rows(merged)[0]["repeats"] == 1
+    assert merged.problems == [f"{tmp_path}/bad.json: not a record, left out: must be a JSON object. Received: []"]
+
+
+def test_warnings_are_counted_where_not_every_repeat_has_them():
+    records = [
+        make_record(100.0, warnings=("high_cv", "hot_start")),
+        make_record(101.0, origin=make_origin(repeat=2), warnings=("hot_start",)),
+    ]
+    assert rows(merge_records(stored(*records)))[0]["warnings"] == "high_cv (1 of 2), hot_start"
+
+
+def test_no_records_give_an_empty_table_with_all_columns():
+    merged = merge_records([])
+    assert len(merged.table) == 0 and len(merged.repeats) == 0
+    assert "samples_per_second" in merged.table.columns
+
+
+def test_repeats_point_into_the_sorted_table():
+    slow, fast = make_case("resnet152"), make_case("googlenet")
+    merged = merge_records(stored(*repeats(10.0, 11.0, case=slow), *repeats(50.0, 51.0, case=fast)))
+    assert list(merged.table["model"]) == ["googlenet", "resnet152"]
+    assert list(zip(merged.repeats["row"], merged.repeats["samples_per_second"].round(), strict=True)) == [
+        (0, 50.0),
+        (0, 51.0),
+        (1, 10.0),
+        (1, 11.0),
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_merging_counts_every_record_once_in_any_order(data):
+    hosts = st.sampled_from(["a", "b"])
+    kinds = st.lists(st.tuples(hosts, st.sampled_from(["resnet50", "vgg16"]), st.booleans()), max_size=12)
+    records = []
+    for i, (host, model, works) in enumerate(data.draw(kinds)):
+        make = make_record if works else make_failure
+        records.append(make(case=make_case(model), origin=make_origin(host=host, repeat=i)))
+    merged = merge_records(stored(*data.draw(st.permutations(records))))
+    assert merged.table["repeats"].sum() == len(records)
+    assert merged.table["repeats_ok"].sum() == sum(r.status == "ok" for r in records) == len(merged.repeats)
+    assert all(not math.isnan(rate) for rate in merged.repeats["samples_per_second"])

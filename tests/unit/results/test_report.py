@@ -1,0 +1,277 @@
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+import results.__main__ as program
+from results.runs.store import RunFolder
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
+
+for module in ("altair", "jinja2", "vl_convert"):
+    pytest.importorskip(module, reason=f"the report needs {module}")
+
+EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
+MAX_BYTES = 1_500_000
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Write the report of two runs of two fleets, with failures, prices, warnings and a name that is markup."""
+    folder = tmp_path_factory.mktemp("runs")
+    for run_id, drift in (("run-1", 1.0), ("run-2", 1.02)):
+        run = RunFolder.create(folder, run_id)
+        records = []
+        for fleet, factor, price in (("a4000", 1.0, 0.17), ("a5000", 1.55, 0.36)):
+            for model, rate in (("resnet50", 400.0), ("googlenet", 900.0)):
+                for count in (1, 2):
+                    case = make_case(model, device="gpu", precision="fp16", num_gpus=count)
+                    rates = [rate * factor * count**0.97 * drift * noise for noise in (1.0, 1.004, 0.997)]
+                    records += repeats(
+                        *rates, fleet=fleet, host=f"{fleet}-1", case=case, run_id=run_id, usd_per_gpu_hour=price,
+                        environment=make_environment(gpus=2, cpu=EVIL), warnings=("high_cv",),
+                        started_at=f"2026-11-0{run_id[-1]}T10:00:00Z",
+                    )  # fmt: skip
+        records.append(make_failure("error", EVIL, case=make_case("vgg16"), origin=make_origin(EVIL, EVIL)))
+        for i, record in enumerate(records):
+            run.write_record(f"job-{i}", record)
+    path = folder / "report.html"
+    names = [str(folder / "run-1"), str(folder / "run-2")]
+    assert program.main(["results", "report", *names, "--output", str(path)]) == 0
+    return path
+
+
+class Elements(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.addresses = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+
+
+def test_the_page_is_one_file_of_at_most_one_and_a_half_megabytes_without_outside_references(page):
+    assert page.stat().st_size <= MAX_BYTES
+    elements = Elements(page.read_text(encoding="utf-8"))
+    assert elements.addresses and all(address.startswith(("#", "data:")) for address in elements.addresses)
+    assert not {"iframe", "object", "embed"} & set(elements.tags)
+
+
+def test_nothing_that_a_host_sent_is_read_as_markup(page):
+    text = page.read_text(encoding="utf-8")
+    elements = Elements(text)
+    assert elements.tags.count("script") == 4 and "img" not in elements.tags
+    assert "&lt;script&gt;alert" in text and "\x1b" not in text and "\u202e" not in text
+    specs = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.S)[1]
+    assert set(json.loads(specs)) == {"speed", "ratio", "scaling", "history", "steps"}
+
+
+def verdict_of(path):
+    text = path.read_text(encoding="utf-8").replace("\u00a0", " ")
+    section = re.search(r'aria-label="Verdict">(.*?)</section>', text, re.S)[1]
+    return re.findall(r"<p>(.*?)</p>", section)
+
+
+def test_the_first_sentence_says_what_to_rent_up_to_which_price_with_its_interval(page):
+    first = verdict_of(page)[0]
+    assert first.startswith(
+        "Rent a4000 (hosts.yml) at 0.170 USD per GPU-hour, in all 4 settings below, measured on one"
+    )
+    assert re.search(r"the cheapest per sample up to 0\.23\d+ ± 0\.0\d+ USD, then a5000\.$", first)
+
+
+def test_the_first_sentence_is_the_answer_of_recommend(page, capsys):
+    runs = [str(page.parent / "run-1"), str(page.parent / "run-2")]
+    mixes = ["--model", "resnet50", "--model", "googlenet", "--num-gpus", "1,2", "--mode", "train"]
+    assert program.main(["results", "recommend", *runs, *mixes, "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answer"][0].replace("\u00a0", " ")
+    assert verdict_of(page)[0].casefold() == f"{answer}.".casefold()
+
+
+def test_the_verdict_says_who_is_faster_after_what_to_rent(page):
+    assert verdict_of(page)[1].startswith("a5000/a5000-1 is faster than a4000/a4000-1 in both kinds of work: 1.55 ×")
+
+
+def test_tables_of_every_case_are_folded_and_the_ratios_are_not(page):
+    text = page.read_text(encoding="utf-8")
+    why = re.search(r'<section id="why">(.*?)<details>', text, re.S)[1]
+    tables = re.search(r'<section id="tables">(.*?)</section>', text, re.S)[1]
+    assert '<table class="answer">' in why and "Speed: a5000 / a4000" in why
+    assert tables.count("<table>") == tables.count("<details>") > 2
+
+
+def test_the_cards_stand_side_by_side_by_specification(page):
+    cards = re.search(r'<section id="cards">(.*?)</section>', page.read_text(encoding="utf-8"), re.S)[1]
+    assert "memory bandwidth" in cards and "RTX A4000" in cards
+
+
+def test_every_chart_has_a_fallback_without_scripts_and_a_sentence(page):
+    text = page.read_text(encoding="utf-8")
+    assert len(re.findall(r"<noscript><div class=\"chart\"><svg", text)) == 5
+    assert len(re.findall(r'role="img" aria-label="[^"]{20,}"', text)) == 5
+
+
+def test_commands_to_reproduce_are_those_that_measured(page):
+    assert "python -m tfbench --model=resnet50 --precision=fp16 --batch_size=8 --num_gpus=2" in page.read_text()
+
+
+def test_markdown_is_for_a_pull_request(page, capsys):
+    assert program.main(["results", "report", str(page.parent / "run-1"), "--format", "md"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("## Results of run-1\n\n**Rent a4000") and "* a5000/a5000-1 is" in out and "| + |" in out
+
+
+def test_the_report_of_a_run_goes_into_its_folder(page):
+    assert program.main(["results", "report", str(page.parent / "run-1")]) == 0
+    assert (page.parent / "run-1" / "report.html").stat().st_size > 100_000
+
+
+def test_a_page_that_would_be_too_large_leaves_out_what_the_csv_has_and_says_so(page, monkeypatch):
+    from results.report import page as report
+
+    monkeypatch.setattr(report, "MAX_BYTES", 900_000)
+    monkeypatch.setattr(report, "SHORT_ROWS", 3)
+    assert program.main(["results", "report", str(page.parent / "run-1"), "--output", str(page.parent / "x.html")]) == 0
+    text = (page.parent / "x.html").read_text(encoding="utf-8")
+    assert "more rows in results.csv" in text
+    assert len(text) < page.stat().st_size
+
+
+def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(tmp_path):
+    run = RunFolder.create(tmp_path, "run-1")
+    run.write_record("job", make_failure())
+    assert program.main(["results", "report", str(run.path)]) == 0
+    assert "nothing to compare it with yet" in run.report_path.read_text(encoding="utf-8")
+
+
+def browse(page, folder, size="1200,2000"):
+    """Let Chromium draw a page without a network; return the page as it then is, and what it logged."""
+    command = [
+        *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"),
+        *("--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=30000"),
+        *(f"--window-size={size}", "--dump-dom", page.as_uri()),
+    ]
+    environment = {**os.environ, "HOME": str(folder)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium (Debian package chromium)")
+@pytest.mark.parametrize("size", ["1200,2000", "400,2000"])
+def test_a_browser_without_a_network_draws_every_chart_without_an_error(page, tmp_path, size):
+    done = browse(page, tmp_path, size)
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert console == []
+    assert 'data-charts="5"' in done.stdout
+    assert "beyond the noise: a4000 in 4, a5000 in 0 of 4 cases." in done.stdout
+
+
+ASK = """
+const answers = {};
+const isAsked = (item) => item.label.startsWith("resnet50") && item.label.endsWith("1 GPU");
+const ask = (name, unit, amount, prices) => {
+  prices.forEach((usd, at) => { numbers[at].value = usd; });
+  byId("job-case").value = cases.findIndex(isAsked);
+  byId("job-unit").value = unit; byId("job-amount").value = amount; update();
+  const rows = [...byId("job-rows").rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
+  answers[name] = { rows, sentence: byId("job-answer").textContent.trim() };
+};
+const [one, other, low, high] = cases.find(isAsked).ratios[0];
+const even = 0.2 * Math.sqrt(low * high);
+ask("samples", "samples", 3600000, [0.17, 0.36]);
+ask("hours", "hours", 2.5, [0.17, 0.36]);
+ask("usd", "usd", 0.425, [0.17, 0.36]);
+ask("even", "hours", 1, fleets.map((fleet) => fleet === one ? even : 0.2));
+ask("unpriced", "usd", 1, ["", 0.36]);
+document.documentElement.dataset.answers = JSON.stringify(answers);
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(page, tmp_path_factory):
+    """Ask the page's own script about several jobs of ResNet50 on one GPU: 404 images/s at 0.17 USD, 1.55 × at 0.36."""
+    if shutil.which("chromium") is None:
+        pytest.skip("needs Chromium (Debian package chromium)")
+    folder = tmp_path_factory.mktemp("job")
+    path = folder / "page.html"
+    path.write_text(page.read_text(encoding="utf-8").replace("</script>\n</body>", f"{ASK}</script>\n</body>"))
+    found = re.search(r'data-answers="([^"]*)"', browse(path, folder).stdout)[1]
+    return json.loads(html.unescape(found).replace("\u00a0", " "))
+
+
+def test_my_job_of_n_images_takes_time_and_money_on_each_fleet(answers):
+    (a4000, time, usd, images), (a5000, faster, dearer, _) = answers["samples"]["rows"]
+    assert (a4000, a5000, images) == ("a4000", "a5000", "3 600 000")
+    assert re.match(r"2\.5 ± 0\.\d h$", time) and re.match(r"0\.42 ± 0\.0\d$", usd)
+    assert re.match(r"1\.6\d? ± 0\.\d+ h$", faster) and re.match(r"0\.5[78]\d? ± 0\.\d+$", dearer)
+    assert answers["samples"]["sentence"] == "Cheapest: a4000. Fastest: a5000."
+
+
+def test_my_job_of_n_hours_or_dollars_gives_images(answers):
+    hours, usd = answers["hours"]["rows"][0], answers["usd"]["rows"][0]
+    assert hours[1:3] == ["2.500 h", "0.4250"] and usd[1:3] == ["2.500 h", "0.4250"]
+    assert hours[3] == usd[3] and re.match(r"3 600 000 ± \d00 000$", hours[3])
+
+
+def test_my_job_names_no_cheapest_where_the_prices_are_as_far_apart_as_the_speeds(answers):
+    assert answers["even"]["sentence"].startswith("Cheapest: no significant difference between a")
+    assert answers["even"]["sentence"].endswith("Fastest: a5000.")
+
+
+def test_my_job_asks_for_a_price_where_none_is_given(answers):
+    assert answers["unpriced"]["rows"][0][1] == "give a price"
+    assert answers["unpriced"]["sentence"].startswith("Only a5000 has a figure and a price.")
+
+
+def test_sliders_follow_the_prices_that_were_given(page):
+    sliders = re.findall(r'<input type="range" min="([\d.]+)" max="([\d.]+)"', page.read_text(encoding="utf-8"))
+    assert [(float(low), float(high)) for low, high in sliders] == [(0.043, 0.68), (0.09, 1.44)]
+
+
+def test_a_run_without_prices_has_sliders_at_the_prices_that_the_answer_counts_with(tmp_path):
+    run = RunFolder.create(tmp_path, "run-1")
+    for fleet, card, rate in (("a4000", "NVIDIA RTX A4000", 400.0), ("mine", "Test GPU", 300.0)):
+        case = make_case(device="gpu")
+        records = repeats(rate, rate * 1.01, fleet=fleet, case=case, environment=make_environment(1, card))
+        for i, record in enumerate(records):
+            run.write_record(f"{fleet}-{i}", record)
+    assert program.main(["results", "report", str(run.path), "--price", "mine=0.25"]) == 0
+    text = run.report_path.read_text(encoding="utf-8")
+    inputs = dict(re.findall(r'value="([\d.]*)" data-fleet="(\w+)"', text))
+    assert inputs["0.25"] == "mine" and set(inputs.values()) == {"a4000", "mine"}
+    assert re.search(r"a4000 \(\w+, [^)]*20\d\d[^)]*\)", text)
+
+
+def test_several_softwares_of_a_fleet_give_no_recommendation_but_a_page(tmp_path):
+    run = RunFolder.create(tmp_path, "run-1")
+    for place, version in enumerate(("2.20.0", "2.21.0")):
+        environment = make_environment(tensorflow=version)
+        for i, record in enumerate(repeats(99.0, 100.0, run_id=f"run-{place}", environment=environment)):
+            run.write_record(f"job-{place}-{i}", record)
+    assert program.main(["results", "report", str(run.path)]) == 0
+    first = verdict_of(run.report_path)[0]
+    assert first.startswith("No recommendation: fleet a4000, 1 cases: several tensorflow (2.20.0, 2.21.0)")
+
+
+def test_a_name_that_cannot_be_drawn_leaves_out_the_drawing_and_not_the_page(tmp_path):
+    run = RunFolder.create(tmp_path, "run-1")
+    for place, fleet in enumerate(("\U0001f600" * 50, "plain")):
+        for i, record in enumerate(repeats(99.0, 100.0, fleet=fleet)):
+            run.write_record(f"job-{place}-{i}", record)
+    assert program.main(["results", "report", str(run.path)]) == 0
+    assert "its numbers are in the tables" in run.report_path.read_text(encoding="utf-8")
+
+
+def test_names_in_markdown_are_not_read_as_markup(tmp_path, capsys):
+    run = RunFolder.create(tmp_path, "run-1")
+    for fleet, rate in (("**a**|<b>", 100.0), ("c", 150.0)):
+        for i, record in enumerate(repeats(rate, rate * 1.01, fleet=fleet)):
+            run.write_record(f"{len(fleet)}-{i}", record)
+    assert program.main(["results", "report", str(run.path), "--format", "md"]) == 0
+    out = capsys.readouterr().out
+    assert "**a**" not in out and "<b>" not in out.replace("\\<b\\>", "") and "\\*\\*a\\*\\*" in out

@@ -1,0 +1,146 @@
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
+from results.runs.store import RunFolder, latest_run, read_stored
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError
+from tests.unit.results.factory import make_case, make_failure, make_record
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder.create(tmp_path / "runs", "run-1")
+
+
+def test_a_record_comes_back_as_it_was_written(run):
+    record = make_record(123.4)
+    run.write_record("node-a+resnet50+1", record)
+    assert run.read_record("node-a+resnet50+1") == record
+    assert [stored.record for stored in run.records()] == [record]
+
+
+def test_a_record_that_is_not_there_is_none(run):
+    assert run.read_record("job") is None
+
+
+def test_a_corrupt_record_is_named_and_the_others_are_still_read(run):
+    run.write_record("b", make_failure())
+    run.record_path("a").write_text('{"half": ')
+    run.record_path("c").write_bytes(b" " * (MAX_RECORD_BYTES + 5))
+    found = {stored.path.name: stored for stored in run.records()}
+    assert found["b.json"].record == make_failure()
+    assert "not JSON" in str(found["a.json"].error)
+    assert f"larger than {MAX_RECORD_BYTES} bytes" in str(found["c.json"].error)
+    with pytest.raises(RecordError):
+        run.read_record("a")
+
+
+def test_a_record_of_another_schema_is_named_with_both_versions(run):
+    run.record_path("new").write_text('{"schema_version": 99}')
+    (stored,) = run.records()
+    assert "schema_version must be 1" in str(stored.error) and "99" in str(stored.error)
+
+
+def test_a_record_of_the_first_schema_is_still_read():
+    """The golden file is never written again: a schema that cannot read it needs a version and an upgrade."""
+    stored = read_stored(Path(__file__).parent / "cases" / "record_v1.json")
+    assert stored.error is None
+    assert stored.record.measurement.samples_per_second == 100.0
+    assert stored.record.case == make_case("resnet50")
+
+
+def test_a_failed_write_leaves_the_old_record_and_no_rubbish(run, monkeypatch):
+    run.write_record("job", make_record(1.0))
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space"):
+        run.write_record("job", make_record(2.0))
+    assert [path.name for path in (run.path / "records").iterdir()] == ["job.json"]
+    assert run.read_record("job") == make_record(1.0)
+
+
+def test_a_plan_is_written_once(run):
+    run.write_plan({"jobs": [1, 2]})
+    with pytest.raises(PlanIsFrozen, match="does not change"):
+        run.write_plan({"jobs": []})
+    assert run.read_plan() == {"jobs": [1, 2]}
+
+
+@pytest.mark.parametrize("text", [None, "", "[1]", "{"])
+def test_a_plan_that_cannot_be_read_is_a_short_message(run, text):
+    if text is not None:
+        run.plan_path.write_text(text)
+    with pytest.raises(NotARun, match=r"plan\.json"):
+        run.read_plan()
+
+
+def test_events_are_read_in_order_and_a_torn_line_is_passed_over(run):
+    assert list(run.read_events()) == []
+    with run.journal() as journal:
+        journal.append({"n": 1})
+    with run.events_path.open("a") as file:
+        file.write('{"n": ')  # the controller died here
+    assert list(run.read_events()) == [{"n": 1}]
+    with RunFolder.open(run.path).journal() as journal:
+        journal.append({"n": 2})
+        journal.append({"n": 3})
+    assert list(run.read_events()) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert run.events_path.read_text() == '{"n": 1}\n{"n": \n{"n": 2}\n{"n": 3}\n'
+
+
+def test_events_of_many_threads_are_whole_lines(run):
+    def write(thread):
+        for i in range(50):
+            journal.append({"thread": thread, "i": i, "text": "x" * 500})
+
+    with run.journal() as journal:
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    lines = run.events_path.read_text().splitlines()
+    assert len([json.loads(line) for line in lines]) == 400
+    assert len(list(run.read_events())) == 400
+
+
+def test_a_run_of_the_same_name_is_refused(run):
+    with pytest.raises(RunExists, match="run of this name exists"):
+        RunFolder.create(run.path.parent, "run-1")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "a\n", "../x", "x" * 300, "ümlaut"])
+def test_a_name_that_could_leave_the_folder_is_refused(run, name):
+    with pytest.raises(UserError, match="job id must be"):
+        run.record_path(name)
+    with pytest.raises(UserError, match="run id must be"):
+        RunFolder.create(run.path.parent, name)
+
+
+def test_a_folder_that_is_not_a_run_is_named(tmp_path):
+    with pytest.raises(NotARun, match="no such run folder"):
+        RunFolder.open(tmp_path / "nothing")
+    with pytest.raises(NotARun, match=r"holds no records/"):
+        RunFolder.open(tmp_path)
+
+
+def test_the_latest_run_is_the_one_planned_last(tmp_path):
+    for seconds, name in ((2000, "a"), (1000, "b")):
+        folder = RunFolder.create(tmp_path, name)
+        folder.write_plan({})
+        os.utime(folder.plan_path, (seconds, seconds))
+    (tmp_path / "not-a-run").mkdir()
+    assert latest_run(tmp_path) == tmp_path / "a"
+
+
+def test_no_run_at_all_is_a_short_message(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NotARun, match="no run here"):
+            latest_run(folder)

@@ -1,0 +1,26 @@
+"""`docs/table.md` is the data dictionary of the merged table; it is written from `results.table.columns`."""
+
+from pathlib import Path
+
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
+from results.table.merge import merge_records
+from tests.unit.results.factory import make_record, stored
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "table.md"
+
+
+def test_the_data_dictionary_names_every_column_in_order_with_unit_and_meaning():
+    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    documented = [line for line in lines if line.startswith("| `")]
+    assert documented == [f"| `{name}` | {c.unit} | {c.meaning} |" for name, c in COLUMNS.items()]
+
+
+def test_the_table_has_exactly_the_columns_of_the_dictionary():
+    table = merge_records(stored(make_record(100.0))).table
+    assert list(table.columns) == list(COLUMNS)
+    assert {name: str(dtype) for name, dtype in table.dtypes.items()} == {n: c.dtype for n, c in COLUMNS.items()}
+
+
+def test_case_and_identity_are_columns():
+    assert set(CASE_COLUMNS) | set(SOFTWARE_COLUMNS) <= set(COLUMNS)
+    assert not set(CASE_COLUMNS) & set(SOFTWARE_COLUMNS)

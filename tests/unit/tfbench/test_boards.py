@@ -1,0 +1,197 @@
+"""GPUs keep the driver's indices when one is lost, MIG slices are themselves, and TensorFlow's order is CUDA's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from tests.real.training.conftest import REPOSITORY
+from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, slice_uuid
+from tfbench.machine.boards import Board, bus_id_of, problems_of
+
+READ = """
+import dataclasses, json
+from tfbench.machine.nvml import GPUs, read_driver
+driver = read_driver(by_cuda=True)
+gpus = GPUs(8)
+(sample, *_) = gpus.sample() or [None]
+print(json.dumps({
+    "gpus": [dataclasses.asdict(gpu) for gpu in driver.gpus],
+    "problems": driver.problems,
+    "warnings": {warning.code: warning.message for warning in gpus.warnings},
+    "sample": None if sample is None else dataclasses.asdict(sample),
+    "energy": gpus.energy_joules(),
+    "limits": gpus.power_limits_watts(),
+}))
+"""
+
+
+@pytest.fixture(scope="session")
+def h100s(tmp_path_factory):
+    return build(eight_h100(), tmp_path_factory.mktemp("eight"))
+
+
+def ask(driver, *arguments, code=("-c", READ), **variables):
+    inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, *code, *arguments],
+        cwd=REPOSITORY,
+        env={**inherited, "LD_LIBRARY_PATH": str(driver), **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def without_mig(machine):
+    gpus = [gpu for gpu in machine.gpus if not gpu.mig]
+    return FakeMachine(gpus=gpus)
+
+
+def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
+    told = ask(build(without_mig(eight_h100(lost=1)), tmp_path))
+    assert [gpu["index"] for gpu in told["gpus"]] == [0, 1, 2, 4, 5, 6]
+    assert told["gpus"][3]["uuid"] == f"GPU-{gpu_uuid(4)}"
+    assert told["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], "a GPU without a handle has no PCI id to ask for"
+    assert told["warnings"] == {"gpu_unusable": told["problems"][0]}
+
+
+def test_a_lost_gpu_whose_handle_still_opens_is_named_by_its_pci_id(tmp_path):
+    machine = FakeMachine(
+        gpus=[FakeGPU(bus_id="0000:18:00.0", uuid=uuid.uuid4()), FakeGPU(bus_id="0000:3B:00.0", uuid="x", lost=2)]
+    )
+    assert ask(build(machine, tmp_path))["problems"] == ["1 of 2 GPUs answer: GPU 1 (0000:3B:00.0) is lost"]
+
+
+def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):
+    driver = build(eight_h100(lost=1), tmp_path / "driver")
+    for gpu in eight_h100().gpus:
+        (tmp_path / "gpus" / gpu.bus_id.lower()).mkdir(parents=True)
+    code = (
+        "import json, pathlib, pynvml; from tfbench.machine.boards import *; pynvml.nvmlInit();"
+        f"print(json.dumps(problems_of(read_boards(pathlib.Path({str(tmp_path / 'gpus')!r})))))"
+    )
+    assert ask(driver, code=("-c", code)) == ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"]
+
+
+def test_a_machine_offers_its_whole_gpus_and_says_what_it_leaves_out(h100s):
+    told = ask(h100s, code=("-m", "tfbench.probe"))
+    assert [gpu["index"] for gpu in told["gpus"]] == [0, 1, 2, 4, 5, 7]
+    assert [state["index"] for state in told["gpu_states"]] == [0, 1, 2, 4, 5, 7]
+    assert told["gpu_problems"] == [
+        "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost",
+        "GPU 6 (0000:CB:00.0) is in MIG mode, and left out next to whole GPUs",
+    ]
+
+
+def test_a_process_gets_the_first_slice_where_nothing_was_chosen(h100s):
+    (gpu,) = ask(h100s, FAKE_CUDA_INIT="999")["gpus"]
+    assert gpu == {
+        "index": 6,
+        "name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "uuid": f"MIG-{slice_uuid(0)}",
+        "compute_capability": "9.0",
+        "memory_bytes": 9856 << 20,
+        "power_limit_watts": None,
+    }
+    assert ask(h100s)["gpus"] == [gpu], "CUDA itself agrees"
+
+
+def test_a_machine_of_slices_alone_offers_the_first(tmp_path):
+    machine = FakeMachine(gpus=[gpu for gpu in eight_h100().gpus if gpu.mig])
+    told = ask(build(machine, tmp_path), code=("-m", "tfbench.probe"))
+    assert [gpu["uuid"] for gpu in told["gpus"]] == [f"MIG-{slice_uuid(0)}"]
+    (state,) = told["gpu_states"]
+    assert (state["memory_used_bytes"], state["power_watts"], state["power_limit_default_watts"]) == (0, None, None)
+
+
+VISIBLE = """
+import dataclasses, json, os, sys
+from tfbench.machine.nvml import read_driver
+found = {}
+for entry in sys.argv[1:]:
+    os.environ["CUDA_VISIBLE_DEVICES"] = entry
+    found[entry] = [[gpu.index, gpu.name.rpartition(" ")[2], gpu.memory_bytes >> 20] for gpu in read_driver().gpus]
+print(json.dumps(found))
+"""
+
+
+def test_each_form_of_an_entry_of_cuda_visible_devices_finds_its_slice(h100s):
+    found = {
+        f"MIG-{slice_uuid(1)}": [6, "3g.40gb", 40320],
+        f"MIG-{slice_uuid(1)},MIG-{slice_uuid(0)}": [6, "3g.40gb", 40320],  # one slice only for a process
+        f"MIG-GPU-{gpu_uuid(6)}/2/0": [6, "3g.40gb", 40320],
+        f"MIG-GPU-{gpu_uuid(6)}/3/0": [6, "1c.2g.20gb", 20096],
+        f"GPU-{gpu_uuid(6)}": [6, "1g.10gb", 9856],
+        "5": [6, "1g.10gb", 9856],  # CUDA counts the GPUs that answer: the sixth of them is GPU 6
+    }
+    assert ask(h100s, *found, code=("-c", VISIBLE)) == {entry: [slice_] for entry, slice_ in found.items()}
+
+
+def test_an_unknown_or_ambiguous_entry_ends_the_list_as_it_does_for_cuda(h100s):
+    entries = {
+        f"GPU-{gpu_uuid(4)},1,99,0": [4, 1],
+        "GPU-8932f937": [],  # all of them begin like this
+        "MIG-nothing": [],
+        "-1": [],
+        "": [],
+    }
+    told = ask(h100s, *entries, code=("-c", VISIBLE))
+    assert {entry: [index for index, *_ in found] for entry, found in told.items()} == entries
+
+
+def test_power_and_energy_of_a_slice_are_left_out_with_the_reason(h100s):
+    told = ask(h100s)
+    assert (told["sample"]["power_watts"], told["energy"], told["limits"]) == (None, [None], [None])
+    assert told["sample"]["temperature_celsius"] == 34, "the slices share a chip"
+    assert (
+        "MIG 1g.10gb is a slice of GPU 6: power and energy are measured for the whole board only"
+        in (told["warnings"]["mig_slice"])
+    )
+
+
+def test_cudas_own_order_counts_above_the_variable(h100s):
+    told = ask(h100s, FAKE_CUDA_ORDER="7,0,4", CUDA_VISIBLE_DEVICES="1")
+    assert [gpu["index"] for gpu in told["gpus"]] == [7, 0, 4]
+    assert len(told["energy"]) == 3 and None not in told["energy"]
+    told = ask(h100s, FAKE_CUDA_ORDER="6/1")
+    assert [gpu["name"] for gpu in told["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
+
+
+def test_a_display_card_that_tensorflow_passes_over_is_passed_over_here_too(tmp_path):
+    display = FakeGPU(bus_id="0000:01:00.0", uuid=gpu_uuid(0), name="NVIDIA T400", multiprocessors=6)
+    driver = build(FakeMachine(gpus=[display, FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1))]), tmp_path)
+    assert [gpu["index"] for gpu in ask(driver)["gpus"]] == [1]
+    assert [gpu["index"] for gpu in ask(driver, TF_MIN_GPU_MULTIPROCESSOR_COUNT="4")["gpus"]] == [0, 1]
+
+
+def test_where_cuda_cannot_start_the_variable_counts(h100s):
+    told = ask(h100s, FAKE_CUDA_INIT="802", CUDA_VISIBLE_DEVICES="1,2")
+    assert [gpu["index"] for gpu in told["gpus"]] == [1, 2]
+
+
+def test_mig_mode_without_slices_is_a_problem(tmp_path):
+    board = Board(index=2, handle=1, bus_id="0000:3A:00.0", mig=True)
+    assert problems_of([board]) == ["GPU 2 (0000:3A:00.0) is in MIG mode without slices"]
+
+
+def test_nvmls_long_pci_domain_is_written_as_cuda_does():
+    assert bus_id_of(b"00000000:3b:00.0") == bus_id_of("0000:3B:00.0") == "0000:3B:00.0"
+    assert bus_id_of("00010000:3B:00.0") == "00010000:3B:00.0", "a domain that needs eight digits keeps them"
+
+
+@pytest.mark.tensorflow
+def test_a_repeat_that_needs_the_lost_gpu_says_so_and_points_to_the_doctor(h100s, tfbench):
+    done = tfbench("--model=resnet50", "--device=gpu", "--num_gpus=8", LD_LIBRARY_PATH=str(h100s))
+    assert done.returncode == 3
+    assert "8 GPU(s) were asked for, TensorFlow sees 0" in done.stderr
+    assert "(7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost; GPU 6" in done.stderr
+    assert "python -m tfbench.doctor" in done.stderr

@@ -1,0 +1,464 @@
+"""The doctor names what is wrong with a machine, why it matters and what helps; here with a driver of our own."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from results.schema.record_json import from_dict
+from tests.real.training.conftest import REPOSITORY
+from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100
+from tfbench.doctor.__main__ import judge
+from tfbench.doctor.children import ask
+from tfbench.doctor.driver import DriverFacts, GPUFacts, Pair
+from tfbench.doctor.facts import Facts, driver_from, libraries_from, trial_from
+from tfbench.doctor.findings import Finding, Level, Verdict, verdict_line, verdict_of
+from tfbench.doctor.libraries import Library
+from tfbench.doctor.machine import MachineFacts, cache_problem, read_machine
+from tfbench.doctor.text import render
+from tfbench.doctor.trial import Trial, all_reduces, computes
+
+MACHINE = MachineFacts(
+    cpu_count=128,
+    cpu_limit=128.0,
+    load=0.5,
+    governors={"performance": 128},
+    memory_bytes=1 << 40,
+    memory_available_bytes=1 << 39,
+    shm_bytes=1 << 36,
+    open_files=1 << 20,
+    disk_free_bytes=1 << 40,
+)
+GPU = GPUFacts(index=0, bus_id="0000:18:00.0", name="NVIDIA H100 80GB HBM3", compute_capability="9.0")
+DRIVER = DriverFacts(version="550.54.14", cuda="12.4", gpus=[GPU, replace(GPU, index=1)], cuda_devices=["H100"] * 2)
+TRIAL = Trial(
+    tensorflow="2.21.0",
+    keras="3.15.1",
+    cuda="12.5.1",
+    cudnn="9",
+    capabilities=["sm_80", "sm_90", "compute_90"],
+    gpus=["NVIDIA H100 80GB HBM3"] * 2,
+    right=["GPU:0", "GPU:1"],
+    all_reduce=True,
+)
+GOOD = Facts(machine=MACHINE, driver=DRIVER, trial=TRIAL)
+
+
+def doctor(*arguments, **variables):
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "tfbench.doctor", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done, time.monotonic() - begin
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    """Look at the fake machine of eight GPUs, as the command does."""
+    folder = build(eight_h100(), tmp_path_factory.mktemp("eight"))
+    done, seconds = doctor("--format=json", LD_LIBRARY_PATH=str(folder))
+    document = json.loads(done.stdout)
+    return done.returncode, seconds, document
+
+
+def codes(findings, *, level=None):
+    return {finding.code for finding in findings if level in (None, finding.level)}
+
+
+def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
+    _, _, document = eight
+    by_gpu = {}
+    for finding in document["findings"]:
+        if finding["subject"].startswith("GPU "):
+            by_gpu.setdefault(int(finding["subject"].split()[1]), set()).add(finding["code"])
+    assert by_gpu == {
+        1: {"power_cap"},
+        2: {"pcie_width"},
+        3: {"gpu_silent"},
+        4: {"ecc_errors"},
+        5: {"busy"},
+        6: {"mig"},
+        7: {"nvlink_down", "persistence_off"},
+    }
+    seen = {finding["code"]: finding["seen"] for finding in document["findings"]}
+    assert seen["gpu_silent"] == "GPU 3 is lost (7 of 8 GPUs answer)"
+    assert seen["power_cap"] == "capped at 400 W (default 700 W)"
+    assert seen["pcie_width"] == "PCIe ×8 of ×16, generation 4 of 5 at this moment"
+    assert seen["mig"] == "MIG mode is on, slices: 1g.10gb, 3g.40gb, 1c.2g.20gb"
+    assert seen["busy"].startswith("in use by 2 processes (9999001, 9999002), 96% used, 42.9 GB taken")
+    assert seen["nvlink_down"] == "16 NVLinks are up, 2 down; others here have 18 up"
+    fixes = {finding["code"]: finding["fix"] for finding in document["findings"]}
+    assert fixes["power_cap"] == "sudo nvidia-smi -i 1 -pl 700"
+    assert fixes["persistence_off"] == "sudo nvidia-smi -pm 1"
+
+
+def test_the_json_says_what_it_is_and_agrees_with_the_exit_code(eight):
+    code, seconds, document = eight
+    assert document["doctor_version"] == 1
+    assert document["exit_code"] == code and document["verdict"] in ("not ready", "doubtful")
+    assert document["seconds"] <= seconds <= 120
+    assert list(document["facts"]) == ["device", "machine", "driver", "libraries", "trial"]
+    assert [gpu["index"] for gpu in document["facts"]["driver"]["gpus"]] == list(range(8))
+
+
+def test_the_text_shows_every_gpu_and_the_matrix_of_pairs(eight):
+    facts = from_dict(Facts, eight[2]["facts"])
+    text = render(facts, judge(facts))
+    assert "GPU 3 (0000:3B:00.0)   is lost" in text
+    assert "slice 3g.40gb, 39.4 GiB, MIG-8c4c5a27-e508-5556-b2ea-7e5494657401" in text
+    assert "75 of 400 W (default 700, at most 700), 34 °C" in text
+    assert "          0       ·   PIX   PIX  SYS-  SYS-  SYS-" in text
+    assert text.splitlines()[-1].startswith("verdict: ")
+
+
+def test_the_documented_example_is_what_the_command_prints(eight):
+    facts = from_dict(Facts, eight[2]["facts"])
+    printed = render(facts, judge(facts)).splitlines()
+    page = (REPOSITORY / "docs/doctor.md").read_text(encoding="utf-8")
+    example = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert len(example) > 40
+    assert [line for line in example if line != "…" and line not in printed] == []
+
+
+def test_the_documented_keys_are_those_of_the_json(eight):
+    page = (REPOSITORY / "docs/doctor.md").read_text(encoding="utf-8")
+    rows = [line for line in page.partition("## JSON")[2].splitlines() if line.startswith("| `")]
+    documented = [line.split("`")[1] for line in rows]
+    assert documented == list(eight[2])
+
+
+def test_the_same_machine_with_a_tensorflow_that_works_is_doubtful(eight):
+    facts = from_dict(Facts, eight[2]["facts"])
+    findings = judge(replace(facts, machine=MACHINE, trial=TRIAL, libraries=[]))
+    assert verdict_of(findings) is Verdict.DOUBTFUL
+    assert verdict_line(findings) == "doubtful: 8 findings"
+
+
+def test_a_machine_without_a_fault_is_ready():
+    assert judge(GOOD) == []
+    assert verdict_line([]) == "ready"
+    assert render(GOOD, []).endswith("verdict: ready\n")
+
+
+@pytest.mark.tensorflow
+def test_on_this_machine_it_ends_in_time_with_a_verdict_and_its_exit_code():
+    done, seconds = doctor("--device=gpu")
+    verdict = done.stdout.splitlines()[-1]
+    expected = {0: "verdict: ready", 3: "verdict: doubtful", 4: "verdict: not ready"}[done.returncode]
+    assert verdict.startswith(expected) and seconds < 120
+    assert "multiplied two matrices correctly on" in done.stdout
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        assert done.returncode == 4
+        assert "no NVIDIA driver (NVML Shared Library Not Found)" in verdict
+        assert verdict.endswith("; CPU cases can run")
+
+
+def test_for_the_cpu_a_missing_driver_is_no_finding():
+    facts = Facts(device="cpu", machine=MACHINE, trial=replace(TRIAL, cuda=None, gpus=[], right=["CPU:0"]))
+    assert judge(facts) == []
+    assert "driver" not in render(facts, [])
+
+
+def test_bad_flags_are_exit_code_2():
+    done = subprocess.run(
+        [sys.executable, "-m", "tfbench.doctor", "--device=tpu"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and "choose from" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "level"),
+    [
+        ({"problem": "cannot be opened (Unknown Error)"}, "gpu_silent", Level.DOUBT),
+        ({"rows_failed": True}, "rows_failed", Level.DOUBT),
+        ({"rows_pending": True}, "ecc_errors", Level.DOUBT),
+        ({"compute_mode": "prohibited"}, "compute_mode", Level.DOUBT),
+        ({"compute_mode": "exclusive process"}, "compute_mode", Level.NOTE),
+        ({"application_clock_mhz": 1200, "application_clock_default_mhz": 1980}, "application_clocks", Level.DOUBT),
+        ({"reasons": ["idle", "hardware power brake"]}, "throttled", Level.DOUBT),
+        ({"temperature_celsius": 78.0}, "hot", Level.DOUBT),
+        ({"memory_used_bytes": 12 << 30}, "busy", Level.DOUBT),
+        ({"name": "NVIDIA A100"}, "gpus_differ", Level.DOUBT),
+        ({"ecc": False}, "ecc_off", Level.NOTE),
+        ({"mig": True}, "mig", Level.DOUBT),
+    ],
+)
+def test_a_fault_of_one_gpu_is_found(changes, code, level):
+    faulty = replace(DRIVER, gpus=[replace(GPU, **changes), replace(GPU, index=1)])
+    (finding,) = judge(replace(GOOD, driver=faulty))
+    assert (finding.code, finding.level) == (code, level)
+    assert finding.why and finding.seen
+
+
+def test_a_hot_gpu_at_work_is_busy_and_no_more():
+    working = replace(GPU, temperature_celsius=78.0, utilisation=0.9)
+    (finding,) = judge(replace(GOOD, driver=replace(DRIVER, gpus=[working])))
+    assert finding.code == "busy"
+
+
+def test_ecc_that_is_off_on_some_gpus_only_is_a_doubt():
+    gpus = [replace(GPU, ecc=True), replace(GPU, index=1, ecc=False)]
+    (finding,) = judge(replace(GOOD, driver=replace(DRIVER, gpus=gpus)))
+    assert (finding.level, finding.fix) == (Level.DOUBT, "sudo nvidia-smi -i 1 -e 1, then restart")
+
+
+def test_cards_without_a_bridge_have_links_that_are_down_and_are_fine():
+    gpus = [replace(GPU, nvlinks_down=4), replace(GPU, index=1, nvlinks_down=4)]
+    assert judge(replace(GOOD, driver=replace(DRIVER, gpus=gpus))) == []
+
+
+@pytest.mark.parametrize(
+    ("p2p", "topology", "level"),
+    [
+        ("chipset not supported", "PHB", Level.DOUBT),
+        ("disabled by registry key", "PIX", Level.DOUBT),
+        ("chipset not supported", "SYS", Level.NOTE),
+        ("GPU not supported", "PIX", Level.NOTE),
+    ],
+)
+def test_gpus_that_cannot_reach_each_other_are_a_doubt_where_that_can_be_mended(p2p, topology, level):
+    pairs = [Pair(first=0, second=1, p2p=p2p, topology=topology)]
+    (finding,) = judge(replace(GOOD, driver=replace(DRIVER, pairs=pairs)))
+    assert (finding.code, finding.level) == ("no_p2p", level)
+    assert "1 of 1 pairs" in finding.seen and "0–1" in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"governors": {"powersave": 64, "performance": 64}}, "governor"),
+        ({"cpu_limit": 3.0}, "few_cpus"),
+        ({"load": 90.0}, "load"),
+        ({"memory_available_bytes": 1 << 30}, "little_memory"),
+        ({"disk_free_bytes": 1 << 20}, "disk_full"),
+        ({"shm_bytes": 64 << 20}, "little_shm"),
+        ({"container": True, "memlock_bytes": 65536}, "memlock"),
+        ({"open_files": 256}, "open_files"),
+        ({"iommu": "DMA-FQ"}, "iommu"),
+        ({"variables": {"CUDA_LAUNCH_BLOCKING": "1"}}, "variable"),
+    ],
+)
+def test_a_setting_of_the_machine_that_costs_speed_is_a_doubt_with_its_remedy(changes, code):
+    (finding,) = judge(replace(GOOD, machine=replace(MACHINE, **changes)))
+    assert (finding.code, finding.level) == (code, Level.DOUBT)
+    assert finding.fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memlock_bytes": 65536},
+        {"iommu": "identity"},
+        {"variables": {"CUDA_LAUNCH_BLOCKING": "0", "LD_LIBRARY_PATH": "/usr/lib"}},
+        {"governors": {"performance": 64, "schedutil": 64}},
+    ],
+)
+def test_a_setting_that_costs_nothing_is_no_finding(changes):
+    assert judge(replace(GOOD, machine=replace(MACHINE, **changes))) == []
+
+
+def test_limits_that_only_several_gpus_meet_are_no_finding_for_one():
+    one = replace(DRIVER, gpus=[GPU], cuda_devices=["H100"])
+    tight = replace(MACHINE, container=True, memlock_bytes=65536, shm_bytes=64 << 20)
+    assert judge(replace(GOOD, driver=one, machine=tight, trial=replace(TRIAL, gpus=["H100"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "fix"),
+    [
+        ({"container": True, "pci_gpus": ["0000:18:00.0"]}, "1 NVIDIA GPU is on the PCI bus: start the container with"),
+        ({"pci_gpus": ["0000:18:00.0", "0000:2A:00.0"]}, "2 NVIDIA GPUs are on the PCI bus: install the driver"),
+        ({"kernel_driver": "NVRM version: 550"}, "restart the machine after a driver update"),
+        ({}, "use a machine with an NVIDIA GPU; python -m tfbench.doctor --device=cpu"),
+    ],
+)
+def test_a_missing_driver_has_the_remedy_of_its_cause(machine, fix):
+    facts = replace(GOOD, machine=replace(MACHINE, **machine), driver=DriverFacts(problem="Driver Not Loaded"))
+    (finding,) = judge(facts)
+    assert (finding.code, finding.level) == ("no_driver", Level.BLOCKER)
+    assert fix in (finding.fix or "")
+    assert verdict_line([finding]) == "not ready: no NVIDIA driver (Driver Not Loaded); CPU cases can run"
+
+
+@pytest.mark.parametrize(
+    ("trial", "code", "level"),
+    [
+        ({"cuda": None, "gpus": [], "right": ["CPU:0"], "all_reduce": None}, "cpu_build", Level.BLOCKER),
+        ({"gpus": []}, "gpus_not_seen", Level.BLOCKER),
+        ({"gpus": ["H100"]}, "gpus_not_seen", Level.DOUBT),
+        ({"capabilities": ["sm_80", "compute_80"]}, "ptx_jit", Level.DOUBT),
+        ({"wrong": ["GPU:1"]}, "wrong_product", Level.BLOCKER),
+        ({"all_reduce": False, "all_reduce_reason": "off by 0.5"}, "all_reduce_wrong", Level.BLOCKER),
+        ({"problem": "crashed with SIGSEGV while summing over all GPUs"}, "tensorflow_failed", Level.BLOCKER),
+    ],
+)
+def test_what_tensorflow_cannot_do_is_found(trial, code, level):
+    (finding,) = judge(replace(GOOD, trial=replace(TRIAL, **trial)))
+    assert (finding.code, finding.level) == (code, level)
+
+
+def test_an_all_reduce_that_fails_has_nccls_remedy():
+    (finding,) = judge(replace(GOOD, trial=replace(TRIAL, problem="crashed with SIGSEGV while summing over all GPUs")))
+    assert (finding.fix or "").startswith("NCCL_DEBUG=INFO")
+
+
+def test_without_tensorflow_not_even_the_cpu_is_ready():
+    findings = judge(replace(GOOD, trial=Trial(problem="ended with exit code 1 while importing TensorFlow")))
+    assert not verdict_line(findings).endswith("CPU cases can run")
+
+
+def test_libraries_that_tensorflow_opens_and_cannot_load_are_named():
+    libraries = [
+        Library(name="cuDNN", problem="not found"),
+        Library(name="cuFFT", file="libcufft.so.11", problem="an empty stand-in without functions"),
+        Library(name="CUPTI", problem="not found"),
+    ]
+    missing, empty = judge(replace(GOOD, libraries=libraries, trial=replace(TRIAL)))
+    assert (missing.code, missing.level) == ("libraries_missing", Level.DOUBT) and "cuDNN" in missing.seen
+    assert "CUPTI" not in missing.seen, "TensorFlow starts without it"
+    assert (empty.code, empty.level) == ("libraries_empty", Level.NOTE) and "cuFFT" in empty.seen
+
+
+def test_cuda_that_does_not_start_has_the_remedy_of_its_error(tmp_path):
+    folder = build(FakeMachine(gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="GPU-a")]), tmp_path)
+    facts = driver_from(ask("tfbench.doctor.driver", [], 60.0, LD_LIBRARY_PATH=str(folder), FAKE_CUDA_INIT="802"))
+    assert facts.cuda_problem == "cuInit failed with CUDA_ERROR_SYSTEM_NOT_READY (802)"
+    findings = judge(replace(GOOD, driver=facts, trial=replace(TRIAL, gpus=[])))
+    (finding,) = [finding for finding in findings if finding.code == "cuda_not_ready"]
+    assert "restart nvidia-fabricmanager" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("hang", "did not answer in 4 s while listing its GPUs"),
+        ("crash", "crashed with SIGSEGV while listing its GPUs"),
+        ("fail", "ended with exit code 7 while listing its GPUs"),
+    ],
+)
+def test_a_child_that_ends_badly_says_where_and_what_it_last_printed(way, words):
+    answers = ask("tests.real.training.misbehaving", [way], 4.0 if way == "hang" else 60.0)
+    trial = trial_from(answers)
+    assert trial.tensorflow == "2.21.0", "what was said before the end counts"
+    assert trial.problem == f"{words}: E0000 CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error"
+
+
+def test_a_child_finds_the_packages_that_its_parent_finds(tmp_path, monkeypatch):
+    (tmp_path / "of_an_image.py").write_text("print('{\"found\": true}')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ask("of_an_image", [], 60.0).lines == [{"found": True}]
+
+
+def test_where_cuda_hangs_what_nvml_said_still_counts():
+    answers = ask("tests.real.training.misbehaving", ["fail"], 60.0)
+    told = {"version": "550.54.14", "gpus": [{"index": 0, "bus_id": None}]}
+    facts = driver_from(replace(answers, lines=[told], problem="did not answer in 20 s", last_words=""))
+    assert (facts.version, len(facts.gpus), facts.cuda_problem) == ("550.54.14", 1, "did not answer in 20 s")
+
+
+def test_a_driver_that_hangs_is_no_driver():
+    answers = replace(
+        ask("tests.real.training.misbehaving", ["fail"], 60.0), lines=[], problem="did not answer in 20 s"
+    )
+    assert (driver_from(answers).problem or "").startswith("the driver did not answer in 20 s")
+
+
+@pytest.mark.tensorflow
+def test_a_small_product_and_an_all_reduce_are_tried_for_real(two_replicas):
+    assert computes("CPU:0") and computes("CPU:1")
+    assert all_reduces(["CPU:0", "CPU:1"]) == {"all_reduce": True, "all_reduce_reason": None}
+    assert all_reduces(["GPU:0"]) == {"all_reduce": None, "all_reduce_reason": "one GPU"}
+    assert all_reduces([]) == {"all_reduce": None, "all_reduce_reason": "no_gpu"}
+
+
+def library(folder, name, source):
+    file = folder / f"{name}.c"
+    file.write_text(source)
+    subprocess.run(["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, file], check=True)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+def test_libraries_report_their_versions_and_where_they_came_from(tmp_path):
+    library(tmp_path, "libcudnn.so.9", "unsigned long cudnnGetVersion(void) { return 91002; }")
+    library(tmp_path, "libnccl.so.2", "int ncclGetVersion(int *v) { *v = 22105; return 0; }")
+    library(tmp_path, "libcublas.so.12", "int cublasGetProperty(int what, int *v) { *v = 12 - 4 * what; return 0; }")
+    library(tmp_path, "libcufft.so.11", "int nothing_of_cufft;")
+    (tmp_path / "libcusolver.so.11").write_text("no library")
+    answers = ask("tfbench.doctor.libraries", [], 60.0, LD_LIBRARY_PATH=str(tmp_path))
+    found = {item.name: item for item in libraries_from(answers)}
+    assert found["cuDNN"] == Library(
+        name="cuDNN", file="libcudnn.so.9", path=str(tmp_path / "libcudnn.so.9"), version="9.10.2"
+    )
+    assert (found["NCCL"].version, found["cuBLAS"].version) == ("2.21.5", "12.8.4")
+    assert (found["cuFFT"].file, found["cuFFT"].problem) == ("libcufft.so.11", "an empty stand-in without functions")
+    assert found["cuSOLVER"].file is None and "libcusolver.so.11" in (found["cuSOLVER"].problem or "")
+    assert "ptxas" in found
+
+
+def write(root, path, text):
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_the_machine_is_read_from_the_kernels_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_CACHE_PATH", str(tmp_path / "cache"))
+    for cpu, governor in enumerate(("powersave", "powersave", "performance")):
+        write(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", f"{governor}\n")
+    for bus_id, vendor, kind in (
+        ("0000:3b:00.0", "0x10de", "0x030200"),
+        ("0000:3b:00.1", "0x10de", "0x040300"),
+        ("0000:00:02.0", "0x8086", "0x030000"),
+    ):
+        write(tmp_path, f"sys/bus/pci/devices/{bus_id}/vendor", f"{vendor}\n")
+        write(tmp_path, f"sys/bus/pci/devices/{bus_id}/class", f"{kind}\n")
+    write(tmp_path, "sys/bus/pci/devices/0000:3b:00.0/iommu_group/type", "DMA-FQ\n")
+    write(tmp_path, "proc/loadavg", "3.50 2.00 1.00 1/100 42\n")
+    write(tmp_path, "proc/meminfo", "MemTotal: 2000 kB\nMemAvailable:    1000 kB\n")
+    write(tmp_path, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX 550.54.14\nGCC\n")
+    write(tmp_path, "run/.containerenv", "")
+    facts = read_machine(tmp_path)
+    assert facts.governors == {"powersave": 2, "performance": 1}
+    assert (facts.pci_gpus, facts.iommu) == (["0000:3B:00.0"], "DMA-FQ"), "its audio function is no GPU"
+    assert (facts.load, facts.memory_available_bytes, facts.container) == (3.5, 1_024_000, True)
+    assert facts.kernel_driver == "NVRM version: NVIDIA UNIX 550.54.14"
+    assert facts.shm_bytes is None
+    assert facts.cache_problem is None
+
+
+def test_a_cache_of_compiled_kernels_must_outlive_the_process(tmp_path, monkeypatch):
+    mounts = f"/dev/sda1 / ext4 rw 0 0\ntmpfs {tmp_path.resolve()} tmpfs rw 0 0\n"
+    assert cache_problem(tmp_path / "not/yet", mounts) == "is in memory (tmpfs) and gone after a restart"
+    assert cache_problem(tmp_path, "/dev/sda1 / ext4 rw 0 0\n") is None
+    monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")
+    assert cache_problem(tmp_path, mounts) == "CUDA_CACHE_DISABLE is set"
+
+
+def test_the_worst_finding_makes_the_verdict():
+    def of(level):
+        return Finding(level=level, code="x", subject="x", seen="x", why="x")
+
+    assert verdict_of([of(Level.NOTE)]) is Verdict.READY
+    assert verdict_line([of(Level.DOUBT), of(Level.NOTE)]) == "doubtful: 1 finding"
+    assert verdict_of([of(Level.DOUBT), of(Level.BLOCKER)]) is Verdict.NOT_READY

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from results.schema import (
+    TRAINED_BY_ADAMW,
+    WITHOUT_BATCH_NORM,
+    XLA,
+    BatchNorm,
+    Case,
+    Data,
+    Device,
+    Optimizer,
+    Precision,
+)
+from results.schema.networks import INPUTS
+from tests.real.training.conftest import REPOSITORY
+from tfbench.flags import FlagsError, parse
+from tfbench.models import NETWORKS
+
+CASES = [
+    Case(model="resnet50"),
+    Case(
+        model="googlenet",
+        precision=Precision.FP16,
+        batch_per_gpu=3,
+        num_gpus=2,
+        xla=XLA.REPLICA,
+        data=Data.HOST,
+        device=Device.CPU,
+        batch_norm=BatchNorm.NONE,
+        image_size=64,
+        warmup_steps=0,
+        num_steps=7,
+    ),
+    Case(model="bert_large", sequence_length=384, optimizer=Optimizer.LAMB, accumulate=8, precision=Precision.BF16),
+    Case(model="vgg16"),
+    Case(model="inception_v3", precision=Precision.TF32, xla=XLA.AUTO, batch_norm=BatchNorm.KERAS),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_survives_the_command_line(case):
+    assert parse(case.flags()).case == case
+
+
+@pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
+def test_the_default_batch_follows_the_precision(precision, batch):
+    assert parse(["--model=resnet50", f"--precision={precision}"]).case.batch_per_gpu == batch
+
+
+def test_batch_norm_and_optimizer_are_the_networks_own_where_none_is_named():
+    assert parse(["--model=vgg16"]).case.batch_norm is BatchNorm.NONE
+    assert parse(["--model=resnet50"]).case.batch_norm is BatchNorm.FUSED
+    assert parse(["--model=bert_large"]).case.optimizer is Optimizer.ADAMW
+    assert parse(["--model=bert_large", "--optimizer=lamb"]).case.name.endswith("-lamb-w10s100")
+    assert Case(model="bert_large", batch_norm=BatchNorm.NONE) == Case(model="bert_large")
+
+
+def test_what_the_contract_says_of_networks_is_what_is_built():
+    assert list(NETWORKS) == list(INPUTS)
+    for name, network in NETWORKS.items():
+        assert network.inputs == INPUTS[name]
+        assert set(network.parameters) == set(network.inputs.batch_norms)
+        assert (network.unit == "images") == (network.task == "images") == (network.inputs.image_size is not None)
+    own = {name: Case(model=name).batch_norm for name in NETWORKS}
+    assert all(batch_norm in INPUTS[name].batch_norms for name, batch_norm in own.items())
+    assert {name for name, batch_norm in own.items() if batch_norm is BatchNorm.NONE} == WITHOUT_BATCH_NORM
+    assert set(NETWORKS) >= TRAINED_BY_ADAMW
+
+
+def test_sequences_and_accumulation_are_in_the_name_of_a_case():
+    case = Case(model="bert_large", sequence_length=384, accumulate=4, num_gpus=2, batch_per_gpu=8)
+    assert case.name == "bert_large-fp32-b8-2gpu-seq384-acc4-w10s100"
+    assert case.global_batch == 64
+
+
+def test_the_default_device_is_the_gpu():
+    assert parse(["--model=resnet50"]).case.device is Device.GPU
+
+
+def test_flags_can_come_from_a_file(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("--model=resnet152\n# a comment\n--batch_size=5\n")
+    case = parse([f"--flagfile={file}", "--num_gpus=4"]).case
+    assert (case.model, case.batch_per_gpu, case.num_gpus) == ("resnet152", 5, 4)
+
+
+def test_names_of_tf_cnn_benchmarks_are_understood():
+    case = parse(["--model=resnet50", "--num_batches=30", "--num_warmup_batches=4"]).case
+    assert (case.num_steps, case.warmup_steps) == (30, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["--model", "resnet50", "googlenet"]),
+        (["--model=resnet51"], ["resnet51", "resnet50"]),
+        (["--model=resnet50", "--batch_size=0"], ["batch_size", "0"]),
+        (["--model=resnet50", "--batch_size=many"], ["batch_size", "many"]),
+        (["--model=resnet50", "--precison=fp16"], ["precison", "precision"]),
+        (["--model=resnet50", "extra"], ["extra"]),
+        (["--model=resnet50", "--flagfile=/does/not/exist"], ["/does/not/exist"]),
+    ],
+)
+def test_a_bad_flag_is_one_line_that_names_it(arguments, words):
+    with pytest.raises(FlagsError) as caught:
+        parse(arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_bad_flags_exit_with_2_and_without_a_traceback():
+    done = run("-m", "tfbench", "--model=resnet51")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", ["--help", "--helpfull"])
+def test_help_names_every_flag_without_importing_tensorflow(flag):
+    code = f"import sys; from tfbench.__main__ import main; c = main(['{flag}']); "
+    done = run("-c", code + "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; sys.exit(c)")
+    assert done.returncode == 0, done.stderr
+    names = {flag.partition("=")[0] for case in CASES for flag in case.flags()}
+    assert all(name in done.stdout for name in names | {"--output", "--max_seconds"})
+
+
+def test_every_field_of_a_case_has_a_flag():
+    case = CASES[1]
+    plain = Case(model="googlenet")
+    for field in dataclasses.fields(Case):
+        if field.name in ("model", "mode"):
+            continue
+        changed = dataclasses.replace(plain, **{field.name: getattr(case, field.name)})
+        assert parse(changed.flags()).case == changed, field.name

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.real.training.conftest import REPOSITORY
+from tfbench.machine.host import HostFacts, cpu_limit, host_facts, memory_limit_bytes
+
+
+def write(root, path, text):
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.fixture
+def many_cpus(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+
+
+def test_without_a_limit_the_affinity_counts(tmp_path, many_cpus):
+    assert cpu_limit(tmp_path) == 16.0
+
+
+@pytest.mark.parametrize(("quota", "limit"), [("100000 100000", 1.0), ("250000 100000", 2.5), ("max 100000", 16.0)])
+def test_a_containers_quota_is_its_limit(tmp_path, many_cpus, quota, limit):
+    write(tmp_path, "proc/self/cgroup", "0::/\n")
+    write(tmp_path, "sys/fs/cgroup/cpu.max", quota + "\n")
+    assert cpu_limit(tmp_path) == limit
+
+
+def test_the_tightest_of_nested_groups_counts(tmp_path, many_cpus):
+    write(tmp_path, "proc/self/cgroup", "0::/user.slice/job\n")
+    write(tmp_path, "sys/fs/cgroup/user.slice/cpu.max", "300000 100000\n")
+    write(tmp_path, "sys/fs/cgroup/user.slice/job/cpu.max", "max 100000\n")
+    assert cpu_limit(tmp_path) == 3.0
+
+
+def test_control_groups_of_version_1_are_understood(tmp_path, many_cpus):
+    write(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n")
+    write(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "150000\n")
+    write(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
+    write(tmp_path, "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000\n")
+    assert cpu_limit(tmp_path) == 1.5
+    assert memory_limit_bytes(tmp_path) == 1000
+
+
+def test_memory_is_the_machines_or_the_containers(tmp_path):
+    write(tmp_path, "proc/meminfo", "MemTotal:       16 kB\nMemFree: 1 kB\n")
+    assert memory_limit_bytes(tmp_path) == 16 * 1024
+    write(tmp_path, "proc/self/cgroup", "0::/\n")
+    write(tmp_path, "sys/fs/cgroup/memory.max", "4096\n")
+    assert memory_limit_bytes(tmp_path) == 4096
+
+
+def test_facts_of_this_machine_make_sense():
+    facts = host_facts()
+    assert 0 < facts.cpu_limit <= facts.cpu_count
+    assert facts.cpu and facts.kernel and facts.operating_system
+
+
+def test_the_probe_prints_one_object_without_tensorflow():
+    code = (
+        "import sys; from tfbench.probe import main; code = main(); "
+        "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told.pop("disk_free_bytes") > 0
+    assert told.pop("gpu_states") is not None and told.pop("gpu_raw") is not None
+    facts = HostFacts(**told)
+    assert facts.python == ".".join(map(str, sys.version_info[:3]))

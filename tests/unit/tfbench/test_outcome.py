@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+
+from results.schema import Status
+from tests.real.training.memory_errors import MEMORY, PERHAPS_MEMORY, InvalidArgumentError, ResourceExhaustedError
+from tfbench.outcomes import outcome as module
+from tfbench.outcomes.outcome import (
+    DOCTOR,
+    MAX_CAUSE_LENGTH,
+    NEARLY_FULL_BYTES,
+    CaseFailedError,
+    Outcome,
+    doctor_hint,
+    outcome_of,
+    outcome_of_crash,
+    tells_of_memory,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ResourceExhaustedError("OOM when allocating tensor with shape[128,64,112,112]"), Status.OOM),
+        (MemoryError(), Status.OOM),
+        (RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), Status.OOM),
+        (RuntimeError("CUDA driver version is insufficient for CUDA runtime version"), Status.DRIVER_TOO_OLD),
+        (RuntimeError("TensorFlow was not built with CUDA kernel binaries compatible with 12.0"), Status.UNSUPPORTED),
+        (InvalidArgumentError("Trying to access resource Variable located in device CPU:1"), Status.UNSUPPORTED),
+        (CaseFailedError(Status.NO_GPU, "none"), Status.NO_GPU),
+        (ValueError("nobody foresaw this"), Status.ERROR),
+        (ValueError("the BOOM of the OOMPH"), Status.ERROR),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_an_exception_becomes_the_word_that_a_user_can_act_on(error, status):
+    outcome = outcome_of(error)
+    assert outcome.status is status
+    assert outcome.cause
+
+
+@pytest.mark.parametrize("error", MEMORY, ids=lambda error: str(error)[-40:])
+def test_memory_that_ended_outside_of_tensorflows_allocator_is_out_of_memory(error, monkeypatch):
+    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: 100 * 2**30)
+    found = outcome_of(error)
+    assert found.status is Status.OOM
+    assert DOCTOR not in found.cause, "nothing else can be meant"
+
+
+@pytest.mark.parametrize("error", PERHAPS_MEMORY, ids=lambda error: str(error)[:40])
+def test_what_may_also_be_a_broken_library_is_decided_by_how_full_the_gpus_are(error, monkeypatch):
+    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: 300 * 2**20)
+    full = outcome_of(error)
+    assert full.status is Status.OOM
+    assert "GPU memory was full (300 MiB free)" in full.cause and DOCTOR not in full.cause
+    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: NEARLY_FULL_BYTES)
+    broken = outcome_of(error)
+    assert broken.status is Status.ERROR
+    assert "GPU memory was not full (1,024 MiB free)" in broken.cause and DOCTOR in broken.cause
+    monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: None)
+    unknown = outcome_of(error)
+    assert unknown.status is Status.OOM
+    assert "Most often GPU memory is full" in unknown.cause and DOCTOR in unknown.cause
+    assert full.cause.startswith(f"{type(error).__name__}: ")
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "on_gpu", "pointed"),
+    [
+        (Status.NO_GPU, "none", True, True),
+        (Status.DRIVER_TOO_OLD, "driver version is insufficient", True, True),
+        (Status.ERROR, "nobody foresaw this", True, True),
+        (Status.ERROR, "nobody foresaw this", False, False),
+        (Status.ERROR, f"run {DOCTOR}", True, False),
+        (Status.OOM, "OOM when allocating", True, False),
+        (Status.UNSUPPORTED, "an option", True, False),
+    ],
+)
+def test_a_failure_that_the_machine_may_have_caused_points_to_the_doctor_once(status, cause, on_gpu, pointed):
+    hint = doctor_hint(Outcome(status, cause), on_gpu=on_gpu)
+    assert (hint is not None and DOCTOR in hint) == pointed
+
+
+@pytest.mark.parametrize(
+    ("printed", "status", "words"),
+    [
+        ("F0000 00:00:17952.3 7 x.cc:1] Dst tensor is not initialized.", Status.OOM, "after: Dst tensor"),
+        ("node-a:7:9 [0] alloc.h:40 NCCL WARN Cuda failure 'out of memory'", Status.OOM, "NCCL WARN"),
+        ("node-a:7:9 [0] enqueue.cc:1085 NCCL WARN Cuda failure 2 'out of memory'", Status.OOM, "NCCL WARN"),
+        (
+            "F0000 00:00:1.3 7 cuda_solvers.cc:115] Check failed: cusolverDnCreate(&cusolver_dn_handle) == "
+            "CUSOLVER_STATUS_SUCCESS Failed to create cuSolverDN instance.",
+            Status.OOM,
+            f"Failed to create cuSolverDN instance.. Most often GPU memory is full; a broken driver or library gives "
+            f"the same error: run {DOCTOR}",
+        ),
+        ("Fatal Python error: Segmentation fault", Status.ERROR, "stderr shows where"),
+    ],
+)
+def test_a_crash_is_known_by_what_was_printed_before_it(printed, status, words):
+    found = outcome_of_crash("SIGABRT", f"tfbench: state timing\n{printed}\n")
+    assert found.status is status
+    assert found.cause.startswith("the process crashed in native code (SIGABRT)") and words in found.cause
+
+
+def test_a_cause_leaves_the_graphs_nodes_out():
+    error = ResourceExhaustedError("OOM when allocating\n\t [[{{node resnet50/conv1}}]]\nHint: report_tensor")
+    assert outcome_of(error).cause == "ResourceExhaustedError: OOM when allocating"
+
+
+def test_a_cause_has_a_limit():
+    assert len(outcome_of(ValueError("x" * 100_000)).cause) == MAX_CAUSE_LENGTH
+
+
+@pytest.mark.tensorflow
+def test_an_error_while_a_graph_is_traced_says_what_went_wrong_and_not_where_it_began(tensorflow):
+    class Faulty(tensorflow.keras.layers.Layer):
+        def call(self, inputs):
+            return [inputs][3]
+
+    @tensorflow.function
+    def step(values):
+        return [values][3]
+
+    layer = Faulty()
+    for function, cause in (
+        (step, "IndexError: list index out of range"),
+        (tensorflow.function(lambda values: layer(values)), "IndexError: list index out of range (in Faulty.call())"),
+    ):
+        with pytest.raises(Exception) as caught:
+            function(tensorflow.zeros((2, 2)))
+        assert outcome_of(caught.value).cause == cause
+
+
+@pytest.mark.tensorflow
+def test_an_error_of_a_graph_says_what_went_wrong_and_not_where_it_was_defined(tensorflow):
+    @tensorflow.function
+    def step(values):
+        return tensorflow.raw_ops.CheckNumerics(tensor=tensorflow.math.log(values), message="planted")
+
+    with pytest.raises(tensorflow.errors.InvalidArgumentError) as caught:
+        step(tensorflow.constant([-1.0]))
+    assert outcome_of(caught.value).cause == "InvalidArgumentError: planted : Tensor had NaN values"
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [
+        ("W0000 00:00:17952.3 7 bfc_allocator.cc:502] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB", "Al"),
+        ("F1121 08:15:00.123456 7 x.cc:1] Check failed: CUBLAS_STATUS_ALLOC_FAILED", "Check failed"),
+        ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB. The caller indicates that this is not a failure", None),
+        ("Fatal Python error: Aborted", None),
+    ],
+)  # fmt: skip
+def test_the_line_in_which_an_allocator_gave_up_is_found(printed, found):
+    told = tells_of_memory(f"tfbench: state timing\n{printed}\nFatal Python error: Aborted\n")
+    assert (told is None) == (found is None)
+    assert found is None or told.startswith(found)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from results.schema import Status
+from results.schema.record_json import from_json
+from tests.real.training.conftest import REPOSITORY
+
+PROGRAM = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+from results.schema import Case, Record
+from tfbench.outcomes.record_file import utc_now, write_record
+from tfbench.supervisor import supervise
+
+def write(outcome):
+    record = Record(status=outcome.status, cause=outcome.cause, case=Case(model="resnet50"),
+                    started_at=utc_now(), finished_at=utc_now())
+    write_record(record, Path(sys.argv[1]))
+
+def hang():
+    mutex = ctypes.create_string_buffer(64)
+    library = ctypes.PyDLL(None)  # keeps the interpreter's lock, as the worst of native code does
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
+def work(say_written):
+    print(os.getpid(), flush=True)
+    {work}
+
+sys.exit(supervise(work, {max_seconds}, write, exit_code=3))
+"""
+
+
+def start(output, work, max_seconds=None):
+    program = PROGRAM.replace("{work}", work).replace("{max_seconds}", str(max_seconds))
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(output)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ending(output, work, max_seconds=None):
+    with start(output, work, max_seconds) as process:
+        _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_native_code_with_a_record(tmp_path, number):
+    output = tmp_path / "record.json"
+    with start(output, "hang()") as process:
+        process.stdout.readline()
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == 3
+    record = from_json(output.read_text())
+    assert record.status is Status.STOPPED
+    assert signal.Signals(number).name in record.cause
+
+
+def test_a_process_that_hangs_ends_in_time_with_a_record_and_where_it_hung(tmp_path):
+    output = tmp_path / "record.json"
+    code, errors = ending(output, "hang()", max_seconds=0.5)
+    record = from_json(output.read_text())
+    assert (code, record.status) == (3, Status.TIMEOUT)
+    assert "0.5" in record.cause
+    assert "in hang" in errors
+
+
+def test_a_process_that_is_stopped_for_good_is_a_timeout(tmp_path):
+    output = tmp_path / "record.json"
+    code, _ = ending(output, "os.kill(os.getpid(), signal.SIGSTOP)", max_seconds=0.5)
+    assert (code, from_json(output.read_text()).status) == (3, Status.TIMEOUT)
+
+
+def test_a_crash_in_native_code_leaves_a_record(tmp_path):
+    output = tmp_path / "record.json"
+    code, errors = ending(output, "ctypes.string_at(0)")
+    record = from_json(output.read_text())
+    assert (code, record.status) == (3, Status.ERROR)
+    assert "SIGSEGV" in record.cause
+    assert "in work" in errors
+
+
+OUT_OF_MEMORY = (
+    "W0000 00:00:1.2 42 bfc_allocator.cc:502] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB"
+)
+
+
+def test_a_crash_for_want_of_memory_is_out_of_memory(tmp_path):
+    output = tmp_path / "record.json"
+    code, errors = ending(output, f"print({OUT_OF_MEMORY!r}, file=sys.stderr); os.abort()")
+    record = from_json(output.read_text())
+    assert (code, record.status) == (3, Status.OOM)
+    assert record.cause.endswith("after: Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB")
+    assert OUT_OF_MEMORY in errors, "what the child prints is handed on"
+
+
+def test_an_attempt_to_have_more_memory_that_may_fail_explains_no_crash(tmp_path):
+    output = tmp_path / "record.json"
+    ending(
+        output,
+        f"print({OUT_OF_MEMORY!r} '. The caller indicates that this is not a failure', file=sys.stderr); os.abort()",
+    )
+    assert from_json(output.read_text()).status is Status.ERROR
+
+
+def test_a_reader_that_stops_reading_does_not_keep_a_child_from_being_ended(tmp_path):
+    output = tmp_path / "record.json"
+    with start(output, "while True: os.write(2, b'x' * 4096)", max_seconds=1) as process:
+        process.wait(60)
+    assert from_json(output.read_text()).status is Status.TIMEOUT
+
+
+def test_a_process_that_is_killed_leaves_a_record(tmp_path):
+    output = tmp_path / "record.json"
+    code, _ = ending(output, "os.kill(os.getpid(), signal.SIGKILL)")
+    record = from_json(output.read_text())
+    assert code == 3
+    assert record.status in (Status.OOM, Status.ERROR)  # as far as the control group counts such kills
+    assert "SIGKILL" in record.cause
+
+
+def test_an_exit_without_a_record_is_an_error(tmp_path):
+    output = tmp_path / "record.json"
+    code, _ = ending(output, "return 0")
+    record = from_json(output.read_text())
+    assert (code, record.status) == (3, Status.ERROR)
+    assert "without a record" in record.cause
+
+
+def test_the_childs_own_record_and_exit_code_stand(tmp_path):
+    output = tmp_path / "record.json"
+    code, _ = ending(output, "Path(sys.argv[1]).write_text('mine'); say_written(); return 7", max_seconds=60)
+    assert code == 7
+    assert output.read_text() == "mine"
+
+
+def test_the_child_does_not_outlive_its_parent(tmp_path):
+    with start(tmp_path / "record.json", "time.sleep(600)") as process:
+        assert int(process.stdout.readline()) != process.pid
+        process.kill()
+        # Both ends of the pipe are the child's too: it reads as closed only when the child is gone as well.
+        assert process.communicate(timeout=60) == ("", "")
+
+
+def test_no_half_written_file_is_left(tmp_path):
+    output = tmp_path / "record.json"
+    ending(output, "hang()", max_seconds=0.2)
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+    json.loads(output.read_text())

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.schema import Telemetry
+from tests.real.training.conftest import REPOSITORY
+from tests.support.fake_driver import build, two_a4000
+from tfbench.machine import rapl
+from tfbench.machine.gpu_samples import (
+    Sample,
+    integrated_joules,
+    mean_power_watts,
+    reason_share,
+    steady_temperature_celsius,
+)
+from tfbench.machine.telemetry import cool_down
+
+OBSERVE = """
+import dataclasses, json, sys, time
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.telemetry import Observer
+
+gpus = GPUs(int(sys.argv[1]))
+processes = gpus.processes()
+observer = Observer(gpus, period_seconds=0.002)
+observer.start()
+give_up_at = time.monotonic() + 60
+while len(gpus) and len(observer._samples[0]) < 20 and time.monotonic() < give_up_at:
+    time.sleep(0.002)
+telemetry = observer.stop()
+gpus.close()
+print(json.dumps({**dataclasses.asdict(telemetry), "other_processes": processes}))
+"""
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory):
+    """Build the fake driver library; give what finds it."""
+    return build(two_a4000(), tmp_path_factory.mktemp("nvml"))
+
+
+def run(fake_driver, scenario, *command, **variables):
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(fake_driver), "FAKE_NVML": scenario, **variables}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def observe(fake_driver, scenario, gpus=2):
+    return Telemetry(**run(fake_driver, scenario, "-c", OBSERVE, str(gpus)))
+
+
+def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
+    seen = observe(fake_driver, "")
+    assert seen.energy_joules == 100.0  # the counter of each goes up by 50 J from one reading to the next
+    assert seen.power_mean_watts == pytest.approx(200.0)
+    assert seen.power_limit_watts == 280.0
+    assert seen.energy_integrated_joules > 0
+    assert seen.temperature_steady_celsius == 61.0
+    assert (seen.sm_clock_mean_mhz, seen.sm_clock_max_mhz) == (1200.0, 2100.0)
+    assert seen.device_memory_used_peak_bytes == 2000
+    assert (seen.pcie_generation, seen.pcie_width, seen.pcie_width_max) == (4, 8, 16)
+    assert (seen.throttle_power_share, seen.throttle_thermal_share) == (0.0, 0.0)
+    assert seen.other_processes == 0
+    assert seen.ecc_enabled is None and seen.ecc_uncorrected_errors is None
+    assert seen.samples >= 20
+
+
+def test_only_the_gpus_of_the_case_are_observed(fake_driver):
+    seen = observe(fake_driver, "", gpus=1)
+    assert seen.energy_joules == 50.0
+    assert seen.power_limit_watts == 140.0
+
+
+def test_throttling_is_a_share_of_the_samples_of_the_worst_gpu(fake_driver):
+    seen = observe(fake_driver, "throttled")
+    assert seen.throttle_power_share == pytest.approx(0.5, abs=0.05)
+    assert seen.throttle_thermal_share == seen.throttle_power_share
+    assert seen.throttle_hardware_share == 0.0
+
+
+def test_a_card_without_an_energy_counter_still_has_integrated_power(fake_driver):
+    seen = observe(fake_driver, "no_energy")
+    assert seen.energy_joules is None
+    assert seen.energy_integrated_joules > 0
+
+
+def test_a_driver_that_goes_away_in_the_middle_leaves_nulls_and_no_guess(fake_driver):
+    seen = observe(fake_driver, "lost")
+    assert seen.energy_joules is None
+    assert seen.power_limit_watts is None
+    assert seen.sm_clock_max_mhz is None
+    assert seen.temperature_steady_celsius == 61.0  # of the samples before
+    assert seen.samples >= 20
+
+
+def test_other_processes_and_memory_errors_are_counted(fake_driver):
+    seen = observe(fake_driver, "shared,ecc")
+    assert seen.other_processes == 1
+    assert seen.ecc_enabled is True
+    assert seen.ecc_uncorrected_errors == 4  # two GPUs, one more at each reading, two readings
+
+
+def test_a_cpu_case_observes_no_gpu_although_there_are_some(fake_driver):
+    seen = observe(fake_driver, "", gpus=0)
+    gpu_fields = {name: value for name, value in vars(seen).items() if not name.startswith(("host", "cpu"))}
+    assert set(gpu_fields.values()) == {None}
+
+
+def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
+    facts = run(fake_driver, "", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="GPU-1,0")
+    assert (facts["driver"], facts["cuda_driver"]) == ("550.54.14", "12.4")
+    assert [(gpu["index"], gpu["uuid"]) for gpu in facts["gpus"]] == [(1, "GPU-1"), (0, "GPU-0")]
+    assert facts["gpus"][0] == {
+        "index": 1,
+        "name": "Fake A4000",
+        "uuid": "GPU-1",
+        "compute_capability": "8.6",
+        "memory_bytes": 16000,
+        "power_limit_watts": 140.0,
+    }
+
+
+def test_an_empty_choice_of_gpus_hides_them_all(fake_driver):
+    assert run(fake_driver, "", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="")["gpus"] == []
+
+
+def powers(*pairs):
+    return [Sample(at=at, power_watts=watts) for at, watts in pairs]
+
+
+def test_power_is_integrated_by_trapezoids_over_uneven_samples():
+    ramp = powers((0.0, 0.0), (1.0, 100.0), (4.0, 100.0))
+    assert integrated_joules([ramp], 4.0) == pytest.approx(350.0)
+    assert integrated_joules([ramp, ramp], 4.0) == pytest.approx(700.0)
+    assert mean_power_watts([ramp], 4.0) == pytest.approx(87.5)
+
+
+def test_samples_that_span_too_little_of_the_interval_give_no_energy():
+    assert integrated_joules([powers((0.0, 100.0), (1.0, 100.0))], 4.0) is None
+    assert integrated_joules([powers((0.0, 100.0))], 0.0) is None
+    assert integrated_joules([], 1.0) is None
+
+
+def test_one_gpu_that_does_not_tell_makes_the_sum_unknown():
+    known = powers((0.0, 100.0), (1.0, 100.0))
+    assert integrated_joules([known, [Sample(at=0.0), Sample(at=1.0)]], 1.0) is None
+
+
+def test_shares_and_steady_temperature_take_the_worst_gpu():
+    cool = [Sample(at=t, reasons=0, temperature_celsius=50.0) for t in range(6)]
+    hot = [Sample(at=t, reasons=0x40 if t > 2 else 0, temperature_celsius=60.0 + t) for t in range(6)]
+    assert reason_share([cool, hot], 0x60) == 0.5
+    assert steady_temperature_celsius([cool, hot]) == 64.5
+
+
+def test_cooling_waits_until_it_is_cold_enough_and_no_longer():
+    readings = iter([[70.0, 40.0], [60.0, 40.0], [50.0, 40.0]])
+    slept = []
+    assert cool_down(lambda: next(readings), 50.0, 100.0, slept.append) == 2.0
+    assert len(slept) == 2
+
+
+def test_cooling_is_bounded_and_asks_nothing_of_a_cpu():
+    assert cool_down(lambda: [90.0], 50.0, 5.0, lambda _: None) == 5.0
+    assert cool_down(list, 50.0, 5.0, lambda _: None) == 0.0
+
+
+def test_the_probe_tells_what_the_gpus_do_now_and_keeps_all_that_the_driver_says(fake_driver):
+    told = run(fake_driver, "shared", "-m", "tfbench.probe")
+    idle, busy = told["gpu_states"]
+    assert (idle["index"], idle["utilisation"], idle["processes"], idle["temperature_celsius"]) == (0, 0.0, 0, 60)
+    assert (busy["index"], busy["utilisation"], busy["processes"], busy["memory_used_bytes"]) == (1, 0.87, 1, 2000)
+    assert (busy["power_watts"], busy["power_limit_default_watts"]) == (120.0, 200.0)
+    raw = told["gpu_raw"][1]
+    assert (raw["uuid"], raw["utilisation_percent"]["gpu"], raw["power_limit_milliwatts"]) == ("GPU-1", 87, 140000)
+    assert raw["memory"] == {"total": 16000, "free": 14000, "used": 2000}
+    assert "vbios" not in raw, "this driver does not offer it"
+
+
+def package(folder, name, microjoules):
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in (("name", name), ("energy_uj", microjoules), ("max_energy_range_uj", 1_000_000)):
+        (folder / file).write_text(f"{text}\n")
+
+
+def test_rapl_adds_packages_and_survives_a_counter_that_wraps(tmp_path):
+    package(tmp_path / "intel-rapl:0", "package-0", 900_000)
+    package(tmp_path / "intel-rapl:1", "package-1", 100_000)
+    package(tmp_path / "intel-rapl:0:0", "core", 5)
+    before = rapl.read_packages(tmp_path)
+    package(tmp_path / "intel-rapl:0", "package-0", 100_000)
+    package(tmp_path / "intel-rapl:1", "package-1", 400_000)
+    assert rapl.joules_between(before, rapl.read_packages(tmp_path)) == pytest.approx(0.5)
+
+
+def test_a_machine_without_rapl_has_no_processor_energy(tmp_path):
+    assert rapl.joules_between(rapl.read_packages(tmp_path), rapl.read_packages(tmp_path)) is None
+
+
+def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):
+    program = "from tfbench.machine.gpu_memory import free_gpu_memory_bytes as free; print(free())"
+    assert run(fake_driver, "", "-c", program) == 14000
+    assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
+
+
+def test_without_a_driver_free_memory_is_unknown():
+    from tfbench.machine.gpu_memory import free_gpu_memory_bytes
+
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a driver")
+    assert free_gpu_memory_bytes() is None
