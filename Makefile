@@ -87,5 +87,9 @@ lock-%:
 answers: $(VENV)/$(BUILD).stamp  ## Write docs/answers.md again from the published figures and prices
 	@$(PYTHON) -m tests.docs.answers
 
+.PHONY: rooms
+rooms:  ## Count the rooms of ARCHITECTURE.md again
+	@$(PYTHON) -m tests.rooms
+
 clean:  ## Remove environments and caches; runs stay
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,9 @@
-"""Records, and all that happens to them: schema, store, merge, tables, comparison.
+"""Records, and all that happens to them: schema, runs, table, comparison, recommendation, report.
 
-Imports nothing of `tfbench` or `orchestrate`. What runs in the container may import `results.schema` and
-`results.schema.progress` only: those two need nothing but the standard library.
+Imports nothing of `tfbench` or `orchestrate`. In containers there is only this file and `results.schema`, which needs
+nothing but the standard library.
 """
 
-__version__ = "0.1.0"
+from results.schema.version import __version__
+
+__all__ = ["__version__"]

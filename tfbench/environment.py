@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from results import __version__
 from results.schema import Case, Device, Environment
+from results.schema.version import __version__
 from tfbench.keras_versions.versions import keras_version
 from tfbench.machine.host import host_facts
 from tfbench.machine.loaded_libraries import loaded_versions

@@ -15,9 +15,9 @@ from orchestrate.errors import BuildFailed
 from orchestrate.inventory.variants import Form, Variant, parse_version
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.launchers.docker.sdk import DockerEngine
-from results import __version__
 from results.schema import Case, Device, Precision, Record, Status
 from results.schema.record_json import RecordError, from_json
+from results.schema.version import __version__
 
 PROJECT = Path(__file__).parents[2]
 CONTEXT = (

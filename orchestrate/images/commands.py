@@ -17,7 +17,7 @@ from orchestrate.inventory.variants import Seen, Variant, read_variants
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, load_from_file, save_to_file
 from orchestrate.launchers.pulls import Progress
-from results import __version__
+from results.schema.version import __version__
 
 EXIT_OK, EXIT_SOME_FAILED = 0, 3
 INDEX_NAME = "images.json"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import Choice, Variant, check_variant, choose_variant, parse_version
 from orchestrate.planning.facts import Facts, Image
-from results import __version__
 from results.schema import Device, Status
+from results.schema.version import __version__
 
 
 def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list[Image]:

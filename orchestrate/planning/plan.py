@@ -18,9 +18,9 @@ from orchestrate.inventory.queues import KubernetesQueue, Queue, queue_from_dict
 from orchestrate.planning.facts import Facts, Image, facts_from_dict
 from orchestrate.planning.images import named_images
 from orchestrate.suites import Suite
-from results import __version__
 from results.schema import Case, Data, Device, Origin, Status
 from results.schema.record_json import RecordError, from_dict
+from results.schema.version import __version__
 
 PLAN_VERSION = 1
 DEFAULT_SUITE = "standard"

@@ -18,7 +18,6 @@ import jinja2
 import markupsafe
 import vl_convert
 
-from results import __version__
 from results.compare.overall import answer_lines
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
@@ -35,6 +34,7 @@ from results.report.charts import Chart, printable_json
 from results.report.job import fleet_prices, job_data
 from results.runs.store import StoredRecord
 from results.schema import Measurement, Record, Status
+from results.schema.version import __version__
 from results.table.fleets import FleetRate, fleet_rates
 from results.table.merge import Merged, merge_records
 

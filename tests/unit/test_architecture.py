@@ -12,23 +12,21 @@ from pathlib import Path
 import pytest
 
 from orchestrate.images import builds
+from tests.rooms import PACKAGES, ROOT, TABLE, Room, counted, read_table, room_of, sources, with_counts
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("tfbench", "orchestrate", "results")
-
-CONTRACT = {"results", *(f"results.{name}" for name in ("schema", "networks", "bounds", "record_json", "progress"))}
-"""What the container and the orchestrator share; `results/__init__.py` comes with any of them."""
+CONTRACT = "results.schema"
+"""What the container and the orchestrator share; `results/__init__.py` comes with it."""
 
 IN_CONTAINER = {"absl", "keras", "numpy", "pynvml", "tensorflow", *PACKAGES}
 """Beside the standard library, what the images carry."""
 
 DOCKER_FILE = "orchestrate/launchers/docker/sdk.py"
 KUBERNETES_FILE = "orchestrate/launchers/kubernetes/api.py"
-MAY_USE_DOCKER_LAUNCHER = tuple(f"orchestrate.{name}" for name in ("launchers", "images", "builds", "image_commands"))
-"""Modules, and what lies below them, that may call the file that has the SDK."""
+MOST_FILES = 16
+"""Source files of its own that a room may hold."""
 
 PRINTS = {"print", "sys.stdout", "sys.stderr"}
-MAY_PRINT = {"__main__", "commands", "command_line", "recommend_commands", "tables", "grid", "display"}
+MAY_PRINT = {"__main__", "commands", "command_line", "tables", "grid", "display"}
 """Names of files that write for people. What trains prints lines that its launcher reads, so it may too."""
 
 
@@ -48,11 +46,6 @@ class Import:
 def module_name(root: Path, path: Path) -> str:
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def sources(root: Path) -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from sorted((root / package).rglob("*.py"))
 
 
 def imports(root: Path, path: Path) -> Iterator[Import]:
@@ -78,8 +71,29 @@ def _is_module(root: Path, base: str, name: str) -> bool:
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-def direction_violations(root: Path) -> list[str]:
-    """Find imports that go against `tfbench → results.schema ← orchestrate`, or a library in the wrong place."""
+def room_violations(root: Path, rooms: list[Room]) -> list[str]:
+    """Find imports that a room may not make by the table."""
+    allowed = {room.name: room.may_import for room in rooms}
+    found = []
+    for path in sources(root):
+        here = room_of(root, path)
+        for item in imports(root, path):
+            there = _room_of_module(root, item.target)
+            if there is not None and there != here and there not in allowed.get(here, frozenset()):
+                found.append(f"{item.where}: {here} may not import {there}: {item.target}")
+    return found
+
+
+def _room_of_module(root: Path, module: str) -> str | None:
+    """Name the room of one of our modules; None: it is not ours."""
+    if module.partition(".")[0] not in PACKAGES:
+        return None
+    path = root.joinpath(*module.split("."))
+    return room_of(root, path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+
+
+def library_violations(root: Path) -> list[str]:
+    """Find a library in the wrong place."""
     found = []
     for path in sources(root):
         for item in imports(root, path):
@@ -90,27 +104,18 @@ def direction_violations(root: Path) -> list[str]:
 def _objections(root: Path, path: Path, item: Import) -> Iterator[str]:
     owner = item.module.partition(".")[0]
     file = path.relative_to(root).as_posix()
-    if item.package in PACKAGES and item.package != owner:
-        if owner == "results":
-            yield f"results imports nothing of ours, but {item.target}"
-        elif owner == "tfbench" and item.target not in CONTRACT:
-            yield f"tfbench may import the contract only ({', '.join(sorted(CONTRACT))}), not {item.target}"
-        elif owner == "orchestrate" and item.package == "tfbench":
-            yield "orchestrate never imports tfbench: they meet in a command line and a file"
     if item.package in ("tensorflow", "keras") and owner != "tfbench":
         yield f"{item.package} is imported under tfbench/ only"
     if item.package == "docker" and file != DOCKER_FILE:
         yield f"docker is imported in {DOCKER_FILE} only"
     if item.package == "kubernetes" and file != KUBERNETES_FILE:
         yield f"kubernetes is imported in {KUBERNETES_FILE} only"
-    if item.target == "orchestrate.launchers.docker.sdk" and not f"{item.module}.".startswith(
-        tuple(f"{name}." for name in MAY_USE_DOCKER_LAUNCHER)
+    in_contract = f"{item.module}.".startswith(f"{CONTRACT}.")
+    if (owner == "tfbench" or in_contract) and item.package not in (
+        sys.stdlib_module_names | IN_CONTAINER | {"__future__"}
     ):
-        yield "the Docker launcher is reached through orchestrate.launchers"
-    runs_in_container = owner == "tfbench" or item.module in CONTRACT
-    if runs_in_container and item.package not in sys.stdlib_module_names | IN_CONTAINER | {"__future__"}:
         yield f"{item.package} is not in the images"
-    if item.module in CONTRACT and item.package not in sys.stdlib_module_names | {"results"}:
+    if in_contract and item.package not in sys.stdlib_module_names | {"results"}:
         yield f"the contract needs the standard library only, not {item.package}"
 
 
@@ -141,7 +146,7 @@ def misplaced_prints(root: Path) -> list[str]:
     """Find `print` and the standard streams outside displays, tables and mains."""
     found = []
     for path in sources(root):
-        if path.stem in MAY_PRINT or "displays" in path.parts or path.relative_to(root).parts[0] == "tfbench":
+        if path.stem in MAY_PRINT or path.parent.name == "commands" or path.relative_to(root).parts[0] == "tfbench":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
@@ -150,8 +155,40 @@ def misplaced_prints(root: Path) -> list[str]:
     return found
 
 
-def test_imports_go_in_the_allowed_directions():
-    assert direction_violations(ROOT) == []
+def test_every_room_imports_only_what_the_table_in_architecture_allows():
+    assert room_violations(ROOT, read_table(TABLE.read_text(encoding="utf-8"))) == []
+
+
+def test_the_table_allows_no_room_to_import_upwards():
+    seen: set[str] = set()
+    for room in read_table(TABLE.read_text(encoding="utf-8")):
+        assert room.may_import <= seen, f"{room.name} may import {room.may_import - seen}, which stand below it"
+        seen.add(room.name)
+
+
+def test_the_table_has_every_room_and_allows_no_more_than_is_used():
+    rooms = {room.name: room for room in read_table(TABLE.read_text(encoding="utf-8"))}
+    assert set(rooms) == set(counted(ROOT))
+    used: dict[str, set[str]] = {name: set() for name in rooms}
+    for path in sources(ROOT):
+        here = room_of(ROOT, path)
+        used[here] |= {there for item in imports(ROOT, path) if (there := _room_of_module(ROOT, item.target))} - {here}
+    assert used == {name: set(room.may_import) for name, room in rooms.items()}
+
+
+def test_the_counts_in_the_table_are_those_of_today_within_a_tenth():
+    now = counted(ROOT)
+    for room in read_table(TABLE.read_text(encoding="utf-8")):
+        files, lines = now[room.name]
+        assert room.files == files and abs(room.lines - lines) <= 0.1 * lines + 20, f"{room.name}: run make rooms"
+
+
+def test_no_room_is_crowded():
+    assert {name: files for name, (files, _) in counted(ROOT).items() if files > MOST_FILES} == {}
+
+
+def test_libraries_are_imported_where_they_may_be():
+    assert library_violations(ROOT) == []
 
 
 def test_no_modules_import_each_other_round_about():
@@ -173,13 +210,13 @@ def test_the_packages_are_seen_at_all():
 
 
 def test_every_list_of_what_an_image_gets_of_results_is_the_contract():
-    contract = {f"{name.replace('.', '/')}.py" for name in CONTRACT - {"results"}} | {"results/__init__.py"}
-    (copied,) = re.findall(
-        r"^COPY (results/.*) /results/$", (ROOT / "orchestrate/containers/Dockerfile").read_text(), re.MULTILINE
+    contract = {"results/__init__.py", "results/schema"}
+    copied = re.findall(
+        r"^COPY (results/\S*) /results/", (ROOT / "orchestrate/containers/Dockerfile").read_text(), re.MULTILINE
     )
     let_in = re.findall(r"^!(results/.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     digested = [path for path in builds.CONTEXT if path.startswith("results/")]
-    assert set(copied.split()) == set(let_in) == set(digested) == contract
+    assert {name.rstrip("/") for name in copied} == set(let_in) == set(digested) == contract
 
 
 def make_tree(root: Path, files: dict[str, str]) -> Path:
@@ -193,39 +230,52 @@ def make_tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+OTHERS = dict.fromkeys(
+    (
+        "results/schema/words.py",
+        "results/runs/store.py",
+        "results/table/merge.py",
+        "tfbench/measuring/timing.py",
+        "orchestrate/planning/plan.py",
+        "orchestrate/launchers/docker/sdk.py",
+    ),
+    "",
+)
+
+
 @pytest.mark.parametrize(
     ("file", "text", "objection"),
     [
-        ("results/table/merge.py", "import orchestrate.planning.plan", "results imports nothing of ours"),
-        ("results/table/merge.py", "def f():\n    from tfbench import timing", "results imports nothing of ours"),
-        ("tfbench/measuring/timing.py", "from results import merge", "tfbench may import the contract only"),
+        ("results/table/merge.py", "import orchestrate.planning.plan", "may not import orchestrate/planning"),
         (
-            "tfbench/measuring/timing.py",
-            "from results.runs.store import RunFolder",
-            "tfbench may import the contract only",
+            "results/table/merge.py",
+            "def f():\n    from tfbench.measuring import timing",
+            "may not import tfbench/measuring",
         ),
-        ("tfbench/measuring/timing.py", "from orchestrate import plan", "tfbench may import the contract only"),
-        ("orchestrate/running/run.py", "import tfbench.measuring.timing", "orchestrate never imports tfbench"),
+        ("results/runs/store.py", "from results.table import merge", "may not import results/table"),
+        ("tfbench/measuring/timing.py", "from results.table.merge import f", "may not import results/table"),
+        ("tfbench/measuring/timing.py", "from results.runs.store import RunFolder", "may not import results/runs"),
+        ("tfbench/measuring/timing.py", "from orchestrate.planning import plan", "may not import orchestrate/planning"),
+        ("tfbench/measuring/timing.py", "from orchestrate import plan", "may not import orchestrate (tools)"),
+        ("orchestrate/running/run.py", "import tfbench.measuring.timing", "may not import tfbench/measuring"),
+        (
+            "orchestrate/planning/plan.py",
+            "from ..launchers.docker import sdk",
+            "may not import orchestrate/launchers/docker",
+        ),
+        ("results/nowhere/new.py", "from results.schema import Case", "results/nowhere may not import results/schema"),
         ("orchestrate/running/run.py", "import tensorflow as tf", "tensorflow is imported under tfbench/ only"),
         ("results/table/merge.py", "from keras import ops", "keras is imported under tfbench/ only"),
         ("orchestrate/running/run.py", "import docker", "docker is imported in"),
         ("results/table/merge.py", "from docker.errors import NotFound", "docker is imported in"),
         ("orchestrate/running/run.py", "from kubernetes import client", "kubernetes is imported in"),
-        ("orchestrate/running/run.py", "from .launchers.docker import Docker", "reached through orchestrate.launchers"),
         ("tfbench/measuring/timing.py", "import pandas", "pandas is not in the images"),
-        ("results/schema.py", "import numpy", "the contract needs the standard library only"),
+        ("results/schema/words.py", "import numpy", "the contract needs the standard library only"),
         ("results/schema/record_json.py", "import numpy", "the contract needs the standard library only"),
     ],
 )
 def test_a_planted_import_is_found(tmp_path, file, text, objection):
-    others = [
-        "results/runs/store.py",
-        "tfbench/measuring/timing.py",
-        "orchestrate/launchers/docker/sdk.py",
-        "results/table/merge.py",
-    ]
-    tree = make_tree(tmp_path, dict.fromkeys(others, "") | {file: text})
-    found = direction_violations(tree)
+    found = violations(make_tree(tmp_path, OTHERS | {file: text}))
     assert len(found) >= 1 and all(line.startswith(f"{file}:") for line in found)
     assert any(objection in line for line in found)
 
@@ -237,22 +287,28 @@ def test_a_planted_import_is_found(tmp_path, file, text, objection):
             "tfbench/measuring/timing.py",
             "from results.schema import Case\nimport tensorflow\nimport pynvml\nfrom absl import app",
         ),
-        ("tfbench/measuring/timing.py", "from results import schema, progress"),
-        ("orchestrate/running/run.py", "from results.table.merge import merge_records\nimport rich"),
+        ("tfbench/measuring/timing.py", "from results.schema import words, progress"),
+        ("orchestrate/running/run.py", "from orchestrate.planning.plan import Plan\nimport rich"),
         ("orchestrate/launchers/docker/sdk.py", "import docker.errors"),
         ("orchestrate/launchers/kubernetes/api.py", "from kubernetes import client"),
-        ("orchestrate/launchers/__init__.py", "from orchestrate.launchers.docker.sdk import Docker"),
+        ("orchestrate/running/launchers.py", "from orchestrate.launchers.docker.sdk import Docker"),
         ("results/table/merge.py", "import pandas"),
     ],
 )
 def test_allowed_imports_are_not_found(tmp_path, file, text):
-    others = [
-        "results/schema.py",
-        "results/schema/progress.py",
-        "results/table/merge.py",
-        "orchestrate/launchers/docker/sdk.py",
-    ]
-    assert direction_violations(make_tree(tmp_path, dict.fromkeys(others, "") | {file: text})) == []
+    assert violations(make_tree(tmp_path, OTHERS | {file: text})) == []
+
+
+def violations(root: Path) -> list[str]:
+    return room_violations(root, read_table(TABLE.read_text(encoding="utf-8"))) + library_violations(root)
+
+
+def test_counts_are_written_into_the_table_and_nothing_else(tmp_path):
+    row = "| `results/schema` | 0 | 0 | the contract | nothing |\n"
+    make_tree(tmp_path, {"results/schema/words.py": "a = 1\nb = 2\n"})
+    assert with_counts(f"before\n{row}after\n", tmp_path) == (
+        "before\n| `results/schema` | 2 | 2 | the contract | nothing |\nafter\n"
+    )
 
 
 def test_a_planted_cycle_is_found_also_through_a_function(tmp_path):

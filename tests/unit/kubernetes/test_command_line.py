@@ -11,9 +11,9 @@ from ruamel.yaml import YAML
 
 from results.schema import Status
 from tests.real.faults.controller import Runs, wait_until
-from tests.unit.kubernetes.conftest import IMAGE
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import SCHEMA, Object
+from tests.unit.kubernetes.conftest import IMAGE
 
 
 @pytest.fixture

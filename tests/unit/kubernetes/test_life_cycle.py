@@ -15,9 +15,9 @@ from orchestrate.launchers.kubernetes.manifests import object_name
 from orchestrate.running.run import Outcome, stop_run
 from results.schema import Status
 from tests.real.faults.controller import wait_until
-from tests.unit.kubernetes.conftest import node
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import NAMESPACE, Answer
+from tests.unit.kubernetes.conftest import node
 
 
 def test_every_repeat_gets_one_record_and_nothing_stays_in_the_cluster(bench):

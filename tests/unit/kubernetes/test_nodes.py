@@ -8,8 +8,8 @@ from orchestrate.errors import HostError
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.launchers.kubernetes.nodes import fleet_facts
 from results.schema import Status
-from tests.unit.kubernetes.conftest import node
 from tests.support.engines.kubernetes.standin import Answer
+from tests.unit.kubernetes.conftest import node
 
 TAINT = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
 
