@@ -1,0 +1,49 @@
+"""What a case is called, and the command line that measures it, as they were when `golden/cases.jsonl` was written.
+
+Names are folders, plans and keys of merged tables: a name that changes orphans every record that has it.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from results.schema import Case
+from results.schema.record_json import from_dict
+from results.table.columns import CASE_COLUMNS, COLUMNS
+from tfbench.flags import parse
+
+GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "cases.jsonl").read_text().splitlines()]
+"""`case`: what was changed of a plain case of that network."""
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["name"])
+def test_a_case_has_the_name_and_the_flags_that_it_always_had(golden, monkeypatch):
+    monkeypatch.setattr("tfbench.flags.read_cluster", lambda *_: None)
+    case = from_dict(Case, golden["case"])
+    assert case.name == golden["name"]
+    assert case.flags() == golden["flags"]
+    assert parse(case.flags()).case == case
+
+
+def test_the_golden_cases_change_every_setting():
+    assert len(GOLDEN) >= 100
+    assert {name for golden in GOLDEN for name in golden["case"]} == set(CASE_COLUMNS)
+
+
+def test_a_cases_columns_stand_where_they_always_stood():
+    assert [name for name in COLUMNS if name in CASE_COLUMNS or name == "global_batch"] == [
+        *("device", "model", "batch_norm", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication"),
+        *("all_reduce", "global_batch", "xla", "data", "mode", "image_size", "sequence_length", "optimizer"),
+        *("accumulate", "warmup_steps", "num_steps", "target_ci", "all_reduce_pack_mb", "all_reduce_dtype"),
+        *("steps_per_call", "compile_update", "cublaslt", "memory_growth", "frozen"),
+    ]
+
+
+def test_the_keys_of_a_case_in_a_record_keep_their_order():
+    assert list(vars(Case(model="resnet50"))) == [
+        *("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "xla", "mode"),
+        *("data", "device", "batch_norm", "image_size", "sequence_length", "optimizer", "accumulate", "warmup_steps"),
+        *("num_steps", "target_ci", "all_reduce_pack_mb", "all_reduce_dtype", "steps_per_call", "compile_update"),
+        *("cublaslt", "memory_growth", "frozen"),
+    ]
