@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from results.schema import Case, Device, DeviceResult, Record, Status, Validity
-from results.schema.progress import state_line
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import package_folders, preload
 from tfbench.machine.nvml import read_driver
 from tfbench.max_batch import find_max_batch
+from tfbench.measuring.timing import announce
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
 from tfbench.outcomes.record_file import print_record, utc_now, write_record
@@ -101,7 +101,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of the driver, which tells the rest
     for name, value in gpu_settings(request.case).items():
         os.environ.setdefault(name, value)
-    print(state_line("starting"), file=sys.stderr, flush=True)
+    announce("starting")
     findings = Findings()
     status, cause = Status.OK, None
     peers: Peers | Alone = Alone()
@@ -124,7 +124,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         status, cause = outcome.status, outcome.cause
         if status is Status.ERROR:
             _keep_traceback(request.output)
-    print(state_line("writing"), file=sys.stderr, flush=True)
+    announce("writing")
     return Record(
         status=status,
         cause=cause,

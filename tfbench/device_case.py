@@ -11,7 +11,7 @@ from tfbench.environment import with_loaded_libraries
 from tfbench.flags import Options
 from tfbench.keras_versions.types import Strategy
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer, cool_down
+from tfbench.machine.telemetry import Observer, cool_gpus
 from tfbench.measuring import validity
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -33,8 +33,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
     Raises:
         CaseFailedError: A gate failed: a device gives wrong results.
     """
-    cooling_seconds = cool_down(gpus.temperatures_celsius, options.max_start_celsius, options.max_cooling_seconds)
-    start_celsius = max(gpus.temperatures_celsius(), default=None)
+    cooling = cool_gpus(gpus, options.max_start_celsius, options.max_cooling_seconds)
     observer = Observer(gpus)
     observer.start()
     device = first_device(case)
@@ -47,12 +46,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
     if case.num_gpus > 1:
         findings.device_results += all_reduce(strategy)
         findings.checks.append(all_reduce_check(strategy))
-    findings.telemetry = replace(
-        observer.stop(),
-        device_memory_peak_bytes=device_memory_peak_bytes(case),
-        temperature_start_celsius=start_celsius,
-        cooling_seconds=cooling_seconds if len(gpus) else None,
-    )
+    findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     if findings.environment is not None:
         findings.environment = with_loaded_libraries(findings.environment)
     if any(check.passed is False for check in findings.checks):

@@ -2,69 +2,44 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from results.schema import Case, Check, Data, Device, Measurement, Mode, Status
+from results.schema import Case, Data, Device, InputLimit, Latency, Measurement, Mode, Rank, Status
 from results.schema.networks import tuning_refusal
-from results.schema.progress import state_line
 from tfbench.device_case import measure_devices
-from tfbench.environment import read_environment, with_loaded_libraries, with_tf32_observed
+from tfbench.environment import read_environment, with_tf32_observed
 from tfbench.flags import Options
+from tfbench.gates import First, gate, require
 from tfbench.inference.forward import Inference
-from tfbench.keras_versions.types import Strategy, Tensor, Variable
+from tfbench.keras_versions.types import Variable
 from tfbench.keras_versions.versions import keras_version
-from tfbench.keras_versions.weights import draw_weights
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer, cool_down
+from tfbench.machine.telemetry import Cooling, Observer, cool_gpus
 from tfbench.measuring import validity
 from tfbench.measuring.early_stop import enough_for
 from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import soft_warnings
-from tfbench.measuring.timing import print_steps, take_steps, wait_for_loss
-from tfbench.measuring.warmup import default_ceiling, warm_up
+from tfbench.measuring.timing import Interval, announce, print_steps, take_steps
+from tfbench.measuring.warmup import Warmup, default_ceiling, warm_up
 from tfbench.models import NETWORKS, Network
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
-from tfbench.ranks import (
-    Ranks,
-    agree,
-    bus_bytes_per_second,
-    check_software,
-    combined,
-    meeting_of,
-    rank_parts,
-    ranks_check,
-)
+from tfbench.ranks import Ranks, bus_bytes_per_second, check_software, combined, meeting_of, rank_parts
 from tfbench.roofline.sums import (
     device_memory_peak_bytes,
     first_device,
-    forget_memory_peak,
     host_bytes_per_second,
     limit_fields,
     timed_fields,
 )
 from tfbench.roofline.transfers import connect
 from tfbench.setup.devices import communication_of, configure, create_strategy, threads_for
-from tfbench.training.inputs import batch_source, bytes_per_example, synthetic_batch
-from tfbench.training.step import Training
-from tfbench.training.tasks import TASKS, Batch
-from tfbench.training.tfrecords import open_data_set, tfrecord_source
-
-STEPS_BEFORE_REPLICAS_CHECK = 3
-"""Steps after which the weights of several replicas are compared."""
-
-MAX_SKIPPED_STEPS = 16
-"""First steps that loss scaling may skip: from 2¹⁵ it has then fallen below 1."""
-
-
-def announce(state: str) -> None:
-    """Print the line that announces a phase."""
-    print(state_line(state), file=sys.stderr, flush=True)  # noqa: T201
+from tfbench.training.inputs import batch_source, bytes_per_example
+from tfbench.workload import Built, Repeat, build
 
 
 def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008
@@ -95,7 +70,9 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
             measure_devices(case, strategy, findings, options, gpus)
         else:
             connect(strategy)  # NCCL's own memory, before the network has taken what there is
-            measure(case, NETWORKS[case.model], strategy, findings, options, gpus, peers=peers)
+            network = NETWORKS[case.model]
+            repeat = Repeat(case=case, network=network, strategy=strategy, options=options, gpus=gpus, peers=peers)
+            measure(repeat, findings)
     finally:
         gpus.close()
     findings.telemetry = combined(peers, replace(findings.telemetry, other_processes=other_processes))
@@ -104,216 +81,173 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     peers.finish()
 
 
-def measure(
-    case: Case,
-    network: Network,
-    strategy: Strategy,
-    findings: Findings,
-    options: Options,
-    gpus: GPUs,
-    make_training: Callable[..., Training] = Training,
-    peers: Ranks = Alone(),  # noqa: B008 (has no state)
-) -> None:
-    """Build, check, warm up and time a case.
+def measure(repeat: Repeat, findings: Findings) -> None:
+    """Build, check, warm up and time a case, and describe what was measured.
 
     Args:
-        case: What to measure.
-        network: The case's.
-        strategy: Over the case's replicas.
+        repeat: What to measure.
         findings: Filled step by step.
-        options: How to measure it.
-        gpus: Observed while timing; the null object on a CPU.
-        make_training: Tests plant faults here.
-        peers: The other hosts that train the case.
 
     Raises:
         CaseFailedError: A gate failed.
         Exception: Anything that TensorFlow raises.
     """
-    size, task = network.size(case), TASKS[network.task]
-    data_set = open_data_set(options.data_dir, network.classes) if options.data_dir else None
-    announce("building")
-    begin = time.perf_counter()
-    model = network.build(case.batch_norm, size, strategy)
-    if options.seed is not None:
-        draw_weights(model, options.seed)
-    infers = case.mode is Mode.INFER
-    workload = Inference(case, model, strategy) if infers else make_training(case, model, strategy, task=task)
-    if data_set is None:
-        next_batch = batch_source(case, size, network.classes, strategy, task, options.seed)
-    else:
-        next_batch = WaitingSource(tfrecord_source(case, data_set, size, strategy))
-    build_seconds = time.perf_counter() - begin
-    samples_per_step = case.global_batch * network.samples_per_example(case)
-
-    def step() -> Sequence[Tensor]:
-        return workload.step(next_batch())
-
-    if isinstance(workload, Inference):
-        first, compile_seconds = _first_inference(workload, next_batch, findings.checks)
-    else:
-        shards = None
-        if case.num_hosts > 1:
-            shards = [
-                synthetic_batch(case, size, network.classes, replica, task, options.seed)
-                for replica in range(case.replicas)
-            ]
-        first, compile_seconds = _first_step(case, workload, next_batch, findings.checks, shards, peers)
-    _require(findings.checks, peers)
+    built = build(repeat)
+    first = gate(repeat, built, findings)
+    warm = warm_through(repeat, built, first, findings)
+    timed = time_steps(repeat, built, warm.cooling, findings)
+    findings.measurement = describe(repeat, built, first, warm.warmup, timed)
     if findings.environment is not None:
-        findings.environment = with_loaded_libraries(findings.environment)
-        check_software(peers, findings.environment)
-    if case.steps_per_call > 1:
-        begin = time.perf_counter()
-        wait_for_loss(step())
-        compile_seconds += time.perf_counter() - begin
-    forget_memory_peak(case)
+        findings.environment = with_tf32_observed(findings.environment, first_device(repeat.case))
 
-    cooling_seconds = cool_down(gpus.temperatures_celsius, options.max_start_celsius, options.max_cooling_seconds)
-    start_celsius = max(gpus.temperatures_celsius(), default=None)
+
+@dataclass(frozen=True)
+class Warm:
+    """Devices whose steps have settled.
+
+    Attributes:
+        cooling: What came before the warm-up.
+        warmup: The untimed steps.
+    """
+
+    cooling: Cooling
+    warmup: Warmup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """What was timed.
+
+    Attributes:
+        interval: The timed steps; of several hosts those of this one, with the seconds of the slowest.
+        input_limit: Whether the input was the bottleneck; None: it is synthetic.
+        ranks: What each of several hosts did.
+        all_reduce_bytes_per_second: Bus bandwidth between several hosts.
+        latency: At batch 1; of inference only.
+    """
+
+    interval: Interval
+    input_limit: InputLimit | None = None
+    ranks: list[Rank] = field(default_factory=list)
+    all_reduce_bytes_per_second: float | None = None
+    latency: Latency | None = None
+
+
+def warm_through(repeat: Repeat, built: Built, first: First, findings: Findings) -> Warm:
+    """Let hot GPUs cool down, then take untimed steps until their time has settled.
+
+    Raises:
+        CaseFailedError: A loss or an output is no number.
+    """
+    case, options = repeat.case, repeat.options
+    cooling = cool_gpus(repeat.gpus, options.max_start_celsius, options.max_cooling_seconds)
     announce("warming")
-    report = print_steps(samples_per_step, network.unit)
     ceiling = options.max_warmup_steps
-    if ceiling is None:
-        ceiling = default_ceiling(case.warmup_steps)
     warmup = warm_up(
-        step,
+        built.step,
         case.warmup_steps,
-        ceiling,
-        report,
-        lambda seconds: max(peers.gather("warm-up", seconds)),
+        default_ceiling(case.warmup_steps) if ceiling is None else ceiling,
+        print_steps(repeat.samples_per_step, repeat.network.unit),
+        lambda seconds: max(repeat.peers.gather("warm-up", seconds)),
         case.steps_per_call,
     )
-    losses = "outputs" if infers else "loss"
-    findings.checks.append(validity.finite_check(f"{losses}_finite_before_timing", [first, *warmup.losses]))
-    _require(findings.checks, peers)
+    findings.checks.append(
+        validity.finite_check(f"{repeat.quantity}_finite_before_timing", [first.loss, *warmup.losses])
+    )
+    require(findings.checks, repeat.peers)
+    return Warm(cooling, warmup)
 
-    comparison = None
-    if isinstance(next_batch, WaitingSource):
-        on_device = batch_source(replace(case, data=Data.SYNTHETIC), size, network.classes, strategy, task)
-        comparison = InputComparison(next_batch, step, lambda: workload.step(on_device()), case.num_steps)
+
+def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Findings) -> Timed:
+    """Time steps and observe the devices meanwhile; then measure what else belongs to them.
+
+    Args:
+        repeat: What is measured.
+        built: Its network, warm.
+        cooling: What came before the warm-up.
+        findings: Gets the telemetry, and the check of what the timed steps gave.
+
+    Raises:
+        CaseFailedError: A loss or an output is no number.
+    """
+    case, strategy = repeat.case, repeat.strategy
+    comparison = _input_comparison(repeat, built)
     announce("timing")
-    observer = Observer(gpus)
+    observer = Observer(repeat.gpus)
     meet = meeting_of(strategy) if case.num_hosts > 1 else None
     observer.start()
     if meet is not None:
         meet()
-    timed = take_steps(step, case.num_steps, report, enough_for(case), case.steps_per_call)
-    findings.telemetry = replace(
-        observer.stop(),
-        device_memory_peak_bytes=device_memory_peak_bytes(case),
-        temperature_start_celsius=start_celsius,
-        cooling_seconds=cooling_seconds if len(gpus) else None,
-    )
+    report = print_steps(repeat.samples_per_step, repeat.network.unit)
+    interval = take_steps(built.step, case.num_steps, report, enough_for(case), case.steps_per_call)
+    findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     input_limit = None
-    if comparison is not None and data_set is not None:
-        input_limit = comparison.result(timed, data_set, case.global_batch * case.num_steps)
-    findings.checks.append(validity.finite_check(f"{losses}_finite_while_timing", timed.losses))
-    _require(findings.checks, peers)
-    ranks, bandwidth = [], None
-    if isinstance(peers, Peers):
-        ranks = rank_parts(peers, samples_per_step, timed)
-        timed = replace(timed, seconds=max(rank.seconds for rank in ranks))
-        bandwidth = bus_bytes_per_second(strategy, case.replicas)
-    latency = workload.latency(next_batch(), case.num_steps) if isinstance(workload, Inference) else None
-    findings.measurement = Measurement(
-        **timed_fields(samples_per_step, timed),
-        **limit_fields(case, model, samples_per_step, timed, options.peaks),
+    if comparison is not None and built.data_set is not None:
+        input_limit = comparison.result(interval, built.data_set, case.global_batch * case.num_steps)
+    findings.checks.append(validity.finite_check(f"{repeat.quantity}_finite_while_timing", interval.losses))
+    require(findings.checks, repeat.peers)
+    if isinstance(repeat.peers, Peers):
+        ranks = rank_parts(repeat.peers, repeat.samples_per_step, interval)
+        return Timed(
+            interval=replace(interval, seconds=max(rank.seconds for rank in ranks)),
+            ranks=ranks,
+            all_reduce_bytes_per_second=bus_bytes_per_second(strategy, case.replicas),
+        )
+    latency = None
+    if isinstance(built.workload, Inference):
+        latency = built.workload.latency(built.next_batch(), case.num_steps)
+    return Timed(interval=interval, input_limit=input_limit, latency=latency)
+
+
+def _input_comparison(repeat: Repeat, built: Built) -> InputComparison | None:
+    """Take the synthetic steps that real ones are compared with; None: the timed steps are synthetic themselves."""
+    if not isinstance(built.next_batch, WaitingSource):
+        return None
+    case = replace(repeat.case, data=Data.SYNTHETIC)
+    on_device = batch_source(case, repeat.size, repeat.network.classes, repeat.strategy, repeat.task)
+    return InputComparison(built.next_batch, built.step, lambda: built.workload.step(on_device()), case.num_steps)
+
+
+def describe(repeat: Repeat, built: Built, first: First, warmup: Warmup, timed: Timed) -> Measurement:
+    """Return the figures of a record; measures the device's limits, too, unless the options leave them out.
+
+    Args:
+        repeat: What was measured.
+        built: Its network.
+        first: Its first step.
+        warmup: The untimed steps.
+        timed: The timed ones, and what was measured with them.
+    """
+    case, network, options, interval = repeat.case, repeat.network, repeat.options, timed.interval
+    example_bytes = bytes_per_example(repeat.task, repeat.size, network.classes)
+    return Measurement(
+        **timed_fields(repeat.samples_per_step, interval),
+        **limit_fields(case, built.model, repeat.samples_per_step, interval, options.peaks),
         unit=network.unit,
-        build_seconds=build_seconds,
-        compile_seconds=compile_seconds,
+        build_seconds=built.seconds,
+        compile_seconds=first.compile_seconds,
         warmup_steps=warmup.steps,
         warmup_seconds=warmup.seconds,
         warmup_settled=warmup.settled,
         replicas=case.replicas,
         batch_per_gpu=case.batch_per_gpu,
         global_batch=case.global_batch,
-        image_size=size if network.inputs.image_size else None,
-        sequence_length=size if network.inputs.sequence_length else None,
+        image_size=repeat.size if network.inputs.image_size else None,
+        sequence_length=repeat.size if network.inputs.sequence_length else None,
         attention=network.attention,
         seed=options.seed,
-        losses=timed.losses if options.seed is not None else [],
-        parameters_trainable=_count(model.trainable_weights),
-        parameters_total=_count(model.weights),
-        loss_first=first,
-        loss_last=timed.losses[-1],
-        host_bytes_per_second=host_bytes_per_second(case, bytes_per_example(task, size, network.classes), timed),
-        latency=latency,
-        input_limit=input_limit,
-        ranks=ranks,
-        all_reduce_bytes_per_second=bandwidth,
+        losses=interval.losses if options.seed is not None else [],
+        parameters_trainable=_count(built.model.trainable_weights),
+        parameters_total=_count(built.model.weights),
+        loss_first=first.loss,
+        loss_last=interval.losses[-1],
+        host_bytes_per_second=host_bytes_per_second(case, example_bytes, interval),
+        latency=timed.latency,
+        input_limit=timed.input_limit,
+        ranks=timed.ranks,
+        all_reduce_bytes_per_second=timed.all_reduce_bytes_per_second,
         communication=communication_of(case) if case.num_hosts > 1 else None,
     )
-    if findings.environment is not None:
-        findings.environment = with_tf32_observed(findings.environment, first_device(case))
-
-
-def _first_inference(inference: Inference, next_batch: Callable[[], Batch], checks: list[Check]) -> tuple[float, float]:
-    """Trace, compile and take the first step; compare several replicas with one device.
-
-    Returns:
-        The mean of the first step's outputs, and the seconds that it took.
-    """
-    batch = next_batch()
-    announce("compiling")
-    begin = time.perf_counter()
-    mean = wait_for_loss(inference.step(batch))
-    compile_seconds = time.perf_counter() - begin
-    announce("checking")
-    checks.extend(inference.checks(batch))
-    return mean, compile_seconds
-
-
-def _first_step(
-    case: Case,
-    training: Training,
-    next_batch: Callable[[], Batch],
-    checks: list[Check],
-    shards: Sequence[Batch] | None,
-    peers: Ranks,
-) -> tuple[float, float]:
-    """Trace, compile and take the first step; with several replicas compare them with one device.
-
-    Args:
-        case: What is measured.
-        training: The network.
-        next_batch: Gives a step its batch.
-        checks: Added to.
-        shards: The batches of all replicas of all hosts; None: all are in what `next_batch` gives.
-        peers: The other hosts.
-
-    Returns:
-        The first step's loss, and the seconds that it took.
-    """
-    batch = next_batch()
-    reference = None
-    if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
-        announce("checking")
-        reference = validity.OneDeviceReference(training, shards or validity.replicas_of(training.strategy, batch))
-    announce("compiling")
-    begin = time.perf_counter()
-    loss = wait_for_loss(training.one_step(batch))
-    compile_seconds = time.perf_counter() - begin
-    checks.append(validity.finite_check("loss_finite_at_first", [loss]))
-    if reference is None:
-        for name in ("loss_equals_one_device", "update_equals_one_device", "replicas_equal"):
-            checks.append(
-                validity.does_not_apply(name, "one replica" if case.all_reduce else "no all-reduce was asked for")
-            )
-        return loss, compile_seconds
-    announce("checking")
-    for _ in range(MAX_SKIPPED_STEPS):
-        if training.was_updated():
-            break
-        training.one_step(batch)
-    checks.append(validity.loss_check(training, reference, loss))
-    checks.append(validity.update_check(training, reference))
-    for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
-        training.one_step(next_batch())
-    checks.append(validity.replicas_check(training) if case.replicas > 1 else validity.does_not_apply("replicas_equal"))
-    if case.num_hosts > 1:
-        checks.append(ranks_check(training, peers))
-    return loss, compile_seconds
 
 
 def refuse_unsupported(case: Case, network: Network) -> None:
@@ -341,22 +275,5 @@ def _refuse_over_hosts(case: Case) -> None:
             raise CaseFailedError(Status.UNSUPPORTED, f"--num_hosts={case.num_hosts} goes with {wanted}")
 
 
-def _require(checks: list[Check], peers: Ranks) -> None:
-    """Go on only when no gate failed, on any host."""
-    checks[:] = agree(peers, checks)
-    failed = [check for check in checks if check.passed is False]
-    if not failed:
-        return
-    peers.finish()  # all know
-    only_finite = all("_finite_" in check.name for check in failed)
-    raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
-
-
 def _count(variables: Sequence[Variable]) -> int:
-    total = 0
-    for variable in variables:
-        size = 1
-        for length in variable.shape:
-            size *= int(length)
-        total += size
-    return total
+    return sum(math.prod(map(int, variable.shape)) for variable in variables)

@@ -6,6 +6,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from results.schema import Telemetry
 from tfbench.machine import gpu_samples, rapl
@@ -16,6 +17,19 @@ SAMPLE_PERIOD_SECONDS = 0.1
 """Power is averaged by the driver itself, over up to a second: more often would tell nothing more."""
 
 COOLING_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """How the GPUs came to the start of a measurement.
+
+    Attributes:
+        seconds: Waited until they were cool; None without GPUs.
+        celsius: The hottest one then; None where none reports it.
+    """
+
+    seconds: float | None = None
+    celsius: float | None = None
 
 
 class Observer:
@@ -42,8 +56,12 @@ class Observer:
         if len(self._gpus):
             self._thread.start()
 
-    def stop(self) -> Telemetry:
-        """End the interval and sum it up."""
+    def stop(self, cooling: Cooling = Cooling()) -> Telemetry:
+        """End the interval and sum it up.
+
+        Args:
+            cooling: What came before it.
+        """
         seconds = time.perf_counter() - self._begin
         energy = self._gpus.energy_joules()
         packages = rapl.read_packages()
@@ -65,6 +83,8 @@ class Observer:
             cpu_energy_joules=rapl.joules_between(self._packages, packages),
             power_mean_watts=gpu_samples.mean_power_watts(samples, seconds),
             power_limit_watts=_sum(self._gpus.power_limits_watts()),
+            temperature_start_celsius=cooling.celsius,
+            cooling_seconds=cooling.seconds,
             temperature_steady_celsius=gpu_samples.steady_temperature_celsius(samples),
             sm_clock_mean_mhz=None if slowest is None else clocks[slowest],
             sm_clock_max_mhz=None if slowest is None else _at(self._gpus.max_clocks_mhz(), slowest),
@@ -86,6 +106,12 @@ class Observer:
     def _take_sample(self) -> None:
         for kept, sample in zip(self._samples, self._gpus.sample(), strict=False):
             kept.append(sample)
+
+
+def cool_gpus(gpus: GPUs, max_celsius: float, max_seconds: float) -> Cooling:
+    """Wait until the hottest of a case's GPUs is at most `max_celsius`: see `cool_down`."""
+    seconds = cool_down(gpus.temperatures_celsius, max_celsius, max_seconds)
+    return Cooling(seconds if len(gpus) else None, max(gpus.temperatures_celsius(), default=None))
 
 
 def cool_down(

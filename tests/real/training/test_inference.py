@@ -107,12 +107,13 @@ def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
             return model
 
     from tfbench.flags import Options
-    from tfbench.machine.nvml import GPUs
     from tfbench.repeat import measure
+    from tfbench.workload import Repeat
 
     findings = Findings()
     with pytest.raises(CaseFailedError, match="32 of 160 outputs are not finite") as caught:
-        measure(tiny_case(mode=Mode.INFER), Infinite(), one_replica, findings, Options(peaks=False), GPUs(0))
+        case = tiny_case(mode=Mode.INFER)
+        measure(Repeat(case=case, network=Infinite(), strategy=one_replica, options=Options(peaks=False)), findings)
     assert caught.value.status is Status.NOT_FINITE
     assert findings.measurement is None
 

@@ -20,10 +20,10 @@ def mixed_float16(tensorflow):
 def measured(case, strategy, network, global_batch, **faults):
     """Measure a case whose loss is divided by `global_batch`, as if its replicas had that many samples."""
     from tfbench.flags import Options
-    from tfbench.machine.nvml import GPUs
     from tfbench.outcomes.findings import Findings
     from tfbench.repeat import measure
     from tfbench.training.step import Training
+    from tfbench.workload import Repeat
 
     class Divided(Training):
         @property
@@ -35,7 +35,8 @@ def measured(case, strategy, network, global_batch, **faults):
     def make(*arguments, **options):
         return Divided(*arguments, **options, **faults)
 
-    measure(case, network, strategy, findings, Options(peaks=False), GPUs(0), make)
+    options = Options(peaks=False)
+    measure(Repeat(case=case, network=network, strategy=strategy, options=options, make_training=make), findings)
     return {check.name: check for check in findings.checks}
 
 

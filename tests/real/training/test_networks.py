@@ -19,13 +19,16 @@ def measured(case, strategy, **options):
     from tensorflow import keras
 
     from tfbench.flags import Options
-    from tfbench.machine.nvml import GPUs
     from tfbench.outcomes.findings import Findings
     from tfbench.repeat import measure
+    from tfbench.workload import Repeat
 
     keras.mixed_precision.set_global_policy(POLICIES[case.precision])
     findings = Findings()
-    measure(case, small_network(case.model), strategy, findings, Options(peaks=False, **options), GPUs(0))
+    repeat = Repeat(
+        case=case, network=small_network(case.model), strategy=strategy, options=Options(peaks=False, **options)
+    )
+    measure(repeat, findings)
     return findings
 
 

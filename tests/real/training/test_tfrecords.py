@@ -232,13 +232,14 @@ class FastNetwork(TinyNetwork):
 
 def trained(network, folder, strategy):
     from tfbench.flags import Options
-    from tfbench.machine.nvml import GPUs
     from tfbench.outcomes.findings import Findings
     from tfbench.repeat import measure
+    from tfbench.workload import Repeat
 
     case = tiny_case(data=Data.TFRECORD, batch_per_gpu=4, num_steps=16)
     findings = Findings()
-    measure(case, network, strategy, findings, Options(peaks=False, data_dir=folder), GPUs(0))
+    options = Options(peaks=False, data_dir=folder)
+    measure(Repeat(case=case, network=network, strategy=strategy, options=options), findings)
     return findings.measurement
 
 

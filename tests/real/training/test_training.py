@@ -134,10 +134,14 @@ def measured(case, strategy, **faults):
 
 def measure_tiny(case, strategy, findings, make_training):
     from tfbench.flags import Options
-    from tfbench.machine.nvml import GPUs
     from tfbench.repeat import measure
+    from tfbench.workload import Repeat
 
-    measure(case, TinyNetwork(), strategy, findings, Options(peaks=False), GPUs(0), make_training)
+    options = Options(peaks=False)
+    measure(
+        Repeat(case=case, network=TinyNetwork(), strategy=strategy, options=options, make_training=make_training),
+        findings,
+    )
 
 
 @pytest.mark.parametrize("xla", list(XLA))
