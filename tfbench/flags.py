@@ -218,57 +218,87 @@ def _case(values: flags.FlagValues) -> Case:
 def _definitions() -> flags.FlagValues:
     """Define the flags in a set of their own: absl's global one also collects those of TensorFlow."""
     values = flags.FlagValues()
-    own = {"flag_values": values}
     defaults = Case(model="")
-    flags.DEFINE_enum("model", None, [*NETWORKS, DEVICE_MODEL], "Network, or the device itself.", **own)
-    flags.DEFINE_enum("precision", "fp32", list(Precision), "fp32 = IEEE, TF32 off.", **own)
+    flags.DEFINE_enum("model", None, [*NETWORKS, DEVICE_MODEL], "Network, or the device itself.", flag_values=values)
+    flags.DEFINE_enum("precision", "fp32", list(Precision), "fp32 = IEEE, TF32 off.", flag_values=values)
     flags.DEFINE_integer(
         "batch_size",
         None,
         f"Samples per GPU and step. Default: {FULL_PRECISION_BATCH} for fp32 and tf32, "
         f"{HALF_PRECISION_BATCH} for fp16 and bf16.",
         lower_bound=1,
-        **own,
+        flag_values=values,
     )
     flags.DEFINE_integer(
-        "num_gpus", 1, "Replicas of each host; logical devices with --device=cpu.", lower_bound=1, **own
+        "num_gpus", 1, "Replicas of each host; logical devices with --device=cpu.", lower_bound=1, flag_values=values
     )
     flags.DEFINE_integer(
-        "num_hosts", 1, "Hosts that train together: this process is the one that TF_CONFIG says.", lower_bound=1, **own
+        "num_hosts",
+        1,
+        "Hosts that train together: this process is the one that TF_CONFIG says.",
+        lower_bound=1,
+        flag_values=values,
     )
-    flags.DEFINE_enum("communication", "auto", list(Communication), "How several hosts add up their gradients.", **own)
+    flags.DEFINE_enum(
+        "communication", "auto", list(Communication), "How several hosts add up their gradients.", flag_values=values
+    )
     flags.DEFINE_boolean(
-        "all_reduce", True, "--noall_reduce shows what communication costs: replicas then train apart.", **own
+        "all_reduce",
+        True,
+        "--noall_reduce shows what communication costs: replicas then train apart.",
+        flag_values=values,
     )
-    flags.DEFINE_enum("device", "gpu", list(Device), "What trains. gpu never falls back to the CPU.", **own)
+    flags.DEFINE_enum(
+        "device", "gpu", list(Device), "What trains. gpu never falls back to the CPU.", flag_values=values
+    )
     flags.DEFINE_enum(
         "xla",
         "off",
         list(XLA),
         "auto = clusters chosen by TensorFlow; replica = the whole pass compiled.",
-        **own,
+        flag_values=values,
     )
     flags.DEFINE_enum(
-        "mode", "train", list(Mode), "infer = forward only, and latency at batch 1; device goes with its model.", **own
+        "mode",
+        "train",
+        list(Mode),
+        "infer = forward only, and latency at batch 1; device goes with its model.",
+        flag_values=values,
     )
     flags.DEFINE_enum(
-        "data", "synthetic", list(Data), "synthetic = on the device; host = tf.data; tfrecord = JPEG files.", **own
+        "data",
+        "synthetic",
+        list(Data),
+        "synthetic = on the device; host = tf.data; tfrecord = JPEG files.",
+        flag_values=values,
     )
-    flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", **own)
-    flags.DEFINE_enum("batch_norm", None, list(BatchNorm), "Default: fused, or none where the network has none.", **own)
-    flags.DEFINE_integer("image_size", None, "Pixels. Default: the network's own.", lower_bound=SMALLEST_IMAGE, **own)
+    flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", flag_values=values)
+    flags.DEFINE_enum(
+        "batch_norm", None, list(BatchNorm), "Default: fused, or none where the network has none.", flag_values=values
+    )
     flags.DEFINE_integer(
-        "sequence_length", None, "Tokens. Default: the network's own.", lower_bound=SHORTEST_SEQUENCE, **own
-    )
-    flags.DEFINE_enum(
-        "optimizer", None, list(Optimizer), "Default: adamw for transformers, else SGD with momentum.", **own
+        "image_size", None, "Pixels. Default: the network's own.", lower_bound=SMALLEST_IMAGE, flag_values=values
     )
     flags.DEFINE_integer(
-        "accumulate", 1, "Batches whose gradients are added up before an update.", lower_bound=1, **own
+        "sequence_length",
+        None,
+        "Tokens. Default: the network's own.",
+        lower_bound=SHORTEST_SEQUENCE,
+        flag_values=values,
     )
-    flags.DEFINE_integer("warmup_steps", defaults.warmup_steps, "Untimed steps.", lower_bound=0, **own)
-    flags.DEFINE_integer("num_steps", defaults.num_steps, "Timed steps.", lower_bound=1, **own)
-    flags.DEFINE_alias("num_batches", "num_steps", **own)
+    flags.DEFINE_enum(
+        "optimizer",
+        None,
+        list(Optimizer),
+        "Default: adamw for transformers, else SGD with momentum.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "accumulate", 1, "Batches whose gradients are added up before an update.", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_integer("warmup_steps", defaults.warmup_steps, "Untimed steps.", lower_bound=0, flag_values=values)
+    flags.DEFINE_integer("num_steps", defaults.num_steps, "Timed steps.", lower_bound=1, flag_values=values)
+    flags.DEFINE_alias("num_batches", "num_steps", flag_values=values)
     flags.DEFINE_float(
         "target_ci",
         None,
@@ -276,33 +306,35 @@ def _definitions() -> flags.FlagValues:
         "of the throughput, e.g. 0.02. Default: never.",
         lower_bound=1e-4,
         upper_bound=1.0,
-        **own,
+        flag_values=values,
     )
-    flags.DEFINE_alias("num_warmup_batches", "warmup_steps", **own)
+    flags.DEFINE_alias("num_warmup_batches", "warmup_steps", flag_values=values)
     _define_tuning(values)
-    flags.DEFINE_string("output", None, "File for the record.", **own)
-    flags.DEFINE_boolean("print_record", False, "Print the file of --output at last, packed in lines.", **own)
-    flags.DEFINE_float("max_seconds", None, "End with the status timeout after so long.", lower_bound=0.0, **own)
+    flags.DEFINE_string("output", None, "File for the record.", flag_values=values)
+    flags.DEFINE_boolean(
+        "print_record", False, "Print the file of --output at last, packed in lines.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "max_seconds", None, "End with the status timeout after so long.", lower_bound=0.0, flag_values=values
+    )
     _define_options(values)
-    flags.DEFINE_boolean("help", False, "Show this.", short_name="h", **own)
-    flags.DEFINE_boolean("helpfull", False, "Show this.", **own)
+    flags.DEFINE_boolean("help", False, "Show this.", short_name="h", flag_values=values)
+    flags.DEFINE_boolean("helpfull", False, "Show this.", flag_values=values)
     return values
 
 
 def _define_tuning(values: flags.FlagValues) -> None:
-    own = {"flag_values": values}
     for name, tuning in TUNING.items():
         default = getattr(Case, name)
         if isinstance(default, bool):
-            flags.DEFINE_boolean(name, default, tuning.meaning, **own)
+            flags.DEFINE_boolean(name, default, tuning.meaning, flag_values=values)
         elif isinstance(default, int):
-            flags.DEFINE_integer(name, default, tuning.meaning, lower_bound=tuning.least, **own)
+            flags.DEFINE_integer(name, default, tuning.meaning, lower_bound=tuning.least, flag_values=values)
         else:
-            flags.DEFINE_enum(name, default, list(type(default)), tuning.meaning, **own)
+            flags.DEFINE_enum(name, default, list(default.__class__), tuning.meaning, flag_values=values)
 
 
 def _define_options(values: flags.FlagValues) -> None:
-    own = {"flag_values": values}
     defaults = Options()
     flags.DEFINE_integer(
         "max_warmup_steps",
@@ -310,32 +342,39 @@ def _define_options(values: flags.FlagValues) -> None:
         "Warm-up ends when two windows of steps agree within 1 %, at the latest here. "
         "Default: 5 times --warmup_steps; below 10 of those exactly --warmup_steps.",
         lower_bound=0,
-        **own,
+        flag_values=values,
     )
     flags.DEFINE_float(
-        "max_start_temperature", defaults.max_start_celsius, "Let GPUs cool down to this many °C first.", **own
+        "max_start_temperature",
+        defaults.max_start_celsius,
+        "Let GPUs cool down to this many °C first.",
+        flag_values=values,
     )
     flags.DEFINE_float(
         "max_cooling_seconds",
         defaults.max_cooling_seconds,
         "Wait for that no longer than this.",
         lower_bound=0.0,
-        **own,
+        flag_values=values,
     )
     flags.DEFINE_float(
         "max_rendezvous_seconds",
         defaults.max_rendezvous_seconds,
         "How long the processes of several hosts wait for each other.",
         lower_bound=1.0,
-        **own,
+        flag_values=values,
     )
-    flags.DEFINE_boolean("telemetry", defaults.telemetry, "Observe power, clocks and heat while timing.", **own)
-    flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's own limits after timing.", **own)
+    flags.DEFINE_boolean(
+        "telemetry", defaults.telemetry, "Observe power, clocks and heat while timing.", flag_values=values
+    )
+    flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's own limits after timing.", flag_values=values)
     flags.DEFINE_integer(
         "seed",
         None,
         "Draw initial weights and data from this seed, the same in every TensorFlow, and keep each step's loss.",
         lower_bound=0,
-        **own,
+        flag_values=values,
     )
-    flags.DEFINE_boolean("find_max_batch", False, "Search the largest batch per GPU that fits, then measure it.", **own)
+    flags.DEFINE_boolean(
+        "find_max_batch", False, "Search the largest batch per GPU that fits, then measure it.", flag_values=values
+    )

@@ -89,8 +89,9 @@ def write_data_set(folder: Path, images: int, shards: int, longer_side: int, see
                     pixels = texture(generator, *_shape(generator, longer_side))
                     encoded = tf.io.encode_jpeg(pixels, quality=JPEG_QUALITY, optimize_size=False).numpy()
                     total += len(encoded)
+                    height, width, _ = pixels.shape
                     label = int(generator.integers(1, CLASSES + 1))
-                    writer.write(example(encoded, *pixels.shape[:2], label, f"image-{index:08}.JPEG"))
+                    writer.write(example(encoded, height, width, label, f"image-{index:08}.JPEG"))
         unfinished.chmod(0o755)
         unfinished.rename(folder)
     finally:
@@ -112,7 +113,8 @@ def texture(generator: np.random.Generator, height: int, width: int) -> np.ndarr
         image += strength * tf.image.resize(noise, [height, width], method="bilinear").numpy()
         cells, strength = cells * 2, strength / 2
     image = 128.0 + 55.0 * image / image.std()
-    return np.clip(image, 0, 255).astype(np.uint8)
+    clipped: np.ndarray = np.clip(image, 0, 255).astype(np.uint8)
+    return clipped
 
 
 def example(encoded: bytes, height: int, width: int, label: int, name: str) -> bytes:
@@ -153,13 +155,14 @@ def _say(text: str, code: int) -> int:
 
 def _definitions() -> flags.FlagValues:
     values = flags.FlagValues()
-    own = {"flag_values": values}
-    flags.DEFINE_string("output", None, "Folder to make; it must not exist.", **own)
-    flags.DEFINE_integer("images", 1024, "JPEG files, all together.", lower_bound=1, **own)
-    flags.DEFINE_integer("shards", 8, "TFRecord files.", lower_bound=1, upper_bound=99_999, **own)
-    flags.DEFINE_integer("longer_side", 500, "Pixels; ImageNet's is 500 most often.", lower_bound=32, **own)
-    flags.DEFINE_integer("seed", 2014, "The same seed gives the same images.", lower_bound=0, **own)
-    flags.DEFINE_boolean("help", False, "Show this.", short_name="h", **own)
+    flags.DEFINE_string("output", None, "Folder to make; it must not exist.", flag_values=values)
+    flags.DEFINE_integer("images", 1024, "JPEG files, all together.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("shards", 8, "TFRecord files.", lower_bound=1, upper_bound=99_999, flag_values=values)
+    flags.DEFINE_integer(
+        "longer_side", 500, "Pixels; ImageNet's is 500 most often.", lower_bound=32, flag_values=values
+    )
+    flags.DEFINE_integer("seed", 2014, "The same seed gives the same images.", lower_bound=0, flag_values=values)
+    flags.DEFINE_boolean("help", False, "Show this.", short_name="h", flag_values=values)
     return values
 
 

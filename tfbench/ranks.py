@@ -121,7 +121,8 @@ def _mean_over_replicas(strategy: Strategy, values: np.ndarray) -> np.ndarray:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.constant(values))
 
     mean = tf.function(lambda: strategy.run(of_replica))()
-    return strategy.experimental_local_results(mean)[0].numpy()
+    values_of_first: np.ndarray = strategy.experimental_local_results(mean)[0].numpy()
+    return values_of_first
 
 
 def meeting_of(strategy: Strategy) -> Callable[[], None]:
@@ -172,7 +173,10 @@ def combined(peers: Ranks, telemetry: Telemetry) -> Telemetry:
     if peers.size == 1:
         return telemetry
     told: list[dict[str, Any]] = peers.gather("telemetry", vars(telemetry))
-    return Telemetry(**{item.name: _combine(item.name, [of[item.name] for of in told]) for item in fields(Telemetry)})
+    together: dict[str, Any] = {
+        item.name: _combine(item.name, [of[item.name] for of in told]) for item in fields(Telemetry)
+    }
+    return Telemetry(**together)
 
 
 def _combine(name: str, every: Sequence[float | None]) -> float | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from results.schema import Case, Data, Device, InputLimit, Latency, Measurement, Mode, Rank, Status
+from results.schema import Case, Data, Device, InputLimit, Latency, Measurement, Mode, Rank, Status, Telemetry
 from results.schema.networks import tuning_refusal
 from tfbench.device_case import measure_devices
 from tfbench.environment import read_environment, with_tf32_observed
@@ -75,7 +75,8 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
             measure(repeat, findings)
     finally:
         gpus.close()
-    findings.telemetry = combined(peers, replace(findings.telemetry, other_processes=other_processes))
+    telemetry = replace(findings.telemetry or Telemetry(), other_processes=other_processes)
+    findings.telemetry = combined(peers, telemetry)
     findings.warnings += gpus.warnings
     findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
     peers.finish()

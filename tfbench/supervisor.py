@@ -139,6 +139,10 @@ class _Errors:
 
 def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, errors: int) -> None:
     """Work and end; never returns."""
+
+    def say_written() -> None:
+        os.write(written, WRITTEN)
+
     code = 1
     try:
         os.dup2(errors, 2)
@@ -149,7 +153,7 @@ def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, error
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-        code = work(lambda: os.write(written, WRITTEN) and None)
+        code = work(say_written)
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

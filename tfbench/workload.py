@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from results.schema import Case, Mode
+from results.schema import BatchNorm, Case, Mode
 from tfbench.flags import Options
 from tfbench.inference.forward import Inference
 from tfbench.keras_versions.types import Model, Strategy, Tensor
@@ -100,7 +101,7 @@ def build(repeat: Repeat) -> Built:
     data_set = None if folder is None else open_data_set(folder, network.classes)
     announce("building")
     begin = time.perf_counter()
-    model = network.build(case.batch_norm, repeat.size, strategy)
+    model = network.build(typing.cast(BatchNorm, case.batch_norm), repeat.size, strategy)
     if seed is not None:
         draw_weights(model, seed)
     workload: Training | Inference

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pynvml
 
@@ -220,7 +220,15 @@ def read_gpu(board: Board) -> GPUFacts:
     )
 
 
-def _memory_health(handle: Handle) -> dict[str, int | bool | None]:
+class _MemoryHealth(TypedDict):
+    ecc: bool | None
+    ecc_uncorrected: int | None
+    rows_remapped: int | None
+    rows_pending: bool | None
+    rows_failed: bool | None
+
+
+def _memory_health(handle: Handle) -> _MemoryHealth:
     """Read errors of the GPU's memory: by remapped rows from Ampere on, by retired pages before."""
     mode = offered(pynvml.nvmlDeviceGetEccMode, handle)
     kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
@@ -235,18 +243,36 @@ def _memory_health(handle: Handle) -> dict[str, int | bool | None]:
     }
 
 
-def _power(handle: Handle) -> dict[str, float | None]:
+class _Power(TypedDict):
+    power_watts: float | None
+    power_limit_watts: float | None
+    power_default_watts: float | None
+    power_max_watts: float | None
+
+
+def _power(handle: Handle) -> _Power:
     constraints = offered(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
-    milliwatts = {
-        "power_watts": offered(pynvml.nvmlDeviceGetPowerUsage, handle),
-        "power_limit_watts": offered(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
-        "power_default_watts": offered(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle),
-        "power_max_watts": None if constraints is None else constraints[1],
+    return {
+        "power_watts": _watts(offered(pynvml.nvmlDeviceGetPowerUsage, handle)),
+        "power_limit_watts": _watts(offered(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+        "power_default_watts": _watts(offered(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
+        "power_max_watts": None if constraints is None else _watts(constraints[1]),
     }
-    return {name: None if value is None else value / 1000 for name, value in milliwatts.items()}
 
 
-def _clocks(handle: Handle) -> dict[str, int | list[str] | None]:
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+class _Clocks(TypedDict):
+    sm_clock_mhz: int | None
+    sm_clock_max_mhz: int | None
+    application_clock_mhz: int | None
+    application_clock_default_mhz: int | None
+    reasons: list[str]
+
+
+def _clocks(handle: Handle) -> _Clocks:
     sm = pynvml.NVML_CLOCK_SM
     bits = offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
     return {

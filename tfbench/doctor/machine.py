@@ -123,8 +123,8 @@ def cache_problem(cache: Path, mounts: str) -> str | None:
         _, point, kind, *_ = [*line.split(" "), "", "", ""]
         kinds[point] = kind
     resolved = existing.resolve()
-    kind = next((kinds[str(folder)] for folder in (resolved, *resolved.parents) if str(folder) in kinds), None)
-    return "is in memory (tmpfs) and gone after a restart" if kind in ("tmpfs", "ramfs") else None
+    found = next((kinds[str(folder)] for folder in (resolved, *resolved.parents) if str(folder) in kinds), None)
+    return "is in memory (tmpfs) and gone after a restart" if found in ("tmpfs", "ramfs") else None
 
 
 def _read(path: Path) -> str:

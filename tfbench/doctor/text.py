@@ -111,8 +111,8 @@ def _tensorflow(facts: Facts) -> Iterator[str]:
     if trial.right or trial.wrong:
         yield f"             multiplied two matrices correctly on {', '.join(trial.right) or 'no device'}"
     if facts.device == "gpu":
-        done = {True: "correct", False: "wrong"}.get(trial.all_reduce, f"not tried ({trial.all_reduce_reason})")
-        yield f"             all-reduce over all GPUs: {done}"
+        outcomes = {True: "correct", False: "wrong", None: f"not tried ({trial.all_reduce_reason})"}
+        yield f"             all-reduce over all GPUs: {outcomes[trial.all_reduce]}"
     if trial.problem:
         yield f"             {trial.problem}"
 

@@ -130,4 +130,4 @@ def _wide(values: Values, tensor: Tensor) -> np.ndarray:
 
 
 def _channels_last(operation: Operation) -> bool:
-    return operation.get_attr("data_format") == b"NHWC"
+    return bool(operation.get_attr("data_format") == b"NHWC")

@@ -14,7 +14,7 @@ from tfbench.keras_versions.types import Model, Strategy, Tensor
 from tfbench.keras_versions.variables import ReplicaScalar
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import does_not_apply, replicas_of, within, xla_factor
-from tfbench.training.inputs import Batch
+from tfbench.training.tasks import Batch
 
 LATENCY_STEPS = 100
 """Fewest calls at batch 1: below a hundred there is no 99th percentile."""
@@ -107,7 +107,8 @@ class Inference:
         self.strategy.run(lambda inputs, *_: self._mean.assign(_mean(self._compute(inputs)) * share), args=batch)
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
-        return tf.nest.flatten(self.model(inputs, training=False))
+        outputs: list[Tensor] = tf.nest.flatten(self.model(inputs, training=False))
+        return outputs
 
     def _local_outputs(self, batch: Batch) -> list[list[Tensor]]:
         """Return the outputs of each replica."""

@@ -153,10 +153,10 @@ def visible_devices(boards: Sequence[Board], by_cuda: Sequence[CUDADevice] | Non
         return [found for device in by_cuda if (found := _match(boards, device))]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     answering = [board for board in boards if board.problem is None]
-    found = list(_all_of(answering) if chosen is None else _chosen(answering, chosen))
+    devices = list(_all_of(answering) if chosen is None else _chosen(answering, chosen))
     # A process gets one slice only, and no whole GPU along with it.
-    slices = [device for device in found if device.slice is not None]
-    return slices[:1] or found
+    slices = [device for device in devices if device.slice is not None]
+    return slices[:1] or devices
 
 
 def offered_devices(boards: Sequence[Board]) -> list[Visible]:

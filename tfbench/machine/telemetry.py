@@ -70,10 +70,9 @@ class Observer:
             self._thread.join()
             self._take_sample()
         samples = self._samples
-        clocks, slowest = gpu_samples.mean_clocks_mhz(samples), None
-        known = [index for index, clock in enumerate(clocks) if clock is not None]
-        if known:
-            slowest = min(known, key=lambda index: clocks[index])
+        clocks = gpu_samples.mean_clocks_mhz(samples)
+        known = [(clock, index) for index, clock in enumerate(clocks) if clock is not None]
+        slowest_clock, slowest = min(known, default=(None, None))
         errors = self._gpus.ecc_uncorrected_errors()
         return Telemetry(
             host_memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -86,7 +85,7 @@ class Observer:
             temperature_start_celsius=cooling.celsius,
             cooling_seconds=cooling.seconds,
             temperature_steady_celsius=gpu_samples.steady_temperature_celsius(samples),
-            sm_clock_mean_mhz=None if slowest is None else clocks[slowest],
+            sm_clock_mean_mhz=slowest_clock,
             sm_clock_max_mhz=None if slowest is None else _at(self._gpus.max_clocks_mhz(), slowest),
             throttle_power_share=gpu_samples.reason_share(samples, gpu_samples.POWER_REASONS),
             throttle_thermal_share=gpu_samples.reason_share(samples, gpu_samples.THERMAL_REASONS),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import mul
 
@@ -119,7 +119,8 @@ def _autocorrelation_time(away: Sequence[float], variance: float, longest: float
 
 def _autocovariance(values: Sequence[float], lag: int) -> float:
     """Return the mean product of values that lie `lag` apart; their mean is 0."""
-    return sum(map(mul, values, islice(values, lag, None))) / len(values)
+    products: Iterator[float] = map(mul, values, islice(values, lag, None))
+    return sum(products) / len(values)
 
 
 def _t_quantile(degrees: float) -> float:

@@ -192,12 +192,13 @@ def _activates(layer: Layer) -> bool:
 def _attention_elements(layer: Layer) -> float:
     """Count attention as TensorFlow computes it: products, mask and softmax apart, and heads moved before length."""
     out = _size(layer.output)
-    scores = layer.heads * int(layer.output.shape[1]) ** 2
+    scores: int = layer.heads * int(layer.output.shape[1]) ** 2
     moved = 2 * 3 * out + 2 * out  # queries, keys and values, and the result: read and written
     masked = 2 * scores * (layer.causal + (len(_inputs(layer)) > 1))
     forward = moved + (2 * out + scores) + masked + 2 * scores + (scores + 2 * out)
     # Products: four, of which each reads or writes the scores once. Softmax: weights and their gradient to the scores'.
-    return forward + moved + 4 * (2 * out + scores) + 3 * scores
+    total: float = forward + moved + 4 * (2 * out + scores) + 3 * scores
+    return total
 
 
 def _branch_sum(layer: Layer, consumers: Counter[int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 import tensorflow as tf
 
@@ -18,7 +18,34 @@ from tfbench.roofline.peaks import matrix_flops_per_second, memory_bytes_per_sec
 PEAK_TRIES = 3
 
 
-def timed_fields(samples_per_step: int, timed: Interval) -> dict[str, Any]:
+class TimedFields(TypedDict):
+    """Fields of a `Measurement` that follow from the timed steps."""
+
+    samples_per_second: float
+    samples: int
+    seconds: float
+    num_steps: int
+    step_seconds: list[float]
+    step_p50_seconds: float
+    step_p95_seconds: float
+    step_cv: float | None
+    step_drift: float | None
+
+
+class LimitFields(TypedDict, total=False):
+    """Fields of a `Measurement` that compare with the device's limits; those that were not measured are left out."""
+
+    flops_per_sample: float | None
+    bytes_per_sample: float | None
+    fused_bytes_per_sample: float | None
+    peak_flops_per_second: float | None
+    flops_utilisation: float | None
+    peak_bytes_per_second: float | None
+    bandwidth_utilisation: float | None
+    bandwidth_bound_samples_per_second: float | None
+
+
+def timed_fields(samples_per_step: int, timed: Interval) -> TimedFields:
     """Return the fields of a `Measurement` that follow from the timed steps.
 
     Args:
@@ -39,9 +66,7 @@ def timed_fields(samples_per_step: int, timed: Interval) -> dict[str, Any]:
     }
 
 
-def limit_fields(
-    case: Case, model: Model, samples_per_step: int, timed: Interval, measure_peaks: bool
-) -> dict[str, float | None]:
+def limit_fields(case: Case, model: Model, samples_per_step: int, timed: Interval, measure_peaks: bool) -> LimitFields:
     """Return the fields that compare with the device's limits, measured now on the first device.
 
     Logical CPU devices share one processor, so that their peak is that of one.
@@ -56,7 +81,7 @@ def limit_fields(
     work = work_per_sample(model, samples_per_step / case.global_batch)
     step_flops = work.flops(case.mode)
     traffic, fused = work.bytes(case.precision, case.mode), work.fused_bytes(case.precision, case.mode)
-    fields: dict[str, float | None] = {
+    fields: LimitFields = {
         "flops_per_sample": step_flops,
         "bytes_per_sample": traffic,
         "fused_bytes_per_sample": fused,

@@ -173,7 +173,8 @@ def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
         context = tf.distribute.get_replica_context()
         return [context.all_reduce(tf.distribute.ReduceOp.SUM, own) for _ in range(times)][-1]
 
-    return tf.function(lambda tensors: strategy.run(of_replica, args=(tensors,)))
+    call: Callable[[object], object] = tf.function(lambda tensors: strategy.run(of_replica, args=(tensors,)))
+    return call
 
 
 def device_kind(strategy: Strategy) -> str:

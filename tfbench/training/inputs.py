@@ -75,7 +75,8 @@ def _on_each_replica(strategy: Strategy, of_replica: Callable[[int], Batch]) -> 
         strategy.experimental_distribute_values_from_function(_next_of([parts[index] for parts in flat]))
         for index in range(1, len(flat[0]))
     ]
-    return tf.nest.pack_sequence_as(of_replica(0), [first, *others])
+    batch: Batch = tf.nest.pack_sequence_as(of_replica(0), [first, *others])
+    return batch
 
 
 def _next_of(tensors: list[Tensor]) -> Callable[[ReplicaContext], Tensor]:

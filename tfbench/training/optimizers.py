@@ -8,7 +8,7 @@ that nothing changes and no host has to wait for a decision.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -149,7 +149,11 @@ class Lamb(_Adaptive):
 
 def make_updater(optimizer: Optimizer, variables: Sequence[Variable], learning_rate: float | None) -> Updater:
     """Create the updater of a case; its learning rate is the optimizer's own where None is given."""
-    kinds = {Optimizer.MOMENTUM: Momentum, Optimizer.ADAMW: AdamW, Optimizer.LAMB: Lamb}
+    kinds: dict[Optimizer, Callable[[Sequence[Variable], float], Updater]] = {
+        Optimizer.MOMENTUM: Momentum,
+        Optimizer.ADAMW: AdamW,
+        Optimizer.LAMB: Lamb,
+    }
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
     return kinds[optimizer](variables, rate)
 

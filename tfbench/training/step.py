@@ -6,11 +6,12 @@ only one batch's activations are in memory.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from results.schema import XLA, AllReduceDtype, Case, Precision
+from results.schema import XLA, AllReduceDtype, Case, Optimizer, Precision
 from tfbench.keras_versions.types import ConcreteFunction, Model, Strategy, Tensor
 from tfbench.keras_versions.variables import ReplicaScalar, assign_local, components, tensorflow_variable
 from tfbench.training.gradient_packs import GradientPacks
@@ -38,12 +39,14 @@ def sum_over_replicas(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors), options=EACH_BY_ITSELF)
+    sums: Sequence[Tensor] = context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors), options=EACH_BY_ITSELF)
+    return sums
 
 
 def split_batch(batch: Batch, parts: int) -> Batch:
     """Return a batch with its first axis, n, split into (parts, n / parts)."""
-    return tf.nest.map_structure(lambda tensor: tf.reshape(tensor, (parts, -1, *tensor.shape[1:])), batch)
+    split: Batch = tf.nest.map_structure(lambda tensor: tf.reshape(tensor, (parts, -1, *tensor.shape[1:])), batch)
+    return split
 
 
 class Training:
@@ -70,7 +73,7 @@ class Training:
         self.variables = [tensorflow_variable(variable) for variable in model.trainable_variables]
         self._all_reduce = all_reduce if case.all_reduce else list
         with strategy.scope():
-            self.updater = make_updater(case.optimizer, self.variables, learning_rate)
+            self.updater = make_updater(typing.cast(Optimizer, case.optimizer), self.variables, learning_rate)
             self._loss_scale = tf.Variable(self._first_loss_scale(), trainable=False)
             # float32: TensorFlow has no GPU kernel for int32 variables, and would count on the host.
             self._finite_steps = tf.Variable(0.0, trainable=False)
@@ -164,9 +167,9 @@ class Training:
         batches = split_batch((features, labels), self.case.accumulate)
 
         def add_next(index: Tensor, sums: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            batch = tf.nest.map_structure(lambda tensor: tensor[index], batches)
+            inputs, wanted = tf.nest.map_structure(lambda tensor: tensor[index], batches)
             # Read here: a tensor from outside of the loop goes through the host's device, a variable does not.
-            loss, gradients = compute(*batch, tf.convert_to_tensor(self._loss_scale))
+            loss, gradients = compute(inputs, wanted, tf.convert_to_tensor(self._loss_scale))
             return index + 1, [total + part for total, part in zip(sums, [loss, *gradients], strict=True)]
 
         nothing = [tf.zeros(shape, tf.float32) for shape in [(), *(variable.shape for variable in self.variables)]]

@@ -123,7 +123,8 @@ def _draw_text(draws: Draws, count: int, size: int, classes: int) -> Batch:
 
 def _on_device(batch: Batch) -> Batch:
     """Return a batch of int64: TensorFlow reshapes and slices int32 on the host, and moves it there and back."""
-    return tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.int64), batch)
+    moved: Batch = tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.int64), batch)
+    return moved
 
 
 def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ def _look_into(path: Path, classes: int) -> float:
     Returns:
         Mean size of an encoded image in bytes.
     """
-    sizes = []
+    sizes: list[int] = []
     try:
         with tf.device("CPU:0"):
             for record in tf.data.TFRecordDataset([str(path)]):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
-from tfbench.keras_versions.types import Shape, Tensor
+from tfbench.keras_versions.types import Shape, Tensor, Variable
 from tfbench.keras_versions.variables import tensorflow_variable
 from tfbench.models.blocks.parts import Part, WithGradient, elements
 
@@ -132,7 +134,9 @@ class TiedDecoder(Part):
     def __init__(self, embedding: TokenEmbedding, *, bias: bool, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.has_bias, self.vocabulary = bias, embedding.vocabulary
-        self._table = lambda: embedding.table  # hidden from Keras, which else counts the weight twice
+        self._table: Callable[[], Variable] = lambda: (
+            embedding.table
+        )  # hidden from Keras, which else counts the weight twice
 
     def build(self, input_shape: Shape) -> None:
         """Create the bias."""

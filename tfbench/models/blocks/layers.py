@@ -122,11 +122,8 @@ def normalised_convolution(
     if batch_norm is BatchNorm.NONE:
         return convolution(filters, size, activation="relu" if relu else None, **settings)(x)
     x = convolution(filters, size, use_bias=False, **settings)(x)
-    names = {"name": name and f"{name}_normal"}
-    if batch_norm is BatchNorm.FUSED:
-        x = FusedBatchNormalization(momentum=momentum, epsilon=epsilon, **names)(x)
-    else:
-        x = keras.layers.BatchNormalization(momentum=momentum, epsilon=epsilon, **names)(x)
+    normalization = keras.layers.BatchNormalization if batch_norm is BatchNorm.KERAS else FusedBatchNormalization
+    x = normalization(momentum=momentum, epsilon=epsilon, name=name and f"{name}_normal")(x)
     return keras.layers.Activation("relu", name=name and f"{name}_relu")(x) if relu else x
 
 
