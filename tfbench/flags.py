@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
-from results.schema import (
-    DEVICE_MODEL,
-    TUNING,
-    XLA,
-    AllReduceDtype,
-    BatchNorm,
-    Case,
-    Communication,
-    Data,
-    Device,
-    Mode,
-    Optimizer,
-    Precision,
-)
-from results.schema.networks import SHORTEST_SEQUENCE, SMALLEST_IMAGE
+from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
 from tfbench.models import NETWORKS
 from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
 from tfbench.peers.links import CONNECT_SECONDS
@@ -188,128 +176,35 @@ def _cluster(values: flags.FlagValues) -> Cluster | None:
 
 
 def _case(values: flags.FlagValues) -> Case:
-    precision = Precision(values.precision)
-    half = precision in (Precision.FP16, Precision.BF16)
-    return Case(
-        model=values.model or "",
-        precision=precision,
-        batch_per_gpu=values.batch_size or (HALF_PRECISION_BATCH if half else FULL_PRECISION_BATCH),
-        num_gpus=values.num_gpus,
-        num_hosts=values.num_hosts,
-        communication=Communication(values.communication),
-        all_reduce=values.all_reduce,
-        xla=XLA(values.xla),
-        mode=Mode.DEVICE if values.model == DEVICE_MODEL else Mode(values.mode),
-        data=Data(values.data),
-        device=Device(values.device),
-        batch_norm=BatchNorm(values.batch_norm) if values.batch_norm else None,
-        image_size=values.image_size,
-        sequence_length=values.sequence_length,
-        optimizer=Optimizer(values.optimizer) if values.optimizer else None,
-        accumulate=values.accumulate,
-        target_ci=values.target_ci,
-        warmup_steps=values.warmup_steps,
-        num_steps=values.num_steps,
-        all_reduce_dtype=AllReduceDtype(values.all_reduce_dtype),
-        **{name: getattr(values, name) for name in TUNING if name != "all_reduce_dtype"},
-    )
+    read = {name: values[SETTINGS[name].flag or name].value for name in SETTINGS}
+    settings: dict[str, Any] = {name: value if value is None else kind_of(name)(value) for name, value in read.items()}
+    if settings["batch_per_gpu"] is None:
+        half = settings["precision"] in (Precision.FP16, Precision.BF16)
+        settings["batch_per_gpu"] = HALF_PRECISION_BATCH if half else FULL_PRECISION_BATCH
+    if values.model == DEVICE_MODEL:
+        settings["mode"] = Mode.DEVICE
+    settings["model"] = values.model or ""
+    return Case(**settings)
 
 
 def _definitions() -> flags.FlagValues:
     """Define the flags in a set of their own: absl's global one also collects those of TensorFlow."""
     values = flags.FlagValues()
-    defaults = Case(model="")
-    flags.DEFINE_enum("model", None, [*NETWORKS, DEVICE_MODEL], "Network, or the device itself.", flag_values=values)
-    flags.DEFINE_enum("precision", "fp32", list(Precision), "fp32 = IEEE, TF32 off.", flag_values=values)
+    flags.DEFINE_enum("model", None, [*NETWORKS, DEVICE_MODEL], SETTINGS["model"].meaning, flag_values=values)
     flags.DEFINE_integer(
         "batch_size",
         None,
-        f"Samples per GPU and step. Default: {FULL_PRECISION_BATCH} for fp32 and tf32, "
+        f"{SETTINGS['batch_per_gpu'].meaning} Default: {FULL_PRECISION_BATCH} for fp32 and tf32, "
         f"{HALF_PRECISION_BATCH} for fp16 and bf16.",
         lower_bound=1,
         flag_values=values,
     )
-    flags.DEFINE_integer(
-        "num_gpus", 1, "Replicas of each host; logical devices with --device=cpu.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_integer(
-        "num_hosts",
-        1,
-        "Hosts that train together: this process is the one that TF_CONFIG says.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "communication", "auto", list(Communication), "How several hosts add up their gradients.", flag_values=values
-    )
-    flags.DEFINE_boolean(
-        "all_reduce",
-        True,
-        "--noall_reduce shows what communication costs: replicas then train apart.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "device", "gpu", list(Device), "What trains. gpu never falls back to the CPU.", flag_values=values
-    )
-    flags.DEFINE_enum(
-        "xla",
-        "off",
-        list(XLA),
-        "auto = clusters chosen by TensorFlow; replica = the whole pass compiled.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "mode",
-        "train",
-        list(Mode),
-        "infer = forward only, and latency at batch 1; device goes with its model.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "data",
-        "synthetic",
-        list(Data),
-        "synthetic = on the device; host = tf.data; tfrecord = JPEG files.",
-        flag_values=values,
-    )
-    flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", flag_values=values)
-    flags.DEFINE_enum(
-        "batch_norm", None, list(BatchNorm), "Default: fused, or none where the network has none.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "image_size", None, "Pixels. Default: the network's own.", lower_bound=SMALLEST_IMAGE, flag_values=values
-    )
-    flags.DEFINE_integer(
-        "sequence_length",
-        None,
-        "Tokens. Default: the network's own.",
-        lower_bound=SHORTEST_SEQUENCE,
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "optimizer",
-        None,
-        list(Optimizer),
-        "Default: adamw for transformers, else SGD with momentum.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "accumulate", 1, "Batches whose gradients are added up before an update.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_integer("warmup_steps", defaults.warmup_steps, "Untimed steps.", lower_bound=0, flag_values=values)
-    flags.DEFINE_integer("num_steps", defaults.num_steps, "Timed steps.", lower_bound=1, flag_values=values)
+    for name in SETTINGS:
+        if name not in ("model", "batch_per_gpu"):
+            _define_setting(name, values)
     flags.DEFINE_alias("num_batches", "num_steps", flag_values=values)
-    flags.DEFINE_float(
-        "target_ci",
-        None,
-        "End the timed steps early, after 500 at the earliest, when their 95 % interval is within half of ± this share "
-        "of the throughput, e.g. 0.02. Default: never.",
-        lower_bound=1e-4,
-        upper_bound=1.0,
-        flag_values=values,
-    )
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", flag_values=values)
-    _define_tuning(values)
+    flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", flag_values=values)
     flags.DEFINE_string("output", None, "File for the record.", flag_values=values)
     flags.DEFINE_boolean(
         "print_record", False, "Print the file of --output at last, packed in lines.", flag_values=values
@@ -323,15 +218,22 @@ def _definitions() -> flags.FlagValues:
     return values
 
 
-def _define_tuning(values: flags.FlagValues) -> None:
-    for name, tuning in TUNING.items():
-        default = getattr(Case, name)
-        if isinstance(default, bool):
-            flags.DEFINE_boolean(name, default, tuning.meaning, flag_values=values)
-        elif isinstance(default, int):
-            flags.DEFINE_integer(name, default, tuning.meaning, lower_bound=tuning.least, flag_values=values)
-        else:
-            flags.DEFINE_enum(name, default, list(default.__class__), tuning.meaning, flag_values=values)
+def _define_setting(name: str, values: flags.FlagValues) -> None:
+    """Define the flag of a case's setting."""
+    setting, default, kind = SETTINGS[name], default_of(name), kind_of(name)
+    flag, least, most = setting.flag or name, setting.least, setting.most
+    if kind is bool:
+        flags.DEFINE_boolean(flag, default, setting.meaning, flag_values=values)
+    elif kind is int:
+        low, high = (None if bound is None else int(bound) for bound in (least, most))
+        flags.DEFINE_integer(flag, default, setting.meaning, low, high, flag_values=values)
+    elif kind is float:
+        flags.DEFINE_float(flag, default, setting.meaning, least, most, flag_values=values)
+    elif issubclass(kind, enum.StrEnum):
+        chosen = None if default is None else str(default)
+        flags.DEFINE_enum(flag, chosen, [str(word) for word in kind], setting.meaning, flag_values=values)
+    else:
+        flags.DEFINE_string(flag, default, setting.meaning, flag_values=values)
 
 
 def _define_options(values: flags.FlagValues) -> None:

@@ -19,7 +19,7 @@ from orchestrate.text import shown
 from orchestrate.yaml_files import did_you_mean, read_document, resolve_path, validate_document
 from results.schema import (
     DEVICE_MODEL,
-    TUNING,
+    SETTINGS,
     XLA,
     BatchNorm,
     Case,
@@ -29,6 +29,8 @@ from results.schema import (
     Mode,
     Optimizer,
     Precision,
+    default_of,
+    kind_of,
 )
 from results.schema.networks import INPUTS, Refusal, tuning_refusal
 
@@ -46,28 +48,48 @@ T = TypeVar("T")
 Few = Annotated[list[T], Field(min_length=1, max_length=100)]
 
 
-def _tuning_fields() -> dict[str, Any]:
-    """Return a field for each setting of `TUNING`: a value or a list of values."""
+WRITTEN_OUT = frozenset(
+    {
+        *("model", "mode", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce"),
+        *("xla", "data", "batch_norm", "device", "image_size", "sequence_length", "optimizer", "accumulate"),
+        *("warmup_steps", "num_steps", "target_ci"),
+    }
+)
+"""Settings of a case that `CaseBlock` spells out, or that belong to the whole suite."""
+
+SWEPT = tuple(name for name in SETTINGS if name not in WRITTEN_OUT)
+"""All others: a value or a list of values, as their rows in `results.schema.case` say."""
+
+
+def _swept_fields() -> dict[str, Any]:
+    """Return a field for each setting of `SWEPT`."""
     fields: dict[str, Any] = {}
-    for name, tuning in TUNING.items():
-        default = getattr(Case, name)
-        kind: Any = type(default)
+    for name in SWEPT:
+        setting, default = SETTINGS[name], default_of(name)
+        kind: Any = kind_of(name)
+        value: Any = kind
         if kind is bool:
-            words, kind = "true, false or both", StrictBool
-        elif kind is int:
-            words, kind = "a whole number or a list", Annotated[StrictInt, Field(ge=tuning.least, le=1_000_000)]
+            words, value = "true, false or both", StrictBool
+        elif kind in (int, float):
+            words = "a whole number or a list" if kind is int else "a number or a list"
+            most = 1_000_000 if setting.most is None else setting.most
+            value = Annotated[StrictInt if kind is int else float, Field(ge=setting.least, le=most)]
         else:
             words = f"one or more of {', '.join(kind)}"
-        text = f"{words}: {tuning.meaning}"
-        fields[name] = (kind | Few[kind], Field(default, description=text, examples=[str(default).lower()]))
+        text = f"{words}: {setting.meaning}"
+        optional = None if default is None else value
+        fields[name] = (
+            value | Few[value] | optional,
+            Field(default, description=text, examples=[str(default).lower()]),
+        )
     return fields
 
 
-_TuningBlock = create_model("_TuningBlock", **_tuning_fields())
+_SweptBlock = create_model("_SweptBlock", **_swept_fields())
 
 
-class CaseBlock(_TuningBlock):
-    """A matrix of cases; lists multiply. The settings of `TUNING` are fields too."""
+class CaseBlock(_SweptBlock):
+    """A matrix of cases; lists multiply. The settings of `SWEPT` are fields too."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -320,10 +342,10 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
         )
         for model, precision, mode, cluster, xla, data, batch_norm, length, optimizer, accumulate in matrix
     ]
-    return [dataclasses.replace(case, **tuning) for case in cases for tuning in _tunings(block)]
+    return [dataclasses.replace(case, **swept) for case in cases for swept in _swept(block)]
 
 
-def _tunings(block: CaseBlock) -> list[dict[str, Any]]:
-    """Return every combination of the settings of `TUNING`."""
-    values = itertools.product(*(_listed(getattr(block, name)) for name in TUNING))
-    return [dict(zip(TUNING, combination, strict=True)) for combination in values]
+def _swept(block: CaseBlock) -> list[dict[str, Any]]:
+    """Return every combination of the settings of `SWEPT`."""
+    values = itertools.product(*(_listed(getattr(block, name)) for name in SWEPT))
+    return [dict(zip(SWEPT, combination, strict=True)) for combination in values]

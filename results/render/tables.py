@@ -14,9 +14,9 @@ from results.grid import Grid, print_grid, print_line
 from results.render.communication import communication_grid
 from results.render.comparison import ratio_grids
 from results.render.device_table import device_grid
-from results.schema import TUNING, Case
+from results.schema import SETTINGS, TUNING, Case
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
 from results.table.comparable import differing
 from results.table.fleets import FleetRate, fleet_rates, rows_of
 from results.table.merge import Merged
@@ -114,11 +114,12 @@ def wide_grids(merged: Merged) -> list[Grid]:
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
 
 
-_SETTINGS = (
-    *("device", "batch_norm", "xla", "data", "mode", "image_size", "sequence_length", "optimizer", "accumulate"),
-    *("warmup_steps", "num_steps"),
-    *TUNING,
+_HEADED = frozenset(
+    {"model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "target_ci"}
 )
+"""Settings that have a column of their own, or that a reader need not know."""
+
+_SETTINGS = tuple(name for name in COLUMNS if name in SETTINGS and name not in _HEADED)
 
 
 _LATENCIES = {f"b1 {name} ms>": f"latency_{name}_seconds" for name in ("p50", "p95", "p99")}

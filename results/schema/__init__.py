@@ -14,11 +14,15 @@ from __future__ import annotations
 
 from results.schema.case import (
     FEWEST_STEPS,
+    SETTINGS,
     TRAINED_BY_ADAMW,
     TUNING,
     WITHOUT_BATCH_NORM,
     Case,
-    Tuning,
+    Setting,
+    default_of,
+    in_order,
+    kind_of,
 )
 from results.schema.record import (
     GPU,
@@ -57,6 +61,7 @@ __all__ = [
     "GPU",
     "METHOD_VERSION",
     "SCHEMA_VERSION",
+    "SETTINGS",
     "TRAINED_BY_ADAMW",
     "TUNING",
     "WITHOUT_BATCH_NORM",
@@ -79,9 +84,12 @@ __all__ = [
     "Precision",
     "Rank",
     "Record",
+    "Setting",
     "SoftWarning",
     "Status",
     "Telemetry",
-    "Tuning",
     "Validity",
+    "default_of",
+    "in_order",
+    "kind_of",
 ]

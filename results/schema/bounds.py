@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from results.schema.case import SETTINGS
+
 MAX_TEXT_LENGTH = 20_000
 """Longest text that a record may hold in one field, in characters."""
 
@@ -77,10 +79,8 @@ NUMBERS: dict[str, Bound] = {
     "batch_per_gpu": _COUNT,
     "num_gpus": _COUNT,
     "num_hosts": _COUNT,
-    "accumulate": _COUNT,
     "image_size": _COUNT,
     "sequence_length": _COUNT,
-    "steps_per_call": _COUNT,
     "repeat": _COUNT,
     "devices": _COUNT,
     "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
@@ -133,7 +133,8 @@ NUMBERS: dict[str, Bound] = {
     "value": _ANY_RATIO,
     "limit": _ANY_RATIO,
 }
-"""By `Class.field`, by field, or by how a field's name ends, which is its unit: the longest that fits counts."""
+"""By `Class.field`, by field, or by how a field's name ends, which is its unit: the longest that fits counts. A
+setting of a case that is not named here may be what its row in `case.py` says."""
 
 ANY_NUMBER = Bound(-1e18, 1e18, "-", "nothing is known about it")
 """Of a number that the table does not name; a test allows none in a record."""
@@ -173,7 +174,12 @@ def bound_of(kind: str, name: str) -> Bound:
         return own
     parts = name.split("_")
     endings = ("_".join(parts[i:]) for i in range(len(parts)))
-    return next((NUMBERS[ending] for ending in endings if ending in NUMBERS), ANY_NUMBER)
+    if (known := next((NUMBERS[ending] for ending in endings if ending in NUMBERS), None)) is not None:
+        return known
+    setting = SETTINGS.get(name) if kind == "Case" else None
+    if setting is None or setting.least is None:
+        return ANY_NUMBER
+    return Bound(setting.least, MOST if setting.most is None else setting.most, setting.unit, _COUNT.reason)
 
 
 def text_problem(name: str, value: str) -> str | None:

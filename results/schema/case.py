@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import types
+import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from results.schema.words import (
     XLA,
@@ -19,36 +22,44 @@ from results.schema.words import (
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """One of the settings that change how a step is executed, and not what it computes.
+class Setting:
+    """What follows from a setting of a case: its flag, its key in a suite, its column and its part of the name.
 
     Attributes:
-        part: What a case's name says where the value is not the default; `{}` becomes the value.
-        meaning: One sentence, for `--help` and the column.
-        least: Smallest value of a number.
+        meaning: One sentence, for `--help`.
+        part: What a case's name says where the value is not the default; `{}` becomes the value, a share in percent.
+            Empty: `Case.name` puts it in by itself.
+        column: One sentence, for the table; empty: `meaning`.
+        unit: Of the column; `-` where there is none.
+        flag: Name of the flag, where it is not the field's.
+        always: Whether a command line names it also at its default.
+        least: Smallest number that a flag or a suite takes; None: any.
+        most: Largest one; None: any, and in a record `bounds.MOST`.
+        tuning: Whether it changes how a step is executed, and not what it computes.
         train_only: Whether it says nothing about inference and devices.
     """
 
-    part: str
     meaning: str
-    least: int = 0
-    train_only: bool = True
+    part: str = ""
+    column: str = ""
+    unit: str = "-"
+    flag: str = ""
+    always: bool = False
+    least: float | None = None
+    most: float | None = None
+    tuning: bool = False
+    train_only: bool = False
+
+    def named(self, value: object) -> str:
+        """Return the part of a name that says this value."""
+        return self.part.format(100 * value if isinstance(value, float) else value)
 
 
-TUNING: dict[str, Tuning] = {
-    "all_reduce_pack_mb": Tuning(
-        "pack{}", "MB of gradients per all-reduce, so that it overlaps with the backward pass; 0: all at once."
-    ),
-    "all_reduce_dtype": Tuning("reduce-{}", "Type in which gradients travel: fp32, or the 16 bits of the step."),
-    "steps_per_call": Tuning("call{}", "Steps per call of TensorFlow's function.", least=1),
-    "compile_update": Tuning("compiled-update", "Compile the update of the weights with XLA."),
-    "cublaslt": Tuning("cublaslt", "Use cuBLASLt for matrix products (TF_USE_CUBLASLT).", train_only=False),
-    "memory_growth": Tuning("no-growth", "Let TensorFlow take GPU memory as it needs it.", train_only=False),
-    "frozen": Tuning(
-        "frozen", "Inference from a frozen graph: weights are constants, batch norm is folded.", train_only=False
-    ),
-}
-"""By the field of `Case`. From this table follow the flags, the keys of a suite, the columns and the case's name."""
+SMALLEST_IMAGE = 32
+"""Fewest pixels of any network."""
+
+SHORTEST_SEQUENCE = 8
+"""Fewest tokens of any network."""
 
 FEWEST_STEPS = 50
 """No repeat that may end early ends before so many timed steps."""
@@ -62,61 +73,207 @@ TRAINED_BY_ADAMW = frozenset({"bert_large", "gpt2_small", "vit_b16"})
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One point of the benchmark's matrix.
+    """One point of the benchmark's matrix. A field is a setting: all that is known of it stands in its row.
 
-    Attributes:
-        model: Name of the network, e.g. `resnet50`.
-        precision: Arithmetic of the step.
-        batch_per_gpu: Samples per replica and step.
-        num_gpus: Replicas of each host: GPUs, or logical CPU devices where `device` is `cpu`.
-        num_hosts: Hosts that train together, one process on each.
-        communication: How several hosts add up their gradients.
-        all_reduce: False: replicas do not add up their gradients and train apart. What that saves is the share of
-            communication; it is no training, and never in a table of speed.
-        xla: Which part XLA compiles.
-        mode: What is measured.
-        data: Where the batch comes from.
-        device: What trains.
-        batch_norm: Variant of batch normalisation; None becomes the network's own: `fused`, or `none` where it has
-            none.
-        image_size: Height and width of an image in pixels; None: the network's own.
-        sequence_length: Tokens of a sequence; None: the network's own.
-        optimizer: How weights are updated; None becomes the network's own.
-        accumulate: Batches whose gradients are added up before an update; the global batch is so many times larger.
-        warmup_steps: Fewest steps before timing starts.
-        num_steps: Timed steps; at most so many where `target_ci` is given.
-        target_ci: Timed steps, and then repeats, end early when the 95 % interval of the throughput is at most ± this
-            share of it; None: never. A share between 0 and 1.
-        all_reduce_pack_mb: This and the rest: see `TUNING`. The default is that of PyTorch's
-            DistributedDataParallel (Li et al. 2020, VLDB 13, section 3.2.2).
+    What a row does not say:
+
+    * `batch_norm` and `optimizer` become the network's own where they are None, so that a record says what was
+      measured. `image_size` and `sequence_length` stay None where they are the network's own.
+    * `all_reduce` False: replicas do not add up their gradients and train apart. What that saves is the share of
+      communication; it is no training, and never in a table of speed.
+    * `accumulate`: the global batch is that many times larger.
+    * `target_ci`: timed steps, and then repeats, end early when the 95 % interval of the throughput is at most ± this
+      share of it; None: never.
+    * `all_reduce_pack_mb`: the default is that of PyTorch's DistributedDataParallel (Li et al. 2020, VLDB 13, section
+      3.2.2).
     """
 
-    model: str
-    precision: Precision = Precision.FP32
-    batch_per_gpu: int = 128
-    num_gpus: int = 1
-    num_hosts: int = 1
-    communication: Communication = Communication.AUTO
-    all_reduce: bool = True
-    xla: XLA = XLA.OFF
-    mode: Mode = Mode.TRAIN
-    data: Data = Data.SYNTHETIC
-    device: Device = Device.GPU
-    batch_norm: BatchNorm | None = None
-    image_size: int | None = None
-    sequence_length: int | None = None
-    optimizer: Optimizer | None = None
-    accumulate: int = 1
-    warmup_steps: int = 10
-    num_steps: int = 100
-    target_ci: float | None = None
-    all_reduce_pack_mb: int = 25
-    all_reduce_dtype: AllReduceDtype = AllReduceDtype.FP32
-    steps_per_call: int = 1
-    compile_update: bool = False
-    cublaslt: bool = False
-    memory_growth: bool = True
-    frozen: bool = False
+    model: Annotated[str, Setting("Network, or the device itself.", column="Network, e.g. `resnet50`.", always=True)]
+    precision: Annotated[
+        Precision,
+        Setting(
+            "fp32 = IEEE, TF32 off.",
+            column="Arithmetic: `fp32` (IEEE, TF32 off), `tf32`, `fp16`, `bf16`.",
+            always=True,
+        ),
+    ] = Precision.FP32
+    batch_per_gpu: Annotated[
+        int,
+        Setting(
+            "Samples per GPU and step.",
+            column="Images or sequences per replica and pass.",
+            unit="samples",
+            flag="batch_size",
+            always=True,
+            least=1,
+        ),
+    ] = 128
+    num_gpus: Annotated[
+        int,
+        Setting(
+            "Replicas of each host; logical devices with --device=cpu.",
+            column="Replicas of each host: GPUs, or logical CPU devices where `device` is `cpu`.",
+            always=True,
+            least=1,
+        ),
+    ] = 1
+    num_hosts: Annotated[
+        int,
+        Setting(
+            "Hosts that train together: this process is the one that TF_CONFIG says.",
+            column="Hosts that train together.",
+            least=1,
+        ),
+    ] = 1
+    communication: Annotated[
+        Communication,
+        Setting(
+            "How several hosts add up their gradients.",
+            part="{}",
+            column="How several hosts add up their gradients: `auto`, `ring` or `nccl`.",
+        ),
+    ] = Communication.AUTO
+    all_reduce: Annotated[
+        bool,
+        Setting(
+            "--noall_reduce shows what communication costs: replicas then train apart.",
+            part="no-all-reduce",
+            column="False: gradients were not added up, to see what communication costs.",
+        ),
+    ] = True
+    xla: Annotated[
+        XLA,
+        Setting(
+            "auto = clusters chosen by TensorFlow; replica = the whole pass compiled.",
+            part="xla-{}",
+            column="What XLA compiles: `off`, `auto` or `replica`.",
+            always=True,
+        ),
+    ] = XLA.OFF
+    mode: Annotated[
+        Mode,
+        Setting(
+            "infer = forward only, and latency at batch 1; device goes with its model.",
+            part="{}",
+            column="What is measured: `train` (forward, backward, all-reduce, update), `infer` or `device`.",
+            always=True,
+        ),
+    ] = Mode.TRAIN
+    data: Annotated[
+        Data,
+        Setting(
+            "synthetic = on the device; host = tf.data; tfrecord = JPEG files.",
+            part="{}",
+            column="Where a batch comes from: `synthetic` (on the device), `host` or `tfrecord`.",
+            always=True,
+        ),
+    ] = Data.SYNTHETIC
+    device: Annotated[
+        Device,
+        Setting("What trains. gpu never falls back to the CPU.", column="What trains: `gpu` or `cpu`.", always=True),
+    ] = Device.GPU
+    batch_norm: Annotated[
+        BatchNorm | None,
+        Setting(
+            "Default: fused, or none where the network has none.",
+            part="bn-{}",
+            column="Variant of batch normalisation: `fused`, `keras` or `none`.",
+            always=True,
+        ),
+    ] = None
+    image_size: Annotated[
+        int | None,
+        Setting(
+            "Pixels. Default: the network's own.",
+            part="{}px",
+            column="Height and width of an image as asked for; empty: the network's own.",
+            unit="pixels",
+            least=SMALLEST_IMAGE,
+        ),
+    ] = None
+    sequence_length: Annotated[
+        int | None,
+        Setting(
+            "Tokens. Default: the network's own.",
+            part="seq{}",
+            column="Tokens of a sequence as asked for; empty: the network's own.",
+            unit="tokens",
+            least=SHORTEST_SEQUENCE,
+        ),
+    ] = None
+    optimizer: Annotated[
+        Optimizer | None,
+        Setting(
+            "Default: adamw for transformers, else SGD with momentum.",
+            part="{}",
+            column="How weights are updated: `momentum`, `adamw` or `lamb`.",
+        ),
+    ] = None
+    accumulate: Annotated[
+        int, Setting("Batches whose gradients are added up before an update.", part="acc{}", least=1)
+    ] = 1
+    warmup_steps: Annotated[
+        int, Setting("Untimed steps.", column="Fewest steps before timing.", unit="steps", always=True, least=0)
+    ] = 10
+    num_steps: Annotated[
+        int,
+        Setting(
+            "Timed steps.",
+            column="Timed steps of a repeat; the most where `target_ci` is given.",
+            unit="steps",
+            always=True,
+            least=1,
+        ),
+    ] = 100
+    target_ci: Annotated[
+        float | None,
+        Setting(
+            "End the timed steps early, after 500 at the earliest, when their 95 % interval is within half of ± this "
+            "share of the throughput, e.g. 0.02. Default: never.",
+            part="ci{:g}",
+            column="A repeat and a case end early when known to ± this share; empty: never.",
+            least=1e-4,
+            most=1.0,
+        ),
+    ] = None
+    all_reduce_pack_mb: Annotated[
+        int,
+        Setting(
+            "MB of gradients per all-reduce, so that it overlaps with the backward pass; 0: all at once.",
+            part="pack{}",
+            least=0,
+            tuning=True,
+            train_only=True,
+        ),
+    ] = 25
+    all_reduce_dtype: Annotated[
+        AllReduceDtype,
+        Setting(
+            "Type in which gradients travel: fp32, or the 16 bits of the step.",
+            part="reduce-{}",
+            tuning=True,
+            train_only=True,
+        ),
+    ] = AllReduceDtype.FP32
+    steps_per_call: Annotated[
+        int, Setting("Steps per call of TensorFlow's function.", part="call{}", least=1, tuning=True, train_only=True)
+    ] = 1
+    compile_update: Annotated[
+        bool,
+        Setting("Compile the update of the weights with XLA.", part="compiled-update", tuning=True, train_only=True),
+    ] = False
+    cublaslt: Annotated[
+        bool, Setting("Use cuBLASLt for matrix products (TF_USE_CUBLASLT).", part="cublaslt", tuning=True)
+    ] = False
+    memory_growth: Annotated[
+        bool, Setting("Let TensorFlow take GPU memory as it needs it.", part="no-growth", tuning=True)
+    ] = True
+    frozen: Annotated[
+        bool,
+        Setting(
+            "Inference from a frozen graph: weights are constants, batch norm is folded.", part="frozen", tuning=True
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         """Put the network's own where nothing was named, so that a record says what was measured."""
@@ -148,67 +305,81 @@ class Case:
         """Name the case in letters, digits, dots, `-` and `_`: equal cases have equal names."""
         hosts = "" if self.num_hosts == 1 else f"{self.num_hosts}x"
         parts = [self.model, self.precision, f"b{self.batch_per_gpu}", f"{hosts}{self.num_gpus}{self.device}"]
-        if self.communication is not Communication.AUTO:
-            parts.append(self.communication)
-        if not self.all_reduce:
-            parts.append("no-all-reduce")
-        if self.mode not in (Mode.TRAIN, self.model):
-            parts.append(self.mode)
-        if self.xla is not XLA.OFF:
-            parts.append(f"xla-{self.xla}")
-        if self.data is not Data.SYNTHETIC:
-            parts.append(self.data)
-        if self.batch_norm is not self._own_batch_norm:
-            parts.append(f"bn-{self.batch_norm}")
-        if self.image_size is not None:
-            parts.append(f"{self.image_size}px")
-        if self.sequence_length is not None:
-            parts.append(f"seq{self.sequence_length}")
-        if self.optimizer is not self._own_optimizer:
-            parts.append(str(self.optimizer))
-        if self.accumulate > 1:
-            parts.append(f"acc{self.accumulate}")
-        parts.append(f"w{self.warmup_steps}s{self.num_steps}")
-        if self.target_ci is not None:
-            parts.append(f"ci{100 * self.target_ci:g}")
-        parts += [TUNING[name].part.format(value) for name, value in self.tuned.items()]
+        changed = self.changed
+        if self.mode == self.model:
+            changed.pop("mode", None)  # the device's only one
+        for name in _NAME_ORDER:
+            if name == "num_steps":
+                parts.append(f"w{self.warmup_steps}s{self.num_steps}")
+            elif name in changed and SETTINGS[name].part:
+                parts.append(SETTINGS[name].named(changed[name]))
         return "-".join(parts)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Return the settings that are not at their default, nor the network's own; without its name."""
+        usual = {**_DEFAULTS, "batch_norm": self._own_batch_norm, "optimizer": self._own_optimizer}
+        return {name: value for name, value in vars(self).items() if name != "model" and value != usual[name]}
 
     @property
     def tuned(self) -> dict[str, Any]:
         """Return the settings of `TUNING` that are not at their default."""
-        values = {name: getattr(self, name) for name in TUNING}
-        return {name: value for name, value in values.items() if value != getattr(type(self), name)}
+        return {name: value for name, value in self.changed.items() if name in TUNING}
 
     def flags(self) -> list[str]:
         """Return the command line of `python -m tfbench` that measures this case."""
-        flags = [
-            f"--model={self.model}",
-            f"--precision={self.precision}",
-            f"--batch_size={self.batch_per_gpu}",
-            f"--num_gpus={self.num_gpus}",
-            f"--xla={self.xla}",
-            f"--mode={self.mode}",
-            f"--data={self.data}",
-            f"--device={self.device}",
-            f"--batch_norm={self.batch_norm}",
-            f"--warmup_steps={self.warmup_steps}",
-            f"--num_steps={self.num_steps}",
+        named = self.changed
+        if self.num_hosts == 1:
+            named.pop("communication", None)  # there is none
+        else:
+            named["communication"] = self.communication
+        always = [name for name, setting in SETTINGS.items() if setting.always]
+        return [
+            _flag(name, getattr(self, name))
+            for name in (*always, *(name for name in SETTINGS if name in named and name not in always))
         ]
-        if self.num_hosts > 1:
-            flags += [f"--num_hosts={self.num_hosts}", f"--communication={self.communication}"]
-        if not self.all_reduce:
-            flags.append("--noall_reduce")
-        if self.image_size is not None:
-            flags.append(f"--image_size={self.image_size}")
-        if self.sequence_length is not None:
-            flags.append(f"--sequence_length={self.sequence_length}")
-        if self.optimizer is not self._own_optimizer:
-            flags.append(f"--optimizer={self.optimizer}")
-        if self.accumulate > 1:
-            flags.append(f"--accumulate={self.accumulate}")
-        if self.target_ci is not None:
-            flags.append(f"--target_ci={self.target_ci:g}")
-        for name, value in self.tuned.items():
-            flags.append(f"--{'' if value else 'no'}{name}" if isinstance(value, bool) else f"--{name}={value}")
-        return flags
+
+
+_HINTS = typing.get_type_hints(Case, include_extras=True)
+
+SETTINGS: dict[str, Setting] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
+"""By the field of `Case`, in the order of a record's keys."""
+
+TUNING: dict[str, Setting] = {name: setting for name, setting in SETTINGS.items() if setting.tuning}
+"""The settings that change how a step is executed, and not what it computes."""
+
+
+def kind_of(name: str) -> type:
+    """Return the type of a setting's value, other than None."""
+    hint = _HINTS[name].__origin__
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return typing.cast(type, kinds[0])
+
+
+def default_of(name: str) -> Any:  # noqa: ANN401 (of the setting's type)
+    """Return the default of a setting; None where it has none, or the network has its own."""
+    return getattr(Case, name, None)
+
+
+def in_order(names: Iterable[str], **before: str) -> tuple[str, ...]:
+    """Return names in their order, but some of them right before another one.
+
+    Args:
+        names: All of them.
+        before: By name, the one that it is put before.
+    """
+    order = [name for name in names if name not in before]
+    for name, follower in before.items():
+        order.insert(order.index(follower), name)
+    return tuple(order)
+
+
+_DEFAULTS: dict[str, Any] = {name: default_of(name) for name in SETTINGS}
+_NAME_ORDER = in_order(SETTINGS, mode="xla")
+
+
+def _flag(name: str, value: object) -> str:
+    flag = SETTINGS[name].flag or name
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no'}{flag}"
+    return f"--{flag}={value:g}" if isinstance(value, float) else f"--{flag}={value}"

@@ -9,13 +9,8 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
-from results.schema import TUNING, BatchNorm, Case, Data, Device, Mode
-
-SMALLEST_IMAGE = 32
-"""Fewest pixels of any network."""
-
-SHORTEST_SEQUENCE = 8
-"""Fewest tokens of any network."""
+from results.schema import SETTINGS, BatchNorm, Case, Data, Device, Mode
+from results.schema.case import SHORTEST_SEQUENCE, SMALLEST_IMAGE
 
 FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
 
@@ -110,9 +105,9 @@ class Inputs:
 
 
 def tuning_refusal(case: Case) -> Refusal | None:
-    """Return why a setting of `TUNING` does not go with the rest of a case; None: all do."""
-    for key, value in case.tuned.items():
-        if TUNING[key].train_only and case.mode is not Mode.TRAIN:
+    """Return why a setting does not go with the rest of a case, other than with its network; None: all do."""
+    for key, value in case.changed.items():
+        if SETTINGS[key].train_only and case.mode is not Mode.TRAIN:
             return Refusal(f"mode {case.mode}", key, value, f"it is for mode {Mode.TRAIN}")
     if case.frozen and case.mode is not Mode.INFER:
         return Refusal(f"mode {case.mode}", "frozen", True, f"it is for mode {Mode.INFER}")

@@ -6,9 +6,9 @@ block, so that whoever reads a table by position is not surprised within a versi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from results.schema import TUNING, Case
+from results.schema import SETTINGS, in_order, kind_of
 
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
 """pandas types that know an empty cell: nothing becomes NaN or 0 in silence."""
@@ -29,42 +29,24 @@ class Column:
     meaning: str
 
 
-def _tuning_columns() -> dict[str, Column]:
-    kinds = {bool: FLAG, int: WHOLE}
-    return {
-        name: Column(kinds.get(type(getattr(Case, name)), TEXT), "-", tuning.meaning) for name, tuning in TUNING.items()
-    }
+def _column(name: str) -> Column:
+    """Return the column of a case's setting."""
+    setting, kinds = SETTINGS[name], {bool: FLAG, int: WHOLE, float: NUMBER}
+    return Column(kinds.get(kind_of(name), TEXT), setting.unit, setting.column or setting.meaning)
 
+
+_CASE_ORDER = in_order((*SETTINGS, "global_batch"), batch_norm="precision", mode="image_size", global_batch="xla")
 
 COLUMNS: dict[str, Column] = {
     # where
     "fleet": Column(TEXT, "-", "Group of equal hosts, as `hosts.yml` names it; `-` without an orchestrator."),
     "host": Column(TEXT, "-", "The machine; `-` without an orchestrator."),
     "gpu": Column(TEXT, "-", "Name of the GPUs that train, by their driver; empty on a CPU and when unknown."),
-    "device": Column(TEXT, "-", "What trains: `gpu` or `cpu`."),
+    "device": _column("device"),
     # the case
-    "model": Column(TEXT, "-", "Network, e.g. `resnet50`."),
-    "batch_norm": Column(TEXT, "-", "Variant of batch normalisation: `fused`, `keras` or `none`."),
-    "precision": Column(TEXT, "-", "Arithmetic: `fp32` (IEEE, TF32 off), `tf32`, `fp16`, `bf16`."),
-    "batch_per_gpu": Column(WHOLE, "samples", "Images or sequences per replica and pass."),
-    "num_gpus": Column(WHOLE, "-", "Replicas of each host: GPUs, or logical CPU devices where `device` is `cpu`."),
-    "num_hosts": Column(WHOLE, "-", "Hosts that train together."),
-    "communication": Column(TEXT, "-", "How several hosts add up their gradients: `auto`, `ring` or `nccl`."),
-    "all_reduce": Column(FLAG, "-", "False: gradients were not added up, to see what communication costs."),
+    **{name: _column(name) for name in _CASE_ORDER[: _CASE_ORDER.index("global_batch")] if name != "device"},
     "global_batch": Column(WHOLE, "samples", "Images or sequences of an update, over all replicas."),
-    "xla": Column(TEXT, "-", "What XLA compiles: `off`, `auto` or `replica`."),
-    "data": Column(TEXT, "-", "Where a batch comes from: `synthetic` (on the device), `host` or `tfrecord`."),
-    "mode": Column(
-        TEXT, "-", "What is measured: `train` (forward, backward, all-reduce, update), `infer` or `device`."
-    ),
-    "image_size": Column(WHOLE, "pixels", "Height and width of an image as asked for; empty: the network's own."),
-    "sequence_length": Column(WHOLE, "tokens", "Tokens of a sequence as asked for; empty: the network's own."),
-    "optimizer": Column(TEXT, "-", "How weights are updated: `momentum`, `adamw` or `lamb`."),
-    "accumulate": Column(WHOLE, "-", "Batches whose gradients are added up before an update."),
-    "warmup_steps": Column(WHOLE, "steps", "Fewest steps before timing."),
-    "num_steps": Column(WHOLE, "steps", "Timed steps of a repeat; the most where `target_ci` is given."),
-    "target_ci": Column(NUMBER, "-", "A repeat and a case end early when known to ± this share; empty: never."),
-    **_tuning_columns(),
+    **{name: _column(name) for name in _CASE_ORDER[_CASE_ORDER.index("global_batch") + 1 :] if name != "device"},
     # the outcome
     "unit": Column(TEXT, "-", "What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
     "input_size": Column(
@@ -131,7 +113,7 @@ COLUMNS: dict[str, Column] = {
     "cublas": Column(TEXT, "-", "cuBLAS version that was loaded; empty on a CPU and where none was."),
 }
 
-CASE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Case))
+CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
 """Columns that are a case's own; numbers are compared where all of them are equal."""
 
 SOFTWARE_COLUMNS: tuple[str, ...] = (

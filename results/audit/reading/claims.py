@@ -28,11 +28,19 @@ from results.audit.reading.numerals import Decimal, Refusal, decimal_mark, is_un
 from results.audit.reading.raw_tables import RawTable, read_tables
 from results.errors import NotATable
 from results.reference import model_key
-from results.schema import TUNING
+from results.schema import SETTINGS
+
+_MAY_DIFFER = frozenset(
+    {
+        *("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "xla", "device"),
+        *("warmup_steps", "num_steps", "target_ci"),
+    }
+)
+"""Settings of a case that are compared by other means, or that honest cards of one source may differ in."""
 
 SOFTWARE = (
-    *("source", "batch_norm", "data", "mode", "unit", "image_size", "sequence_length", "optimizer", "accumulate"),
-    *("task", "all_reduce", "method_version", *TUNING),
+    *("source", "unit", "task", "method_version"),
+    *(name for name in SETTINGS if name not in _MAY_DIFFER),
 )
 """Settings that cards must share before their throughputs are compared.
 

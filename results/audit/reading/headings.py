@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass
 
 from results.reference import MODEL_NAMES, gpu_members, model_key
-from results.schema import TUNING
+from results.schema import SETTINGS
+
+_OTHER_ROLES = ("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "target_ci")
+"""Settings of a case that are no settings of a published table: it names them elsewhere, or not at all."""
 
 ALIASES = {
     "gpu": ("gpu", "gpus", "gpu_name", "gpu_model", "gpu_type", "card", "graphics_card", "accelerator", "device_name",
@@ -18,11 +21,10 @@ ALIASES = {
     "count": ("num_gpus", "gpus", "gpu_count", "n_gpus", "number_of_gpus", "num_gpu", "gpus_used", "of_gpus", "ngpu"),
     "hosts": ("num_hosts",),
     "settings": (
-        *("fleet", "host", "source", "framework", "xla", "batch_norm", "data", "mode", "unit", "image_size", "device"),
-        *("sequence_length", "sequence_len", "seq_len", "optimizer", "accumulate", "all_reduce"),
+        *("fleet", "host", "source", "framework", "unit", "sequence_len", "seq_len"),
         *("tensorflow", "keras", "cuda", "driver", "image_digest", "method_version", "variables", "launcher"),
-        *("power_limit_watts", "cpu", "cpu_limit", "parameters", "warmup_steps", "num_steps", "tf32", "task"),
-        *TUNING,
+        *("power_limit_watts", "cpu", "cpu_limit", "parameters", "tf32", "task"),
+        *(name for name in SETTINGS if name not in _OTHER_ROLES),
     ),
 }  # fmt: skip
 """Headings by what they mean; compared in lower case with `_` for everything that is not a letter or digit."""
