@@ -27,8 +27,9 @@ class Setting:
 
     Attributes:
         meaning: One sentence, for `--help`.
-        part: What a case's name says where the value is not the default; `{}` becomes the value, a share in percent.
-            Empty: `Case.name` puts it in by itself.
+        part: What a case's name says where the value is not the default; `{}` becomes the value. Empty: `Case.name`
+            puts it in by itself.
+        percent: Whether the name says the value in percent.
         column: One sentence, for the table; empty: `meaning`.
         unit: Of the column; `-` where there is none.
         flag: Name of the flag, where it is not the field's.
@@ -41,6 +42,7 @@ class Setting:
 
     meaning: str
     part: str = ""
+    percent: bool = False
     column: str = ""
     unit: str = "-"
     flag: str = ""
@@ -50,9 +52,9 @@ class Setting:
     tuning: bool = False
     train_only: bool = False
 
-    def named(self, value: object) -> str:
+    def named(self, value: Any) -> str:  # noqa: ANN401 (of the setting's type)
         """Return the part of a name that says this value."""
-        return self.part.format(100 * value if isinstance(value, float) else value)
+        return self.part.format(100 * value if self.percent else value)
 
 
 SMALLEST_IMAGE = 32
@@ -231,6 +233,7 @@ class Case:
             "End the timed steps early, after 500 at the earliest, when their 95 % interval is within half of ± this "
             "share of the throughput, e.g. 0.02. Default: never.",
             part="ci{:g}",
+            percent=True,
             column="A repeat and a case end early when known to ± this share; empty: never.",
             least=1e-4,
             most=1.0,
@@ -333,11 +336,8 @@ class Case:
             named.pop("communication", None)  # there is none
         else:
             named["communication"] = self.communication
-        always = [name for name, setting in SETTINGS.items() if setting.always]
-        return [
-            _flag(name, getattr(self, name))
-            for name in (*always, *(name for name in SETTINGS if name in named and name not in always))
-        ]
+        flags = [_flag(name, getattr(self, name)) for name in _ALWAYS]
+        return flags + [_flag(name, named[name]) for name in SETTINGS if name in named and name not in _ALWAYS]
 
 
 _HINTS = typing.get_type_hints(Case, include_extras=True)
@@ -376,6 +376,7 @@ def in_order(names: Iterable[str], **before: str) -> tuple[str, ...]:
 
 _DEFAULTS: dict[str, Any] = {name: default_of(name) for name in SETTINGS}
 _NAME_ORDER = in_order(SETTINGS, mode="xla")
+_ALWAYS = tuple(name for name, setting in SETTINGS.items() if setting.always)
 
 
 def _flag(name: str, value: object) -> str:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from results.schema import Case
+from orchestrate.suites import CaseBlock
+from results.schema import SETTINGS, Case, kind_of
+from results.schema.bounds import ANY_NUMBER, bound_of
 from results.schema.record_json import from_dict
 from results.table.columns import CASE_COLUMNS, COLUMNS
-from tfbench.flags import parse
+from tfbench.flags import help_text, parse
 
 GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "cases.jsonl").read_text().splitlines()]
 """`case`: what was changed of a plain case of that network."""
@@ -27,8 +29,18 @@ def test_a_case_has_the_name_and_the_flags_that_it_always_had(golden, monkeypatc
 
 
 def test_the_golden_cases_change_every_setting():
-    assert len(GOLDEN) >= 100
+    assert len(GOLDEN) == len({golden["name"] for golden in GOLDEN}) >= 100
     assert {name for golden in GOLDEN for name in golden["case"]} == set(CASE_COLUMNS)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_row_of_the_table_of_settings_is_all_that_a_setting_needs(name):
+    flag = SETTINGS[name].flag or name
+    assert f"--{flag}" in help_text() or f"--[no]{flag}" in help_text()
+    assert name in COLUMNS
+    assert name in CaseBlock.model_fields or name == "target_ci", "a key of a suite; target_ci is the whole suite's"
+    if kind_of(name) in (int, float):
+        assert bound_of("Case", name) is not ANY_NUMBER
 
 
 def test_a_cases_columns_stand_where_they_always_stood():

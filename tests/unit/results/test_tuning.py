@@ -1,4 +1,4 @@
-"""Settings of `TUNING`: one row each gives the flag, the suite's key, the column and the case's name."""
+"""Settings of `TUNING`: a row of `Case` each gives the flag, the suite's key, the column and the case's name."""
 
 import dataclasses
 
