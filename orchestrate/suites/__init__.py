@@ -76,7 +76,7 @@ def _swept_fields() -> dict[str, Any]:
             value = Annotated[StrictInt if kind is int else float, Field(ge=setting.least, le=most)]
         else:
             words = f"one or more of {', '.join(kind)}"
-        text = f"{words}: {setting.meaning}"
+        text = f"{words}: {setting.meaning.removesuffix('.')}"
         optional = None if default is None else value
         fields[name] = (
             value | Few[value] | optional,
