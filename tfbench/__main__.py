@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from results.schema import Case, Device, DeviceResult, Record, Status, Validity
+from results.schema import Case, Device, Record, Status, Validity
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import package_folders, preload
 from tfbench.machine.nvml import read_driver
@@ -21,6 +21,7 @@ from tfbench.outcomes.outcome import CaseFailedError, Outcome, doctor_hint, outc
 from tfbench.outcomes.record_file import print_record, utc_now, write_record
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
 from tfbench.setup.gpu_settings import gpu_settings
+from tfbench.summary import summary
 from tfbench.supervisor import supervise
 
 EXIT_OK, EXIT_BUG, EXIT_BAD_FLAGS, EXIT_NOT_MEASURED = 0, 1, 2, 3
@@ -81,7 +82,7 @@ def measure(request: Request) -> int:
         if request.rank == 0 or record.status is not Status.OK:
             write_record(record, request.output)
         say_written()
-        _summarise(record)
+        _print_summary(record)
         if record.status is Status.ERROR:
             return EXIT_BUG
         return EXIT_OK if record.status is Status.OK else EXIT_NOT_MEASURED
@@ -90,20 +91,43 @@ def measure(request: Request) -> int:
 
 
 def _measured(request: Request, started_at: str, end: Callable[[Outcome], None]) -> Record:
-    """Measure; an exception becomes a status and a cause.
+    """Measure and describe what came of it.
 
     Args:
         request: What to measure.
         started_at: UTC, ISO 8601.
         end: Ends this process with a record, when another host of the case is lost.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of the driver, which tells the rest
-    for name, value in gpu_settings(request.case).items():
-        os.environ.setdefault(name, value)
+    _prepare_environment(request.case)
     announce("starting")
     findings = Findings()
-    status, cause = Status.OK, None
+    failure = _attempt(request, findings, end)
+    announce("writing")
+    return Record(
+        status=Status.OK if failure is None else failure.status,
+        cause=None if failure is None else failure.cause,
+        case=request.case,
+        started_at=started_at,
+        finished_at=utc_now(),
+        environment=findings.environment,
+        measurement=findings.measurement,
+        telemetry=findings.telemetry,
+        validity=Validity(valid=findings.valid, checks=findings.checks) if findings.checks else None,
+        warnings=findings.warnings,
+        device_results=findings.device_results,
+    )
+
+
+def _prepare_environment(case: Case) -> None:
+    """Set the variables that TensorFlow and CUDA read when they start; what the user has set stays."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's order, in which all else is numbered
+    for name, value in gpu_settings(case).items():
+        os.environ.setdefault(name, value)
+
+
+def _attempt(request: Request, findings: Findings, end: Callable[[Outcome], None]) -> Outcome | None:
+    """Measure into `findings`; return how it failed, None where it did not."""
     peers: Peers | Alone = Alone()
     try:
         if request.case.device is Device.GPU:
@@ -121,23 +145,10 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         if request.case.device is Device.GPU and (problems := read_driver().problems):
             outcome = dataclasses.replace(outcome, cause=f"{outcome.cause} ({'; '.join(problems)})")
         peers.tell_failure(outcome)
-        status, cause = outcome.status, outcome.cause
-        if status is Status.ERROR:
+        if outcome.status is Status.ERROR:
             _keep_traceback(request.output)
-    announce("writing")
-    return Record(
-        status=status,
-        cause=cause,
-        case=request.case,
-        started_at=started_at,
-        finished_at=utc_now(),
-        environment=findings.environment,
-        measurement=findings.measurement,
-        telemetry=findings.telemetry,
-        validity=Validity(valid=findings.valid, checks=findings.checks) if findings.checks else None,
-        warnings=findings.warnings,
-        device_results=findings.device_results,
-    )
+        return outcome
+    return None
 
 
 def _keep_traceback(output: Path | None) -> None:
@@ -150,19 +161,6 @@ def _keep_traceback(output: Path | None) -> None:
     output.with_suffix(".traceback.txt").write_text(text, encoding="utf-8")
 
 
-def _device_line(result: DeviceResult) -> str:
-    """Write one micro-benchmark for a person."""
-    name = " ".join([result.metric, *([result.arithmetic] if result.arithmetic else [])])
-    if result.compiled:
-        name += " by XLA"
-    if result.devices > 1:
-        name += f" over {result.devices}"
-    if result.value is None:
-        return f"{name:<24} not measured: {result.reason}"
-    size = f"n = {result.size}" if result.metric == "matrix_product" else f"{result.size:,} bytes"
-    return f"{name:<24} {result.value / 1e9:10.2f} G{result.unit}  ({size})"
-
-
 def _print_failure(case: Case, outcome: Outcome) -> None:
     """Print why there is no number, and what to run next where the machine may be the cause."""
     print(f"tfbench: {outcome.status}: {outcome.cause}", file=sys.stderr, flush=True)
@@ -170,43 +168,14 @@ def _print_failure(case: Case, outcome: Outcome) -> None:
         print(f"tfbench: {hint}", file=sys.stderr, flush=True)
 
 
-def _summarise(record: Record) -> None:
-    """Print what a person wants to know first."""
-    if record.status is Status.OK and record.device_results:
-        print("\n".join(map(_device_line, record.device_results)), file=sys.stderr)
+def _print_summary(record: Record) -> None:
+    """Print the figures, or why there are none."""
+    if record.status is Status.OK:
+        print(summary(record), file=sys.stderr)
         return
-    if record.measurement is None:
-        _print_failure(record.case, Outcome(record.status, record.cause or ""))
-        if record.status is Status.OOM:
-            print("tfbench: --find_max_batch searches the largest batch; --accumulate adds up several", file=sys.stderr)
-        return
-    m = record.measurement
-    spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
-    lines = [
-        f"{record.case.name}: {m.samples_per_second:.1f} {m.unit}/s",
-        f"  {m.num_steps} steps{_ended_early(record.case, m.num_steps)} of {m.replicas} x {m.batch_per_gpu} {m.unit} "
-        f"in {m.seconds:.2f} s",
-        f"  step {m.step_p50_seconds * 1000:.1f} ms (p95 {m.step_p95_seconds * 1000:.1f} ms{spread})",
-        f"  build {m.build_seconds:.1f} s, compile {m.compile_seconds:.1f} s, warm-up {m.warmup_seconds:.1f} s",
-    ]
-    if m.latency is not None:
-        p50, p95, p99 = (
-            f"{seconds * 1000:.2f}" for seconds in (m.latency.p50_seconds, m.latency.p95_seconds, m.latency.p99_seconds)
-        )
-        lines.append(f"  latency at batch 1: p50 {p50} ms, p95 {p95} ms, p99 {p99} ms")
-    if m.input_limit is not None:
-        limit = "the input" if m.input_limit.limited else "the device"
-        lines.append(
-            f"  {limit} was the limit: {m.input_limit.step_ratio:.2f} times the step with synthetic data, "
-            f"{m.input_limit.read_bytes_per_second / 1e6:.1f} MB/s read"
-        )
-    lines += [f"  warning {warning.code}: {warning.message}" for warning in record.warnings]
-    print("\n".join(lines), file=sys.stderr)
-
-
-def _ended_early(case: Case, steps: int) -> str:
-    """Say so where fewer steps were enough."""
-    return "" if steps == case.num_steps else f" (of {case.num_steps} at most: known closely enough)"
+    _print_failure(record.case, Outcome(record.status, record.cause or ""))
+    if record.status is Status.OOM:
+        print("tfbench: --find_max_batch searches the largest batch; --accumulate adds up several", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ def test_the_program_trains_from_jpeg_files_on_two_replicas(tfbench, folder, tmp
     record = from_json(output.read_text())
     assert record.validity.valid and record.measurement.input_limit.files == 3
     assert {check.name for check in record.validity.checks if check.passed} >= {"update_equals_one_device"}
-    assert "was the limit" in done.stderr
+    assert "bottleneck: the " in done.stderr
     assert ("input_limited" in {warning.code for warning in record.warnings}) == record.measurement.input_limit.limited
 
 

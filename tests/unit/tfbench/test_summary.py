@@ -1,0 +1,52 @@
+"""What `python -m tfbench` prints of a record."""
+
+import dataclasses
+
+from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Mode
+from tests.unit.results.factory import make_record
+from tfbench.summary import summary
+
+CASE = Case(model="resnet50", device=Device.CPU, batch_per_gpu=4, warmup_steps=1, num_steps=10)
+
+
+def with_measurement(record, **changes):
+    return dataclasses.replace(record, measurement=dataclasses.replace(record.measurement, **changes))
+
+
+def test_the_throughput_comes_first_and_a_repeat_that_ended_early_says_so():
+    case = dataclasses.replace(CASE, num_steps=100, target_ci=0.1)
+    record = with_measurement(make_record(80.0, case=case), num_steps=60, step_cv=0.02)
+    lines = summary(record).splitlines()
+    assert lines[0] == f"{case.name}: 80.0 images/s"
+    assert lines[1].startswith("  60 steps (of 100 at most: known closely enough) of 1 x 4 images in ")
+    assert ", CV 2.0%)" in lines[2]
+
+
+def test_latency_and_the_bottleneck_are_named_where_they_were_measured():
+    latency = Latency(p50_seconds=0.001, p95_seconds=0.002, p99_seconds=0.0035, step_seconds=[0.001])
+    limit = InputLimit(
+        synthetic_step_seconds=0.1, step_ratio=1.5, limit=1.1, limited=True, wait_share=0.3, read_bytes_per_second=2e6,
+        files=3,
+    )  # fmt: skip
+    lines = summary(with_measurement(make_record(80.0, case=CASE), latency=latency, input_limit=limit)).splitlines()
+    assert lines[-2:] == [
+        "  latency at batch 1: p50 1.00 ms, p95 2.00 ms, p99 3.50 ms",
+        "  bottleneck: the input; a step takes 1.50 times one with synthetic data, 2.0 MB/s read",
+    ]
+    assert "bottleneck" not in summary(make_record(80.0, case=CASE))
+
+
+def test_each_result_of_a_device_is_a_line():
+    results = [
+        DeviceResult(
+            metric="matrix_product", unit="FLOP/s", arithmetic="fp32", value=2e9, amount=2.0, seconds=1e-9, size=8
+        ),
+        DeviceResult(metric="memory_copy", unit="B/s", reason="no GPU"),
+    ]
+    record = dataclasses.replace(
+        make_record(80.0, case=Case(model="device", mode=Mode.DEVICE)), measurement=None, device_results=results
+    )
+    assert summary(record).splitlines() == [
+        "matrix_product fp32            2.00 GFLOP/s  (n = 8)",
+        "memory_copy              not measured: no GPU",
+    ]
