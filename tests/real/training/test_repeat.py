@@ -1,0 +1,133 @@
+"""The five steps of a repeat, each by itself: build, gate, warm, time, describe."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from results.schema import Mode, Status
+from tests.real.training.tiny import TinyNetwork, tiny_case
+
+pytestmark = pytest.mark.tensorflow
+
+
+class Share:
+    """A replica's scalar."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def numpy(self):
+        return self.value
+
+
+class Workload:
+    """Counts steps and leaves losses that are known beforehand."""
+
+    def __init__(self, losses):
+        self.losses, self.steps = iter(losses), 0
+
+    def step(self, batch):
+        assert batch == "batch"
+        self.steps += 1
+        return [Share(next(self.losses))]
+
+
+def repeat_of(case, strategy=None, **options):
+    from tfbench.flags import Options
+    from tfbench.workload import Repeat
+
+    return Repeat(case=case, network=TinyNetwork(), strategy=strategy, options=Options(peaks=False, **options))
+
+
+def built_with(losses, model=None):
+    from tfbench.workload import Built
+
+    return Built(model=model, workload=Workload(losses), next_batch=lambda: "batch", data_set=None, seconds=1.5)
+
+
+def test_building_takes_no_step_and_names_what_was_asked_for(one_replica):
+    from tfbench.inference.forward import Inference
+    from tfbench.training.step import Training
+    from tfbench.workload import build
+
+    training = build(repeat_of(tiny_case(), one_replica))
+    assert type(training.workload) is Training
+    assert training.data_set is None and training.seconds > 0
+    assert float(training.workload.updater.first_moments[0].numpy().max()) == 0.0, "nothing was trained yet"
+    assert type(build(repeat_of(tiny_case(mode=Mode.INFER), one_replica)).workload) is Inference
+
+
+def test_gates_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
+    from tfbench.gates import gate
+    from tfbench.outcomes.findings import Findings
+    from tfbench.workload import build
+
+    repeat, findings = repeat_of(tiny_case(steps_per_call=3), one_replica), Findings()
+    first = gate(repeat, build(repeat), findings)
+    assert 0 < first.loss < 10 and first.compile_seconds > 0
+    assert {check.name: check.passed for check in findings.checks} == {
+        "loss_finite_at_first": True,
+        "loss_equals_one_device": None,
+        "update_equals_one_device": None,
+        "replicas_equal": None,
+    }
+
+
+def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_that_is_no_number(tensorflow):
+    from tfbench.gates import First
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.repeat import warm_through
+
+    repeat, findings, built = repeat_of(tiny_case(warmup_steps=3)), Findings(), built_with([3.0, 2.0, 1.0])
+    warm = warm_through(repeat, built, First(4.0, 0.1), findings)
+    assert (warm.warmup.steps, warm.warmup.losses, warm.warmup.settled) == (3, [3.0, 2.0, 1.0], None)
+    assert (warm.cooling.seconds, warm.cooling.celsius) == (None, None), "there are no GPUs"
+    assert [(check.name, check.passed) for check in findings.checks] == [("loss_finite_before_timing", True)]
+    with pytest.raises(CaseFailedError, match="loss_finite_before_timing") as caught:
+        warm_through(repeat, built_with([3.0, float("nan"), 1.0]), First(4.0, 0.1), Findings())
+    assert caught.value.status is Status.NOT_FINITE
+
+
+def test_timing_takes_the_steps_asked_for_and_keeps_telemetry_also_when_a_loss_is_no_number(tensorflow):
+    from tfbench.machine.telemetry import Cooling
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.repeat import time_steps
+
+    repeat, findings, built = repeat_of(tiny_case(num_steps=12)), Findings(), built_with(map(float, range(12)))
+    timed = time_steps(repeat, built, Cooling(seconds=7.0, celsius=41.0), findings)
+    assert timed.interval.losses == [float(step) for step in range(12)]
+    assert built.workload.steps == len(timed.interval.step_seconds) == 12
+    assert (timed.latency, timed.input_limit, timed.ranks) == (None, None, [])
+    assert (findings.telemetry.cooling_seconds, findings.telemetry.temperature_start_celsius) == (7.0, 41.0)
+    findings = Findings()
+    with pytest.raises(CaseFailedError, match="loss_finite_while_timing"):
+        time_steps(repeat, built_with([float("inf")] * 12), Cooling(), findings)
+    assert findings.telemetry is not None
+
+
+def test_what_is_described_follows_from_the_steps_before(one_replica):
+    from tfbench.gates import First
+    from tfbench.measuring.timing import Interval
+    from tfbench.measuring.warmup import Warmup
+    from tfbench.repeat import Timed, describe
+
+    case = tiny_case(accumulate=2, num_steps=4)
+    repeat = repeat_of(case, one_replica, seed=5)
+    model = TinyNetwork().build(case.batch_norm, repeat.size, one_replica)
+    interval = Interval(seconds=2.0, step_seconds=[0.5] * 4, losses=[4.0, 3.0, 2.0, 1.0])
+    warmup = Warmup(steps=2, seconds=0.25, losses=[5.0, 4.5], settled=None)
+    built = dataclasses.replace(built_with([]), model=model)
+    found = describe(repeat, built, First(6.0, 9.0), warmup, Timed(interval=interval))
+    assert (found.samples, found.samples_per_second, found.global_batch) == (16 * 2 * 4, 64.0, 32)
+    assert (found.build_seconds, found.compile_seconds) == (1.5, 9.0)
+    assert (found.warmup_steps, found.warmup_seconds, found.warmup_settled) == (2, 0.25, None)
+    assert (found.loss_first, found.loss_last, found.losses) == (6.0, 1.0, interval.losses)
+    assert (found.image_size, found.sequence_length) == (repeat.size, None)
+    assert (found.parameters_trainable, found.parameters_total) == (322, 338)
+    assert (found.peak_flops_per_second, found.communication, found.ranks) == (None, None, [])
+    assert describe(dataclasses.replace(repeat, options=dataclasses.replace(repeat.options, seed=None)), built,
+                    First(6.0, 9.0), warmup, Timed(interval=interval)).losses == []  # fmt: skip
