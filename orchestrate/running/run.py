@@ -30,6 +30,7 @@ from orchestrate.planning.plan import Plan
 from orchestrate.running.early_end import EarlyEnd
 from orchestrate.running.gang_worker import work_together
 from orchestrate.running.options import Options, Stop
+from orchestrate.running.queue_worker import QueueWorker
 from orchestrate.running.shared import Shared, set_record_aside
 from orchestrate.running.watchdog import Watchdog
 from orchestrate.running.worker import HostWorker
@@ -128,10 +129,10 @@ def execute(
     with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
         shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done, early=early)
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
-            workers = {
-                entry.host.key: pool.submit(HostWorker(entry, todo[entry.host.key], shared).work)
-                for entry in plan.hosts
-            }
+            workers = {}
+            for entry in plan.hosts:
+                kind = HostWorker if entry.host.queue is None else QueueWorker
+                workers[entry.host.key] = pool.submit(kind(entry, todo[entry.host.key], shared).work)
             work_together(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()

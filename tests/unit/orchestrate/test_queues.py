@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -183,3 +184,13 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_pat
     assert machine.containers == {}, "nothing runs that nobody follows"
     cleared = {job for call, job in machine.calls if call == "clear"}
     assert cleared == {job.id for job in plan.jobs if folder.read_record(job.id) is None}
+
+
+def test_a_queue_whose_repeats_are_all_blocked_writes_their_records_and_submits_nothing(tmp_path: Path):
+    plan = queue_plan()
+    blocked = tuple(dataclasses.replace(job, blocked=(Status.NO_GPU, "none")) for job in plan.jobs)
+    plan = dataclasses.replace(plan, hosts=(dataclasses.replace(plan.hosts[0], jobs=blocked),))
+    machine, folder = FakeHost(facts=Facts(gpus=GPUS)), RunFolder.create(tmp_path, plan.run_id)
+    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), Options())
+    assert (outcome.ok, outcome.failed, outcome.missing) == (0, 12, 0)
+    assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))
