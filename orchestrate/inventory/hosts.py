@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
@@ -21,7 +21,7 @@ from orchestrate.inventory.queues import KubernetesQueue, Queue, SlurmQueue, che
 from orchestrate.inventory.variants import read_variants
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
-from orchestrate.yaml_files import Document, read_document, validate_document
+from orchestrate.yaml_files import Document, Path_, read_document, validate_document
 from results.schema import Device
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -189,6 +189,13 @@ class HostsFile(BaseModel):
     )
 
 
+class Place(NamedTuple):
+    """Where a repeat runs: either name may hold dots, so that only both together are unique."""
+
+    fleet: str
+    host: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """A machine with all its settings resolved; or a queue, which stands in a plan as one host of its fleet.
@@ -240,8 +247,13 @@ class Host:
         return where.rpartition(":")[0].strip("[]") if self.docker.scheme == "tcp" else where
 
     @property
+    def place(self) -> Place:
+        """Name the host within a run, for programs."""
+        return Place(self.fleet, self.name)
+
+    @property
     def key(self) -> str:
-        """Name the host within a run."""
+        """Name the host in messages, events and files; nothing reads fleet and host back from it."""
         return f"{self.fleet}.{self.name}"
 
     @property
@@ -320,7 +332,7 @@ def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], Do
         The engine's address of each host, by fleet and name.
     """
     addresses: dict[tuple[str, str], DockerAddress | None] = {}
-    seen: dict[object, str] = {}
+    seen: dict[object, Path_] = {}
     check_level = _LevelCheck(document, folder)
     data = _mapping(document.data)
     defaults = _mapping(data.get("defaults"))
@@ -345,19 +357,29 @@ def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], Do
     return addresses
 
 
-def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, str]) -> None:
-    """Check that no machine and no name stands twice; names meet in the names of records: `a.b` + `c`, `a` + `b.c`."""
+def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:
+    """Check that no machine and no name stands twice; names meet in the names of records: `a.b` + `c`, `a` + `b.c`.
+
+    Args:
+        document: Takes the mistakes.
+        path: Of the host, or of its fleet's queue.
+        machine: What must stand once; None: nobody knows.
+        seen: Paths of the machines and joined names so far.
+    """
     name, key = plain_text(path[-1], 80), f"{path[1]}.{path[-1]}"
-    if machine is not None and machine in seen:
+    if machine is not None and (other := seen.setdefault(machine, path)) != path:
         document.problem(
             path,
-            f"host {name}: the same machine as host {seen[machine]}: two benchmarks at a time would "
+            f"host {name}: the same machine as host {plain_text(str(other[-1]), 80)}: two benchmarks at a time would "
             "disturb each other. Name each machine once",
         )
-    if key in seen:
-        document.problem(path, f"host {name}: fleet and host together are named {key}, as another host is. Rename it")
-    seen.setdefault(machine, name)
-    seen.setdefault(key, name)
+    if (other := seen.setdefault(key, path)) != path:
+        document.problem(
+            path,
+            f"host {name}: with its fleet it is named {plain_text(key, 160)}, as host {plain_text(str(other[-1]), 80)} "
+            f"of fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}) is: their records would have the "
+            "same names. Rename one of them",
+        )
 
 
 def _mapping(value: object) -> dict[str, Any]:

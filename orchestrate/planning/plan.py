@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.members import Member
 from orchestrate.inventory.queues import KubernetesQueue, Queue, queue_from_dict, queue_to_dict
 from orchestrate.planning.facts import Facts, Image, facts_from_dict
@@ -54,6 +54,11 @@ class Job:
     max_seconds: float | None = None
     blocked: tuple[Status, str] | None = None
     member: Member | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it runs; of the whole of a gang, all of its hosts."""
+        return Place(self.origin.fleet, self.origin.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +116,8 @@ class Plan:
 
     def jobs_on(self, host: Host) -> list[Job]:
         """Everything that may lie on a host: its own repeats, and its parts of those of several hosts."""
-        alone = next((entry.jobs for entry in self.hosts if entry.host.key == host.key), ())
-        parts = (part for gang in self.gangs for part in gang.members)
-        return [*alone, *(part for part in parts if (part.origin.fleet, part.origin.host) == (host.fleet, host.name))]
+        alone = next((entry.jobs for entry in self.hosts if entry.host.place == host.place), ())
+        return [*alone, *(part for gang in self.gangs for part in gang.members if part.place == host.place)]
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -124,7 +128,7 @@ def new_run_id(now: datetime | None = None) -> str:
 
 def make_plan(
     hosts: Sequence[Host],
-    probed: dict[str, Facts | str],
+    probed: Mapping[Place, Facts | str],
     read_suite: Callable[[str], Suite],
     *,
     run_id: str,
@@ -136,7 +140,7 @@ def make_plan(
 
     Args:
         hosts: Where to measure.
-        probed: By `Host.key`: what the host told, or why it could not be asked.
+        probed: What the host told, or why it could not be asked.
         read_suite: Turns a suite's name into a suite.
         run_id: Name of the run.
         seed: Of the order of repeats.
@@ -150,7 +154,7 @@ def make_plan(
     for host in hosts:
         name = host.suite or DEFAULT_SUITE
         suite = read_suite(name)
-        told = probed[host.key]
+        told = probed[host.place]
         facts, problem = (told, None) if isinstance(told, Facts) else (None, told)
         count = repeats or host.repeats or suite.repeats
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
@@ -215,9 +219,9 @@ def _has_data(host: Host) -> bool:
     return bool(host.queue.data_claim if isinstance(host.queue, KubernetesQueue) else host.data_dir)
 
 
-def _fleet_mate(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> Facts | None:
+def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> Facts | None:
     """Return what another host of the fleet told: its machines are meant to be equal."""
-    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    told = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return next((facts for facts in told if isinstance(facts, Facts)), None)
 
 

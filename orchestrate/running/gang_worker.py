@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.planning.gangs import whole_job
 from orchestrate.planning.plan import Gang, Job, Plan, learn
 from orchestrate.running.judge import failed_record, judge, now
@@ -76,12 +76,12 @@ class Part:
         return f"the part on {self.host.key} ended with exit code {code}"
 
 
-def work_together(plan: Plan, alone: Mapping[str, Future[None]], shared: Shared, done: Collection[str]) -> None:
+def work_together(plan: Plan, alone: Mapping[Place, Future[None]], shared: Shared, done: Collection[str]) -> None:
     """Do what is left of a plan's gangs, fleet by fleet, side by side; each when its hosts have done their own work.
 
     Args:
         plan: The whole plan.
-        alone: By `Host.key`, the work of each host by itself.
+        alone: The work of each host by itself.
         shared: What workers share.
         done: Ids of the repeats that have a record or need none.
     """
@@ -91,8 +91,8 @@ def work_together(plan: Plan, alone: Mapping[str, Future[None]], shared: Shared,
     few = shared.options.max_parallel is not None
 
     def meet(fleet: str) -> None:
-        for key, work in alone.items():
-            if few or key.startswith(f"{fleet}."):
+        for place, work in alone.items():
+            if few or place.fleet == fleet:
                 work.exception()
         GangWorker(plan, fleets[fleet], [gang for gang in fleets[fleet] if gang.job.id not in done], shared).work()
 
@@ -116,9 +116,9 @@ class GangWorker:
         self._todo = todo
         self._shared = shared
         self._retries = Retries(shared)
-        self._entries = {(entry.host.fleet, entry.host.name): entry for entry in plan.hosts}
-        self._chief = self._entries[_place(gangs[0].members[0])].host
-        self._sessions: dict[tuple[str, str], HostSession] = {}
+        self._entries = {entry.host.place: entry for entry in plan.hosts}
+        self._chief = self._entries[gangs[0].members[0].place].host
+        self._sessions: dict[Place, HostSession] = {}
 
     def work(self) -> None:
         """Run the repeats until they are done, the fleet's hosts fail too often, or the run is stopped."""
@@ -133,12 +133,12 @@ class GangWorker:
                 self._sweep_all()
         except Exception as error:  # noqa: BLE001  a bug: this fleet ends, the others must not
             jobs = [gang.job for gang in self._todo]
-            set_aside_for_bug(self._chief.fleet, error, self._chief, jobs, self._shared)
+            set_aside_for_bug(f"{self._chief.fleet}+together", error, self._chief, jobs, self._shared)
         finally:
             for session in self._sessions.values():
                 session.close()
 
-    def _open(self, place: tuple[str, str]) -> None:
+    def _open(self, place: Place) -> None:
         """Connect to a host, learn what it is, bring the images, and remove what an earlier controller left."""
         session = self._sessions[place] = HostSession(self._entries[place], self._shared)
         session.count_cost()
@@ -149,12 +149,12 @@ class GangWorker:
         except HostError as error:
             session.problem = error
 
-    def _learn(self, session: HostSession, place: tuple[str, str]) -> None:
+    def _learn(self, session: HostSession, place: Place) -> None:
         """Complete the parts of a host that could not be asked when the plan was made."""
         if (facts := session.learn()) is None:
             return
         for index, gang in enumerate(self._todo):
-            members = [learn(job, session.host, facts) if _place(job) == place else job for job in gang.members]
+            members = [learn(job, session.host, facts) if job.place == place else job for job in gang.members]
             self._todo[index] = Gang(job=whole_job(members), members=tuple(members))
 
     def _sweep_all(self) -> None:
@@ -243,17 +243,17 @@ class GangWorker:
                     _abandon(part)
                 return
 
-    def _places(self, gangs: Sequence[Gang]) -> list[tuple[str, str]]:
+    def _places(self, gangs: Sequence[Gang]) -> list[Place]:
         """Return where gangs run, each host once."""
-        return list(dict.fromkeys(_place(job) for gang in gangs for job in gang.members))
+        return list(dict.fromkeys(job.place for gang in gangs for job in gang.members))
 
-    def _parts(self, gangs: Sequence[Gang], place: tuple[str, str]) -> list[Job]:
+    def _parts(self, gangs: Sequence[Gang], place: Place) -> list[Job]:
         """Return the parts that a host does."""
-        return [job for gang in gangs for job in gang.members if _place(job) == place]
+        return [job for gang in gangs for job in gang.members if job.place == place]
 
     def _sessions_of(self, gang: Gang) -> list[HostSession]:
         """Return the sessions of a gang's hosts, by rank."""
-        return [self._sessions[_place(job)] for job in gang.members]
+        return [self._sessions[job.place] for job in gang.members]
 
 
 def _end(part: Part, because_of: Part) -> None:
@@ -321,8 +321,3 @@ def _with_host_names(record: Record, parts: Sequence[Part]) -> Record:
     names = {part.job.member.rank: part.host.name for part in parts if part.job.member is not None}
     ranks = [dataclasses.replace(rank, host=names[rank.rank]) for rank in record.measurement.ranks]
     return dataclasses.replace(record, measurement=dataclasses.replace(record.measurement, ranks=ranks))
-
-
-def _place(job: Job) -> tuple[str, str]:
-    """Return the fleet and the host of a part."""
-    return job.origin.fleet, job.origin.host

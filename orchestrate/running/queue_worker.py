@@ -84,7 +84,7 @@ class QueueWorker(HostWorker):
             return None
 
     def _attempt(self, job: Job) -> Attempt:
-        return Attempt(job, self._host.key, self._shared.budget)
+        return Attempt(job, self._shared.budget)
 
     def _on_turn(self, attempt: Attempt, watched: Watched) -> OnTurn:
         """Return what starts and stops a repeat's clock, warns of a silent queue, and empties it when the run stops."""

@@ -21,7 +21,7 @@ from orchestrate.events import (
     RunStarted,
     Warned,
 )
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.planning.budget import Budget, earlier_durations
 from orchestrate.planning.doubts import doubts
@@ -60,7 +60,7 @@ class Outcome:
 
 def probe_hosts(
     hosts: list[Host], make: MakeLauncher, bus: EventBus, keep: Callable[[str, str], None] | None = None
-) -> dict[str, Facts | str]:
+) -> dict[Place, Facts | str]:
     """Ask all hosts what they are, side by side.
 
     Args:
@@ -70,7 +70,7 @@ def probe_hosts(
         keep: Takes a host's key and its raw facts; None: nobody wants them.
 
     Returns:
-        By `Host.key`: facts, or why it could not be asked.
+        Facts, or why it could not be asked.
     """
 
     def probe(host: Host) -> Facts | str:
@@ -88,7 +88,7 @@ def probe_hosts(
             launcher.close()
 
     with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
-        return dict(zip([host.key for host in hosts], pool.map(probe, hosts), strict=True))
+        return dict(zip([host.place for host in hosts], pool.map(probe, hosts), strict=True))
 
 
 def execute(
@@ -119,7 +119,6 @@ def execute(
     early = EarlyEnd()
     done = _done_before(plan, folder, options, early)
     settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
-    todo = {entry.host.key: [job for job in entry.jobs if job.id not in settled] for entry in plan.hosts}
     total = len(plan.jobs)
     left = total - len(settled)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
@@ -131,8 +130,9 @@ def execute(
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
             workers = {}
             for entry in plan.hosts:
+                todo = [job for job in entry.jobs if job.id not in settled]
                 kind = HostWorker if entry.host.queue is None else QueueWorker
-                workers[entry.host.key] = pool.submit(kind(entry, todo[entry.host.key], shared).work)
+                workers[entry.host.place] = pool.submit(kind(entry, todo, shared).work)
             work_together(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()

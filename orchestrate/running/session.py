@@ -50,12 +50,12 @@ class HostSession:
     def count_cost(self) -> None:
         """Count what the host costs from now until `close`."""
         if self._shared.budget is not None:
-            self._shared.budget.begin(self.host.key)
+            self._shared.budget.begin(self.host.place)
 
     def close(self) -> None:
         """Let go of the host; what runs there goes on."""
         if self._shared.budget is not None:
-            self._shared.budget.end(self.host.key)
+            self._shared.budget.end(self.host.place)
         self.launcher.close()
 
     def learn(self) -> Facts | None:

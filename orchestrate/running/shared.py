@@ -68,7 +68,7 @@ def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str |
         meter: What the repeat's cost is counted under; None: its hosts, from their start to their end.
     """
     budget = shared.budget
-    if budget is None or all(budget.allows(host.key, host.fleet, case, meter) for host in hosts):
+    if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
         return True
     message = f"no new repeats will start: the run has cost {budget.spent_usd():.2f} USD, near its limit"
     shared.bus.emit(Warned(host=hosts[0].key, message=message))
@@ -124,5 +124,6 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
             unit=measured.unit if measured else None,
             seconds=seconds,
             case=job.case.name,
+            fleet=host.fleet,
         )
     )

@@ -137,7 +137,7 @@ class HostWorker:
         return record
 
     def _attempt(self, job: Job) -> Attempt:
-        return Attempt(job, self._host.key)
+        return Attempt(job)
 
     def _measure(self, attempt: Attempt) -> Record:
         job = attempt.job

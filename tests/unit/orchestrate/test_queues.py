@@ -14,7 +14,7 @@ import pytest
 
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
@@ -37,7 +37,7 @@ GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
 def queue_plan(durations: dict[tuple[str, str], float] | None = None, **settings: Any) -> Plan:
     queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=4)
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue, **settings)
-    facts: dict[str, Facts | str] = {host.key: Facts(gpus=GPUS)}
+    facts: dict[Place, Facts | str] = {host.place: Facts(gpus=GPUS)}
     return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1, durations=durations)
 
 
@@ -96,7 +96,7 @@ def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
     plan = queue_plan(usd_per_gpu_hour=3600.0)
     job = plan.jobs[0]
     budget = Budget(1e9, plan.hosts, {})
-    attempt = Attempt(job, "lab.slurm", budget)
+    attempt = Attempt(job, budget)
     with Watchdog() as watchdog:
         watched = watchdog.watch(job, lambda: None, timeout=60, silence=60)
         assert attempt.take(Turn(waiting=True), watched) == "queued"
@@ -120,9 +120,9 @@ def test_no_more_is_submitted_than_can_be_paid():
     plan = queue_plan(usd_per_gpu_hour=1.0)
     each = 2 * GUESSED_REPEAT_SECONDS / 3600
     budget = Budget(2.5 * each, plan.hosts, {})
-    allowed = [budget.allows("lab.slurm", "lab", job.case.name, job.id) for job in plan.jobs]
+    allowed = [budget.allows(job.place, job.case.name, job.id) for job in plan.jobs]
     assert allowed.count(True) == 2
-    assert budget.allows("lab.slurm", "lab", plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
+    assert budget.allows(plan.jobs[0].place, plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
 
 
 def test_an_estimate_knows_that_repeats_run_side_by_side():

@@ -12,7 +12,7 @@ import pytest
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
@@ -115,7 +115,7 @@ def test_raw_facts_are_kept_with_the_run_also_of_a_host_that_came_late(tmp_path:
     kept: dict[str, str] = {}
     probed = probe_hosts(bench.hosts, bench.launcher, bench.bus, kept.__setitem__)
     assert kept == {"f.early": '{"engine": 1}'}
-    assert probed["f.early"] == Facts() and '"raw": ""' in bench.folder.plan_path.read_text()
+    assert probed[Place("f", "early")] == Facts() and '"raw": ""' in bench.folder.plan_path.read_text()
     late.facts = Facts(raw='{"engine": 2}')
     bench.run()
     assert [path.name for path in (bench.folder.path / "facts").iterdir()] == ["f.late.json"]
