@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 
 import pytest
 from rich.console import Console
@@ -12,9 +11,10 @@ from rich.console import Console
 from orchestrate.display.tables import render_check, render_plan
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.doubts import doubts
 from orchestrate.planning.facts import Facts, GPUState, Image
-from orchestrate.planning.plan import HostPlan, Plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import HostPlan, Plan
 from results.schema import GPU, Device, Status
 
 SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)
@@ -138,4 +138,4 @@ def test_variables_survive_in_the_plan_of_a_run():
         seed=1,
         hosts=(HostPlan(host=given, suite="quick", facts=None, problem="gone", jobs=()),),
     )
-    assert plan_from_dict(json.loads(json.dumps(plan_to_dict(plan)))) == plan
+    assert plan_from_json(plan_to_json(plan)) == plan

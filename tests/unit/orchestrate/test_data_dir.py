@@ -11,7 +11,8 @@ from orchestrate.errors import DocumentError, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.launchers.process import ProcessLauncher
-from orchestrate.planning.plan import Job, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.plan import Job, make_plan
 from orchestrate.suites import read_suite
 from results.schema import Case, Data, Device, Origin
 
@@ -112,7 +113,7 @@ def test_a_host_without_data_leaves_its_cases_out_and_says_why(tmp_path: Path, l
     plan = make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     assert {job.case.data for job in plan.jobs} == planned
     assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == left_out
-    assert plan_from_dict(plan_to_dict(plan)).hosts[0].host.data_dir == hosts[0].data_dir
+    assert plan_from_json(plan_to_json(plan)).hosts[0].host.data_dir == hosts[0].data_dir
 
 
 @pytest.mark.parametrize("path", ["sets/imagenet", "/sets:/etc", "'/sets,readonly=false'", "[/a]"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
 from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, Budget, estimate
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.attempt import Attempt
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.run import execute
@@ -140,14 +142,14 @@ def test_limits_in_a_queue_follow_from_earlier_runs():
 
 def test_a_queue_survives_the_frozen_plan_and_older_plans_have_none():
     plan = queue_plan()
-    document = plan_to_dict(plan)
-    assert plan_from_dict(document) == plan
+    text = plan_to_json(plan)
+    assert plan_from_json(text) == plan
+    document = json.loads(text)
     assert document["hosts"][0]["host"]["queue"]["slurm"]["gres"] == "gpu:a5000:2"
-    old = plan_to_dict(plan)
-    old["hosts"][0]["host"].pop("queue")
-    for job in old["hosts"][0]["jobs"]:
+    document["hosts"][0]["host"].pop("queue")
+    for job in document["hosts"][0]["jobs"]:
         job.pop("max_seconds")
-    assert plan_from_dict(old).hosts[0].host.queue is None
+    assert plan_from_json(json.dumps(document)).hosts[0].host.queue is None
 
 
 class LateQueue(FakeLauncher):
@@ -178,7 +180,7 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_pat
 
     machine.on_follow = stop_when_all_lanes_work
     folder = RunFolder.create(tmp_path, plan.run_id)
-    folder.write_plan(plan_to_dict(plan))
+    folder.write_plan(plan_to_json(plan))
     outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, Options())
     assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
     assert machine.containers == {}, "nothing runs that nobody follows"

@@ -14,8 +14,9 @@ from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, J
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.launchers.base import Ending, Launcher
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import output
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
@@ -47,7 +48,7 @@ class Bench:
         self.stop = Stop()
         self.plan = self.make_plan()
         self.folder = RunFolder.create(tmp_path, self.plan.run_id)
-        self.folder.write_plan(plan_to_dict(self.plan))
+        self.folder.write_plan(plan_to_json(self.plan))
 
     def launcher(self, host: Host) -> Launcher:
         return FakeLauncher(host, self.machines[host.name])
@@ -293,7 +294,7 @@ def test_gpus_decide_the_cases_and_are_named_by_uuid(tmp_path: Path):
 def test_a_plan_survives_its_file(tmp_path: Path):
     gpus = (GPU(index=0, name="NVIDIA RTX A4000", uuid="GPU-0"),)
     bench = Bench(tmp_path, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Unreachable("down")))
-    assert plan_from_dict(bench.folder.read_plan()) == bench.plan
+    assert plan_from_json(bench.folder.read_plan()) == bench.plan
 
 
 def test_the_order_interleaves_repeats_and_follows_the_seed(tmp_path: Path):
