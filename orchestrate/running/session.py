@@ -126,7 +126,7 @@ class HostSession:
         )
 
     def follow(self, job: Job, watched: Watched, on_turn: OnTurn = always_running, *, tells_steps: bool = True) -> Left:
-        """Follow a started repeat to its end, and fetch its record.
+        """Follow a started repeat to its end, and fetch its record; it is watched no more then.
 
         Args:
             job: The repeat.
@@ -138,10 +138,13 @@ class HostSession:
             HostError: The host was lost for good.
         """
         shared = self._shared
-        with Output(job, self.host.key, shared.folder, shared.bus, watched, tells_steps=tells_steps) as output:
-            ending = self.launcher.follow(job, output.take, on_turn)
-            self.state(job, "collecting")
-            return Left(ending, self.launcher.collect(job), output.last_line)
+        try:
+            with Output(job, self.host.key, shared.folder, shared.bus, watched, tells_steps=tells_steps) as output:
+                ending = self.launcher.follow(job, output.take, on_turn)
+                self.state(job, "collecting")
+                return Left(ending, self.launcher.collect(job), output.last_line)
+        finally:
+            shared.watchdog.forget(job)
 
     def stop(self, job: Job) -> None:
         """End a repeat; a failure is only a warning."""

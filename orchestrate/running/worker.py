@@ -124,7 +124,17 @@ class HostWorker:
         attempt = self._attempt(job)
         ended = False
         try:
-            record = self._measure(attempt)
+            self._session.start(job)
+            watched = self._session.watch(job)
+            left = self._session.follow(job, watched, self._on_turn(attempt, watched))
+            record = judge(
+                job,
+                left.ending,
+                left.payload,
+                started_at=attempt.started_at,
+                stopped_for=watched.stopped_for,
+                last_line=left.last_line,
+            )
             ended = True
         except HostError as error:
             record = failed_record(job, error.status, error.cause, attempt.started_at)
@@ -138,23 +148,6 @@ class HostWorker:
 
     def _attempt(self, job: Job) -> Attempt:
         return Attempt(job)
-
-    def _measure(self, attempt: Attempt) -> Record:
-        job = attempt.job
-        self._session.start(job)
-        watched = self._session.watch(job)
-        try:
-            left = self._session.follow(job, watched, self._on_turn(attempt, watched))
-        finally:
-            self._shared.watchdog.forget(job)
-        return judge(
-            job,
-            left.ending,
-            left.payload,
-            started_at=attempt.started_at,
-            stopped_for=watched.stopped_for,
-            last_line=left.last_line,
-        )
 
     def _on_turn(self, attempt: Attempt, watched: Watched) -> OnTurn:
         """Return what takes in the reports of a queue: a host has none."""
