@@ -7,7 +7,7 @@ Settings stand under `defaults`, under a fleet or under a host; the innermost wi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -288,73 +288,62 @@ def read_hosts(path: Path) -> list[Host]:
         DocumentError: All mistakes at once, in the order of their lines.
     """
     document = read_document(path)
-    checked = validate_document(HostsFile, document)
-    addresses = _check_meaning(document, path.parent)
-    if document.problems or checked is None:
+    hosts = _resolve(document, path.parent, validate_document(HostsFile, document))
+    if document.problems:
         raise DocumentError(document.report())
-    return [
-        host
-        for fleet_name, fleet in checked.fleets.items()
-        for host in _fleet_hosts(fleet_name, fleet, checked.defaults, addresses, path.parent)
-    ]
+    return hosts
 
 
-def _fleet_hosts(
-    fleet_name: str,
-    fleet: Fleet,
-    defaults: Settings,
-    addresses: dict[tuple[str, str], DockerAddress | None],
-    folder: Path,
-) -> list[Host]:
-    """Resolve the settings of a fleet's hosts, or of the one that stands for its queue."""
-    queue = fleet.slurm or fleet.kubernetes
-    if queue is None:
-        return [
-            Host(
-                fleet=fleet_name,
-                name=name,
-                docker=addresses[fleet_name, name],
-                address=entry.address,
-                **_merge_settings(folder, defaults, fleet, entry),
-            )
-            for name, entry in (fleet.hosts or {}).items()
-        ]
-    settings = _merge_settings(folder, defaults, fleet) | {"gpus": None, "image_source": None}
-    if isinstance(queue, SlurmQueue) and queue.container == "none":
-        settings |= {"registry": None, "image": None, "variants": ()}
-    return [Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)]
+def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> list[Host]:
+    """Check what types cannot express, and resolve the settings of each host, level by level in one pass.
 
+    A malformed file is checked too, as far as it can be read, so that all of its mistakes come at once.
 
-def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], DockerAddress | None]:
-    """Check what types cannot express, in whatever is there: a malformed file gets all its answers at once too.
-
-    Returns:
-        The engine's address of each host, by fleet and name.
+    Args:
+        document: As parsed; takes the mistakes.
+        folder: Paths are relative to it.
+        checked: The document by its types; None: it has mistakes already, and gives no hosts.
     """
-    addresses: dict[tuple[str, str], DockerAddress | None] = {}
+    hosts: list[Host] = []
     seen: dict[object, Path_] = {}
     check_level = _LevelCheck(document, folder)
     data = _mapping(document.data)
     defaults = _mapping(data.get("defaults"))
     check_level(("defaults",), defaults)
-    for fleet_name, fleet in _mapping(data.get("fleets")).items():
-        fleet_path = ("fleets", fleet_name)
-        _check_name(document, fleet_path, "fleet")
-        check_level(fleet_path, _mapping(fleet))
-        if isinstance(fleet, dict) and (kind := check_queue(document, fleet_path, fleet, defaults, folder)):
-            _check_single(document, (*fleet_path, kind), None, seen)
+    for fleet_name, raw_fleet in _mapping(data.get("fleets")).items():
+        path, fleet = ("fleets", fleet_name), _mapping(raw_fleet)
+        _check_name(document, path, "fleet")
+        check_level(path, fleet)
+        levels = [checked.defaults, checked.fleets[fleet_name]] if checked else []
+        if isinstance(raw_fleet, dict) and (kind := check_queue(document, path, fleet, defaults, folder)):
+            _check_single(document, (*path, kind), None, seen)
+            hosts += [_queue_host(fleet_name, levels, folder)] if levels else []
             continue
-        for name, raw in _mapping(_mapping(fleet).get("hosts")).items():
-            path, entry = (*fleet_path, "hosts", name), _mapping(raw)
-            _check_name(document, path, "host")
-            check_level(path, entry)
-            _check_unused(document, path, entry)
+        for name, raw_entry in _mapping(fleet.get("hosts")).items():
+            place, entry = (*path, "hosts", name), _mapping(raw_entry)
+            _check_name(document, place, "host")
+            check_level(place, entry)
+            _check_unused(document, place, entry)
             misspelt = not {"docker", "process"} & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
-            address = None if misspelt else check_connection(document, path, entry, folder)
-            machine: object = "this machine" if entry.get("process") is True else address
-            _check_single(document, path, machine, seen)
-            addresses[fleet_name, name] = address
-    return addresses
+            docker = None if misspelt else check_connection(document, place, entry, folder)
+            _check_single(document, place, "this machine" if entry.get("process") is True else docker, seen)
+            if checked:
+                level = (checked.fleets[fleet_name].hosts or {})[name]
+                settings = _merge_settings(folder, *levels, level)
+                hosts.append(Host(fleet=fleet_name, name=name, docker=docker, address=level.address, **settings))
+    return hosts
+
+
+def _queue_host(fleet_name: str, levels: Sequence[Settings], folder: Path) -> Host:
+    """Resolve the settings of the host that stands for a fleet's queue."""
+    fleet = levels[-1]
+    assert isinstance(fleet, Fleet), "the innermost level of a queue"
+    queue = fleet.slurm or fleet.kubernetes
+    assert queue is not None, "the caller looked"
+    settings = _merge_settings(folder, *levels) | {"gpus": None, "image_source": None}
+    if isinstance(queue, SlurmQueue) and queue.container == "none":
+        settings |= {"registry": None, "image": None, "variants": ()}
+    return Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)
 
 
 def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:

@@ -90,7 +90,7 @@ def set_aside_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Jo
         error: The bug.
         host: That stands for the work that ended.
         jobs: Its repeats; those without a record get one.
-        shared: What learns of it.
+        shared: Takes the record and the events.
     """
     path = shared.folder.path / f"traceback-{name}.txt"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
@@ -99,14 +99,14 @@ def set_aside_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Jo
 
 
 def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared) -> None:
-    """Store a repeat's record, then tell.
+    """Store a repeat's record, then report it.
 
     Args:
         job: The repeat.
         record: Its end.
         host: The one that stands for it.
         seconds: That it took.
-        shared: What learns of it.
+        shared: Takes the record and the events.
     """
     shared.folder.write_record(job.id, record)
     shared.statuses[job.id] = record.status
