@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -26,9 +25,10 @@ from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.budget import earlier_durations, estimate
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.gangs import add_gangs
-from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id
 from orchestrate.running.launchers import make_launcher
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
@@ -59,8 +59,7 @@ def plan(parsed: argparse.Namespace) -> int:
     """Show what `run` would do."""
     planned = _plan(parsed, new_run_id(), _progress_bus(parsed))
     if parsed.format == "json":
-        json.dump(plan_to_dict(planned), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
         tables.render_plan(planned, _stdout())
         tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), _stdout())
@@ -91,7 +90,7 @@ def run(parsed: argparse.Namespace) -> int:
     tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), Console(stderr=True))
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
-    folder.write_plan(plan_to_dict(planned))
+    folder.write_plan(plan_to_json(planned))
     while raw:
         folder.write_facts(*raw.popitem())
     return _carry_out(parsed, planned, folder)
@@ -100,7 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
 def resume(parsed: argparse.Namespace) -> int:
     """Go on with a run."""
     folder = _folder(parsed)
-    planned = plan_from_dict(folder.read_plan())
+    planned = _planned(folder)
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     return _carry_out(parsed, planned, folder)
 
@@ -108,7 +107,7 @@ def resume(parsed: argparse.Namespace) -> int:
 def status(parsed: argparse.Namespace) -> int:
     """Tell how a run stands; exit code as `run` would end now."""
     folder = _folder(parsed)
-    planned = plan_from_dict(folder.read_plan())
+    planned = _planned(folder)
     tables.render_status(planned, folder, _is_running(folder), _stdout())
     return _exit_code(count_records(planned, folder))
 
@@ -116,7 +115,7 @@ def status(parsed: argparse.Namespace) -> int:
 def stop(parsed: argparse.Namespace) -> int:
     """End and remove what a run has on its hosts."""
     folder = _folder(parsed)
-    planned = plan_from_dict(folder.read_plan())
+    planned = _planned(folder)
     removed, problems = stop_run(planned, _maker(folder.path), EventBus())
     _tell(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
     return EXIT_SOME_FAILED if problems else EXIT_OK
@@ -255,6 +254,10 @@ def _folder(parsed: argparse.Namespace) -> RunFolder:
         return RunFolder.open(latest_run(parsed.runs_dir))
     path = Path(parsed.run)
     return RunFolder.open(path if path.is_dir() else parsed.runs_dir / parsed.run)
+
+
+def _planned(folder: RunFolder) -> Plan:
+    return plan_from_json(folder.read_plan(), str(folder.plan_path))
 
 
 def _usable(facts: Facts | str) -> bool:

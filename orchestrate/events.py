@@ -83,7 +83,12 @@ class JobStep:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """A repeat has its record."""
+    """A repeat has its record.
+
+    Attributes:
+        host: Fleet and host with a dot between them, for people: either may hold dots of its own.
+        fleet: The fleet alone; empty in older journals.
+    """
 
     job: str
     host: str
@@ -93,6 +98,7 @@ class JobResult:
     unit: str | None
     seconds: float
     case: str = ""
+    fleet: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

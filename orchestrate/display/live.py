@@ -136,11 +136,7 @@ class LiveDisplay:
             for entry in plan.hosts:
                 title = f"{entry.host.fleet}/{entry.host.name}"
                 lanes = entry.host.lanes
-                led = [
-                    gang.job
-                    for gang in plan.gangs
-                    if gang.members[0].id.startswith(f"{entry.host.key}.{gang.job.case.name}.")
-                ]
+                led = [gang.job for gang in plan.gangs if gang.members[0].place == entry.host.place]
                 jobs = [*entry.jobs, *led]
                 self._rows[entry.host.key] = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes)
                 self._jobs.update(_job_titles(jobs))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from orchestrate.inventory.environment import shown_environment
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.planning.budget import Estimate
 from orchestrate.planning.doubts import doubts, state_words
 from orchestrate.planning.facts import Facts
@@ -20,11 +20,11 @@ from results.runs.store import RunFolder
 from results.schema import GPU, Status
 
 
-def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console: Console) -> None:
+def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], console: Console) -> None:
     """Show what every host told, whether it can measure, and what to do about what is wrong."""
     table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
     for host in hosts:
-        facts, mates = probed[host.key], _fleet(host, hosts, probed)
+        facts, mates = probed[host.place], _fleet(host, hosts, probed)
         if isinstance(facts, str):
             _row(table, host.fleet, host.name, _reached(host), *[""] * 6, "unusable")
             continue
@@ -44,7 +44,7 @@ def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console:
         )
     console.print(table)
     for host in hosts:
-        notes = _image_notes(host, probed[host.key], _fleet(host, hosts, probed))
+        notes = _image_notes(host, probed[host.place], _fleet(host, hosts, probed))
         for line in (*notes, *_environment_note(host)):
             console.print(line, markup=False, soft_wrap=True)
 
@@ -124,9 +124,9 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
     return [f"{number} repeats: {status}: {cause}" for (status, cause), number in causes.items()]
 
 
-def _fleet(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> list[Facts]:
+def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> list[Facts]:
     """Return what all hosts of a host's fleet reported, its own facts among them."""
-    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    told = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return [facts for facts in told if isinstance(facts, Facts)]
 
 

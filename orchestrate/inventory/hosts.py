@@ -7,10 +7,10 @@ Settings stand under `defaults`, under a fleet or under a host; the innermost wi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
@@ -21,7 +21,7 @@ from orchestrate.inventory.queues import KubernetesQueue, Queue, SlurmQueue, che
 from orchestrate.inventory.variants import read_variants
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
-from orchestrate.yaml_files import Document, read_document, validate_document
+from orchestrate.yaml_files import Document, Path_, read_document, validate_document
 from results.schema import Device
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -189,6 +189,13 @@ class HostsFile(BaseModel):
     )
 
 
+class Place(NamedTuple):
+    """Where a repeat runs: either name may hold dots, so that only both together are unique."""
+
+    fleet: str
+    host: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """A machine with all its settings resolved; or a queue, which stands in a plan as one host of its fleet.
@@ -240,8 +247,13 @@ class Host:
         return where.rpartition(":")[0].strip("[]") if self.docker.scheme == "tcp" else where
 
     @property
+    def place(self) -> Place:
+        """Name the host within a run, for programs."""
+        return Place(self.fleet, self.name)
+
+    @property
     def key(self) -> str:
-        """Name the host within a run."""
+        """Name the host in messages, events and files; nothing reads fleet and host back from it."""
         return f"{self.fleet}.{self.name}"
 
     @property
@@ -276,88 +288,87 @@ def read_hosts(path: Path) -> list[Host]:
         DocumentError: All mistakes at once, in the order of their lines.
     """
     document = read_document(path)
-    checked = validate_document(HostsFile, document)
-    addresses = _check_meaning(document, path.parent)
-    if document.problems or checked is None:
+    hosts = _resolve(document, path.parent, validate_document(HostsFile, document))
+    if document.problems:
         raise DocumentError(document.report())
-    return [
-        host
-        for fleet_name, fleet in checked.fleets.items()
-        for host in _fleet_hosts(fleet_name, fleet, checked.defaults, addresses, path.parent)
-    ]
+    return hosts
 
 
-def _fleet_hosts(
-    fleet_name: str,
-    fleet: Fleet,
-    defaults: Settings,
-    addresses: dict[tuple[str, str], DockerAddress | None],
-    folder: Path,
-) -> list[Host]:
-    """Resolve the settings of a fleet's hosts, or of the one that stands for its queue."""
-    queue = fleet.slurm or fleet.kubernetes
-    if queue is None:
-        return [
-            Host(
-                fleet=fleet_name,
-                name=name,
-                docker=addresses[fleet_name, name],
-                address=entry.address,
-                **_merge_settings(folder, defaults, fleet, entry),
-            )
-            for name, entry in (fleet.hosts or {}).items()
-        ]
-    settings = _merge_settings(folder, defaults, fleet) | {"gpus": None, "image_source": None}
-    if isinstance(queue, SlurmQueue) and queue.container == "none":
-        settings |= {"registry": None, "image": None, "variants": ()}
-    return [Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)]
+def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> list[Host]:
+    """Check what types cannot express, and resolve the settings of each host, level by level in one pass.
 
+    A malformed file is checked too, as far as it can be read, so that all of its mistakes come at once.
 
-def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], DockerAddress | None]:
-    """Check what types cannot express, in whatever is there: a malformed file gets all its answers at once too.
-
-    Returns:
-        The engine's address of each host, by fleet and name.
+    Args:
+        document: As parsed; takes the mistakes.
+        folder: Paths are relative to it.
+        checked: The document by its types; None: it has mistakes already, and gives no hosts.
     """
-    addresses: dict[tuple[str, str], DockerAddress | None] = {}
-    seen: dict[object, str] = {}
+    hosts: list[Host] = []
+    seen: dict[object, Path_] = {}
     check_level = _LevelCheck(document, folder)
     data = _mapping(document.data)
     defaults = _mapping(data.get("defaults"))
     check_level(("defaults",), defaults)
-    for fleet_name, fleet in _mapping(data.get("fleets")).items():
-        fleet_path = ("fleets", fleet_name)
-        _check_name(document, fleet_path, "fleet")
-        check_level(fleet_path, _mapping(fleet))
-        if isinstance(fleet, dict) and (kind := check_queue(document, fleet_path, fleet, defaults, folder)):
-            _check_single(document, (*fleet_path, kind), None, seen)
+    for fleet_name, raw_fleet in _mapping(data.get("fleets")).items():
+        path, fleet = ("fleets", fleet_name), _mapping(raw_fleet)
+        _check_name(document, path, "fleet")
+        check_level(path, fleet)
+        levels = [checked.defaults, checked.fleets[fleet_name]] if checked else []
+        if isinstance(raw_fleet, dict) and (kind := check_queue(document, path, fleet, defaults, folder)):
+            _check_single(document, (*path, kind), None, seen)
+            hosts += [_queue_host(fleet_name, levels, folder)] if levels else []
             continue
-        for name, raw in _mapping(_mapping(fleet).get("hosts")).items():
-            path, entry = (*fleet_path, "hosts", name), _mapping(raw)
-            _check_name(document, path, "host")
-            check_level(path, entry)
-            _check_unused(document, path, entry)
+        for name, raw_entry in _mapping(fleet.get("hosts")).items():
+            place, entry = (*path, "hosts", name), _mapping(raw_entry)
+            _check_name(document, place, "host")
+            check_level(place, entry)
+            _check_unused(document, place, entry)
             misspelt = not {"docker", "process"} & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
-            address = None if misspelt else check_connection(document, path, entry, folder)
-            machine: object = "this machine" if entry.get("process") is True else address
-            _check_single(document, path, machine, seen)
-            addresses[fleet_name, name] = address
-    return addresses
+            docker = None if misspelt else check_connection(document, place, entry, folder)
+            _check_single(document, place, "this machine" if entry.get("process") is True else docker, seen)
+            if checked:
+                level = (checked.fleets[fleet_name].hosts or {})[name]
+                settings = _merge_settings(folder, *levels, level)
+                hosts.append(Host(fleet=fleet_name, name=name, docker=docker, address=level.address, **settings))
+    return hosts
 
 
-def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, str]) -> None:
-    """Check that no machine and no name stands twice; names meet in the names of records: `a.b` + `c`, `a` + `b.c`."""
+def _queue_host(fleet_name: str, levels: Sequence[Settings], folder: Path) -> Host:
+    """Resolve the settings of the host that stands for a fleet's queue."""
+    fleet = levels[-1]
+    assert isinstance(fleet, Fleet), "the innermost level of a queue"
+    queue = fleet.slurm or fleet.kubernetes
+    assert queue is not None, "the caller looked"
+    settings = _merge_settings(folder, *levels) | {"gpus": None, "image_source": None}
+    if isinstance(queue, SlurmQueue) and queue.container == "none":
+        settings |= {"registry": None, "image": None, "variants": ()}
+    return Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)
+
+
+def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:
+    """Check that no machine and no name stands twice; names meet in the names of records: `a.b` + `c`, `a` + `b.c`.
+
+    Args:
+        document: Takes the mistakes.
+        path: Of the host, or of its fleet's queue.
+        machine: What must stand once; None: nobody knows.
+        seen: Paths of the machines and joined names so far.
+    """
     name, key = plain_text(path[-1], 80), f"{path[1]}.{path[-1]}"
-    if machine is not None and machine in seen:
+    if machine is not None and (other := seen.setdefault(machine, path)) != path:
         document.problem(
             path,
-            f"host {name}: the same machine as host {seen[machine]}: two benchmarks at a time would "
+            f"host {name}: the same machine as host {plain_text(str(other[-1]), 80)}: two benchmarks at a time would "
             "disturb each other. Name each machine once",
         )
-    if key in seen:
-        document.problem(path, f"host {name}: fleet and host together are named {key}, as another host is. Rename it")
-    seen.setdefault(machine, name)
-    seen.setdefault(key, name)
+    if (other := seen.setdefault(key, path)) != path:
+        document.problem(
+            path,
+            f"host {name}: with its fleet it is named {plain_text(key, 160)}, as host {plain_text(str(other[-1]), 80)} "
+            f"of fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}) is: their records would have the "
+            "same names. Rename one of them",
+        )
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -9,7 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 
 from orchestrate.text import plain_text, shown
 from orchestrate.yaml_files import Document, is_file, resolve_path
@@ -183,27 +193,28 @@ class KubernetesQueue(BaseModel):
         return self.model_copy(update={"kubeconfig": config})
 
 
-Queue = SlurmQueue | KubernetesQueue
-
 QUEUES: dict[str, type[SlurmQueue] | type[KubernetesQueue]] = {
     model.kind: model for model in (SlurmQueue, KubernetesQueue)
 }
 """By the key of a fleet."""
 
 
-def queue_to_dict(queue: Queue) -> dict[str, Any]:
-    """Return plain data for `plan.json`: `{"slurm": {…}}`."""
-    return {queue.kind: queue.model_dump(mode="json")}
-
-
-def queue_from_dict(document: dict[str, Any]) -> Queue:
-    """Read it back.
-
-    Raises:
-        KeyError, ValueError: It is damaged.
-    """
-    ((kind, fields),) = document.items()
+def _by_kind(value: object) -> object:
+    """Read a queue of a plan, `{"slurm": {…}}`; a ValueError makes pydantic report where it stands."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, fields),) = value.items()
+    if kind not in QUEUES:
+        raise ValueError(f"must be one of {', '.join(QUEUES)}")
     return QUEUES[kind].model_validate(fields)
+
+
+Queue = Annotated[
+    SlurmQueue | KubernetesQueue,
+    BeforeValidator(_by_kind),
+    PlainSerializer(lambda queue: {queue.kind: queue.model_dump(mode="json")}),
+]
+"""In a plan it stands under its kind."""
 
 
 def check_queue(

@@ -10,12 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrate.inventory.hosts import Place
 from orchestrate.planning.plan import HostPlan, Plan
 
 GUESSED_REPEAT_SECONDS = 150.0
 """Taken for a repeat that was never seen: start, compilation, warm-up and 100 steps on a current GPU (a guess)."""
 
 MAX_EARLIER_RUNS = 20
+
+Meter = Place | str
+"""What costs are counted under: a host, or the id of a repeat in a queue."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> No
     try:
         event = json.loads(line)
         if event["status"] == "ok":
-            key = event["host"].partition(".")[0], event["case"]
-            seconds.setdefault(key, []).append(float(event["seconds"]))
+            fleet = event.get("fleet") or event["host"].partition(".")[0]  # older journals name no fleet
+            seconds.setdefault((fleet, event["case"]), []).append(float(event["seconds"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return
 
@@ -81,9 +85,9 @@ def estimate(plan: Plan, durations: dict[tuple[str, str], float]) -> Estimate:
         known_seconds = durations.get((gang.job.origin.fleet, gang.job.case.name))
         seen += known_seconds is not None
         took = GUESSED_REPEAT_SECONDS if known_seconds is None else known_seconds
-        names = {(part.origin.fleet, part.origin.host) for part in gang.members}
+        places = {part.place for part in gang.members}
         for index, entry in enumerate(plan.hosts):
-            if (entry.host.fleet, entry.host.name) in names:
+            if entry.host.place in places:
                 seconds[index] += took
                 price = hourly_usd(entry)
                 usd = None if usd is None or price is None else usd + price * took / 3600
@@ -113,31 +117,31 @@ class Budget:
 
     def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: dict[tuple[str, str], float]) -> None:
         self._limit_usd = limit_usd
-        self._rates = {entry.host.key: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
+        self._rates = {entry.host.place: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
         self._durations = dict(durations)
-        self._began: dict[str, tuple[str, float]] = {}
-        self._reserved: dict[str, float] = {}
+        self._began: dict[Meter, tuple[Place, float]] = {}
+        self._reserved: dict[Meter, float] = {}
         self._reserved_usd = 0.0
         self._settled_usd = 0.0
         self._lock = threading.Lock()
 
-    def begin(self, host: str, meter: str | None = None) -> None:
+    def begin(self, host: Place, meter: str | None = None) -> None:
         """Start to count the time of a host, or of a repeat in its queue."""
         with self._lock:
             self._settle(meter or host)
             self._began[meter or host] = host, time.monotonic()
 
-    def end(self, host: str, meter: str | None = None) -> None:
+    def end(self, host: Place, meter: str | None = None) -> None:
         """Stop to count; nothing happens when nothing is counted."""
         with self._lock:
             if meter is None or meter in self._began:
                 self._reserve(meter or host, 0.0)
             self._settle(meter or host)
 
-    def allows(self, host: str, fleet: str, case: str, meter: str | None = None) -> bool:
+    def allows(self, host: Place, case: str, meter: str | None = None) -> bool:
         """Tell whether one more repeat can end within the limit; if so, its cost is reserved."""
         with self._lock:
-            wanted = self._rates[host] * self._durations.get((fleet, case), GUESSED_REPEAT_SECONDS)
+            wanted = self._rates[host] * self._durations.get((host.fleet, case), GUESSED_REPEAT_SECONDS)
             others = self._reserved_usd - self._reserved.get(meter or host, 0.0)
             if self._spent() + others + wanted > self._limit_usd:
                 return False
@@ -157,16 +161,16 @@ class Budget:
     def _spent(self) -> float:
         return self._settled_usd + sum(map(self._running_usd, self._began))
 
-    def _running_usd(self, meter: str) -> float:
+    def _running_usd(self, meter: Meter) -> float:
         host, began = self._began[meter]
         return self._rates[host] * (time.monotonic() - began)
 
-    def _settle(self, meter: str) -> None:
+    def _settle(self, meter: Meter) -> None:
         if meter in self._began:
             self._settled_usd += self._running_usd(meter)
             del self._began[meter]
 
-    def _reserve(self, meter: str, usd: float) -> None:
+    def _reserve(self, meter: Meter, usd: float) -> None:
         self._reserved_usd += usd - self._reserved.pop(meter, 0.0)
         if usd:
             self._reserved[meter] = usd

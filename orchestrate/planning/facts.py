@@ -98,19 +98,6 @@ class Facts:
         return self.images[0].problem
 
 
-def facts_from_dict(document: dict[str, Any]) -> Facts:
-    """Read facts back from `plan.json`.
-
-    Raises:
-        KeyError, TypeError, ValueError, RecordError: They are damaged.
-    """
-    gpus = tuple(from_dict(GPU, gpu) for gpu in document["gpus"])
-    images = tuple(Image(**{**image, "status": Status(image["status"])}) for image in document["images"])
-    states = tuple(from_dict(GPUState, state) for state in document.get("gpu_states", ()))  # older plans have none
-    problems = tuple(document.get("gpu_problems", ()))
-    return Facts(**{**document, "gpus": gpus, "gpu_states": states, "gpu_problems": problems, "images": images})
-
-
 def facts_from_probe(text: str | bytes) -> Facts:
     """Read what `python -m tfbench.probe` printed; nothing in it is trusted.
 

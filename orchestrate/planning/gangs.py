@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.members import members_of
 from orchestrate.planning.plan import Gang, HostPlan, Job, Plan, empty_plan, host_job
 from orchestrate.suites import Suite
@@ -92,9 +91,3 @@ def _gpu_count(entry: HostPlan) -> int:
         return len(entry.host.gpus or ())
     present = {gpu.index for gpu in entry.facts.gpus}
     return len(present if entry.host.gpus is None else present & set(entry.host.gpus))
-
-
-def hosts_of(gang: Gang, plan: Plan) -> list[Host]:
-    """Return a gang's hosts by rank."""
-    by_name = {(entry.host.fleet, entry.host.name): entry.host for entry in plan.hosts}
-    return [by_name[job.origin.fleet, job.origin.host] for job in gang.members]

@@ -8,18 +8,17 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+
+from pydantic import ConfigDict
 
 from orchestrate.errors import UserError
-from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.members import Member
-from orchestrate.inventory.queues import KubernetesQueue, Queue, queue_from_dict, queue_to_dict
-from orchestrate.planning.facts import Facts, Image, facts_from_dict
+from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import named_images
 from orchestrate.suites import Suite
 from results.schema import Case, Data, Device, Origin, Status
-from results.schema.record_json import RecordError, from_dict
 from results.schema.version import __version__
 
 PLAN_VERSION = 1
@@ -54,6 +53,11 @@ class Job:
     max_seconds: float | None = None
     blocked: tuple[Status, str] | None = None
     member: Member | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it runs; of the whole of a gang, all of its hosts."""
+        return Place(self.origin.fleet, self.origin.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,8 @@ class Plan:
         gangs: Repeats that several hosts do together, in their order: when each has done what it does alone.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")  # also for all that it holds; see `codec.py`
+
     run_id: str
     created_at: str
     seed: int
@@ -111,9 +117,8 @@ class Plan:
 
     def jobs_on(self, host: Host) -> list[Job]:
         """Everything that may lie on a host: its own repeats, and its parts of those of several hosts."""
-        alone = next((entry.jobs for entry in self.hosts if entry.host.key == host.key), ())
-        parts = (part for gang in self.gangs for part in gang.members)
-        return [*alone, *(part for part in parts if (part.origin.fleet, part.origin.host) == (host.fleet, host.name))]
+        alone = next((entry.jobs for entry in self.hosts if entry.host.place == host.place), ())
+        return [*alone, *(part for gang in self.gangs for part in gang.members if part.place == host.place)]
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -124,7 +129,7 @@ def new_run_id(now: datetime | None = None) -> str:
 
 def make_plan(
     hosts: Sequence[Host],
-    probed: dict[str, Facts | str],
+    probed: Mapping[Place, Facts | str],
     read_suite: Callable[[str], Suite],
     *,
     run_id: str,
@@ -136,7 +141,7 @@ def make_plan(
 
     Args:
         hosts: Where to measure.
-        probed: By `Host.key`: what the host told, or why it could not be asked.
+        probed: What the host told, or why it could not be asked.
         read_suite: Turns a suite's name into a suite.
         run_id: Name of the run.
         seed: Of the order of repeats.
@@ -150,7 +155,7 @@ def make_plan(
     for host in hosts:
         name = host.suite or DEFAULT_SUITE
         suite = read_suite(name)
-        told = probed[host.key]
+        told = probed[host.place]
         facts, problem = (told, None) if isinstance(told, Facts) else (None, told)
         count = repeats or host.repeats or suite.repeats
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
@@ -215,9 +220,9 @@ def _has_data(host: Host) -> bool:
     return bool(host.queue.data_claim if isinstance(host.queue, KubernetesQueue) else host.data_dir)
 
 
-def _fleet_mate(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) -> Facts | None:
+def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> Facts | None:
     """Return what another host of the fleet told: its machines are meant to be equal."""
-    told = (probed[other.key] for other in hosts if other.fleet == host.fleet)
+    told = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return next((facts for facts in told if isinstance(facts, Facts)), None)
 
 
@@ -306,80 +311,4 @@ def _origin(host: Host, image: Image | None, run_id: str, repeat: int) -> Origin
         image=image.reference if image else None,
         image_digest=image.digest if image else None,
         usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # what costs nothing has no price to compare
-    )
-
-
-def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Return plain data for `plan.json`."""
-    return {key: _plain(value) for key, value in vars(plan).items()}
-
-
-def _plain(value: object) -> object:
-    """Turn dataclasses into dictionaries; unlike `dataclasses.asdict` without copying every text and number."""
-    if isinstance(value, Queue):
-        return queue_to_dict(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: _plain(inner) for key, inner in vars(value).items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def plan_from_dict(document: dict[str, Any]) -> Plan:
-    """Read `plan.json` back.
-
-    Raises:
-        UserError: It is not a plan that this version can read.
-    """
-    version = document.get("plan_version")
-    if version != PLAN_VERSION:
-        raise UserError(
-            f"plan.json: plan_version must be {PLAN_VERSION}. Received: {version!r}. "
-            "Resume with the version of tfbench that started the run"
-        )
-    try:
-        hosts = tuple(_host_plan(entry) for entry in document["hosts"])
-        gangs = tuple(
-            Gang(job=_job(gang["job"]), members=tuple(map(_job, gang["members"]))) for gang in document.get("gangs", ())
-        )
-        return Plan(**{**document, "hosts": hosts, "gangs": gangs})
-    except (KeyError, TypeError, ValueError, RecordError) as error:
-        raise UserError(f"plan.json is damaged: {error}. The records in the run's folder are unharmed") from error
-
-
-def _host_plan(entry: dict[str, Any]) -> HostPlan:
-    raw = dict(entry["host"])
-    docker = raw.pop("docker")
-    if docker is not None:
-        docker = DockerAddress(**{**docker, "tls": tuple(docker["tls"]) if docker["tls"] else None})
-    queue = raw.pop("queue", None)  # plans of before there were queues have none
-    gpus, device, variants = raw.pop("gpus"), raw.pop("device"), raw.pop("variants")
-    host = Host(
-        **raw,
-        docker=docker,
-        queue=None if queue is None else queue_from_dict(queue),
-        gpus=None if gpus is None else tuple(gpus),
-        variants=tuple(variants),
-        device=None if device is None else Device(device),
-    )
-    facts = entry["facts"]
-    return HostPlan(
-        host=host,
-        suite=entry["suite"],
-        facts=None if facts is None else facts_from_dict(facts),
-        problem=entry["problem"],
-        jobs=tuple(_job(job) for job in entry["jobs"]),
-        left_out=tuple(entry["left_out"]),
-    )
-
-
-def _job(document: dict[str, Any]) -> Job:
-    blocked, member = document["blocked"], document.get("member")
-    return Job(
-        id=document["id"],
-        case=from_dict(Case, document["case"]),
-        origin=from_dict(Origin, document["origin"]),
-        gpus=tuple(document["gpus"]),
-        gpu_uuids=tuple(document["gpu_uuids"]),
-        max_seconds=document.get("max_seconds"),
-        blocked=None if blocked is None else (Status(blocked[0]), blocked[1]),
-        member=None if member is None else Member(**{**member, "addresses": tuple(member["addresses"])}),
     )

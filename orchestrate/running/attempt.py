@@ -26,7 +26,6 @@ class Attempt:
     """
 
     job: Job
-    host: str
     budget: Budget | None = None
     began: float = field(default_factory=time.monotonic)
     started_at: str = field(default_factory=now)
@@ -47,14 +46,14 @@ class Attempt:
             return None
         self.began, self.started_at = time.monotonic(), now()
         if self.budget is not None:
-            self.budget.begin(self.host, self.job.id)
+            self.budget.begin(self.job.place, self.job.id)
         watched.run()
         return f"on {turn.node}" if turn.node else "running"
 
     def end(self) -> None:
         """Stop to count its cost."""
         if self.budget is not None:
-            self.budget.end(self.host, self.job.id)
+            self.budget.end(self.job.place, self.job.id)
 
     @property
     def seconds(self) -> float:

@@ -21,7 +21,7 @@ from orchestrate.events import (
     RunStarted,
     Warned,
 )
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.planning.budget import Budget, earlier_durations
 from orchestrate.planning.doubts import doubts
@@ -30,6 +30,7 @@ from orchestrate.planning.plan import Plan
 from orchestrate.running.early_end import EarlyEnd
 from orchestrate.running.gang_worker import work_together
 from orchestrate.running.options import Options, Stop
+from orchestrate.running.queue_worker import QueueWorker
 from orchestrate.running.shared import Shared, set_record_aside
 from orchestrate.running.watchdog import Watchdog
 from orchestrate.running.worker import HostWorker
@@ -59,7 +60,7 @@ class Outcome:
 
 def probe_hosts(
     hosts: list[Host], make: MakeLauncher, bus: EventBus, keep: Callable[[str, str], None] | None = None
-) -> dict[str, Facts | str]:
+) -> dict[Place, Facts | str]:
     """Ask all hosts what they are, side by side.
 
     Args:
@@ -69,7 +70,7 @@ def probe_hosts(
         keep: Takes a host's key and its raw facts; None: nobody wants them.
 
     Returns:
-        By `Host.key`: facts, or why it could not be asked.
+        Facts, or why it could not be asked.
     """
 
     def probe(host: Host) -> Facts | str:
@@ -87,7 +88,7 @@ def probe_hosts(
             launcher.close()
 
     with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
-        return dict(zip([host.key for host in hosts], pool.map(probe, hosts), strict=True))
+        return dict(zip([host.place for host in hosts], pool.map(probe, hosts), strict=True))
 
 
 def execute(
@@ -118,7 +119,6 @@ def execute(
     early = EarlyEnd()
     done = _done_before(plan, folder, options, early)
     settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
-    todo = {entry.host.key: [job for job in entry.jobs if job.id not in settled] for entry in plan.hosts}
     total = len(plan.jobs)
     left = total - len(settled)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
@@ -128,10 +128,11 @@ def execute(
     with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
         shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done, early=early)
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
-            workers = {
-                entry.host.key: pool.submit(HostWorker(entry, todo[entry.host.key], shared).work)
-                for entry in plan.hosts
-            }
+            workers = {}
+            for entry in plan.hosts:
+                todo = [job for job in entry.jobs if job.id not in settled]
+                kind = HostWorker if entry.host.queue is None else QueueWorker
+                workers[entry.host.place] = pool.submit(kind(entry, todo, shared).work)
             work_together(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrate.events import EventBus, JobResult, JobSpared
+from orchestrate.events import EventBus, HostLost, JobResult, JobSpared, Warned
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.budget import Budget
 from orchestrate.planning.plan import Job
 from orchestrate.running.early_end import EarlyEnd
+from orchestrate.running.judge import failed_record, now
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.watchdog import Watchdog
 from results.runs.store import RunFolder
@@ -48,23 +50,63 @@ def set_record_aside(folder: RunFolder, job: Job) -> None:
     path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
 
 
-def spare(job: Job, host: str, shared: Shared) -> bool:
+def spare(job: Job, host: Host, shared: Shared) -> bool:
     """Leave a repeat out, and say so, where its case is known closely enough without it."""
     if not shared.early.spares(job):
         return False
-    shared.bus.emit(JobSpared(job=job.id, host=host, case=job.case.name, why=shared.early.why(job)))
+    shared.bus.emit(JobSpared(job=job.id, host=host.key, case=job.case.name, why=shared.early.why(job)))
     return True
 
 
-def finish(job: Job, record: Record, host: str, seconds: float, shared: Shared) -> None:
-    """Store a repeat's record, then tell.
+def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str | None = None) -> bool:
+    """Return whether one more repeat can end within the limit of cost; warn of the first host when it cannot.
+
+    Args:
+        hosts: That take part in it.
+        case: Name of what is measured.
+        shared: Has the budget.
+        meter: What the repeat's cost is counted under; None: its hosts, from their start to their end.
+    """
+    budget = shared.budget
+    if budget is None or all(budget.allows(host.place, case, meter) for host in hosts):
+        return True
+    message = f"no new repeats will start: the run has cost {budget.spent_usd():.2f} USD, near its limit"
+    shared.bus.emit(Warned(host=hosts[0].key, message=message))
+    return False
+
+
+def set_aside(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: Shared) -> None:
+    """Give up on a host, or on the hosts that it stands for: the remaining repeats end with the reason."""
+    shared.bus.emit(HostLost(host=host.key, status=status, cause=cause))
+    for job in jobs:
+        finish(job, failed_record(job, status, cause, now()), host, 0.0, shared)
+
+
+def set_aside_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: Shared) -> None:
+    """Leave the traceback of a bug in the run's folder, and a record for everything that was still to do.
+
+    Args:
+        name: Part of the traceback's file name.
+        error: The bug.
+        host: That stands for the work that ended.
+        jobs: Its repeats; those without a record get one.
+        shared: Takes the record and the events.
+    """
+    path = shared.folder.path / f"traceback-{name}.txt"
+    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    left = [job for job in jobs if shared.folder.read_record(job.id) is None]
+    set_aside(host, Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left, shared)
+
+
+def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared) -> None:
+    """Store a repeat's record, then report it.
 
     Args:
         job: The repeat.
         record: Its end.
-        host: `Host.key` of the one that stands for it.
+        host: The one that stands for it.
         seconds: That it took.
-        shared: What learns of it.
+        shared: Takes the record and the events.
     """
     shared.folder.write_record(job.id, record)
     shared.statuses[job.id] = record.status
@@ -75,12 +117,13 @@ def finish(job: Job, record: Record, host: str, seconds: float, shared: Shared) 
     shared.bus.emit(
         JobResult(
             job=job.id,
-            host=host,
+            host=host.key,
             status=record.status,
             cause=record.cause,
             samples_per_second=measured.samples_per_second if measured else None,
             unit=measured.unit if measured else None,
             seconds=seconds,
             case=job.case.name,
+            fleet=host.fleet,
         )
     )

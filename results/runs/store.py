@@ -10,7 +10,6 @@ named, never dropped.
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import re
@@ -170,7 +169,7 @@ class RunFolder:
         path.parent.mkdir(exist_ok=True)
         _write_whole(path, [text, "\n"])
 
-    def write_plan(self, document: dict[str, Any]) -> None:
+    def write_plan(self, text: str) -> None:
         """Write the plan, once.
 
         Raises:
@@ -179,24 +178,20 @@ class RunFolder:
         with self._lock:
             if self.plan_path.exists():
                 raise PlanIsFrozen(f"{self.plan_path}: a plan does not change once written. Start a new run.")
-            encoder = json.JSONEncoder(indent=2, allow_nan=False, ensure_ascii=False)
-            _write_whole(self.plan_path, itertools.chain(encoder.iterencode(document), "\n"))
+            _write_whole(self.plan_path, [text])
 
-    def read_plan(self) -> dict[str, Any]:
-        """Read the plan.
+    def read_plan(self) -> bytes:
+        """Return the plan as it was written.
 
         Raises:
             NotARun: There is none, or it cannot be read.
         """
         try:
-            document = json.loads(self.plan_path.read_text(encoding="utf-8"))
+            return self.plan_path.read_bytes()
         except FileNotFoundError as error:
             raise NotARun(f"{self.plan_path}: missing. The run ended before its plan was written.") from error
-        except ValueError as error:
-            raise NotARun(f"{self.plan_path}: not JSON ({error}). Restore the file or start a new run.") from error
-        if not isinstance(document, dict):
-            raise NotARun(f"{self.plan_path}: must be a JSON object. Restore the file or start a new run.")
-        return document
+        except OSError as error:
+            raise NotARun(f"{self.plan_path}: cannot be read: {error.strerror}. Check its permissions.") from error
 
     @contextmanager
     def journal(self) -> Iterator[Journal]:

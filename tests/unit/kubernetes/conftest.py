@@ -13,7 +13,8 @@ from orchestrate.events import Event, EventBus
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
-from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.run import Outcome, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
@@ -80,7 +81,7 @@ class Bench:
         block = {"model": ["googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, **case}
         suite = Suite("tiny", "", repeats, (CaseBlock(**block),))
         made = make_plan([host], probe_hosts([host], self.make, self.bus), lambda name: suite, run_id=run_id, seed=7)
-        return plan_from_dict(plan_to_dict(made))
+        return plan_from_json(plan_to_json(made))
 
     def run(self, plan: Plan, **options: Any) -> Outcome:
         self.run_folder = self._open(plan)
@@ -102,7 +103,7 @@ class Bench:
         if path.exists():
             return RunFolder.open(path)
         folder = RunFolder.create(self.folder / "runs", plan.run_id)
-        folder.write_plan(plan_to_dict(plan))
+        folder.write_plan(plan_to_json(plan))
         return folder
 
 

@@ -21,7 +21,7 @@ GPUS = tuple(GPU(index=i, name="A4000", uuid=f"GPU-{i}") for i in range(4))
 
 def plan_of(price: float | None):
     host = Host(fleet="f", name="h", docker=DockerAddress(scheme="ssh", target="h"), usd_per_gpu_hour=price)
-    return make_plan([host], {"f.h": Facts(gpus=GPUS)}, lambda name: SUITE, run_id="r", seed=1)
+    return make_plan([host], {("f", "h"): Facts(gpus=GPUS)}, lambda name: SUITE, run_id="r", seed=1)
 
 
 def events(folder: Path, *rows: tuple[str, float, str]) -> None:

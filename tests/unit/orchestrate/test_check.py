@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 
 import pytest
 from rich.console import Console
@@ -12,9 +11,10 @@ from rich.console import Console
 from orchestrate.display.tables import render_check, render_plan
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.doubts import doubts
 from orchestrate.planning.facts import Facts, GPUState, Image
-from orchestrate.planning.plan import HostPlan, Plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import HostPlan, Plan
 from results.schema import GPU, Device, Status
 
 SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)
@@ -87,7 +87,9 @@ def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():
     assert doubts(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
     other = Host(fleet="a4000", name="node-b", docker=SSH)
     stream = io.StringIO()
-    render_check([host(), other], {"a4000.node-a": GOOD, "a4000.node-b": two}, Console(file=stream, width=200))
+    render_check(
+        [host(), other], {("a4000", "node-a"): GOOD, ("a4000", "node-b"): two}, Console(file=stream, width=200)
+    )
     assert "a4000.node-a: 1 of 2 GPUs" in stream.getvalue() and "a4000.node-b: 2" not in stream.getvalue()
     assert stream.getvalue().count("doubtful") == 1
 
@@ -97,9 +99,9 @@ def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     bad = Image(variant=None, reference="x", reason="", status=Status.DRIVER_TOO_OLD, problem="driver 470 is too old")
     hosts = [host(), Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
     probed = {
-        "a4000.node-a": dataclasses.replace(GOOD, images=(image,), gpu_states=(GPUState(index=0, processes=2),)),
-        "f.old": Facts(images=(bad,)),
-        "f.[bold]gone": "ssh node: connection refused",
+        ("a4000", "node-a"): dataclasses.replace(GOOD, images=(image,), gpu_states=(GPUState(index=0, processes=2),)),
+        ("f", "old"): Facts(images=(bad,)),
+        ("f", "[bold]gone"): "ssh node: connection refused",
     }
     stream = io.StringIO()
     render_check(hosts, probed, Console(file=stream, width=230))
@@ -120,7 +122,7 @@ def test_check_and_plan_show_the_variables_of_the_hosts_file():
         hosts=(HostPlan(host=given, suite="quick", facts=Facts(), problem=None, jobs=()),),
     )
     for show in (
-        lambda console: render_check([given], {given.key: Facts()}, console),
+        lambda console: render_check([given], {given.place: Facts()}, console),
         lambda console: render_plan(plan, console),
     ):
         stream = io.StringIO()
@@ -136,4 +138,4 @@ def test_variables_survive_in_the_plan_of_a_run():
         seed=1,
         hosts=(HostPlan(host=given, suite="quick", facts=None, problem="gone", jobs=()),),
     )
-    assert plan_from_dict(json.loads(json.dumps(plan_to_dict(plan)))) == plan
+    assert plan_from_json(plan_to_json(plan)) == plan

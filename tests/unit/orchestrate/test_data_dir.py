@@ -11,7 +11,8 @@ from orchestrate.errors import DocumentError, UserError
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.launchers.process import ProcessLauncher
-from orchestrate.planning.plan import Job, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.plan import Job, make_plan
 from orchestrate.suites import read_suite
 from results.schema import Case, Data, Device, Origin
 
@@ -63,7 +64,7 @@ def test_a_queue_is_given_data_too(tmp_path: Path, queue: str, missing: str | No
     path = tmp_path / "hosts.yml"
     path.write_text(f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    {queue}\n")
     hosts = read_hosts(path)
-    plan = make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+    plan = make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {job.case.data for job in plan.jobs}
     assert seen == ({Data.SYNTHETIC} if missing else {Data.SYNTHETIC, Data.TFRECORD})
     assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == ([missing] if missing else [])
@@ -75,7 +76,7 @@ def test_an_empty_plan_says_what_was_left_out_and_why(tmp_path: Path):
         "cases: [{model: resnet50, data: tfrecord, batch_per_gpu: 1, num_steps: 5, device: cpu}]"
     )
     with pytest.raises(UserError) as caught:
-        make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+        make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     assert str(caught.value) == (
         "the plan is empty: no case of the suite fits any host\n"
         "  f.h: resnet50-fp32-b1-1cpu-tfrecord-w10s5: hosts.yml names no data_dir for the host"
@@ -86,7 +87,7 @@ def test_an_empty_plan_of_many_hosts_names_some(tmp_path: Path):
     hosts = [host for number in range(25) for host in read_hosts(hosts_file(tmp_path, "", f"h{number}"))]
     (tmp_path / "my.yml").write_text("cases: [{model: resnet50, data: tfrecord, batch_per_gpu: 1, device: cpu}]")
     with pytest.raises(UserError) as caught:
-        make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+        make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     lines = str(caught.value).splitlines()
     assert len(lines) == 22 and lines[-1] == "  and 5 more"
 
@@ -109,10 +110,10 @@ def hosts_file(folder: Path, data_dir: str, name: str = "h") -> Path:
 )
 def test_a_host_without_data_leaves_its_cases_out_and_says_why(tmp_path: Path, line: str, planned, left_out):
     hosts = read_hosts(hosts_file(tmp_path, line))
-    plan = make_plan(hosts, {host.key: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
+    plan = make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     assert {job.case.data for job in plan.jobs} == planned
     assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == left_out
-    assert plan_from_dict(plan_to_dict(plan)).hosts[0].host.data_dir == hosts[0].data_dir
+    assert plan_from_json(plan_to_json(plan)).hosts[0].host.data_dir == hosts[0].data_dir
 
 
 @pytest.mark.parametrize("path", ["sets/imagenet", "/sets:/etc", "'/sets,readonly=false'", "[/a]"])

@@ -47,7 +47,7 @@ def plan_of(hosts: int) -> Plan:
         for number in range(hosts)
     ]
     facts = Facts(gpus=gpus, images=(image,))
-    return make_plan(machines, {host.key: facts for host in machines}, lambda name: SUITE, run_id="run1", seed=1)
+    return make_plan(machines, {host.place: facts for host in machines}, lambda name: SUITE, run_id="run1", seed=1)
 
 
 PLAN = plan_of(2)
@@ -257,7 +257,7 @@ def test_the_live_table_knows_what_is_done_set_aside_and_left():
 def test_a_queue_is_one_line_that_tells_how_many_run_and_wait():
     queue = SlurmQueue(container="none", shared_folder="/home/bench", max_jobs=4)
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue)
-    plan = make_plan([host], {host.key: Facts()}, lambda name: SUITE, run_id="run1", seed=1, repeats=3)
+    plan = make_plan([host], {host.place: Facts()}, lambda name: SUITE, run_id="run1", seed=1, repeats=3)
     first, _, third = plan.jobs
     events: list[Event] = [JobState(job=job.id, host=host.key, state="queued") for job in plan.jobs]
     events += [

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from orchestrate.launchers.docker.launcher import _engine_facts
-from orchestrate.planning.facts import MAX_RAW_CHARACTERS, Facts, GPUState, facts_from_dict, facts_from_probe, raw_json
-from orchestrate.planning.plan import _plain
+from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.facts import MAX_RAW_CHARACTERS, Facts, GPUState, facts_from_probe, raw_json
+from orchestrate.planning.plan import HostPlan, Plan
 from results.schema import GPU
 from tests.unit.orchestrate.test_check import host
 
@@ -33,10 +34,14 @@ def test_states_and_raw_facts_come_from_the_probe():
 
 def test_facts_of_a_plan_are_read_back_and_older_plans_have_no_states():
     facts = Facts(gpus=(GPU(index=0, name="A4000"),), gpu_states=(GPUState(index=0, processes=1),), gpu_problems=("x",))
-    document = json.loads(json.dumps(_plain(facts)))
-    assert facts_from_dict(document) == facts
-    del document["gpu_states"], document["gpu_problems"], document["raw"]
-    assert facts_from_dict(document).gpu_states == ()
+    entry = HostPlan(host=host(), suite="s", facts=facts, problem=None, jobs=())
+    text = plan_to_json(Plan(run_id="r", created_at="now", seed=1, hosts=(entry,)))
+    assert plan_from_json(text).hosts[0].facts == facts
+    document = json.loads(text)
+    told = document["hosts"][0]["facts"]
+    del told["gpu_states"], told["gpu_problems"], told["raw"]
+    older = plan_from_json(json.dumps(document)).hosts[0].facts
+    assert older is not None and older.gpu_states == ()
 
 
 @pytest.mark.parametrize("states", [[{"index": "x"}], [7], [{}], 3, {"index": 0}])

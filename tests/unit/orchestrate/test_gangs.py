@@ -21,9 +21,10 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.members import Member, members_of
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import container_document, job_container
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.gangs import add_gangs
-from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import gang_worker
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
@@ -177,7 +178,7 @@ def test_every_rank_is_told_who_all_are(tmp_path: Path):
     assert [config["task"] for config in told] == [{"type": "worker", "index": rank} for rank in (0, 1)]
     assert [config["cluster"]["worker"] for config in told] == [["a:29500", "b:29502"]] * 2
     assert [job.member.ports for job in members if job.member] == [(29500, 29501), (29502,)]
-    assert plan_from_dict(json.loads(json.dumps(plan_to_dict(bench.plan)))) == bench.plan
+    assert plan_from_json(plan_to_json(bench.plan)) == bench.plan
 
 
 def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: Path):

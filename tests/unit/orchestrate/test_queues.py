@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 import time
 from collections.abc import Sequence
@@ -13,13 +15,14 @@ import pytest
 
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
 from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, Budget, estimate
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.attempt import Attempt
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.run import execute
@@ -36,7 +39,7 @@ GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
 def queue_plan(durations: dict[tuple[str, str], float] | None = None, **settings: Any) -> Plan:
     queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=4)
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue, **settings)
-    facts: dict[str, Facts | str] = {host.key: Facts(gpus=GPUS)}
+    facts: dict[Place, Facts | str] = {host.place: Facts(gpus=GPUS)}
     return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1, durations=durations)
 
 
@@ -95,7 +98,7 @@ def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
     plan = queue_plan(usd_per_gpu_hour=3600.0)
     job = plan.jobs[0]
     budget = Budget(1e9, plan.hosts, {})
-    attempt = Attempt(job, "lab.slurm", budget)
+    attempt = Attempt(job, budget)
     with Watchdog() as watchdog:
         watched = watchdog.watch(job, lambda: None, timeout=60, silence=60)
         assert attempt.take(Turn(waiting=True), watched) == "queued"
@@ -119,9 +122,9 @@ def test_no_more_is_submitted_than_can_be_paid():
     plan = queue_plan(usd_per_gpu_hour=1.0)
     each = 2 * GUESSED_REPEAT_SECONDS / 3600
     budget = Budget(2.5 * each, plan.hosts, {})
-    allowed = [budget.allows("lab.slurm", "lab", job.case.name, job.id) for job in plan.jobs]
+    allowed = [budget.allows(job.place, job.case.name, job.id) for job in plan.jobs]
     assert allowed.count(True) == 2
-    assert budget.allows("lab.slurm", "lab", plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
+    assert budget.allows(plan.jobs[0].place, plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
 
 
 def test_an_estimate_knows_that_repeats_run_side_by_side():
@@ -139,14 +142,14 @@ def test_limits_in_a_queue_follow_from_earlier_runs():
 
 def test_a_queue_survives_the_frozen_plan_and_older_plans_have_none():
     plan = queue_plan()
-    document = plan_to_dict(plan)
-    assert plan_from_dict(document) == plan
+    text = plan_to_json(plan)
+    assert plan_from_json(text) == plan
+    document = json.loads(text)
     assert document["hosts"][0]["host"]["queue"]["slurm"]["gres"] == "gpu:a5000:2"
-    old = plan_to_dict(plan)
-    old["hosts"][0]["host"].pop("queue")
-    for job in old["hosts"][0]["jobs"]:
+    document["hosts"][0]["host"].pop("queue")
+    for job in document["hosts"][0]["jobs"]:
         job.pop("max_seconds")
-    assert plan_from_dict(old).hosts[0].host.queue is None
+    assert plan_from_json(json.dumps(document)).hosts[0].host.queue is None
 
 
 class LateQueue(FakeLauncher):
@@ -177,9 +180,19 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_pat
 
     machine.on_follow = stop_when_all_lanes_work
     folder = RunFolder.create(tmp_path, plan.run_id)
-    folder.write_plan(plan_to_dict(plan))
+    folder.write_plan(plan_to_json(plan))
     outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, Options())
     assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
     assert machine.containers == {}, "nothing runs that nobody follows"
     cleared = {job for call, job in machine.calls if call == "clear"}
     assert cleared == {job.id for job in plan.jobs if folder.read_record(job.id) is None}
+
+
+def test_a_queue_whose_repeats_are_all_blocked_writes_their_records_and_submits_nothing(tmp_path: Path):
+    plan = queue_plan()
+    blocked = tuple(dataclasses.replace(job, blocked=(Status.NO_GPU, "none")) for job in plan.jobs)
+    plan = dataclasses.replace(plan, hosts=(dataclasses.replace(plan.hosts[0], jobs=blocked),))
+    machine, folder = FakeHost(facts=Facts(gpus=GPUS)), RunFolder.create(tmp_path, plan.run_id)
+    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), Options())
+    assert (outcome.ok, outcome.failed, outcome.missing) == (0, 12, 0)
+    assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))

@@ -12,10 +12,11 @@ import pytest
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.hosts import Host, Place
 from orchestrate.launchers.base import Ending, Launcher
+from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.plan import Plan, make_plan, plan_from_dict, plan_to_dict
+from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import output
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
@@ -47,7 +48,7 @@ class Bench:
         self.stop = Stop()
         self.plan = self.make_plan()
         self.folder = RunFolder.create(tmp_path, self.plan.run_id)
-        self.folder.write_plan(plan_to_dict(self.plan))
+        self.folder.write_plan(plan_to_json(self.plan))
 
     def launcher(self, host: Host) -> Launcher:
         return FakeLauncher(host, self.machines[host.name])
@@ -115,7 +116,7 @@ def test_raw_facts_are_kept_with_the_run_also_of_a_host_that_came_late(tmp_path:
     kept: dict[str, str] = {}
     probed = probe_hosts(bench.hosts, bench.launcher, bench.bus, kept.__setitem__)
     assert kept == {"f.early": '{"engine": 1}'}
-    assert probed["f.early"] == Facts() and '"raw": ""' in bench.folder.plan_path.read_text()
+    assert probed[Place("f", "early")] == Facts() and '"raw": ""' in bench.folder.plan_path.read_text()
     late.facts = Facts(raw='{"engine": 2}')
     bench.run()
     assert [path.name for path in (bench.folder.path / "facts").iterdir()] == ["f.late.json"]
@@ -293,7 +294,7 @@ def test_gpus_decide_the_cases_and_are_named_by_uuid(tmp_path: Path):
 def test_a_plan_survives_its_file(tmp_path: Path):
     gpus = (GPU(index=0, name="NVIDIA RTX A4000", uuid="GPU-0"),)
     bench = Bench(tmp_path, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Unreachable("down")))
-    assert plan_from_dict(bench.folder.read_plan()) == bench.plan
+    assert plan_from_json(bench.folder.read_plan()) == bench.plan
 
 
 def test_the_order_interleaves_repeats_and_follows_the_seed(tmp_path: Path):

@@ -73,7 +73,7 @@ class Shell:
 def one_job() -> tuple[Host, Job]:
     queue = SlurmQueue(container="none", shared_folder="/shared", poll_seconds=0.5, max_jobs=1)
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue)
-    plan = make_plan([host], {host.key: Facts()}, lambda name: SUITE, run_id="run1", seed=1)
+    plan = make_plan([host], {host.place: Facts()}, lambda name: SUITE, run_id="run1", seed=1)
     return host, plan.jobs[0]
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 def runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
     run = RunFolder.create(tmp_path, "run-1")
-    run.write_plan({})
+    run.write_plan("{}")
     for i, record in enumerate([*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]):
         run.write_record(f"job-{i}", record)
     return tmp_path

@@ -67,16 +67,16 @@ def test_a_failed_write_leaves_the_old_record_and_no_rubbish(run, monkeypatch):
 
 
 def test_a_plan_is_written_once(run):
-    run.write_plan({"jobs": [1, 2]})
+    run.write_plan('{"jobs": [1, 2]}')
     with pytest.raises(PlanIsFrozen, match="does not change"):
-        run.write_plan({"jobs": []})
-    assert run.read_plan() == {"jobs": [1, 2]}
+        run.write_plan('{"jobs": []}')
+    assert run.read_plan() == b'{"jobs": [1, 2]}'
 
 
-@pytest.mark.parametrize("text", [None, "", "[1]", "{"])
-def test_a_plan_that_cannot_be_read_is_a_short_message(run, text):
-    if text is not None:
-        run.plan_path.write_text(text)
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_plan_that_cannot_be_read_is_a_short_message(run, readable):
+    if not readable:
+        run.plan_path.mkdir()
     with pytest.raises(NotARun, match=r"plan\.json"):
         run.read_plan()
 
@@ -134,7 +134,7 @@ def test_a_folder_that_is_not_a_run_is_named(tmp_path):
 def test_the_latest_run_is_the_one_planned_last(tmp_path):
     for seconds, name in ((2000, "a"), (1000, "b")):
         folder = RunFolder.create(tmp_path, name)
-        folder.write_plan({})
+        folder.write_plan("{}")
         os.utime(folder.plan_path, (seconds, seconds))
     (tmp_path / "not-a-run").mkdir()
     assert latest_run(tmp_path) == tmp_path / "a"

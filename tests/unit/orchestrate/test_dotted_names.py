@@ -1,0 +1,165 @@
+"""Names of fleets and hosts may hold dots, so that `a.b` + `c` and `a` + `b.c` look alike when they are joined."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrate.display.live import LiveDisplay
+from orchestrate.errors import DocumentError
+from orchestrate.events import Event, EventBus, JobResult, event_document
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.launchers.base import Launcher
+from orchestrate.launchers.pulls import Progress
+from orchestrate.planning.budget import Budget, earlier_durations
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.gangs import add_gangs
+from orchestrate.planning.plan import Job, Plan, make_plan
+from orchestrate.running.options import Options, Stop
+from orchestrate.running.run import execute, probe_hosts
+from orchestrate.suites import CaseBlock, Suite
+from results.runs.store import RunFolder
+from results.schema import GPU, Device, Status
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+from tests.unit.orchestrate.test_gangs import ALONE_AND_TOGETHER, payload
+
+ALONE = CaseBlock(model="resnet50", batch_per_gpu=2, num_steps=4, device=Device.CPU)
+
+
+def hosts_named(*names: tuple[str, str], price: float | None = None) -> list[Host]:
+    return [
+        Host(
+            fleet=fleet,
+            name=name,
+            docker=DockerAddress(scheme="ssh", target=f"{name}.{fleet}"),
+            usd_per_gpu_hour=price,
+        )
+        for fleet, name in names
+    ]
+
+
+def plan_for(hosts: list[Host], block: CaseBlock = ALONE) -> Plan:
+    suite = Suite("tiny", "", 1, (block,))
+    probed = probe_hosts(hosts, lambda host: FakeLauncher(host, FakeHost()), EventBus())
+    alone = make_plan(hosts, probed, lambda _: suite, run_id="run1", seed=7)
+    return add_gangs(alone, lambda _: suite)
+
+
+def run(plan: Plan, runs: Path, launcher: type[FakeLauncher], machine: FakeHost) -> list[Event]:
+    """Run a plan as `orchestrate run` does, with its journal."""
+    folder, bus, events = RunFolder.create(runs, plan.run_id), EventBus(), []
+    bus.subscribe(events.append)
+
+    def make(host: Host) -> Launcher:
+        return launcher(host, machine)
+
+    with folder.journal() as journal:
+        bus.subscribe(lambda event: journal.append(event_document(event)))
+        execute(plan, folder, make, bus, Stop(), Options())
+    return events
+
+
+def test_what_a_repeat_took_counts_for_its_fleet_and_for_no_other(tmp_path: Path):
+    plan = plan_for(hosts_named(("a.b", "c"), ("a", "d.e")))
+    run(plan, tmp_path, FakeLauncher, FakeHost())
+    assert {fleet for fleet, _ in earlier_durations(tmp_path)} == {"a.b", "a"}
+
+
+def test_a_journal_of_before_events_named_fleets_is_read_by_the_first_dot(tmp_path: Path):
+    (tmp_path / "old").mkdir()
+    line = {"event": "job_result", "host": "lab.10.0.0.11", "case": "x", "status": "ok", "seconds": 5}
+    (tmp_path / "old" / "events.jsonl").write_text(json.dumps(line))
+    assert earlier_durations(tmp_path) == {("lab", "x"): 5}
+
+
+def test_two_hosts_of_one_joined_name_cost_what_each_costs():
+    entries = [
+        *plan_for(hosts_named(("a.b", "c"), price=3600.0)).hosts,
+        *plan_for(hosts_named(("a", "b.c"), price=36.0)).hosts,
+    ]
+    budget = Budget(100.0, entries, {("a.b", "x"): 1000.0, ("a", "x"): 1000.0})
+    dear, cheap = (entry.host.place for entry in entries)
+    assert not budget.allows(dear, "x"), "1000 USD"
+    assert budget.allows(cheap, "x"), "10 USD"
+    assert [len(dict.fromkeys(entry.host.place for entry in entries)), len({e.host.key for e in entries})] == [2, 1]
+
+
+def test_each_of_them_is_asked_and_planned_by_its_own_facts():
+    hosts = hosts_named(("a.b", "c"), ("a", "b.c"))
+    gpus = {"c": 1, "b.c": 2}
+
+    def make(host: Host) -> Launcher:
+        found = tuple(GPU(index=index, name="A5000") for index in range(gpus[host.name]))
+        return FakeLauncher(host, FakeHost(facts=Facts(gpus=found)))
+
+    probed = probe_hosts(hosts, make, EventBus())
+    suite = Suite("tiny", "", 1, (ALONE,))
+    plan = make_plan(hosts, probed, lambda _: suite, run_id="r", seed=1)
+    assert [len(entry.facts.gpus) for entry in plan.hosts if entry.facts] == [1, 2]
+    assert [{job.origin.fleet for job in plan.jobs_on(host)} for host in hosts] == [{"a.b"}, {"a"}]
+
+
+def test_a_fleets_gangs_do_not_wait_for_a_fleet_whose_name_begins_alike(tmp_path: Path):
+    plan = plan_for(hosts_named(("a", "x"), ("a", "y"), ("a.b", "z")), ALONE_AND_TOGETHER)
+    (gang,) = plan.gangs
+    done, waited = threading.Event(), []
+
+    def hold(job: Job) -> None:
+        if job.origin.fleet == "a.b":
+            waited.append(done.wait(10))
+        elif job.member is not None:
+            done.set()
+
+    run(plan, tmp_path, FakeLauncher, FakeHost(payload=payload, on_follow=hold))
+    assert waited == [True], f"{gang.job.id} began while the other fleet was at work"
+
+
+def test_the_live_table_counts_a_gang_with_its_chief_only():
+    hosts = hosts_named(("a", "x.resnet50-fp32-b2-2x1cpu-w1s4"), ("a", "y"), ("a", "x"))
+    plan = plan_for(hosts, ALONE_AND_TOGETHER)
+    assert [gang.job.case.name for gang in plan.gangs] == ["resnet50-fp32-b2-2x1cpu-w1s4"]
+    console = Console(file=io.StringIO(), width=200, height=30)
+    display = LiveDisplay(console)
+    display.planned(plan)
+    assert [row.total for row in display._rows.values()] == [2, 1, 1]
+
+
+class Buggy(FakeLauncher):
+    """Has a bug wherever images are brought."""
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        raise RuntimeError(f"a bug with {'many' if job.member else 'one'} of {job.origin.fleet}")
+
+
+def test_tracebacks_of_a_fleet_and_of_a_host_of_that_name_are_two_files(tmp_path: Path):
+    plan = plan_for(hosts_named(("a.b", "x"), ("a.b", "y"), ("a", "b")), ALONE_AND_TOGETHER)
+    events = run(plan, tmp_path, Buggy, FakeHost(payload=payload))
+    assert {event.status for event in events if isinstance(event, JobResult)} == {Status.ERROR}
+    files = list((tmp_path / "run1").glob("traceback-*.txt"))
+    found = sorted(text.splitlines()[-1] for text in map(Path.read_text, files))
+    bugs = ["many of a.b", "one of a", "one of a.b", "one of a.b"]
+    assert found == [f"RuntimeError: a bug with {bug}" for bug in bugs]
+
+
+def test_hosts_whose_records_would_have_one_name_are_refused_and_both_are_named(tmp_path: Path):
+    path = tmp_path / "hosts.yml"
+    path.write_text(
+        "version: 1\nfleets:\n"
+        "  a.b: {hosts: {c: {docker: 'ssh://one'}}}\n"
+        "  a: {hosts: {b.c: {docker: 'ssh://two'}}}\n"
+        "  d: {hosts: {e: {docker: 'ssh://three', gpus: none}}}\n"
+    )
+    with pytest.raises(DocumentError) as caught:
+        read_hosts(path)
+    first, second = caught.value.problems
+    assert first == (
+        f"{path}:4: host b.c: with its fleet it is named a.b.c, as host c of fleet a.b (line 3) is: "
+        "their records would have the same names. Rename one of them"
+    )
+    assert "host e: gpus must be" in second, "all mistakes come in one answer"

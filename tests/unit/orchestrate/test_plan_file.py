@@ -1,0 +1,111 @@
+"""`plan.json`: read back as it was written, also by older versions, and what is damaged is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrate.errors import UserError
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.planning.codec import plan_from_json, plan_to_json
+from results.schema import Device, Precision, Status
+
+GOLDEN = (Path(__file__).parent / "cases" / "plan_v1.json").read_text(encoding="utf-8")
+"""Written by the hand-written codec of commit 23ce864, with everything that a plan can hold."""
+
+
+def in_order(text: str) -> Any:
+    """Parse JSON so that the order of keys counts, and that 30 is 30.0."""
+    return json.loads(text, object_pairs_hook=list)
+
+
+def test_a_plan_of_the_codec_before_is_read_in_every_part_and_written_in_the_same_words():
+    plan = plan_from_json(GOLDEN)
+    hosts = {entry.host.place: entry for entry in plan.hosts}
+    near, tls = hosts["lab", "a.1"], hosts["lab", "b"]
+    assert near.host.docker == DockerAddress(scheme="ssh", target="bench@a", port=2222)
+    assert (near.host.gpus, near.host.device, near.host.environment) == ((0,), Device.GPU, {"NCCL_DEBUG": "INFO"})
+    assert near.facts is not None and near.facts.gpu_states[0].utilisation == 0.5
+    assert tls.host.docker is not None and tls.host.docker.tls == ("ca.pem", "c.pem", "k.pem")
+    assert (tls.facts, tls.problem) == (None, "connection refused")
+    assert {job.blocked for job in hosts["old", "x"].jobs} == {(Status.DRIVER_TOO_OLD, "driver 470 is too old: ≥ 525")}
+    assert isinstance(hosts["q", "slurm"].host.queue, SlurmQueue)
+    assert isinstance(hosts["k", "kubernetes"].host.queue, KubernetesQueue)
+    assert {job.case.precision for job in plan.jobs} == {Precision.FP16}
+    (gang,) = plan.gangs
+    assert [part.member.rank for part in gang.members if part.member] == [0, 1]
+    assert in_order(plan_to_json(plan)) == in_order(GOLDEN)
+    assert len(plan_to_json(plan).splitlines()) == len(GOLDEN.splitlines()), "as easy to read"
+    assert plan_from_json(plan_to_json(plan, ensure_ascii=True)) == plan
+
+
+def test_a_plan_of_before_queues_gangs_and_states_of_gpus_is_read():
+    document = json.loads(GOLDEN)
+    del document["gangs"]
+    document["hosts"] = document["hosts"][:4]
+    for entry in document["hosts"]:
+        for key in ("queue", "data_dir", "environment", "address", "network", "cluster_port"):
+            del entry["host"][key]
+        for key in ("gpu_states", "gpu_problems", "raw"):
+            (entry["facts"] or {key: 0}).pop(key)
+        for job in entry["jobs"]:
+            del job["max_seconds"], job["member"]
+    plan = plan_from_json(json.dumps(document))
+    assert plan.gangs == () and {entry.host.queue for entry in plan.hosts} == {None}
+    assert [entry.host.network for entry in plan.hosts] == ["bridge"] * 4
+
+
+def damage(*path: str | int, value: Any = None) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        for part in path[:-1]:
+            document = document[part]
+        if value is None:
+            del document[path[-1]]
+        else:
+            document[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (damage("hosts", 0, "jobs", 0, "case", "model"), "hosts.0.jobs.0.case.model: Field required"),
+        (damage("hosts", 0, "jobs", 0, "case", "of_a_later_version", value=1), "case.of_a_later_version: Unexpected"),
+        (damage("hosts", 0, "jobs", 0, "case", "precision", value="fp99"), "case.precision: Input should be 'fp32'"),
+        (damage("hosts", 1, "jobs", 0, "gpus", value="0"), "hosts.1.jobs.0.gpus: "),
+        (damage("hosts", 0, "jobs", 0, "id", value=7), "hosts.0.jobs.0.id: Input should be a valid string"),
+        (damage("hosts", 4, "host", "queue", value={"lsf": {}}), "must be one of slurm, kubernetes"),
+        (damage("hosts", 4, "host", "queue", value={"slurm": {"container": "none"}}), "shared_folder"),
+        (damage("hosts", 4, "host", "queue", value={"slurm": {}, "kubernetes": {}}), "hosts.4.host.queue"),
+        (damage("hosts", 0, "host", "docker", "tls", value=["a"]), "hosts.0.host.docker.tls"),
+        (damage("gangs", 0, "members", 0, "member", "rank", value="0"), "gangs.0.members.0.member.rank"),
+    ],
+)
+def test_a_damaged_plan_is_named_with_the_place_and_what_to_do(change: Callable[[Any], None], said: str):
+    document = json.loads(GOLDEN)
+    change(document)
+    with pytest.raises(UserError) as caught:
+        plan_from_json(json.dumps(document), "runs/r/plan.json")
+    message = str(caught.value)
+    assert message.startswith("runs/r/plan.json: is damaged: ") and said in message, message
+    assert "Restore the file from a copy, or start a new run" in message and "unharmed" in message
+    assert "\n" not in message and len(message) < 500
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "7", '{"plan_version": 1', b"\xff", GOLDEN[:-100]])
+def test_what_is_no_plan_at_all_is_damaged_too(text: str | bytes):
+    with pytest.raises(UserError, match=r"^plan\.json: is damaged: "):
+        plan_from_json(text)
+
+
+@pytest.mark.parametrize("version", [2, 0, None, "1"])
+def test_a_plan_of_another_version_names_it(version: object):
+    document = {**json.loads(GOLDEN), "plan_version": version}
+    with pytest.raises(UserError, match=r"plan_version must be 1\. Received: .*the version of tfbench that started"):
+        plan_from_json(json.dumps(document))
