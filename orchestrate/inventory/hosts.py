@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from orchestrate.errors import DocumentError, UserError
-from orchestrate.inventory.addresses import DockerAddress, check_connection
+from orchestrate.inventory.addresses import Address, DockerAddress, SSHAddress, check_connection
 from orchestrate.inventory.environment import environment_problems, merge_environments
 from orchestrate.inventory.queues import KubernetesQueue, Queue, SlurmQueue, check_queue
 from orchestrate.inventory.variants import read_variants
@@ -120,7 +120,7 @@ class TLSFiles(BaseModel):
 
 
 class HostEntry(Settings):
-    """A machine: exactly one of `docker` and `process`."""
+    """A machine: exactly one of `docker`, `ssh` and `process`."""
 
     docker: StrictStr | None = Field(
         None,
@@ -141,6 +141,16 @@ class HostEntry(Settings):
         None,
         description="the name or address at which the fleet's other hosts reach this one, without a port",
         examples=["10.0.0.11"],
+    )
+    ssh: StrictStr | None = Field(
+        None,
+        description="an ssh destination without a Docker engine: user@host:port, or an alias of the ssh configuration",
+        examples=["root@203.0.113.7:22044"],
+    )
+    python: Annotated[StrictStr, Field(pattern=r"^[/A-Za-z0-9][^\x00-\x1f]*$")] | None = Field(
+        None,
+        description="the path, on an ssh: host, of a Python that has TensorFlow, instead of locked packages",
+        examples=["/opt/conda/bin/python"],
     )
     process: StrictBool | None = Field(
         None, description="true: a subprocess of this Python, without Docker", examples=["true"]
@@ -195,6 +205,8 @@ class Host:
 
     Attributes:
         docker: None: a queue where there is one, else a subprocess of this Python.
+        ssh: A host without an engine, reached by ssh; None: it is reached otherwise.
+        python: On an `ssh` host, an interpreter that has TensorFlow; None: locked packages are installed.
         queue: What gives the machines; None: this is one.
         gpus: GPU indices to use; None: all.
         variants: Image variants to measure with; empty: chosen by driver and GPU.
@@ -211,6 +223,8 @@ class Host:
     fleet: str
     name: str
     docker: DockerAddress | None
+    ssh: SSHAddress | None = None
+    python: str | None = None
     queue: Queue | None = None
     suite: str | None = None
     repeats: int | None = None
@@ -261,6 +275,8 @@ class Host:
         """Name what starts benchmarks here."""
         if self.queue is not None:
             return self.queue.kind
+        if self.ssh is not None:
+            return "ssh"
         return "process" if self.docker is None else "docker"
 
     @property
@@ -291,7 +307,7 @@ def _fleet_hosts(
     fleet_name: str,
     fleet: Fleet,
     defaults: Settings,
-    addresses: dict[tuple[str, str], DockerAddress | None],
+    addresses: dict[tuple[str, str], Address | None],
     folder: Path,
 ) -> list[Host]:
     """Resolve the settings of a fleet's hosts, or of the one that stands for its queue."""
@@ -301,7 +317,9 @@ def _fleet_hosts(
             Host(
                 fleet=fleet_name,
                 name=name,
-                docker=addresses[fleet_name, name],
+                docker=address if isinstance(address := addresses[fleet_name, name], DockerAddress) else None,
+                ssh=address if isinstance(address, SSHAddress) else None,
+                python=entry.python,
                 address=entry.address,
                 **_merge_settings(folder, defaults, fleet, entry),
             )
@@ -313,13 +331,13 @@ def _fleet_hosts(
     return [Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)]
 
 
-def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], DockerAddress | None]:
+def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], Address | None]:
     """Check what types cannot express, in whatever is there: a malformed file gets all its answers at once too.
 
     Returns:
         The engine's address of each host, by fleet and name.
     """
-    addresses: dict[tuple[str, str], DockerAddress | None] = {}
+    addresses: dict[tuple[str, str], Address | None] = {}
     seen: dict[object, str] = {}
     check_level = _LevelCheck(document, folder)
     data = _mapping(document.data)
@@ -337,7 +355,9 @@ def _check_meaning(document: Document, folder: Path) -> dict[tuple[str, str], Do
             _check_name(document, path, "host")
             check_level(path, entry)
             _check_unused(document, path, entry)
-            misspelt = not {"docker", "process"} & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
+            misspelt = (
+                not {"docker", "ssh", "process"} & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
+            )
             address = None if misspelt else check_connection(document, path, entry, folder)
             machine: object = "this machine" if entry.get("process") is True else address
             _check_single(document, path, machine, seen)
@@ -437,14 +457,19 @@ def _suite_problems(source: str) -> list[str]:
 def _check_unused(document: Document, path: tuple[str, ...], entry: dict[str, Any]) -> None:
     """Refuse keys that would be ignored: the user meant something by them."""
     name = plain_text(path[-1], 80)
-    scheme = str(entry.get("docker", "")).partition(":")[0].lower()
+    bare, scheme = entry.get("ssh") is not None, str(entry.get("docker", "")).partition(":")[0].lower()
     for key, needed in (("tls", "tcp"), ("insecure", "tcp"), ("docker_socket", "ssh"), ("ssh_config", "ssh")):
-        if entry.get(key) is not None and scheme != needed:
+        if entry.get(key) is not None and scheme != needed and not (bare and key == "ssh_config"):
             document.problem((*path, key), f"host {name}: {key} is for {needed}:// only. Remove it")
-    if entry.get("process") is True:
-        for key in ("registry", "variant", "image", "image_source", "memory_gb", "address"):
+    if entry.get("python") is not None and not bare:
+        document.problem((*path, "python"), f"host {name}: python is for ssh: hosts only. Remove it")
+    without_engine = ("registry", "image", "image_source", "memory_gb")
+    if entry.get("process") is True or bare:
+        for key in without_engine if bare else (*without_engine, "variant", "address"):
             if entry.get(key) is not None:
                 document.problem((*path, key), f"host {name}: {key} is for Docker engines only. Remove it")
+    if bare and entry.get("python") is not None and entry.get("variant") is not None:
+        document.problem((*path, "variant"), f"host {name}: python replaces variant. Remove one of them")
 
 
 def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:
