@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -127,7 +129,7 @@ def test_a_host_that_was_restarted_says_so(make_launcher, tmp_path):
 
 
 def test_a_repeat_whose_folder_is_gone_is_lost(make_launcher):
-    with pytest.raises(Lost, match="its folder is gone"):
+    with pytest.raises(Lost, match="folder is gone"):
         make_launcher().follow(job(), lambda line: None)
 
 
@@ -165,3 +167,58 @@ def test_the_runner_is_sent_once_and_the_probe_runs_with_it(make_launcher, tmp_p
     before = runner.stat().st_mtime_ns
     make_launcher(image=False, python=sys.executable).probe()
     assert runner.stat().st_mtime_ns == before
+
+
+# ---- locked packages
+
+
+@pytest.fixture
+def small_lock(monkeypatch, tmp_path) -> Path:
+    """Put one wheel of our own, with its hash, in place of a variant's lock."""
+    wheel = tmp_path / "tfbench_nothing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tfbench_nothing.py", "here = True\n")
+        file.writestr(
+            "tfbench_nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tfbench-nothing\nVersion: 1\n"
+        )
+        file.writestr(
+            "tfbench_nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("tfbench_nothing-1.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = f"tfbench-nothing @ file://{wheel} --hash=sha256:{digest}\n".encode()
+    monkeypatch.setattr("orchestrate.launchers.ssh.launcher.lock_of", lambda variant: lock)
+    return wheel
+
+
+def environments(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "home" / "environments").iterdir() if path.is_dir()]
+
+
+def test_locked_packages_are_installed_once_and_used(make_launcher, small_lock, tmp_path):
+    launcher = make_launcher(image=False)
+    launcher.prepare(job(), lambda done, total: None)
+    (environment,) = environments(tmp_path)
+    assert (environment / "site" / "tfbench_nothing.py").exists()
+    software = launcher._software_of(job(), lambda done, total: None)
+    assert str(environment / "site") in software.environment["PYTHONPATH"]
+    small_lock.unlink()  # whoever installed again would fail now
+    make_launcher(image=False).prepare(job(), lambda done, total: None)
+    assert environments(tmp_path) == [environment]
+
+
+def test_a_half_made_environment_is_never_used(make_launcher, small_lock, tmp_path):
+    small_lock.write_bytes(b"not the wheel of the lock")
+    with pytest.raises(LaunchFailed, match="pip could not install the locked packages"):
+        make_launcher(image=False).prepare(job(), lambda done, total: None)
+    assert environments(tmp_path) == []
+
+
+def test_what_a_killed_installation_left_is_removed(make_launcher, small_lock, tmp_path):
+    launcher = make_launcher(image=False)
+    launcher.prepare(job(), lambda done, total: None)
+    (environment,) = environments(tmp_path)
+    left = environment.with_name(f"{environment.name}.part-1")
+    environment.rename(left)
+    make_launcher(image=False).prepare(job(), lambda done, total: None)
+    assert environments(tmp_path) == [environment]

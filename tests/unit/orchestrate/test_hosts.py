@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.addresses import SSHAddress
+from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
 from results.schema import Device
