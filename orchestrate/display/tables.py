@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.planning.budget import Estimate
@@ -146,10 +147,15 @@ def _environment_note(host: Host) -> list[str]:
 def _reached(host: Host) -> str:
     if host.queue is not None:
         return host.queue.kind
-    if host.docker is None:
+    address = host.ssh or host.docker
+    if address is None:
         return "process"
-    port = f":{host.docker.port}" if host.docker.port else ""
-    return f"{host.docker.scheme}://{host.docker.target}{port}"
+    port = f":{address.port}" if address.port else ""
+    return (
+        f"{address.scheme}://{address.target}{port}"
+        if isinstance(address, DockerAddress)
+        else f"ssh {address.target}{port}"
+    )
 
 
 def _gpus(facts: Facts) -> str:

@@ -1,8 +1,9 @@
-"""How a host is reached: the address of a Docker engine, checked with the file's line at hand."""
+"""How a host is reached: the address of a Docker engine, or of an sshd, checked with the file's line at hand."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,21 +34,40 @@ class DockerAddress:
     tls: tuple[str, str, str] | None = None
 
 
-def check_connection(
-    document: Document, path: tuple[str, ...], entry: dict[str, Any], folder: Path
-) -> DockerAddress | None:
+@dataclass(frozen=True, kw_only=True)
+class SSHAddress:
+    """How to reach a host that has no Docker engine.
+
+    Attributes:
+        target: ssh destination: an alias of the ssh configuration, or `user@host`.
+        port: None: as the ssh configuration says.
+        ssh_config: ssh configuration file; None: the user's own.
+    """
+
+    target: str
+    port: int | None = None
+    ssh_config: str | None = None
+
+
+Address = DockerAddress | SSHAddress
+
+
+def check_connection(document: Document, path: tuple[str, ...], entry: dict[str, Any], folder: Path) -> Address | None:
     """Check how a host is reached; mistakes go to the document."""
     name = plain_text(path[-1], 80)
-    docker, process = entry.get("docker"), entry.get("process")
+    docker, ssh, process = entry.get("docker"), entry.get("ssh"), entry.get("process")
     if process not in (True, False, None):
         return None  # reported already, as a wrong type
-    if (docker is None) == (process is not True):
+    if (docker is not None) + (ssh is not None) + (process is True) != 1:
         document.problem(
             path,
-            f"host {name}: say how it is reached, by exactly one of docker and process. "
-            f"Received: docker: {shown(docker)}, process: {shown(process)}. Example: docker: ssh://bench@10.0.0.11",
+            f"host {name}: exactly one of docker, ssh and process must say how it is reached. Received: "
+            f"docker: {shown(docker)}, ssh: {shown(ssh)}, process: {shown(process)}. "
+            "Examples: docker: ssh://bench@10.0.0.11, ssh: root@203.0.113.7:22044",
         )
         return None
+    if isinstance(ssh, str):
+        return _bare_address(document, path, ssh, entry, folder)
     if not isinstance(docker, str):
         return None
     address = _parse_address(document, path, docker, entry, folder)
@@ -133,6 +153,31 @@ def _ssh_address(
         socket=str(named or in_path or DockerAddress.socket),
         ssh_config=_file(document, (*path, "ssh_config"), entry.get("ssh_config"), folder),
     )
+
+
+def _bare_address(
+    document: Document, path: tuple[str, ...], text: str, entry: dict[str, Any], folder: Path
+) -> SSHAddress | None:
+    """Read `user@host:port`, or an alias of the ssh configuration."""
+    parts = _SSH_DESTINATION.fullmatch(text)
+    port = int(parts["port"]) if parts and parts["port"] else None
+    if parts is None or port == 0 or (port or 1) > 65_535:
+        document.problem(
+            (*path, "ssh"),
+            f"host {plain_text(path[-1], 80)}: ssh must be user@host:port or an alias of the ssh configuration. "
+            f"Received: {shown(text)}. Example: root@203.0.113.7:22044",
+        )
+        return None
+    target = f"{parts['user'] or ''}{parts['host'].strip('[]')}"
+    return SSHAddress(
+        target=target, port=port, ssh_config=_file(document, (*path, "ssh_config"), entry.get("ssh_config"), folder)
+    )
+
+
+_SSH_DESTINATION = re.compile(
+    r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*@)?"
+    r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?\])(?::(?P<port>[0-9]{1,5}))?"
+)
 
 
 def _file(document: Document, path: tuple[str, ...], named: object, folder: Path) -> str | None:

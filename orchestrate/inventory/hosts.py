@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from orchestrate.errors import DocumentError, UserError
-from orchestrate.inventory.addresses import DockerAddress, check_connection
+from orchestrate.inventory.addresses import Address, DockerAddress, SSHAddress, check_connection
 from orchestrate.inventory.environment import environment_problems, merge_environments
 from orchestrate.inventory.queues import KubernetesQueue, Queue, SlurmQueue, check_queue
 from orchestrate.inventory.variants import read_variants
@@ -120,7 +120,7 @@ class TLSFiles(BaseModel):
 
 
 class HostEntry(Settings):
-    """A machine: exactly one of `docker` and `process`."""
+    """A machine: exactly one of `docker`, `ssh` and `process`."""
 
     docker: StrictStr | None = Field(
         None,
@@ -141,6 +141,16 @@ class HostEntry(Settings):
         None,
         description="the name or address at which the fleet's other hosts reach this one, without a port",
         examples=["10.0.0.11"],
+    )
+    ssh: StrictStr | None = Field(
+        None,
+        description="an ssh destination without a Docker engine: user@host:port, or an alias of the ssh configuration",
+        examples=["root@203.0.113.7:22044"],
+    )
+    python: Annotated[StrictStr, Field(pattern=r"^[/A-Za-z0-9][^\x00-\x1f]*$")] | None = Field(
+        None,
+        description="the path, on an ssh: host, of a Python that has TensorFlow, instead of locked packages",
+        examples=["/opt/conda/bin/python"],
     )
     process: StrictBool | None = Field(
         None, description="true: a subprocess of this Python, without Docker", examples=["true"]
@@ -202,6 +212,8 @@ class Host:
 
     Attributes:
         docker: None: a queue where there is one, else a subprocess of this Python.
+        ssh: A host without an engine, reached by ssh; None: it is reached otherwise.
+        python: On an `ssh` host, an interpreter that has TensorFlow; None: locked packages are installed.
         queue: What gives the machines; None: this is one.
         gpus: GPU indices to use; None: all.
         variants: Image variants to measure with; empty: chosen by driver and GPU.
@@ -218,6 +230,8 @@ class Host:
     fleet: str
     name: str
     docker: DockerAddress | None
+    ssh: SSHAddress | None = None
+    python: str | None = None
     queue: Queue | None = None
     suite: str | None = None
     repeats: int | None = None
@@ -273,6 +287,8 @@ class Host:
         """Name what starts benchmarks here."""
         if self.queue is not None:
             return self.queue.kind
+        if self.ssh is not None:
+            return "ssh"
         return "process" if self.docker is None else "docker"
 
     @property
@@ -324,13 +340,25 @@ def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> lis
             _check_name(document, place, "host")
             check_level(place, entry)
             _check_unused(document, place, entry)
-            misspelt = not {"docker", "process"} & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
-            docker = None if misspelt else check_connection(document, place, entry, folder)
-            _check_single(document, place, "this machine" if entry.get("process") is True else docker, seen)
+            ways = {"docker", "ssh", "process"}
+            misspelt = not ways & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
+            address = None if misspelt else check_connection(document, place, entry, folder)
+            _check_single(document, place, "this machine" if entry.get("process") is True else address, seen)
             if checked:
                 level = (checked.fleets[fleet_name].hosts or {})[name]
                 settings = _merge_settings(folder, *levels, level)
-                hosts.append(Host(fleet=fleet_name, name=name, docker=docker, address=level.address, **settings))
+                docker, ssh = _by_way(address)
+                hosts.append(
+                    Host(
+                        fleet=fleet_name,
+                        name=name,
+                        docker=docker,
+                        ssh=ssh,
+                        python=level.python,
+                        address=level.address,
+                        **settings,
+                    )
+                )
     return hosts
 
 
@@ -369,6 +397,11 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
             f"of fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}) is: their records would have the "
             "same names. Rename one of them",
         )
+
+
+def _by_way(address: Address | None) -> tuple[DockerAddress | None, SSHAddress | None]:
+    """Return an address as that of an engine, or as that of a host without one."""
+    return (address, None) if isinstance(address, DockerAddress) else (None, address)
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -448,14 +481,19 @@ def _suite_problems(source: str) -> list[str]:
 def _check_unused(document: Document, path: tuple[str, ...], entry: dict[str, Any]) -> None:
     """Refuse keys that would be ignored: the user meant something by them."""
     name = plain_text(path[-1], 80)
-    scheme = str(entry.get("docker", "")).partition(":")[0].lower()
+    bare, scheme = entry.get("ssh") is not None, str(entry.get("docker", "")).partition(":")[0].lower()
     for key, needed in (("tls", "tcp"), ("insecure", "tcp"), ("docker_socket", "ssh"), ("ssh_config", "ssh")):
-        if entry.get(key) is not None and scheme != needed:
+        if entry.get(key) is not None and scheme != needed and not (bare and key == "ssh_config"):
             document.problem((*path, key), f"host {name}: {key} is for {needed}:// only. Remove it")
-    if entry.get("process") is True:
-        for key in ("registry", "variant", "image", "image_source", "memory_gb", "address"):
+    if entry.get("python") is not None and not bare:
+        document.problem((*path, "python"), f"host {name}: python is for ssh: hosts only. Remove it")
+    without_engine = ("registry", "image", "image_source", "memory_gb")
+    if entry.get("process") is True or bare:
+        for key in without_engine if bare else (*without_engine, "variant", "address"):
             if entry.get(key) is not None:
                 document.problem((*path, key), f"host {name}: {key} is for Docker engines only. Remove it")
+    if bare and entry.get("python") is not None and entry.get("variant") is not None:
+        document.problem((*path, "variant"), f"host {name}: python replaces variant. Remove one of them")
 
 
 def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:

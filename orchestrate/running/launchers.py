@@ -21,6 +21,10 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
     """
     if host.queue is not None:
         return _queue_launcher(host)
+    if host.ssh is not None:
+        from orchestrate.launchers.ssh.launcher import SSHLauncher
+
+        return SSHLauncher(host, pulls)
     if host.docker is None:
         from orchestrate.launchers.process import ProcessLauncher
 

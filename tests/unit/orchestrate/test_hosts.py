@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
 from results.schema import Device
@@ -130,8 +130,8 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("{}", "exactly one of docker and process"),
-        ("{docker: 'ssh://a', process: true}", "exactly one of docker and process"),
+        ("{}", "exactly one of docker, ssh and process"),
+        ("{docker: 'ssh://a', process: true}", "exactly one of docker, ssh and process"),
         ("{docker: 'http://a'}", "must be the address of a Docker engine"),
         ("{docker: 'ssh://'}", "must be the address of a Docker engine"),
         ("{docker: 'ssh://-oProxyCommand=reboot'}", "must be the address of a Docker engine"),
@@ -162,6 +162,13 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, environment: {NCCL_DEBUG: true}}", "environment must be a mapping of environment variables"),
         ("{process: true, environment: {NCCL_DEBUG: null}}", "environment must be a mapping of environment variables"),
         ("{process: true, environment: [NCCL_DEBUG]}", "environment must be a mapping of environment variables"),
+        ("{docker: 'ssh://a', ssh: b}", "exactly one of docker, ssh and process"),
+        ("{ssh: 'root@203.0.113.7:0'}", "ssh must be user@host:port or an alias"),
+        ("{ssh: 'ssh://a'}", "ssh must be user@host:port or an alias"),
+        ("{ssh: '-oProxyCommand=reboot'}", "ssh must be user@host:port or an alias"),
+        ("{ssh: a, image_source: local}", "image_source is for Docker engines only"),
+        ("{ssh: a, python: /opt/python, variant: cpu}", "python replaces variant"),
+        ("{process: true, python: /opt/python}", "python is for ssh: hosts only"),
         ("just text", "host h: value must be"),
         ("[1, 2]", "host h: value must be"),
     ],
@@ -201,12 +208,25 @@ def test_a_missing_file_says_so(tmp_path: Path):
         read_hosts(tmp_path / "nowhere.yml")
 
 
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("rented", SSHAddress(target="rented")),
+        ("root@203.0.113.7:22044", SSHAddress(target="root@203.0.113.7", port=22044)),
+        ("root@[2001:db8::1]:22", SSHAddress(target="root@2001:db8::1", port=22)),
+    ],
+)
+def test_a_host_without_docker_is_reached_by_ssh(tmp_path: Path, text: str, address: SSHAddress):
+    (host,) = read_hosts(write(tmp_path, one_host(f"{{ssh: '{text}'}}")))
+    assert (host.ssh, host.docker, host.launcher) == (address, None, "ssh")
+
+
 def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):
     text = (PROJECT / "hosts.example.yml").read_text()
     for name in ("ca.pem", "cert.pem", "key.pem", "ssh_config", "kube.yml"):
         (tmp_path / name).write_text("")
     hosts = read_hosts(write(tmp_path, text))
-    assert {host.launcher for host in hosts} == {"docker", "process", "slurm", "kubernetes"}
+    assert {host.launcher for host in hosts} == {"docker", "ssh", "process", "slurm", "kubernetes"}
     for model in (HostsFile, Settings, Fleet, HostEntry, TLSFiles, SlurmQueue, KubernetesQueue, Toleration):
         for key in model.model_fields:
             uses = [line for line in text.splitlines() if f"{key}:" in line.partition("#")[0]]

@@ -1,0 +1,495 @@
+"""The part that runs on a host without Docker. It is sent with every connection and never installed.
+
+Standard library only, and nothing newer than Python 3.8: the host's own Python runs it, whatever that is. A connection
+carries one request, a line of JSON with an optional payload behind it; each line of the answer is JSON again, after a
+mark that sets it apart from what login profiles print.
+
+Everything lies below one folder, `~/.tfbench`:
+
+    runner/DIGEST/           tfbench and the contract, 0.1 MB
+    environments/DIGEST/     the locked packages of an image variant
+    jobs/RUN/JOB/            a repeat: state.json, output.log, record.json, exit.json
+
+The folder of a repeat is its lock. A guardian process in a session of its own starts the benchmark, bounds its output
+and writes `exit.json` when it has ended, so that neither a broken connection nor a dead controller loses anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Dict, NoReturn  # noqa: UP035 (Python 3.8)
+
+Request = Dict[str, Any]  # noqa: UP006 (Python 3.8)
+
+POLL_SECONDS = 0.2
+HEARTBEAT_SECONDS = 5.0
+START_SECONDS = 20.0
+STOP_GRACE_SECONDS = 10.0
+MAX_LOG_BYTES = 64 << 20
+MAX_ANSWER_BYTES = 256 * 1024
+CHUNK_BYTES = 64 * 1024
+PYTHON_NAMES = ("python3.11", "python3.12", "python3.13", "python3")
+
+CHILDREN: list[subprocess.Popen[bytes]] = []
+"""Processes that end with the connection."""
+
+LOOK_AT_PYTHON = """\
+import importlib.metadata, json, platform, sys
+def version(*names):
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+def present(name):
+    try:
+        __import__(name)
+    except Exception:
+        return False
+    return True
+json.dump({"path": sys.executable, "version": platform.python_version(), "pip": present("pip"),
+           "tensorflow": version("tensorflow", "tensorflow-cpu"), "keras": version("keras")}, sys.stdout)
+"""
+
+
+def say(**document: Any) -> None:  # noqa: ANN401 (any JSON)
+    """Write one line of the answer."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def fail(kind: str, cause: str) -> NoReturn:
+    """End the connection with a cause; `kind` is `failed` or `lost`."""
+    say(**{kind: cause})
+    sys.exit(0)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a file that was written by `write_json`; None: it is not there."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write a file so that it is there whole or not at all."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+# ---- the host: Pythons, an image, facts
+
+
+def hello(request: Request) -> None:
+    """Report what the host has: Pythons, an image of ours, free space, time."""
+    root = Path(request["root"])
+    root.mkdir(parents=True, exist_ok=True)
+    names = [request["python"]] if request["python"] else list(PYTHON_NAMES)
+    pythons: dict[str, dict[str, Any]] = {}
+    for name in names:
+        path = shutil.which(name)
+        if path is not None and (found := look_at_python(path)) is not None:
+            pythons.setdefault(os.path.realpath(path), {**found, "path": path})
+    say(
+        pythons=list(pythons.values()),
+        image=read_json(Path(request["image_file"])),
+        free_bytes=shutil.disk_usage(root).free,
+        now=time.time(),
+        root=str(root),
+    )
+
+
+def look_at_python(path: str) -> dict[str, Any] | None:
+    """Ask an interpreter for its version and packages; None: it cannot be started."""
+    try:
+        done = subprocess.run([path, "-c", LOOK_AT_PYTHON], capture_output=True, timeout=60, check=True)
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def has_runner(request: Request) -> None:
+    """Report whether the runner is there, so that it is sent only once."""
+    say(present=runner_folder(request).is_dir())
+
+
+def unpack(request: Request, payload: bytes) -> None:
+    """Unpack the runner, once per version."""
+    target = runner_folder(request)
+    part = target.with_name(f"{target.name}.part-{os.getpid()}")
+    part.mkdir(parents=True)
+    archive = part.with_suffix(".tar.gz")
+    archive.write_bytes(payload)
+    with tarfile.open(archive) as tar:
+        tar.extractall(part)
+    archive.unlink()
+    try:
+        part.rename(target)
+    except OSError:  # another controller was faster, with the same files
+        shutil.rmtree(part, ignore_errors=True)
+    say(runner=str(target))
+
+
+def runner_folder(request: Request) -> Path:
+    """Name the folder of the runner."""
+    return Path(request["root"], "runner", request["digest"])
+
+
+def probe(request: Request) -> None:
+    """Run the probe and hand on what it prints."""
+    try:
+        done = subprocess.run(
+            [request["python"], "-m", "tfbench.probe"],
+            env={**os.environ, **request["environment"]},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=request["limit_seconds"],
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        fail("failed", f"the probe ended with exit code {error.returncode}: {last_line(error.stderr)}")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        fail("failed", f"the probe: {error}")
+    if len(done.stdout) > MAX_ANSWER_BYTES:
+        fail("failed", f"the probe printed more than {MAX_ANSWER_BYTES} bytes")
+    say(probe=done.stdout.decode("utf-8", "replace"))
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line of an output that is not empty."""
+    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1][-500:] if lines else "it printed nothing"
+
+
+# ---- the environment: the locked packages of a variant
+
+
+def install(request: Request, payload: bytes) -> None:
+    """Install locked packages into a folder of their own; a half-made one is never used.
+
+    The folder is named by the digest of the lock and the Python. It is made under another name and renamed last.
+    """
+    target = Path(request["root"], "environments", request["digest"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f"{target.name}.lock").open("w", encoding="utf-8") as lock:
+        while not locked(lock):
+            say(waiting="another controller makes the same environment")
+            time.sleep(HEARTBEAT_SECONDS)
+        if not target.is_dir():
+            make_environment(request, payload, target)
+    say(site=str(target / "site"))
+
+
+def locked(file: IO[str]) -> bool:
+    """Lock a file; False: another process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def make_environment(request: Request, payload: bytes, target: Path) -> None:
+    """Fill `target` by way of a folder that only this call knows."""
+    for old in target.parent.glob(f"{target.name}.part-*"):
+        shutil.rmtree(old, ignore_errors=True)  # we hold the lock: nobody works on it any more
+    part = target.with_name(f"{target.name}.part-{os.getpid()}")
+    part.mkdir()
+    requirements, log = part / "requirements.txt", part / "pip.log"
+    requirements.write_bytes(payload)
+    options = "--require-hashes --only-binary=:all: --no-deps --no-cache-dir --disable-pip-version-check --quiet"
+    where = ["--requirement", str(requirements), "--target", str(part / "site")]
+    environment = {**os.environ, "TMPDIR": str(part), "PIP_ROOT_USER_ACTION": "ignore"}  # a small /tmp would not do
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            [request["python"], "-m", "pip", "install", *options.split(), *where],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    CHILDREN.append(child)
+    while not wait_for(lambda: child.poll() is not None, 2.0):
+        say(installed_bytes=folder_bytes(part))
+    if child.returncode != 0:
+        cause = last_line(log.read_bytes()[-10_000:])
+        shutil.rmtree(part, ignore_errors=True)
+        fail("failed", f"pip could not install the locked packages (exit code {child.returncode}): {cause}")
+    part.rename(target)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Add up the sizes of the files below a folder that is being written."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(path, name).lstat().st_size
+            except OSError:
+                continue
+    return total
+
+
+# ---- repeats
+
+
+def job_folder(request: Request) -> Path:
+    """Name the folder of a repeat."""
+    return Path(request["root"], "jobs", request["run"], request["job"])
+
+
+def start(request: Request) -> None:
+    """Start a repeat, or adopt the one of this name."""
+    folder = job_folder(request)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "state.json").exists():
+            say(adopted=True)
+            return
+        if os.fork() == 0:
+            guard(request, folder)
+        os.wait()
+        if not wait_for((folder / "state.json").exists, START_SECONDS):
+            fail("failed", f"the benchmark's guardian did not start within {START_SECONDS:.0f} s")
+    problem = (read_json(folder / "state.json") or {}).get("problem")
+    if problem:
+        fail("failed", problem)
+    say(adopted=False)
+
+
+def guard(request: Request, folder: Path) -> NoReturn:
+    """Become a process in a session of its own, run the benchmark to its end and write how it ended."""
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            run_guarded(request, folder)
+    finally:
+        os._exit(0)
+
+
+def run_guarded(request: Request, folder: Path) -> None:
+    """Run the benchmark to its end."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    os.closerange(3, 256)  # the connection must not stay open for us, nor the lock stay locked
+    if request["cpus"]:
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, allowed[: max(1, int(request["cpus"]))])
+    killed_before = killed_for_memory()
+    environment = {name: value for name, value in os.environ.items() if name not in request["unset"]}
+    command = request["command"]
+    try:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**environment, **request["environment"]},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        write_json(folder / "state.json", {"problem": f"{command[0]} could not be started: {error}"})
+        return
+    state = {"guardian": identity(os.getpid()), "child": identity(child.pid), "pid": child.pid}
+    write_json(folder / "state.json", state)
+    assert child.stdout is not None
+    keep_output(child.stdout, folder / "output.log")
+    code = child.wait()
+    out_of_memory = code == -signal.SIGKILL and killed_for_memory() > killed_before
+    write_json(folder / "exit.json", {"code": code, "out_of_memory": out_of_memory})
+
+
+def keep_output(pipe: IO[bytes], path: Path) -> None:
+    """Write a process's output to a file, as far as the bound; all of it is read, so that it never waits for us."""
+    left = MAX_LOG_BYTES
+    with path.open("ab", buffering=0) as log:
+        while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
+            try:
+                left -= log.write(chunk[:left]) or 0
+            except OSError:  # the disk is full: the benchmark goes on, its record decides
+                left = 0
+
+
+def killed_for_memory() -> int:
+    """Count the processes that the kernel has killed in our control group for lack of memory."""
+    try:
+        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").rsplit("::", 1)[-1].strip()
+        for group in (own.strip("/"), ""):
+            events = Path("/sys/fs/cgroup", group, "memory.events")
+            if events.exists():
+                lines = events.read_text(encoding="utf-8").splitlines()
+                return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def identity(pid: int) -> str | None:
+    """Identify a process beyond its number: with the time of its start, and the boot of the machine."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except (OSError, IndexError):
+        return None
+    return None if fields[0] == "Z" else f"{pid} {fields[19]} {boot}"
+
+
+def lives(known: str | None) -> bool:
+    """Return whether an identified process still runs."""
+    return known is not None and identity(int(known.split()[0])) == known
+
+
+def follow(request: Request) -> None:
+    """Hand on a repeat's output from an offset on, then how it ended."""
+    folder = job_folder(request)
+    state = read_json(folder / "state.json")
+    if state is None:
+        fail("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
+    offset, spoken = request["offset"], time.monotonic()
+    while True:
+        alive = lives(state.get("guardian")) or lives(state.get("child"))
+        ended = read_json(folder / "exit.json")
+        moved = hand_on(folder / "output.log", offset)
+        if ended is not None or not alive:
+            hand_on(folder / "output.log", moved)
+            say(**(ended or {"code": None, "out_of_memory": False}))
+            return
+        if moved != offset:
+            offset, spoken = moved, time.monotonic()
+        elif time.monotonic() - spoken > HEARTBEAT_SECONDS:
+            say(alive=True)
+            spoken = time.monotonic()
+        time.sleep(POLL_SECONDS)
+
+
+def hand_on(path: Path, offset: int) -> int:
+    """Hand on what a file holds beyond an offset; return the new offset."""
+    if not path.exists():
+        return offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        while chunk := file.read(CHUNK_BYTES):
+            offset += len(chunk)
+            say(log=base64.b64encode(chunk).decode("ascii"), offset=offset)
+    return offset
+
+
+def collect(request: Request) -> None:
+    """Hand over the record, at most one byte more than is allowed."""
+    try:
+        with (job_folder(request) / "record.json").open("rb") as file:
+            say(record=base64.b64encode(file.read(request["limit"] + 1)).decode("ascii"))
+    except FileNotFoundError:
+        say(record=None)
+
+
+def stop(request: Request) -> None:
+    """End a repeat: it is asked first, so that it can write its record."""
+    state = read_json(job_folder(request) / "state.json") or {}
+    child = state.get("child")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not lives(child):
+            break
+        try:
+            os.killpg(state["pid"], number)
+        except ProcessLookupError:
+            break
+        wait_for(lambda: not lives(child), STOP_GRACE_SECONDS)
+    wait_for(lambda: not lives(state.get("guardian")), STOP_GRACE_SECONDS)
+    say(stopped=True)
+
+
+def remove(request: Request) -> None:
+    """Remove what a repeat left, and the run's folder with the last of them."""
+    folder = job_folder(request)
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
+    say(removed=True)
+
+
+def running(request: Request) -> None:
+    """List the repeats of a run that were started here, running or ended."""
+    run = Path(request["root"], "jobs", request["run"])
+    say(jobs=sorted(path.parent.name for path in run.glob("*/state.json")))
+
+
+def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something is so; return whether it is."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def end_with_connection() -> None:
+    """End when the controller closes its end: a broken connection must not leave agents behind."""
+
+    def watch() -> None:
+        while os.read(0, CHUNK_BYTES):
+            pass
+        for child in CHILDREN:
+            child.kill()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+PLAIN: dict[str, Callable[[Request], None]] = {
+    "hello": hello,
+    "has_runner": has_runner,
+    "probe": probe,
+    "start": start,
+    "follow": follow,
+    "collect": collect,
+    "stop": stop,
+    "remove": remove,
+    "running": running,
+}
+WITH_PAYLOAD: dict[str, Callable[[Request, bytes], None]] = {"unpack": unpack, "install": install}
+
+
+def main() -> None:
+    """Serve one request."""
+    request = json.loads(sys.stdin.buffer.readline().decode())
+    payload = sys.stdin.buffer.read(request["payload_bytes"])
+    sys.stdout.write(request["mark"] + "\n")
+    do = request["do"]
+    request["root"] = str(Path(request["root"]).expanduser())
+    if do in ("follow", "install"):
+        end_with_connection()
+    try:
+        if do in PLAIN:
+            PLAIN[do](request)
+        else:
+            WITH_PAYLOAD[do](request, payload)
+    except OSError as error:
+        fail("failed", f"{do}: {error}")
+
+
+if __name__ == "__main__":
+    main()

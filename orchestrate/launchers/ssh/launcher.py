@@ -1,0 +1,288 @@
+"""Benchmarks on a host that is reached by ssh and has no Docker engine, e.g. a rented container."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrate.errors import LaunchFailed, Lost, Unreachable
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.variants import Variant, read_variants
+from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
+from orchestrate.launchers.container import NO_GPU, data_flags
+from orchestrate.launchers.pulls import Progress, PullLimits
+from orchestrate.launchers.ssh.connection import Connection
+from orchestrate.launchers.ssh.software import (
+    Archive,
+    Software,
+    environment_digest,
+    fitting_python,
+    image_of_instance,
+    image_software,
+    lock_of,
+    locked_software,
+    own_software,
+    pack_runner,
+)
+from orchestrate.planning.facts import Facts, facts_from_probe
+from orchestrate.planning.images import wanted_images
+from orchestrate.planning.plan import Job
+from orchestrate.text import MAX_LINE_LENGTH, plain_text
+from results.schema import Device
+from results.schema.record_json import MAX_RECORD_BYTES
+
+PROBE_SECONDS = 60.0
+INSTALL_SILENCE_SECONDS = 120.0
+"""While pip works the agent reports every 2 seconds."""
+
+PATIENCE_SECONDS = 300.0
+"""How long a host that a benchmark runs on may be away before the benchmark counts as lost."""
+
+BETWEEN_ATTEMPTS_SECONDS = 2.0
+
+
+class SSHLauncher:
+    """Starts benchmarks as processes of a host.
+
+    Args:
+        host: Settings of the host; `host.ssh` says where it is.
+        pulls: Shared by all hosts of a run; limits how many install packages at a time.
+        connection: Instead of one to `host.ssh`, for tests.
+    """
+
+    def __init__(self, host: Host, pulls: PullLimits, connection: Connection | None = None) -> None:
+        if host.ssh is None:
+            raise ValueError(f"host {host.name} is not reached by ssh")
+        self._host = host
+        self._pulls = pulls
+        self._connection = connection or Connection(host.ssh)
+        self._lock = threading.Lock()
+        self._software: dict[str | None, Software] = {}
+
+    def probe(self) -> Facts:
+        """See `Launcher.probe`: finds the image, or a Python, then runs the probe with it."""
+        asked_at = time.time()
+        hello = self._hello
+        software, _ = self._base(hello)
+        answer = self._connection.ask(
+            "probe",
+            python=software.python,
+            environment=dict(software.environment),
+            limit_seconds=PROBE_SECONDS,
+            seconds=PROBE_SECONDS + 10,
+        )
+        try:
+            facts = facts_from_probe(str(answer.get("probe")))
+        except ValueError as error:
+            raise LaunchFailed(f"{self._connection.name}: {plain_text(str(error), 300)}") from error
+        facts = dataclasses.replace(
+            facts,
+            clock_skew_seconds=_skew(hello, asked_at),
+            disk_free_bytes=free if isinstance(free := hello.get("free_bytes"), int) else None,
+        )
+        if hello.get("image"):
+            return dataclasses.replace(facts, images=(image_of_instance(hello["image"], self._host.variants),))
+        if self._host.python is not None:
+            return facts
+        images = wanted_images(self._host, facts, read_variants())
+        return dataclasses.replace(facts, images=tuple(images))
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        """See `Launcher.prepare`: installs the locked packages of the job's variant, once per host."""
+        self._software_of(job, on_progress)
+
+    def start(self, job: Job) -> bool:
+        """See `Launcher.start`: the folder of the repeat is the lock."""
+        software = self._software_of(job, lambda done, total: None)
+        root = self._hello["root"]
+        answer = self._connection.ask(
+            "start",
+            run=job.origin.run_id,
+            job=job.id,
+            command=[
+                software.python,
+                "-m",
+                "tfbench",
+                *job.case.flags(),
+                *data_flags(job, self._host.data_dir),
+                f"--output={root}/jobs/{job.origin.run_id}/{job.id}/record.json",
+                f"--max_seconds={self._host.timeout_minutes * 60:g}",
+            ],
+            environment=self._variables(job, software),
+            unset=[] if job.case.device is Device.CPU or job.gpus else ["CUDA_VISIBLE_DEVICES"],
+            cpus=self._host.cpus,
+        )
+        return answer.get("adopted") is True
+
+    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        """See `Launcher.follow`: a broken connection is opened again, and goes on where the last one stopped."""
+        offset, lines, away_since = 0, _Lines(on_line), None
+        while True:
+            try:
+                run = job.origin.run_id
+                for answer in self._connection.stream("follow", run=run, job=job.id, offset=offset):
+                    away_since = None
+                    if "log" in answer:
+                        lines.take(base64.b64decode(str(answer["log"])))
+                        offset = int(answer["offset"])
+                    elif "code" in answer:
+                        lines.end()
+                        return _ending(answer)
+            except Unreachable as error:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > PATIENCE_SECONDS:
+                    raise Lost(f"the host was lost while the benchmark ran: {error.cause}") from error
+            time.sleep(BETWEEN_ATTEMPTS_SECONDS)
+
+    def collect(self, job: Job) -> bytes | None:
+        """See `Launcher.collect`: asks again while the host is away."""
+        began = time.monotonic()
+        while True:
+            try:
+                answer = self._connection.ask("collect", run=job.origin.run_id, job=job.id, limit=MAX_RECORD_BYTES)
+                record = answer.get("record")
+                return None if record is None else base64.b64decode(str(record))[: MAX_RECORD_BYTES + 1]
+            except Unreachable as error:
+                if time.monotonic() - began > PATIENCE_SECONDS:
+                    raise Lost(f"the host was lost: {error.cause}") from error
+            time.sleep(BETWEEN_ATTEMPTS_SECONDS)
+
+    def stop(self, job: Job) -> None:
+        """See `Launcher.stop`: asks first, so that the benchmark can write its record."""
+        self._connection.ask("stop", run=job.origin.run_id, job=job.id)
+
+    def remove(self, job: Job) -> None:
+        """See `Launcher.remove`."""
+        self._connection.ask("remove", run=job.origin.run_id, job=job.id)
+
+    def running(self, run_id: str) -> list[str]:
+        """See `Launcher.running`."""
+        jobs = self._connection.ask("running", run=run_id).get("jobs")
+        names = jobs if isinstance(jobs, list) else []
+        return [name for name in names if isinstance(name, str) and name.startswith(f"{self._host.key}.")]
+
+    def close(self) -> None:
+        """See `Launcher.close`: every request had a connection of its own."""
+
+    @functools.cached_property
+    def _hello(self) -> dict[str, Any]:
+        hello = self._connection.ask("hello", python=self._host.python)
+        if not isinstance(hello.get("root"), str) or not isinstance(hello.get("pythons"), list):
+            raise LaunchFailed(f"{self._connection.name}: not our agent's answer: {plain_text(str(hello), 200)}")
+        return hello
+
+    def _base(self, hello: Mapping[str, Any]) -> tuple[Software, Mapping[str, Any]]:
+        """Return what the probe runs with, before any package is installed, and the Python in it."""
+        if hello.get("image"):
+            return image_software(hello["image"]), {}
+        python = hello["pythons"][0] if self._host.python and hello["pythons"] else fitting_python(hello["pythons"])
+        if python is None:
+            raise LaunchFailed(self._no_python(hello))
+        return Software(python=str(python["path"]), environment={"PYTHONPATH": self._runner}), python
+
+    def _no_python(self, hello: Mapping[str, Any]) -> str:
+        if self._host.python is not None:
+            return f"{self._connection.name}: python: {self._host.python} cannot be started there"
+        found = ", ".join(f"{python.get('path')} ({python.get('version')})" for python in hello["pythons"]) or "none"
+        return (
+            f"{self._connection.name}: needs Python 3.11, 3.12 or 3.13. Found: {plain_text(found, 200)}. "
+            "Install one, e.g. `uv python install 3.11`, and name it: python: /path/of/python3.11"
+        )
+
+    @functools.cached_property
+    def _runner(self) -> str:
+        """The folder of the runner on the host; sent where it is not there yet."""
+        archive: Archive = pack_runner()
+        if self._connection.ask("has_runner", digest=archive.digest).get("present") is not True:
+            self._connection.ask("unpack", archive.content, digest=archive.digest)
+        return f"{self._hello['root']}/runner/{archive.digest}"
+
+    def _software_of(self, job: Job, on_progress: Progress) -> Software:
+        """Return what a job runs with, after installing what is missing."""
+        variant = job.origin.variant
+        with self._lock:
+            if variant not in self._software:
+                self._software[variant] = self._make_software(variant, on_progress)
+            return self._software[variant]
+
+    def _make_software(self, name: str | None, on_progress: Progress) -> Software:
+        hello = self._hello
+        base, python = self._base(hello)
+        if hello.get("image"):
+            return base
+        if self._host.python is not None:
+            return own_software(self._runner, python)
+        variant = _variant(name)
+        lock = lock_of(variant)
+        digest = environment_digest(lock, str(python["version"]))
+        if python.get("pip") is not True:
+            raise LaunchFailed(
+                f"{self._connection.name}: {python['path']} has no pip. Install it (apt-get install python3-pip), "
+                "or name an interpreter that has TensorFlow: python: PATH"
+            )
+        with self._pulls.turn("packages"):
+            for answer in self._connection.stream(
+                "install", lock, INSTALL_SILENCE_SECONDS, python=python["path"], digest=digest
+            ):
+                if isinstance(done := answer.get("installed_bytes"), int):
+                    on_progress(done, 0)
+        return locked_software(hello["root"], self._runner, python, digest)
+
+    def _variables(self, job: Job, software: Software) -> dict[str, str]:
+        """Return a benchmark's variables; a CPU case sees no GPU, so that nothing of it can run on one."""
+        own = job.member.environment if job.member else {}
+        variables = {**software.environment, "PYTHONUNBUFFERED": "1", **self._host.environment, **own}
+        if job.case.device is Device.CPU:
+            variables["CUDA_VISIBLE_DEVICES"] = NO_GPU
+        elif gpus := job.gpu_uuids or tuple(map(str, job.gpus)):
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        return variables
+
+
+def _variant(name: str | None) -> Variant:
+    for variant in read_variants():
+        if variant.name == name:
+            return variant
+    raise LaunchFailed(f"there is no variant {name!r} for a host without Docker")
+
+
+def _skew(hello: Mapping[str, Any], asked_at: float) -> float | None:
+    told = hello.get("now")
+    return round(told - asked_at, 1) if isinstance(told, int | float) and not isinstance(told, bool) else None
+
+
+def _ending(answer: Mapping[str, Any]) -> Ending:
+    code = answer["code"]
+    if code is None:
+        return Ending(exit_code=None, detail="neither it nor its guardian runs any more: was the host restarted?")
+    known = code if isinstance(code, int) and not isinstance(code, bool) else 1
+    return Ending(
+        exit_code=known if known >= 0 else 128 - known,
+        out_of_memory=answer.get("out_of_memory") is True,
+    )
+
+
+class _Lines:
+    """Cuts output into lines, in bounded memory."""
+
+    def __init__(self, on_line: OutputLine) -> None:
+        self._on_line = on_line
+        self._rest = b""
+
+    def take(self, chunk: bytes) -> None:
+        """Hand on the lines that a chunk completes; the rest waits, but not beyond the longest line."""
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._on_line(plain_text(line.decode("utf-8", "replace")))
+        self._rest = rest[-MAX_LINE_LENGTH * 4 :]
+
+    def end(self) -> None:
+        """Hand on a last line without its end."""
+        if self._rest:
+            self._on_line(plain_text(self._rest.decode("utf-8", "replace")))
+            self._rest = b""

@@ -1,0 +1,70 @@
+"""Hosts without Docker: an sshd on loopback, a home folder of its own, and a tfbench that only pretends to train."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrate.inventory.addresses import SSHAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.launchers.pulls import PullLimits
+from orchestrate.launchers.ssh.connection import Connection
+from orchestrate.launchers.ssh.launcher import SSHLauncher
+from tests.rooms import ROOT
+from tests.support.engines.processes import find_program
+from tests.support.engines.required import skip_without
+from tests.support.engines.servers import SshHost, make_ssh_host
+
+MakeLauncher = Callable[..., SSHLauncher]
+
+
+@pytest.fixture(scope="session")
+def bare_host() -> Iterator[SshHost]:
+    """Start an sshd; nothing behind it is a Docker engine."""
+    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
+    folder = Path(tempfile.mkdtemp(prefix="tfb-bare-"))
+    host = make_ssh_host(folder, folder / "no-engine.sock", alias="bare")
+    host.start()
+    yield host
+    host.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder whose `python -m tfbench` is the stand-in benchmark, and whose probe is the real one."""
+    folder = tmp_path_factory.mktemp("pretender")
+    shutil.copytree(ROOT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "__main__.py")
+    (folder / "results").symlink_to(ROOT / "results")
+    return folder
+
+
+@pytest.fixture
+def make_launcher(tmp_path: Path, bare_host: SshHost, pretender: Path) -> MakeLauncher:
+    """Make launchers of one host, whose folder is `tmp_path/home`; each is a controller of its own.
+
+    The host is an instance of an image whose benchmark is the stand-in, unless `image` says otherwise.
+    """
+
+    def make(image: bool = True, python: str | None = None, **behaviour: Any) -> SSHLauncher:
+        image_file = tmp_path / "image.json"
+        if image:
+            standin = json.dumps({"does": "work", **behaviour})
+            environment = {"PYTHONPATH": f"{pretender}", "STANDIN": standin, "PATH": f"{Path(sys.executable).parent}"}
+            document = {"variant": "cpu", "version": "0.1.0", "revision": "abc", "environment": environment}
+            image_file.write_text(json.dumps(document))
+        address = SSHAddress(target=bare_host.alias, ssh_config=str(bare_host.config_file))
+        host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python)
+        return SSHLauncher(
+            host, PullLimits(), Connection(address, root=str(tmp_path / "home"), image_file=str(image_file))
+        )
+
+    return make

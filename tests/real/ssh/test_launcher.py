@@ -1,0 +1,224 @@
+"""The life of a repeat on a host without Docker, through a real sshd."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import LaunchFailed, Lost
+from orchestrate.planning.plan import Job
+from results.schema import Case, Device, Origin, Status
+from results.schema.record_json import from_json
+
+CASE = Case(model="resnet50", batch_per_gpu=2, device=Device.CPU, num_steps=2, warmup_steps=1)
+
+
+def job(number: int = 1, variant: str | None = "cpu") -> Job:
+    origin = Origin(run_id="run", fleet="rented", host="a", launcher="ssh", repeat=number, variant=variant)
+    return Job(id=f"rented.a.{CASE.name}.r{number}", case=CASE, origin=origin)
+
+
+def wait_for(reached, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def jobs_folder(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "jobs" / "run" / job().id
+
+
+def test_an_instance_of_our_image_is_recognised_and_measures(make_launcher, tmp_path):
+    launcher = make_launcher(seconds=0.5)
+    facts = launcher.probe()
+    (image,) = facts.images
+    assert (image.variant, image.reference, image.status) == ("cpu", "tfbench:0.1.0-cpu", Status.OK)
+    assert facts.cpu_count and abs(facts.clock_skew_seconds) < 60
+    launcher.prepare(job(), lambda done, total: None)
+    assert launcher.start(job()) is False
+    lines: list[str] = []
+    ending = launcher.follow(job(), lines.append)
+    assert ending.exit_code == 0 and any("timing" in line for line in lines)
+    record = from_json(launcher.collect(job()))
+    assert record.status is Status.OK and record.case == CASE
+    assert launcher.running("run") == [job().id]
+    launcher.remove(job())
+    assert launcher.running("run") == [] and not (tmp_path / "home" / "jobs" / "run").exists()
+
+
+def test_another_controller_adopts_what_runs_and_sees_all_its_output(make_launcher):
+    first, second = make_launcher(seconds=2), make_launcher(seconds=2)
+    assert first.start(job()) is False
+    assert second.start(job()) is True
+    seen: list[str] = []
+    assert second.follow(job(), seen.append).exit_code == 0
+    again: list[str] = []
+    assert first.follow(job(), again.append).exit_code == 0
+    assert seen == again and len(seen) > 5
+
+
+def test_two_controllers_at_once_start_a_repeat_once(make_launcher, tmp_path):
+    launchers = [make_launcher(seconds=1) for _ in range(4)]
+    adopted: list[bool] = []
+    threads = [threading.Thread(target=lambda one=one: adopted.append(one.start(job()))) for one in launchers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(adopted) == [False, True, True, True]
+    assert launchers[0].follow(job(), lambda line: None).exit_code == 0
+
+
+def test_a_cut_link_loses_no_line_and_no_end(make_launcher, bare_host):
+    launcher = make_launcher(seconds=4)
+    launcher.start(job())
+    seen: list[str] = []
+    ended: list[object] = []
+    thread = threading.Thread(target=lambda: ended.append(launcher.follow(job(), seen.append)))
+    thread.start()
+    wait_for(lambda: len(seen) > 5)
+    os.system(f"pkill -KILL -f 'ssh .*{bare_host.config_file}'")
+    thread.join(60)
+    assert not thread.is_alive() and ended[0].exit_code == 0
+    whole: list[str] = []
+    launcher.follow(job(), whole.append)
+    assert seen == whole
+
+
+def test_stop_asks_first_so_that_a_record_is_left(make_launcher):
+    launcher = make_launcher(seconds=60)
+    launcher.start(job())
+    ended: list[object] = []
+    lines: list[str] = []
+    thread = threading.Thread(target=lambda: ended.append(launcher.follow(job(), lines.append)))
+    thread.start()
+    wait_for(lambda: len(lines) > 2)
+    launcher.stop(job())
+    thread.join(30)
+    assert from_json(launcher.collect(job())).status is Status.STOPPED
+
+
+def test_what_ignores_the_request_is_killed(make_launcher, monkeypatch):
+    launcher = make_launcher(does="hang_on", seconds=60)
+    launcher.start(job())
+    time.sleep(1)
+    launcher.stop(job())
+    ending = launcher.follow(job(), lambda line: None)
+    assert ending.exit_code == 128 + signal.SIGKILL and launcher.collect(job()) is None
+
+
+def test_a_host_that_was_restarted_says_so(make_launcher, tmp_path):
+    launcher = make_launcher(seconds=60)
+    launcher.start(job())
+    state = json.loads((jobs_folder(tmp_path) / "state.json").read_text())
+    for name in ("guardian", "child"):
+        os.kill(int(state[name].split()[0]), signal.SIGKILL)
+    ending = launcher.follow(job(), lambda line: None)
+    assert ending.exit_code is None and "restarted" in ending.detail
+    assert launcher.collect(job()) is None
+
+
+def test_a_repeat_whose_folder_is_gone_is_lost(make_launcher):
+    with pytest.raises(Lost, match="folder is gone"):
+        make_launcher().follow(job(), lambda line: None)
+
+
+def test_endless_output_is_bounded_and_the_benchmark_goes_on(make_launcher, tmp_path, monkeypatch):
+    launcher = make_launcher(does="one_line")
+    launcher.start(job())
+    longest = 0
+
+    def measure(line: str) -> None:
+        nonlocal longest
+        longest = max(longest, len(line))
+
+    assert launcher.follow(job(), measure).exit_code == 0
+    assert (jobs_folder(tmp_path) / "output.log").stat().st_size <= 64 << 20
+    assert longest <= 2_000
+
+
+def test_a_named_python_without_tensorflow_is_refused(make_launcher):
+    launcher = make_launcher(image=False, python="/usr/bin/python3")
+    if "tensorflow" in sys.modules:
+        pytest.skip("needs a Python without TensorFlow")
+    with pytest.raises(LaunchFailed, match=r"has no TensorFlow\. Install it there, or remove python:"):
+        launcher.start(job(variant=None))
+
+
+def test_a_named_python_that_does_not_exist_is_refused(make_launcher):
+    with pytest.raises(LaunchFailed, match="python: /nowhere/python cannot be started there"):
+        make_launcher(image=False, python="/nowhere/python").probe()
+
+
+def test_the_runner_is_sent_once_and_the_probe_runs_with_it(make_launcher, tmp_path):
+    facts = make_launcher(image=False, python=sys.executable).probe()
+    assert facts.cpu_count and facts.images == ()
+    (runner,) = (tmp_path / "home" / "runner").iterdir()
+    before = runner.stat().st_mtime_ns
+    make_launcher(image=False, python=sys.executable).probe()
+    assert runner.stat().st_mtime_ns == before
+
+
+# ---- locked packages
+
+
+@pytest.fixture
+def small_lock(monkeypatch, tmp_path) -> Path:
+    """Put one wheel of our own, with its hash, in place of a variant's lock."""
+    wheel = tmp_path / "tfbench_nothing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tfbench_nothing.py", "here = True\n")
+        file.writestr(
+            "tfbench_nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tfbench-nothing\nVersion: 1\n"
+        )
+        file.writestr(
+            "tfbench_nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("tfbench_nothing-1.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = f"tfbench-nothing @ file://{wheel} --hash=sha256:{digest}\n".encode()
+    monkeypatch.setattr("orchestrate.launchers.ssh.launcher.lock_of", lambda variant: lock)
+    return wheel
+
+
+def environments(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "home" / "environments").iterdir() if path.is_dir()]
+
+
+def test_locked_packages_are_installed_once_and_used(make_launcher, small_lock, tmp_path):
+    launcher = make_launcher(image=False)
+    launcher.prepare(job(), lambda done, total: None)
+    (environment,) = environments(tmp_path)
+    assert (environment / "site" / "tfbench_nothing.py").exists()
+    software = launcher._software_of(job(), lambda done, total: None)
+    assert str(environment / "site") in software.environment["PYTHONPATH"]
+    small_lock.unlink()  # whoever installed again would fail now
+    make_launcher(image=False).prepare(job(), lambda done, total: None)
+    assert environments(tmp_path) == [environment]
+
+
+def test_a_half_made_environment_is_never_used(make_launcher, small_lock, tmp_path):
+    small_lock.write_bytes(b"not the wheel of the lock")
+    with pytest.raises(LaunchFailed, match="pip could not install the locked packages"):
+        make_launcher(image=False).prepare(job(), lambda done, total: None)
+    assert environments(tmp_path) == []
+
+
+def test_what_a_killed_installation_left_is_removed(make_launcher, small_lock, tmp_path):
+    launcher = make_launcher(image=False)
+    launcher.prepare(job(), lambda done, total: None)
+    (environment,) = environments(tmp_path)
+    left = environment.with_name(f"{environment.name}.part-1")
+    environment.rename(left)
+    make_launcher(image=False).prepare(job(), lambda done, total: None)
+    assert environments(tmp_path) == [environment]
