@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from results.schema import TUNING, Case
+from results.table.software import Software
+
+Value = str | float | bool | None
+"""What a cell holds; an int is a float to the type checker."""
 
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
 """pandas types that know an empty cell: nothing becomes NaN or 0 in silence."""
@@ -134,29 +138,8 @@ COLUMNS: dict[str, Column] = {
 CASE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Case))
 """Columns that are a case's own; numbers are compared where all of them are equal."""
 
-SOFTWARE_COLUMNS: tuple[str, ...] = (
-    "gpu",
-    "power_limit_watts",
-    "tensorflow",
-    "keras",
-    "cuda",
-    "cudnn",
-    "nccl",
-    "cublas",
-    "driver",
-    "tf32",
-    "cpu",
-    "cpu_limit",
-    "variables",
-    "launcher",
-    "image_digest",
-    "method_version",
-    "parameters",
-)
-"""Columns of a row's identity beside fleet, host and case; numbers are merged where all of them are equal."""
-
-LEARNED_LATE = frozenset({"cudnn", "nccl", "cublas", "parameters"})
-"""Columns of the identity that are known after the first step only: a repeat that failed earlier may lack them."""
+SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
+"""Columns of a row's identity in addition to fleet, host and case; numbers are merged where all of them are equal."""
 
 REPEAT_TYPES = {
     "row": "int64",
