@@ -141,21 +141,19 @@ CASE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Case))
 SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
 """Columns of a row's identity in addition to fleet, host and case; numbers are merged where all of them are equal."""
 
+REPEAT_NUMBERS = (
+    "samples_per_second",
+    *("step_p50_seconds", "step_p95_seconds", "step_cv"),
+    *("latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"),
+    *("samples_per_joule", "power_mean_watts", "temperature_steady_celsius", "all_reduce_bytes_per_second"),
+)
+"""What a repeat measured; units as in `COLUMNS`."""
+
 REPEAT_TYPES = {
     "row": "int64",
     "run": "string",
     "repeat": "int64",
     "started_at": "string",
-    "samples_per_second": "float64",
-    "step_p50_seconds": "float64",
-    "step_p95_seconds": "float64",
-    "step_cv": "float64",
-    "latency_p50_seconds": "float64",
-    "latency_p95_seconds": "float64",
-    "latency_p99_seconds": "float64",
-    "samples_per_joule": "float64",
-    "power_mean_watts": "float64",
-    "temperature_steady_celsius": "float64",
-    "all_reduce_bytes_per_second": "float64",
+    **dict.fromkeys(REPEAT_NUMBERS, "float64"),
 }
 """Columns of `Merged.repeats`."""

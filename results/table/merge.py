@@ -172,13 +172,7 @@ class _Collector:
             run,
             repeat,
             record.started_at,
-            measurement.samples_per_second,
-            measurement.step_p50_seconds,
-            measurement.step_p95_seconds,
-            measurement.step_cv,
-            *_latency(measurement),
-            *_power(record.telemetry, measurement),
-            measurement.all_reduce_bytes_per_second,
+            *repeat_numbers(measurement, record.telemetry),
         )
 
     def merged(self) -> Merged:
@@ -275,6 +269,19 @@ def _counted(warnings: Counter[str], repeats: int) -> str | None:
     """Write warnings by code, with a count where not every repeat has it."""
     texts = [code if count == repeats else f"{code} ({count} of {repeats})" for code, count in sorted(warnings.items())]
     return ", ".join(texts) or None
+
+
+def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> tuple[float | None, ...]:
+    """Return the values of `columns.REPEAT_NUMBERS` of one repeat; None for what was not measured."""
+    return (
+        measurement.samples_per_second,
+        measurement.step_p50_seconds,
+        measurement.step_p95_seconds,
+        measurement.step_cv,
+        *_latency(measurement),
+        *_power(telemetry, measurement),
+        measurement.all_reduce_bytes_per_second,
+    )
 
 
 def _latency(measurement: Measurement) -> tuple[float | None, float | None, float | None]:
