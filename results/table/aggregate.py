@@ -10,7 +10,7 @@ import pandas as pd
 
 from results.stats import LEVEL
 from results.table.columns import COLUMNS, REPEAT_TYPES, TEXT, Value
-from results.table.rows import STATISTICS, Row, Statistics, reader
+from results.table.rows import READERS, STATISTICS, Row, Statistics
 
 
 def repeats_frame(measured: Sequence[Value]) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def in_order(repeats: pd.DataFrame, order: Sequence[int]) -> pd.DataFrame:
 
 def table_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """Return the merged table: a column for each of `COLUMNS`; a cell is empty where its value is None."""
-    cells = {name: list(map(reader(name), rows)) for name in COLUMNS}
+    cells = {name: list(map(READERS[name], rows)) for name in COLUMNS}
     for name, column in COLUMNS.items():
         if column.dtype == TEXT:
             cells[name] = [None if value is None else str(value) for value in cells[name]]

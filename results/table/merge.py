@@ -273,32 +273,18 @@ def _counted(warnings: Counter[str], repeats: int) -> str | None:
 
 def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> tuple[float | None, ...]:
     """Return the values of `columns.REPEAT_NUMBERS` of one repeat; None for what was not measured."""
+    latency = measurement.latency
+    joules = telemetry.energy_joules if telemetry else None
     return (
         measurement.samples_per_second,
         measurement.step_p50_seconds,
         measurement.step_p95_seconds,
         measurement.step_cv,
-        *_latency(measurement),
-        *_power(telemetry, measurement),
-        measurement.all_reduce_bytes_per_second,
-    )
-
-
-def _latency(measurement: Measurement) -> tuple[float | None, float | None, float | None]:
-    """Return p50, p95 and p99 in seconds; None for training."""
-    latency = measurement.latency
-    if latency is None:
-        return None, None, None
-    return latency.p50_seconds, latency.p95_seconds, latency.p99_seconds
-
-
-def _power(telemetry: Telemetry | None, measurement: Measurement) -> tuple[float | None, float | None, float | None]:
-    """Return samples per joule, watts and degrees Celsius; None for what was not measured."""
-    if telemetry is None:
-        return None, None, None
-    joules = telemetry.energy_joules
-    return (
+        latency.p50_seconds if latency else None,
+        latency.p95_seconds if latency else None,
+        latency.p99_seconds if latency else None,
         measurement.samples / joules if joules else None,
-        telemetry.power_mean_watts,
-        telemetry.temperature_steady_celsius,
+        telemetry.power_mean_watts if telemetry else None,
+        telemetry.temperature_steady_celsius if telemetry else None,
+        measurement.all_reduce_bytes_per_second,
     )

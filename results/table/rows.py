@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 
 from results.schema import Case
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.software import Software
 
 NO_ORIGIN = "-"
@@ -97,22 +97,17 @@ class Row:
 
     def named(self, column: str) -> Value:
         """Return the cell of a column."""
-        value: Value = reader(column)(self)
-        return value
+        return READERS[column](self)
 
 
-_READERS: dict[str, str] = {
-    "global_batch": "case.global_batch",
-    **{name: f"case.{name}" for name in CASE_COLUMNS},
-    **{name: f"software.{name}" for name in SOFTWARE_COLUMNS},
-    **{name: f"statistics.{name}" for name in STATISTICS},
+READERS: dict[str, Callable[[Row], Value]] = {
+    **{name: attrgetter(name) for name in COLUMNS},
+    "global_batch": attrgetter("case.global_batch"),
+    **{name: attrgetter(f"case.{name}") for name in CASE_COLUMNS},
+    **{name: attrgetter(f"software.{name}") for name in SOFTWARE_COLUMNS},
+    **{name: attrgetter(f"statistics.{name}") for name in STATISTICS},
 }
-"""Where the values lie that are not a row's own."""
-
-
-def reader(column: str) -> Callable[[Row], Value]:
-    """Return what reads a column's value from a row."""
-    return attrgetter(_READERS.get(column, column))
+"""Where the value of each column lies in a row."""
 
 
 def sort_key(row: Row) -> tuple[object, ...]:

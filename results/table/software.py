@@ -89,8 +89,9 @@ def software_of(record: Record) -> Software | None:
     if environment is None:
         return None
     origin, measurement = record.origin, record.measurement
+    count = record.case.num_gpus if record.case.device == "gpu" else 0
     return _software(
-        *_gpus(environment, record.case.num_gpus if record.case.device == "gpu" else 0),
+        *_names_and_limit(tuple(map(_gpu_key, environment.gpus[:count]))),
         *_environment_key(environment),
         _variables(environment) if environment.variables else None,
         origin.launcher if origin else None,
@@ -104,12 +105,8 @@ def _variables(environment: Environment) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(environment.variables.items()))
 
 
-def _gpus(environment: Environment, count: int) -> tuple[str | None, float | None]:
-    """Return the names of the first `count` GPUs, each once, and their lowest power limit in watts."""
-    return _names_and_limit(tuple(map(_gpu_key, environment.gpus[:count])))
-
-
 @functools.lru_cache(maxsize=1024)  # a fleet has few kinds of hosts, and many records
 def _names_and_limit(gpus: tuple[tuple[str, float | None], ...]) -> tuple[str | None, float | None]:
+    """Return the names of the GPUs that train, each once, and their lowest power limit in watts."""
     limits = [limit for _, limit in gpus if limit is not None]
     return " + ".join(dict.fromkeys(name for name, _ in gpus)) or None, min(limits, default=None)
