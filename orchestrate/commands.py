@@ -161,12 +161,11 @@ def _options(parsed: argparse.Namespace) -> Options:
 def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
     from results.render.tables import render_ratios, render_results, render_wide, write_csv
-    from results.table.fleets import fleet_rates
     from results.table.outliers import outliers
 
     merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
     write_csv(merged, folder.table_path)
-    shown = len(merged.table) <= MAX_ROWS_SHOWN
+    shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
         console = _stdout()
         if shown:
@@ -175,10 +174,10 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
         render_ratios(merged, console)
     _tell(
         *merged.problems,
-        *map(str, outliers(fleet_rates(merged))),
+        *map(str, outliers(merged.rates)),
         f"records, logs and results.csv: {folder.path}",
         _write_report(records, folder) if report else f"report: python -m results report {folder.path}",
-        f"{'again' if shown else f'all {len(merged.table)} rows'}: python -m results show {folder.path}",
+        f"{'again' if shown else f'all {len(merged.rows)} rows'}: python -m results show {folder.path}",
     )
 
 

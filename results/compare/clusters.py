@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-if TYPE_CHECKING:
-    from results.table.fleets import FleetRate
+from results.schema import Case, Communication
 
 CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")
 """Columns of a case that say what trains together: a table's columns rather than its rows."""
 
 
-def cluster_text(hosts: Hashable, gpus: Hashable, communication: Hashable) -> str:
+def cluster_name(case: Case) -> str:
     """Name what trains together: `4` GPUs; of several hosts `2×4`, and how they communicate where that was chosen."""
-    if hosts in (None, 1):
-        return str(gpus)
-    chosen = "" if communication in (None, "auto") else f" {communication}"
-    return f"{hosts}×{gpus}{chosen}"
+    if case.num_hosts == 1:
+        return str(case.num_gpus)
+    chosen = "" if case.communication is Communication.AUTO else f" {case.communication}"
+    return f"{case.num_hosts}×{case.num_gpus}{chosen}"
 
 
-def cluster_name(rate: FleetRate) -> str:
-    """Name what trained together for a rate; see `cluster_text`."""
-    return cluster_text(*(rate.named(name) for name in ("num_hosts", "num_gpus", "communication")))
-
-
-def replicas(rate: FleetRate) -> int:
-    """Return the replicas of all hosts; 0 where they are not known."""
-    hosts, gpus = rate.named("num_hosts"), rate.named("num_gpus")
-    return hosts * gpus if isinstance(hosts, int) and isinstance(gpus, int) else 0
-
-
-def cluster_names(rates: Sequence[FleetRate]) -> list[str]:
+def cluster_names(cases: Iterable[Case]) -> list[str]:
     """Return the names of all that trained together, the smallest first: those of one host before all others."""
 
-    def order(rate: FleetRate) -> tuple[bool, int, str]:
-        return rate.named("num_hosts") not in (None, 1), replicas(rate), cluster_name(rate)
+    def order(case: Case) -> tuple[bool, int, str]:
+        return case.num_hosts != 1, case.replicas, cluster_name(case)
 
-    return list(dict.fromkeys(cluster_name(rate) for rate in sorted(rates, key=order)))
+    return list(dict.fromkeys(cluster_name(case) for case in sorted(cases, key=order)))

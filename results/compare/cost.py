@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from results.compare.clusters import replicas
 from results.compare.pairs import Comparison
 from results.digits import with_interval
 from results.stats import Interval, divided, inverse
@@ -37,10 +36,9 @@ def samples_per_usd(rate: FleetRate, usd_per_gpu_hour: float | None = None) -> V
         None where throughput or price is not known, or the price is 0.
     """
     price = rate.usd_per_gpu_hour if usd_per_gpu_hour is None else usd_per_gpu_hour
-    count = replicas(rate)
-    if rate.mean is None or not price or not count:
+    if rate.mean is None or not price:
         return None
-    factor = SECONDS_PER_HOUR / (price * count)
+    factor = SECONDS_PER_HOUR / (price * rate.case.replicas)
     interval = rate.interval
     scaled = Interval(rate.mean * factor, interval.low * factor, interval.high * factor) if interval else None
     return Value(rate.mean * factor, scaled)

@@ -7,20 +7,31 @@ question that nobody has. So the geometric mean is taken within each kind, and t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.compare.clusters import CLUSTER_COLUMNS
 from results.compare.cost import price_sentence
 from results.compare.pairs import THRESHOLD, Comparison, Mark, geometric_mean
 from results.digits import with_interval
+from results.schema import Communication, Device, Mode, Precision
 from results.stats import Interval, divided
 from results.table.columns import SOFTWARE_COLUMNS
 from results.table.comparable import count_text, mode_text
 from results.table.fleets import FleetRate
+from results.table.software import Software
 
-KIND = ("mode", "precision", "device", *CLUSTER_COLUMNS)
-"""Columns of a case that make a kind of work."""
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of work; of the software what is to have answers of its own."""
+
+    mode: Mode
+    precision: Precision
+    device: Device
+    num_gpus: int
+    num_hosts: int
+    communication: Communication
+    software: Software
 
 
 @dataclass(frozen=True)
@@ -68,10 +79,10 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
         found: Comparisons of two sides.
         by: Columns of the software that pairs of one case differ in: each software has answers of its own.
     """
-    groups: dict[tuple[Hashable, ...], list[Comparison]] = {}
+    groups: dict[_Kind, list[Comparison]] = {}
     for item in found:
         if item.interval is not None:
-            groups.setdefault(tuple(item.a.named(name) for name in (*KIND, *by)), []).append(item)
+            groups.setdefault(_kind(item.a, by), []).append(item)
     several = {name for name in by if len({item.a.named(name) for item in found}) > 1}
     made = []
     for group in groups.values():
@@ -105,9 +116,22 @@ def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baselin
     return lines
 
 
+def _kind(rate: FleetRate, by: Sequence[str]) -> _Kind:
+    case = rate.case
+    return _Kind(
+        mode=case.mode,
+        precision=case.precision,
+        device=case.device,
+        num_gpus=case.num_gpus,
+        num_hosts=case.num_hosts,
+        communication=case.communication,
+        software=rate.software.only(by),
+    )
+
+
 def _answer(group: Sequence[Comparison], ratio: Interval, software: Sequence[str]) -> Answer:
     first = group[0].a
-    words = [mode_text(first.named("mode")), str(first.named("precision")), count_text(first)]
+    words = [mode_text(first.case.mode), str(first.case.precision), count_text(first)]
     words += [f"{name} {first.named(name)}" for name in software]
     left, right = [item.a for item in group], [item.b for item in group]
     prices = _price(left), _price(right)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from results.compare.clusters import CLUSTER_COLUMNS, cluster_name
 from results.compare.two_way import host_levels
+from results.schema import Case
 from results.stats import (
     Estimate,
     Interval,
@@ -23,9 +24,10 @@ from results.stats import (
     ratio_of_estimates,
     sum_of_estimates,
 )
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.comparable import differing, match
 from results.table.fleets import FleetRate
+from results.table.software import Software
 
 THRESHOLD = 0.01
 """Smallest relative difference that gets a mark: hosts of one model differ by up to 0.7 % in ResNet50.
@@ -60,7 +62,7 @@ class Comparison:
     """How fast side `a` is against side `b` in one case.
 
     Attributes:
-        case: Values of `CASE_COLUMNS`.
+        case: What both sides measured.
         a: First side; the hosts that were compared.
         b: Second side, likewise.
         value: a over b; None where one of them has no number or the two are not comparable.
@@ -69,7 +71,7 @@ class Comparison:
         differs: Columns of the software identity in which the two differ.
     """
 
-    case: tuple[Hashable, ...]
+    case: Case
     a: FleetRate
     b: FleetRate
     mark: Mark
@@ -113,18 +115,30 @@ def compare(
     return [_compared(of_a, right[key], threshold) for key, of_a in left.items() if key in right]
 
 
-def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[tuple[Hashable, ...], list[FleetRate]]:
+@dataclass(frozen=True)
+class _Key:
+    """What two rates share to be a pair: the case, and the software that must be equal too."""
+
+    case: Case
+    software: Software
+
+
+def _key(rate: FleetRate, by: Sequence[str]) -> _Key:
+    return _Key(rate.case, rate.software.only(by))
+
+
+def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[_Key, list[FleetRate]]:
     """Group rates by case and by columns of the identity; failures only where no number is."""
-    groups: dict[tuple[Hashable, ...], list[FleetRate]] = {}
+    groups: dict[_Key, list[FleetRate]] = {}
     for rate in rates:
-        groups.setdefault((rate.case, *(rate.named(name) for name in by)), []).append(rate)
+        groups.setdefault(_key(rate, by), []).append(rate)
     return {key: [rate for rate in group if rate.rates] or group[:1] for key, group in groups.items()}
 
 
 def unmatched(a: Sequence[FleetRate], b: Sequence[FleetRate], by: Sequence[str] = ()) -> list[FleetRate]:
     """Return those of `a` for which `b` has nothing to compare with: no such case, or none with equal columns `by`."""
     tried = _by_case(b, by)
-    return [rate for rate in a if (rate.case, *(rate.named(name) for name in by)) not in tried]
+    return [rate for rate in a if _key(rate, by) not in tried]
 
 
 def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Comparison]:
@@ -228,7 +242,7 @@ def _mark(value: float, interval: Interval | None, threshold: float) -> Mark:
 
 def _same_machines(a: FleetRate, b: FleetRate) -> bool:
     """Tell whether hosts of one name are one machine: fleets of other GPUs may have hosts of the same names."""
-    return all(a.named(name) == b.named(name) for name in ("gpu", "cpu"))
+    return (a.software.gpu, a.software.cpu) == (b.software.gpu, b.software.cpu)
 
 
 def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
@@ -255,7 +269,7 @@ def _log_ratios(item: Comparison) -> dict[str, float]:
 
 def _levels(by_case: Sequence[dict[str, float]]) -> list[float] | None:
     """Return each host's mean over the cases; None for one host, or where hosts and cases cannot be separated."""
-    cells: dict[str, dict[Hashable, float]] = {}
+    cells: dict[str, dict[int, float]] = {}
     for case, of_hosts in enumerate(by_case):
         for host, value in of_hosts.items():
             cells.setdefault(host, {})[case] = value
@@ -297,15 +311,13 @@ def case_label(rates: Sequence[FleetRate], rate: FleetRate, *, count: bool = Tru
     for name in CASE_COLUMNS:
         value = rate.named(name)
         if name in always or (name in varying and value is not None):
-            parts.append(
-                _case_part(name, cluster_name(rate) if name == "num_gpus" else value, str(rate.named("device")))
-            )
+            parts.append(_case_part(rate.case, name, value))
     return " ".join(parts)
 
 
-def _case_part(column: str, value: Hashable, device: str) -> str:
+def _case_part(case: Case, column: str, value: Value) -> str:
     if column == "num_gpus":
-        return f"{value}×{device}"
+        return f"{cluster_name(case)}×{case.device}"
     if column == "batch_per_gpu":
         return f"b{value}"
     if column in ("model", "precision"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.compare.clusters import CLUSTER_COLUMNS, replicas
+from results.compare.clusters import CLUSTER_COLUMNS
 from results.stats import Estimate, Interval, divided, estimate, ratio_of_estimates, sum_of_estimates
-from results.table.comparable import setting_of
+from results.table.comparable import Setting, setting_of
 from results.table.fleets import FleetRate
+from results.table.software import Software
 
 CEILING = 1.05
 """Efficiency above this is a fault of the measurement, most often of the one-GPU baseline."""
@@ -46,18 +47,27 @@ def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
     The baseline is the same fleet's case of one GPU of one host with everything else equal: same batch per GPU, same
     XLA, same software.
     """
-    baselines = {_but_count(rate): rate for rate in rates if replicas(rate) == 1 and rate.rates}
+    baselines = {_but_count(rate): rate for rate in rates if rate.case.replicas == 1 and rate.rates}
     found = []
     for rate in rates:
-        count = replicas(rate)
+        count = rate.case.replicas
         baseline = baselines.get(_but_count(rate)) if rate.rates and count > 1 else None
         if baseline is not None:
             found.append(_efficiency(rate, baseline, count))
     return found
 
 
-def _but_count(rate: FleetRate) -> tuple[Hashable, ...]:
-    return (rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.identity)
+@dataclass(frozen=True)
+class _Baseline:
+    """What a rate shares with its baseline: all but how many train together."""
+
+    fleet: str
+    setting: Setting
+    software: Software
+
+
+def _but_count(rate: FleetRate) -> _Baseline:
+    return _Baseline(rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.software)
 
 
 def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
@@ -89,7 +99,7 @@ def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:
 
 def _members(rate: FleetRate, host: str) -> list[str]:
     """Return the machines that a number comes from: of hosts that train together, `a+b`, each one."""
-    return [host] if rate.named("num_hosts") in (None, 1) else host.split("+")
+    return [host] if rate.case.num_hosts == 1 else host.split("+")
 
 
 def _of_these_machines(rate: FleetRate) -> Estimate | None:

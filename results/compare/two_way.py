@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
-Cells = Mapping[str, Mapping[Hashable, float]]
-"""A value by host and case, e.g. the logarithm of a throughput; some may be missing."""
+Cells = Mapping[str, Mapping[int, float]]
+"""A value by host and number of the case, e.g. the logarithm of a throughput; some may be missing."""
 
 
 def host_levels(cells: Cells) -> dict[str, float] | None:
@@ -37,7 +37,7 @@ def host_levels(cells: Cells) -> dict[str, float] | None:
     }
 
 
-def _least_squares(cells: Cells, cases: list[Hashable]) -> dict[tuple[str, Hashable], float] | None:
+def _least_squares(cells: Cells, cases: list[int]) -> dict[tuple[str, int], float] | None:
     """Fit value = host + case; None where the cells that are there do not determine it."""
     import numpy as np
 

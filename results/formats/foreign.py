@@ -17,10 +17,9 @@ def foreign_grid(title: str, rows: Sequence[Mapping[str, str]], merged: Merged) 
         rows: As `reference/published.csv` has them.
         merged: What was measured. Where it has GPUs that the rows know, only these are shown.
     """
-    table = merged.table
-    wanted = set(zip(table["model"], table["precision"], strict=True))
-    models = {model for model, _ in wanted} | {f"{model}_v1.5" for model, _ in wanted}
-    measured = {gpu_key(name) or name for name in table["gpu"].dropna()}
+    networks = {row.case.model for row in merged.rows}
+    models = networks | {f"{model}_v1.5" for model in networks}
+    measured = {gpu_key(row.software.gpu) or row.software.gpu for row in merged.rows if row.software.gpu is not None}
     gpus = measured & {row["gpu"] for row in rows} or {row["gpu"] for row in rows}
     fitting = [row for row in rows if row["model"] in models and row["gpu"] in gpus]
     counts = sorted({int(row["num_gpus"]) for row in fitting})

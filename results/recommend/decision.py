@@ -84,10 +84,9 @@ def questions(rates: Sequence[FleetRate]) -> list[Question]:
     """Return the questions that were measured: a network, precision, number of GPUs and mode each."""
     asked: dict[tuple[str, str, int, str], None] = {}
     for rate in rates:
-        count, hosts, mode = rate.named("num_gpus"), rate.named("num_hosts"), str(rate.named("mode"))
-        updates = rate.named("all_reduce") is not False
-        if isinstance(count, int) and count > 0 and hosts in (None, 1) and mode in MODES and updates:
-            asked[(str(rate.named("model")), str(rate.named("precision")), count, mode)] = None
+        case = rate.case
+        if case.num_gpus > 0 and case.num_hosts == 1 and case.mode in MODES and case.all_reduce:
+            asked[case.model, str(case.precision), case.num_gpus, str(case.mode)] = None
     return [
         Question(mix={model: 1.0}, precision=precision, count=count, mode=mode)
         for model, precision, count, mode in asked

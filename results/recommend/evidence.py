@@ -143,9 +143,9 @@ def _cards_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
     """Return the card of each fleet; one whose every repeat failed early may only be known by the fleet's name."""
     cards: dict[str, str] = {}
     for rate in rates:
-        named = rate.named("gpu") or rate.named("cpu")
+        named = rate.software.gpu or rate.software.cpu
         if named and not cards.get(rate.fleet):
-            cards[rate.fleet] = driver_card(str(named))
+            cards[rate.fleet] = driver_card(named)
     for rate in rates:
         members = family(rate.fleet)
         cards.setdefault(rate.fleet, members[0] if len(members) == 1 else rate.fleet)
@@ -155,11 +155,11 @@ def _cards_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
 def _is_asked(question: Question, rate: FleetRate) -> bool:
     """Tell whether a rate is of the question: network, precision, GPUs of one host, and training that updates."""
     return (
-        rate.named("model") in question.mix
-        and (rate.named("precision"), rate.named("num_gpus")) == (question.precision, question.count)
-        and rate.named("num_hosts") in (None, 1)
-        and rate.named("all_reduce") is not False
-        and question.mode in (None, str(rate.named("mode")))
+        rate.case.model in question.mix
+        and (rate.case.precision, rate.case.num_gpus) == (question.precision, question.count)
+        and rate.case.num_hosts == 1
+        and rate.case.all_reduce
+        and question.mode in (None, rate.case.mode)
     )
 
 
@@ -171,7 +171,7 @@ def _parts(question: Question, rates: Sequence[FleetRate]) -> list[list[FleetRat
     by_fleet: dict[tuple[str, Setting], dict[str, FleetRate]] = defaultdict(dict)
     for rate in rates:
         across = ("model",) if len(question.mix) > 1 else ()
-        by_fleet[(rate.fleet, setting_of(rate, across=across))][str(rate.named("model"))] = rate
+        by_fleet[(rate.fleet, setting_of(rate, across=across))][rate.case.model] = rate
     return [[of[model] for model in question.mix] for of in by_fleet.values() if of.keys() == question.mix.keys()]
 
 
@@ -198,7 +198,7 @@ def _group(
     absent = [_absent(card) for card in question.gpus if card not in known]
     return Group(
         basis=Basis.MEASURED,
-        mode=mode_text(example.named("mode")),
+        mode=mode_text(example.case.mode),
         setting=setting_text(example, without=("model", "mode", "precision", "num_gpus")),
         evidence=evidence,
         without=(*without, *absent),
@@ -215,7 +215,7 @@ def _without(
         failed = rate if not rate.rates and _same_but_network(rate, example) else None
         if failed:
             status = ", ".join(dict.fromkeys(rate.failures.values()))
-            network = f" for {rate.named('model')}" if len(question.mix) > 1 else ""
+            network = f" for {rate.case.model}" if len(question.mix) > 1 else ""
             reasons[rate.fleet] = (f"{status} in this run{network}", rate)
     for rate in others:
         reasons.setdefault(rate.fleet, ("not measured in this setting", rate))
@@ -253,7 +253,7 @@ def _groups_of_failures(
         groups.append(
             Group(
                 basis=Basis.MEASURED,
-                mode=mode_text(failed[0].named("mode")),
+                mode=mode_text(failed[0].case.mode),
                 setting=setting_text(failed[0], without=("model", "mode", "precision", "num_gpus")),
                 evidence=(),
                 without=(*without, *absent),
@@ -272,13 +272,13 @@ def _incomplete(question: Question, relevant: Sequence[FleetRate], cards: Mappin
     ]
     known = {item.gpu for item in without}
     absent = [_absent(card) for card in question.gpus if card not in known]
-    mode = mode_text(relevant[0].named("mode"))
+    mode = mode_text(relevant[0].case.mode)
     return Group(basis=Basis.MEASURED, mode=mode, setting="", evidence=(), without=(*without, *absent))
 
 
 def _same_but_network(a: FleetRate, b: FleetRate) -> bool:
     """Tell whether two rates are of one case, also of which one or both failed, or of two networks of one mix."""
-    mixed = a.named("model") != b.named("model")
+    mixed = a.case.model != b.case.model
     ignored = {"model", "batch_norm", "optimizer"} if mixed else set()
     return all(a.named(name) == b.named(name) for name in CASE_COLUMNS if name not in ignored)
 

@@ -33,13 +33,11 @@ def _measured(verdict: Verdict, rates: Sequence[FleetRate]) -> dict[str, str]:
     same = setting_of(best, across=("precision",))
     gains = {}
     for rate in rates:
-        if rate.fleet != best.fleet or not rate.rates or rate.named("precision") == best.named("precision"):
+        if rate.fleet != best.fleet or not rate.rates or rate.case.precision == best.case.precision:
             continue
         if setting_of(rate, across=("precision",)) == same:
             found = compare_pair(rate, best)
-            gains[str(rate.named("precision"))] = (
-                with_interval(found.interval) if found.interval else f"{found.value:.2f}"
-            )
+            gains[str(rate.case.precision)] = with_interval(found.interval) if found.interval else f"{found.value:.2f}"
     return gains
 
 

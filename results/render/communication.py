@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from results.compare.pairs import case_label, compare_pair
 from results.digits import significant, with_error
 from results.grid import Grid
+from results.schema import Case
 from results.stats import Interval
 from results.table.cells import rate_text
-from results.table.columns import CASE_COLUMNS
-from results.table.fleets import FleetRate, fleet_rates, rows_of
+from results.table.fleets import FleetRate
 from results.table.merge import Merged
+from results.table.software import Software
 
-_POSITION = CASE_COLUMNS.index("all_reduce")
+
+@dataclass(frozen=True)
+class _Key:
+    """What a rate with and without all-reduce share; `case` is as it trains."""
+
+    fleet: str
+    case: Case
+    software: Software
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,9 @@ def shares(merged: Merged) -> list[Share]:
     """Return the share of communication of every case that was measured without all-reduce."""
     if merged.apart is None:
         return []
-    wholes = {_key(rate): rate for rate in fleet_rates(merged)}
+    wholes = {_key(rate): rate for rate in merged.rates}
     bandwidths = _bandwidths(merged)
-    return [_share(wholes.get(_key(rate)), rate, bandwidths) for rate in fleet_rates(merged.apart)]
+    return [_share(wholes.get(_key(rate)), rate, bandwidths) for rate in merged.apart.rates]
 
 
 def communication_grid(merged: Merged) -> Grid | None:
@@ -53,7 +61,7 @@ def communication_grid(merged: Merged) -> Grid | None:
     found = shares(merged)
     if not found:
         return None
-    labelled = [replace(item.apart, case=_with_all_reduce(item.apart)) for item in found]
+    labelled = [replace(item.apart, case=_with_all_reduce(item.apart.case)) for item in found]
     rows = [
         [
             item.apart.fleet,
@@ -70,8 +78,8 @@ def communication_grid(merged: Merged) -> Grid | None:
     return Grid("Communication", columns, rows, notes).without_empty_columns()
 
 
-def _share(whole: FleetRate | None, apart: FleetRate, bandwidths: dict[Hashable, float]) -> Share:
-    bandwidth = bandwidths.get((apart.fleet, _with_all_reduce(apart)))
+def _share(whole: FleetRate | None, apart: FleetRate, bandwidths: Mapping[tuple[str, Case], float]) -> Share:
+    bandwidth = bandwidths.get((apart.fleet, _with_all_reduce(apart.case)))
     if whole is None or whole.mean is None or apart.mean is None:
         return Share(whole, apart, None, None, bandwidth)
     ratio = compare_pair(whole, apart)
@@ -80,22 +88,21 @@ def _share(whole: FleetRate | None, apart: FleetRate, bandwidths: dict[Hashable,
     return Share(whole, apart, value, known and Interval(value, 1.0 - known.high, 1.0 - known.low), bandwidth)
 
 
-def _with_all_reduce(rate: FleetRate) -> tuple[Hashable, ...]:
+def _with_all_reduce(case: Case) -> Case:
     """Return the case as it trains."""
-    return (*rate.case[:_POSITION], True, *rate.case[_POSITION + 1 :])
+    return replace(case, all_reduce=True)
 
 
-def _key(rate: FleetRate) -> tuple[Hashable, ...]:
-    return (rate.fleet, _with_all_reduce(rate), rate.identity)
+def _key(rate: FleetRate) -> _Key:
+    return _Key(rate.fleet, _with_all_reduce(rate.case), rate.software)
 
 
-def _bandwidths(merged: Merged) -> dict[Hashable, float]:
+def _bandwidths(merged: Merged) -> dict[tuple[str, Case], float]:
     """Return the mean bandwidth by fleet and case."""
-    known: dict[Hashable, list[float]] = defaultdict(list)
-    for cells in rows_of(merged.table):
-        if cells["all_reduce_bytes_per_second"] is not None:
-            case = tuple(cells[name] for name in CASE_COLUMNS)
-            known[cells["fleet"], case].append(cells["all_reduce_bytes_per_second"])
+    known: dict[tuple[str, Case], list[float]] = defaultdict(list)
+    for row in merged.rows:
+        if row.statistics.all_reduce_bytes_per_second is not None:
+            known[row.fleet, row.case].append(row.statistics.all_reduce_bytes_per_second)
     return {key: statistics.fmean(values) for key, values in known.items()}
 
 

@@ -13,13 +13,13 @@ from results.compare.scaling import Efficiency, efficiencies
 from results.digits import with_error, with_interval
 from results.grid import Grid
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, value_text
-from results.table.fleets import FleetRate, fleet_rates
+from results.table.fleets import FleetRate
 from results.table.merge import Merged
 
 
 def ratio_grids(merged: Merged) -> list[Grid]:
     """Return a table for each pair of fleets that share cases with numbers: the later one over the earlier one."""
-    rates = fleet_rates(merged)
+    rates = merged.rates
     grids = []
     for first, second in itertools.combinations(fleets_of(rates), 2):
         found = compare(_of(rates, second), _of(rates, first))
@@ -72,14 +72,14 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     found = efficiencies(rates)
     if not found:
         return None
-    names = cluster_names([item.rate for item in found])
+    names = cluster_names(item.rate.case for item in found)
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for item in found:
         label = (item.rate.fleet, case_label([other.baseline for other in found], item.baseline, count=False))
-        lines.setdefault(label, {})[cluster_name(item.rate)] = _efficiency_text(item)
+        lines.setdefault(label, {})[cluster_name(item.rate.case)] = _efficiency_text(item)
     rows = [[*label, *(cells.get(name, "") for name in names)] for label, cells in lines.items()]
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
-    if any(item.rate.named("num_hosts") != 1 for item in found):
+    if any(item.rate.case.num_hosts != 1 for item in found):
         notes.append("H×N: N of each of H hosts that train together, over that of 1 of one host")
     if any(item.suspect for item in found):
         notes.append("! above 105 %: no hardware does that, look at the baseline")

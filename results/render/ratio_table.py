@@ -9,6 +9,7 @@ from results.compare.cost import per_dollar
 from results.compare.pairs import MEANINGS, Comparison, Mark
 from results.digits import with_interval
 from results.grid import Grid
+from results.schema import Device, Mode
 from results.table.case_names import case_name
 from results.table.cells import value_text
 from results.table.comparable import mode_text
@@ -39,12 +40,12 @@ def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
 def _table(title: str, pairs: Sequence[Pair], cell: Cell, meaning: str) -> Grid:
     items = [(f"{a} / {b}", item) for a, b, found in pairs for item in found]
     kinds: dict[str, list[tuple[str, Comparison]]] = {}
-    for pair, item in sorted(items, key=lambda of: str(of[1].a.named("mode")) != "train"):
-        kinds.setdefault(f"{mode_text(item.a.named('mode'))}, {item.a.named('precision')}", []).append((pair, item))
+    for pair, item in sorted(items, key=lambda of: of[1].a.case.mode is not Mode.TRAIN):
+        kinds.setdefault(f"{mode_text(item.a.case.mode)}, {item.a.case.precision}", []).append((pair, item))
     sides = [side for _, item in items for side in (item.a, item.b)]
-    clusters = cluster_names(sides)
+    clusters = cluster_names(side.case for side in sides)
     rows = [row for kind, of in kinds.items() for row in _rows(kind, of, clusters, cell, several=len(pairs) > 1)]
-    device = "CPU" if all(side.named("device") == "cpu" for side in sides) else "GPU"
+    device = "CPU" if all(side.case.device is Device.CPU for side in sides) else "GPU"
     columns = ["work", "network", *(["fleets"] if len(pairs) > 1 else [])]
     columns += [f"{name} {device}{'' if name == '1' else 's'}>" for name in clusters]
     return Grid(title, columns, rows, _notes(meaning, [item for _, item in items]))
@@ -55,12 +56,12 @@ def _rows(
 ) -> list[list[str]]:
     """Return the rows of one kind of work, those of a network next to each other."""
     rates = [item.a for _, item in items]
-    batches = {rate.named("batch_per_gpu") for rate in rates}
+    batches = {rate.case.batch_per_gpu for rate in rates}
     batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
     lines: dict[str, dict[str, dict[str, str]]] = {}
     for pair, item in items:
         network = case_name(rates, item.a, known=CLUSTER_COLUMNS)
-        lines.setdefault(network, {}).setdefault(pair, {})[cluster_name(item.a)] = cell(item)
+        lines.setdefault(network, {}).setdefault(pair, {})[cluster_name(item.a.case)] = cell(item)
     return [
         [f"{kind}{batch}", network, *([pair] if several else []), *(cells.get(name, "") for name in clusters)]
         for network, of in lines.items()

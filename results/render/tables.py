@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from results.compare.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names, cluster_text
+from results.compare.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names
 from results.compare.pairs import fleets_of
 from results.compare.scaling import efficiencies
 from results.digits import significant, with_error
@@ -14,12 +14,14 @@ from results.grid import Grid, print_grid, print_line
 from results.render.communication import communication_grid
 from results.render.comparison import ratio_grids
 from results.render.device_table import device_grid
-from results.schema import SETTINGS, TUNING, Case
+from results.schema import SETTINGS, TUNING, Case, Device, Mode, Status
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
-from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.comparable import differing
-from results.table.fleets import FleetRate, fleet_rates, rows_of
+from results.table.fleets import FleetRate
 from results.table.merge import Merged
+from results.table.rows import Place, Row
+from results.table.software import Software
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,31 +73,33 @@ def write_csv(merged: Merged, path: Path) -> None:
 def result_grids(merged: Merged) -> list[Grid]:
     """Return the table of the cases and that of the devices, as far as there is something in them."""
     devices = device_grid(merged.devices)
-    cases = [results_grid(merged)] if len(merged.table) or devices is None else []
+    cases = [results_grid(merged)] if merged.rows or devices is None else []
     return [*cases, *([devices] if devices else [])]
 
 
 def results_grid(merged: Merged) -> Grid:
     """Return one row per fleet, host, case and identity; the lines below say what all rows have in common."""
-    rows = rows_of(merged.table)
-    varying = [name for name in _SETTINGS if len({row[name] for row in rows}) > 1]
+    rows = merged.rows
+    varying = [name for name in _SETTINGS if len({row.named(name) for row in rows}) > 1]
     software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
-    hosts = list(dict.fromkeys(f"{row['fleet']}/{row['host']}" for row in rows))
+    hosts = list(dict.fromkeys(str(row.place) for row in rows))
     columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
     columns += ["samples/s>", "repeats>", "p50 ms>", "CV %>", *_LATENCIES, "status", "warnings"]
     cells = [
         [
-            f"{row['fleet']}/{row['host']}" if len(hosts) > 1 else "",
-            *(str(row[name]) for name in ("model", "precision", "batch_per_gpu")),
-            _cluster(row),
-            *(_cell(row[name]) for name in [*varying, *software]),
+            str(row.place) if len(hosts) > 1 else "",
+            *(row.case.model, str(row.case.precision), str(row.case.batch_per_gpu)),
+            _cluster(row.case),
+            *(_cell(row.named(name)) for name in [*varying, *software]),
             _rate(row),
             _repeats(row),
-            _scaled(row["step_p50_seconds"], 1000),
-            _scaled(row["step_cv"], 100),
-            *(_scaled(row[name], 1000) for name in _LATENCIES.values()),
-            "valid" if row["status"] == "ok" and row["valid"] else row["status"],
-            row["warnings"] or "",
+            _scaled(row.statistics.step_p50_seconds, 1000),
+            _scaled(row.statistics.step_cv, 100),
+            _scaled(row.statistics.latency_p50_seconds, 1000),
+            _scaled(row.statistics.latency_p95_seconds, 1000),
+            _scaled(row.statistics.latency_p99_seconds, 1000),
+            "valid" if row.status == Status.OK and row.valid else row.status,
+            row.warnings or "",
         ]
         for row in rows
     ]
@@ -110,7 +114,7 @@ def wide_grids(merged: Merged) -> list[Grid]:
     A cell is the mean over the fleet's hosts; where settings or software differ, rows are split and say by
     what. Where a case has a number for one GPU, its scaling efficiency stands beside that of several.
     """
-    rates = fleet_rates(merged)
+    rates = merged.rates
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
 
 
@@ -122,26 +126,21 @@ _HEADED = frozenset(
 _SETTINGS = tuple(name for name in COLUMNS if name in SETTINGS and name not in _HEADED)
 
 
-_LATENCIES = {f"b1 {name} ms>": f"latency_{name}_seconds" for name in ("p50", "p95", "p99")}
+_LATENCIES = [f"b1 {name} ms>" for name in ("p50", "p95", "p99")]
 """Latency at batch 1, of inference only."""
 
 
-def _varies_within_case(rows: Sequence[dict[str, Any]], column: str) -> bool:
+def _varies_within_case(rows: Sequence[Row], column: str) -> bool:
     """Tell whether two rows of one fleet, host and case differ in a column: then it must be shown."""
-    seen: dict[tuple[Hashable, ...], Hashable] = {}
-    for row in rows:
-        place = (row["fleet"], row["host"], *(row[name] for name in CASE_COLUMNS))
-        if seen.setdefault(place, row[column]) != row[column]:
-            return True
-    return False
+    seen: dict[Place, Value] = {}
+    return any(seen.setdefault(row.place, row.named(column)) != row.named(column) for row in rows)
 
 
-def _cluster(row: dict[str, Any]) -> str:
-    name = cluster_text(row["num_hosts"], row["num_gpus"], row["communication"])
-    return f"{name} CPU" if row["device"] == "cpu" else name
+def _cluster(case: Case) -> str:
+    return f"{cluster_name(case)} CPU" if case.device is Device.CPU else cluster_name(case)
 
 
-def _cell(value: object) -> str:
+def _cell(value: Value) -> str:
     return "" if value is None else str(value)
 
 
@@ -149,18 +148,18 @@ def _scaled(value: float | None, factor: float) -> str:
     return "" if value is None else significant(value * factor)
 
 
-def _repeats(row: dict[str, Any]) -> str:
+def _repeats(row: Row) -> str:
     """Write how many repeats gave a number: `3`, or `2 of 3` where some failed."""
-    return str(row["repeats"]) if row["repeats_ok"] == row["repeats"] else f"{row['repeats_ok']} of {row['repeats']}"
+    return str(row.repeats) if row.repeats_ok == row.repeats else f"{row.repeats_ok} of {row.repeats}"
 
 
-def _causes(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _causes(rows: Sequence[Row]) -> list[str]:
     """Say why repeats failed; one line for each cause of a host, with the cases it hit."""
     hit: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row["cause"]:
-            case = f"{row['model']} {row['precision']} ×{_cluster(row)}"
-            hit.setdefault((f"{row['fleet']}/{row['host']}", row["cause"]), []).append(case)
+        if row.cause:
+            case = f"{row.case.model} {row.case.precision} ×{_cluster(row.case)}"
+            hit.setdefault((str(row.place), row.cause), []).append(case)
     return [f"{host}, {_listed(cases)}: {cause}" for (host, cause), cases in hit.items()]
 
 
@@ -168,49 +167,50 @@ def _listed(cases: Sequence[str]) -> str:
     return ", ".join(cases) if len(cases) <= 3 else f"{cases[0]} and {len(cases) - 1} more cases"
 
 
-def _rate(row: dict[str, Any]) -> str:
-    if row["samples_per_second"] is None:
+def _rate(row: Row) -> str:
+    mean, high = row.statistics.samples_per_second, row.statistics.ci95_high
+    if mean is None:
         return ""
-    high = row["ci95_high"]
-    return with_error(row["samples_per_second"], None if high is None else high - row["samples_per_second"])
+    return with_error(mean, None if high is None else high - mean)
 
 
-def _common_notes(rows: Sequence[dict[str, Any]], varying: Sequence[str], software: Sequence[str]) -> list[str]:
+def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequence[str]) -> list[str]:
     """Say once what all rows share, and for each fleet what it runs on."""
     if not rows:
         return ["no records"]
-    same = [name for name in _SETTINGS if name not in varying and rows[0][name] is not None]
-    same = [name for name in same if name not in TUNING or rows[0][name] != getattr(Case, name)]
-    shared = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in same]
-    units = sorted({row["unit"] for row in rows if row["unit"]})
-    repeated = any(row["ci95_high"] is not None for row in rows)
+    known = {name: value for name in _SETTINGS if name not in varying and (value := rows[0].named(name)) is not None}
+    same = [name for name, value in known.items() if name not in TUNING or value != getattr(Case, name)]
+    shared = [f"{name.replace('_', ' ')} {known[name]}" for name in same]
+    units = sorted({row.unit for row in rows if row.unit})
+    repeated = any(row.statistics.ci95_high is not None for row in rows)
     interval = "± 95 % over repeats" if repeated else "from one repeat each, so without an interval"
     notes = [f"{', '.join(units) or 'samples'} per second {interval}; {', '.join(shared)}"]
-    for fleet in dict.fromkeys(row["fleet"] for row in rows):
-        known = [row for row in rows if row["fleet"] == fleet and row["tensorflow"] is not None]
-        lines = dict.fromkeys(_identity_line(row, software) for row in known)
+    for fleet in dict.fromkeys(row.fleet for row in rows):
+        started = [row.software for row in rows if row.fleet == fleet and row.software.tensorflow is not None]
+        lines = dict.fromkeys(_software_line(item, software) for item in started)
         notes.extend(f"{fleet}: {line}" for line in lines)
     return notes
 
 
-def _identity_line(row: dict[str, Any], without: Sequence[str]) -> str:
-    shown = [name for name in SOFTWARE_NAMES if name not in without and row[name] is not None]
-    return ", ".join(f"{SOFTWARE_NAMES[name]}{identity_text(name, row[name])}" for name in shown)
+def _software_line(item: Software, without: Sequence[str]) -> str:
+    values = {name: getattr(item, name) for name in SOFTWARE_NAMES if name not in without}
+    shown = {name: value for name, value in values.items() if value is not None}
+    return ", ".join(f"{SOFTWARE_NAMES[name]}{identity_text(name, value)}" for name, value in shown.items())
 
 
 def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
-    clusters = cluster_names(rates)
-    device = "CPU" if all(rate.named("device") == "cpu" for rate in rates) else "GPU"
+    clusters = cluster_names(rate.case for rate in rates)
+    device = "CPU" if all(rate.case.device is Device.CPU for rate in rates) else "GPU"
     always = ["model", "precision", "batch_per_gpu"]
     setting_names = [name for name in CASE_COLUMNS if name not in (*CLUSTER_COLUMNS, *always)]
     settings = [name for name in differing(rates, setting_names) if not _is_the_networks_own(rates, name)]
     split = [*settings, *_differing_software(rates)]
     units = sorted({rate.unit for rate in rates if rate.unit})
-    unit_of = {rate.named("model"): f"{rate.unit}/s" for rate in rates if rate.unit}
+    unit_of = {rate.case.model: f"{rate.unit}/s" for rate in rates if rate.unit}
     names = [*always, *split]
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for rate in rates:
-        lines.setdefault(_wide_labels(names, rate), {})[cluster_name(rate)] = rate_text(rate)
+        lines.setdefault(_wide_labels(names, rate), {})[cluster_name(rate.case)] = rate_text(rate)
     scaled = _scaling_cells(rates, names)
     scaled_clusters = [name for name in clusters if any(name in cells for cells in scaled.values())]
     several_units = len(units) > 1
@@ -243,15 +243,15 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
 
 def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
     """Say what all cells share that a reader would not expect: inference, another size of images."""
-    modes, sizes = ({rate.named(name) for rate in rates} for name in ("mode", "image_size"))
-    shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode != "train"]
+    modes, sizes = {rate.case.mode for rate in rates}, {rate.case.image_size for rate in rates}
+    shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode is not Mode.TRAIN]
     shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
     return [", ".join(shared)] if shared else []
 
 
 def _is_the_networks_own(rates: Sequence[FleetRate], column: str) -> bool:
     """Tell whether a setting follows from the network, as its usual optimizer does: then it splits nothing."""
-    found = {(rate.named("model"), rate.named(column)) for rate in rates}
+    found = {(rate.case.model, rate.named(column)) for rate in rates}
     return column in ("batch_norm", "optimizer") and len(found) == len({model for model, _ in found})
 
 
@@ -259,8 +259,8 @@ def _scaling_cells(rates: Sequence[FleetRate], names: Sequence[str]) -> dict[tup
     """Return the scaling efficiencies by row label and by what trained together."""
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for found in efficiencies(rates):
-        mark = "! " if found.suspect else ""
-        cells.setdefault(_wide_labels(names, found.rate), {})[cluster_name(found.rate)] = f"{mark}{found.value:.0%}"
+        text = f"{'! ' if found.suspect else ''}{found.value:.0%}"
+        cells.setdefault(_wide_labels(names, found.rate), {})[cluster_name(found.rate.case)] = text
     return cells
 
 
@@ -276,9 +276,9 @@ def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
 
 def _networks_differ(rates: Sequence[FleetRate]) -> bool:
     """Tell whether one case was measured with networks of different size."""
-    sizes: dict[Hashable, Hashable] = {}
-    return any(sizes.setdefault(rate.case, rate.named("parameters")) != rate.named("parameters") for rate in rates)
+    sizes: dict[Case, int | None] = {}
+    return any(sizes.setdefault(rate.case, rate.software.parameters) != rate.software.parameters for rate in rates)
 
 
-def _wide_label(column: str, value: Hashable) -> str:
+def _wide_label(column: str, value: Value) -> str:
     return "" if value is None else identity_text(column, value)

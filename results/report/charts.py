@@ -17,10 +17,12 @@ from results.compare.pairs import fleets_of
 from results.compare.scaling import efficiencies
 from results.grid import printable
 from results.render.ratio_table import Pair
+from results.schema import Mode
 from results.table.case_names import case_name
 from results.table.columns import CASE_COLUMNS
-from results.table.fleets import FleetRate, rows_of
+from results.table.fleets import FleetRate
 from results.table.merge import Merged
+from results.table.rows import Row
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 """Colours that stay apart for colour-blind readers. Source: Okabe and Ito, Color universal design, 2002."""
@@ -167,19 +169,27 @@ def energy_chart(rates: Sequence[FleetRate]) -> Chart | None:
 
 def history_chart(merged: Merged) -> Chart | None:
     """Return throughput over time for cases that several runs measured; None where none did."""
-    repeated = merged.table[merged.table["runs"] > 1]
-    if repeated.empty:
-        return None
-    frame = merged.repeats[merged.repeats["row"].isin(repeated.index)]
+    repeated = {index: row for index, row in enumerate(merged.rows) if row.runs > 1}
+    frame = merged.repeats[merged.repeats["row"].isin(list(repeated))]
     means = frame.groupby(["row", "run"], as_index=False).agg(
         rate=("samples_per_second", "mean"), started_at=("started_at", "min")
     )
-    means = means.merge(merged.table[["fleet", "host", *CASE_COLUMNS]], left_on="row", right_index=True)
-    means["case"] = means["model"] + " " + means["precision"] + " ×" + means["num_gpus"].astype("string")
-    for name in CASE_COLUMNS:
-        if name not in ("model", "precision", "num_gpus") and means[name].nunique(dropna=False) > 1:
-            means["case"] += " " + name + "=" + means[name].astype("string").fillna("none")
-    rows = rows_of(means[["fleet", "host", "case", "run", "started_at", "rate"]])
+    if means.empty:
+        return None
+    measured = [repeated[index] for index in dict.fromkeys(means["row"].tolist())]
+    varying = [name for name in CASE_COLUMNS if len({row.named(name) for row in measured}) > 1]
+    columns = (means[name].tolist() for name in ("row", "run", "started_at", "rate"))
+    rows = [
+        {
+            "fleet": repeated[index].fleet,
+            "host": repeated[index].host,
+            "case": _history_label(repeated[index], varying),
+            "run": run,
+            "started_at": started_at,
+            "rate": rate,
+        }
+        for index, run, started_at, rate in zip(*columns, strict=True)
+    ]
     chosen = _chosen_case(rows)
     chart = (
         alt.Chart(_frame(rows))
@@ -198,6 +208,14 @@ def history_chart(merged: Merged) -> Chart | None:
     )
     text = "mean throughput of each run over time, by host; choose the case below the chart"
     return _chart("history", "History", text, chart)
+
+
+def _history_label(row: Row, varying: Sequence[str]) -> str:
+    """Name a case by network, precision and GPUs, and by what else its history has several of."""
+    always = ("model", "precision", "num_gpus")
+    values = {name: row.named(name) for name in varying if name not in always}
+    others = (f"{name}={'none' if value is None else value}" for name, value in values.items())
+    return " ".join([f"{row.case.model} {row.case.precision} ×{row.case.num_gpus}", *others])
 
 
 def step_chart(traces: Sequence[dict[str, Any]]) -> Chart | None:
@@ -239,7 +257,7 @@ def _chosen_case(rows: Sequence[dict[str, Any]]) -> alt.Parameter:
 
 def _kind(rate: FleetRate) -> tuple[bool, str]:
     """Order cases by kind of work, training first."""
-    return rate.named("mode") != "train", str(rate.named("precision"))
+    return rate.case.mode is not Mode.TRAIN, rate.case.precision
 
 
 def _by_case(rows: Sequence[dict[str, Any]], fleets: Sequence[str], title: str, scale: alt.Scale) -> Any:  # noqa: ANN401

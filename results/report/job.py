@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from results.compare.clusters import replicas
 from results.compare.pairs import THRESHOLD, compare_pair
 from results.reference.prices import Offer
+from results.schema import Mode
 from results.table.case_names import case_name
 from results.table.comparable import by_setting
 from results.table.fleets import FleetRate
@@ -55,7 +55,7 @@ def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
     """
     labels: dict[str, int] = {}
     cases = []
-    known = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.named("mode") != "train")
+    known = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
     for group in by_setting(known).values():
         label = case_name(rates, group[0])
         labels[label] = labels.get(label, 0) + 1
@@ -115,7 +115,7 @@ def _rate(rate: FleetRate) -> dict[str, Any]:
         "rate": rate.mean,
         "low": interval.low if interval and known else None,
         "high": interval.high if interval and known else None,
-        "gpus": replicas(rate),
+        "gpus": rate.case.replicas,
     }
 
 

@@ -35,7 +35,7 @@ from results.report.job import fleet_prices, job_data
 from results.runs.store import StoredRecord
 from results.schema import Measurement, Record, Status
 from results.schema.version import __version__
-from results.table.fleets import FleetRate, fleet_rates
+from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
 
 TRACE_POINTS = 120
@@ -90,7 +90,7 @@ def make_report(
         BadQuestion: A price cannot be read.
     """
     merged = merge_records(stored)
-    rates = fleet_rates(merged)
+    rates = merged.rates
     pairs = []
     for first, second in itertools.combinations(fleets_of(rates), 2):
         found = compare([r for r in rates if r.fleet == second], [r for r in rates if r.fleet == first])
@@ -217,11 +217,11 @@ def _speed_lines(merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[Pai
     for a, b, found in pairs:
         said = answer_lines(found)
         lines += said[:1] or [f"{a} and {b} share no case with repeats on both sides: which is faster is not known."]
-    ok = int((merged.table["repeats_ok"] > 0).sum())
+    ok = sum(row.repeats_ok > 0 for row in merged.rows)
     if not pairs:
         fleets = ", ".join(fleets_of(rates)) or "none"
         lines.append(f"One fleet was measured ({fleets}): there is nothing to compare it with yet.")
-    lines.append(f"{ok} of {len(merged.table)} rows have a number; all of these passed their validity checks.")
+    lines.append(f"{ok} of {len(merged.rows)} rows have a number; all of these passed their validity checks.")
     return lines
 
 
@@ -309,11 +309,9 @@ def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
 def _warnings(merged: Merged) -> list[str]:
     """Return the warnings and failures of the rows, each with where it was."""
     lines = []
-    for cells in merged.table[["fleet", "host", "model", "precision", "num_gpus", "warnings", "cause"]].to_dict(
-        "records"
-    ):
-        where = f"{cells['fleet']}/{cells['host']} {cells['model']} {cells['precision']} ×{cells['num_gpus']}"
-        texts = [cells[name] for name in ("warnings", "cause") if isinstance(cells[name], str)]
+    for row in merged.rows:
+        where = f"{row.place} {row.case.model} {row.case.precision} ×{row.case.num_gpus}"
+        texts = [text for text in (row.warnings, row.cause) if text is not None]
         lines += [f"{where}: {'; '.join(texts)}"] if texts else []
     return lines
 

@@ -1,66 +1,51 @@
-"""The statistics of the merged table, for all rows at once (pandas and numpy)."""
+"""The statistics of all rows at once, and the tables that are exported (pandas and numpy)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from results.stats import LEVEL
-from results.table.columns import COLUMNS, REPEAT_TYPES
-
-ORDER = [
-    "fleet",
-    "device",
-    "model",
-    "batch_norm",
-    "precision",
-    "xla",
-    "data",
-    "mode",
-    "sequence_length",
-    "batch_per_gpu",
-    "num_gpus",
-    "num_hosts",
-    "host",
-]
-"""Rows are sorted by these, then by the order in which they came."""
+from results.table.columns import COLUMNS, REPEAT_TYPES, TEXT, Value
+from results.table.rows import READERS, STATISTICS, Row, Statistics
 
 
-def repeats_frame(measured: Sequence[Any]) -> pd.DataFrame:
+def repeats_frame(measured: Sequence[Value]) -> pd.DataFrame:
     """Return one row per record with a number.
 
     Args:
         measured: The values of `REPEAT_TYPES`, in that order, of one record after the other.
     """
     width = len(REPEAT_TYPES)
-    return pd.DataFrame(
-        {name: pd.Series(measured[i::width], dtype=kind) for i, (name, kind) in enumerate(REPEAT_TYPES.items())}
-    )
+    return pd.DataFrame({name: measured[i::width] for i, name in enumerate(REPEAT_TYPES)}).astype(REPEAT_TYPES)
 
 
-def table_frame(rows: Sequence[dict[str, Any]], repeats: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the merged table, and the repeats with `row` pointing into it.
+def in_order(repeats: pd.DataFrame, order: Sequence[int]) -> pd.DataFrame:
+    """Return the repeats with `row` pointing into sorted rows, and sorted by it.
 
     Args:
-        rows: Cells of each row that are not statistics.
-        repeats: As `repeats_frame` returns it; `row` is an index in `rows`.
+        repeats: As `repeats_frame` returns it; `row` is an index in the rows before they were sorted.
+        order: Those indices, in their new order.
     """
-    table = pd.DataFrame(list(rows), columns=list(COLUMNS), dtype=object)
-    statistics = _statistics(repeats)
-    for name in statistics.columns:
-        table[name] = statistics[name].reindex(table.index)
-    table = table.astype({name: column.dtype for name, column in COLUMNS.items()})
-    order = table.sort_values(ORDER, kind="stable").index
-    new_row = pd.Series(range(len(order)), index=order)
-    repeats = repeats.assign(row=repeats["row"].map(new_row)) if len(repeats) else repeats
-    return table.loc[order].reset_index(drop=True), repeats.sort_values("row", kind="stable", ignore_index=True)
+    if len(repeats):
+        repeats = repeats.assign(row=repeats["row"].map(pd.Series(range(len(order)), index=list(order))))
+    return repeats.sort_values("row", kind="stable", ignore_index=True)
 
 
-def _statistics(repeats: pd.DataFrame) -> pd.DataFrame:
-    """Return mean, interval and step times for each `row` that has a number.
+def table_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the merged table: a column for each of `COLUMNS`; a cell is empty where its value is None."""
+    cells = {name: list(map(READERS[name], rows)) for name in COLUMNS}
+    for name, column in COLUMNS.items():
+        if column.dtype == TEXT:
+            cells[name] = [None if value is None else str(value) for value in cells[name]]
+    return pd.DataFrame(cells, dtype=object).astype({name: column.dtype for name, column in COLUMNS.items()})
+
+
+def row_statistics(repeats: pd.DataFrame) -> dict[int, Statistics]:
+    """Return mean, interval and step times of each `row` that has a number.
 
     Source: Student 1908, as `stats.t_interval`, for all rows at once.
     """
@@ -75,6 +60,9 @@ def _statistics(repeats: pd.DataFrame) -> pd.DataFrame:
     means = ["samples_per_joule", "power_mean_watts", "temperature_steady_celsius", "all_reduce_bytes_per_second"]
     power = groups[means].mean()
     steps = groups[[name for name in REPEAT_TYPES if name.startswith(("step_", "latency_"))]].median()
-    return steps.join(power).assign(
+    frame = steps.join(power).assign(
         samples_per_second=rates["mean"], ci95_low=rates["mean"] - half, ci95_high=rates["mean"] + half
     )
+    columns = [[None if math.isnan(value) else value for value in frame[name].tolist()] for name in STATISTICS]
+    cells = (dict(zip(STATISTICS, values, strict=True)) for values in zip(*columns, strict=True))
+    return {row: Statistics(**of_row) for row, of_row in zip(frame.index.tolist(), cells, strict=True)}

@@ -23,7 +23,7 @@ def case_name(rates: Sequence[FleetRate], rate: FleetRate, *, known: Collection[
     Returns:
         For example `resnet50, training, fp16, 4 GPUs`.
     """
-    return ", ".join(part for part in (str(rate.named("model")), setting_name(rates, rate, known=known)) if part)
+    return ", ".join(part for part in (rate.case.model, setting_name(rates, rate, known=known)) if part)
 
 
 def setting_name(rates: Sequence[FleetRate], rate: FleetRate, *, known: Collection[str] = ()) -> str:

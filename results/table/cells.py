@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from results.digits import with_error, with_interval
 from results.stats import Interval
+from results.table.columns import Value
 from results.table.fleets import FleetRate
 from results.text import spreadsheet_text
 
@@ -49,7 +50,7 @@ def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
 
 
 def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
-    found: dict[tuple[str, str], dict[str, Hashable]] = {}
+    found: dict[tuple[str, str], dict[str, Value]] = {}
     for rate in rates:
         for column, values in rate.hosts_differ.items():
             found.setdefault((rate.fleet, column), {}).update(values)
@@ -61,7 +62,7 @@ def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
 
 
 def _prices_differ(rates: Sequence[FleetRate]) -> list[str]:
-    prices: dict[str, dict[str, Hashable]] = {}
+    prices: dict[str, dict[str, float]] = {}
     hosts: dict[str, set[str]] = {}
     for rate in rates:
         prices.setdefault(rate.fleet, {}).update(rate.prices)
@@ -85,9 +86,9 @@ def _single_hosts(rates: Sequence[FleetRate]) -> list[str]:
     return [f"{_some(single)}: one host each; intervals describe these machines, not fleets"]
 
 
-def _by_value(values: dict[str, Hashable]) -> str:
+def _by_value(values: Mapping[str, Value]) -> str:
     """Write `550.54 on node-a, 570.86 on node-b and node-c`."""
-    hosts: dict[Hashable, list[str]] = {}
+    hosts: dict[Value, list[str]] = {}
     for host, value in values.items():
         hosts.setdefault(value, []).append(host)
     return ", ".join(f"{value} on {_some(names)}" for value, names in hosts.items())
@@ -113,7 +114,7 @@ def table_csv(table: pd.DataFrame) -> str:
     return safe.to_csv(index=False, lineterminator="\n")
 
 
-def identity_text(column: str, value: Hashable) -> str:
+def identity_text(column: str, value: Value) -> str:
     """Write a value of a software identity, `none` where it is not known."""
     if value is None:
         return "none"

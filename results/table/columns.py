@@ -6,9 +6,13 @@ block, so that whoever reads a table by position is not surprised within a versi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from results.schema import SETTINGS, in_order, kind_of
+from results.table.software import Software
+
+Value = str | float | bool | None
+"""What a cell holds; an int is a float to the type checker."""
 
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
 """pandas types that know an empty cell: nothing becomes NaN or 0 in silence."""
@@ -116,45 +120,22 @@ COLUMNS: dict[str, Column] = {
 CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
 """Columns that are a case's own; numbers are compared where all of them are equal."""
 
-SOFTWARE_COLUMNS: tuple[str, ...] = (
-    "gpu",
-    "power_limit_watts",
-    "tensorflow",
-    "keras",
-    "cuda",
-    "cudnn",
-    "nccl",
-    "cublas",
-    "driver",
-    "tf32",
-    "cpu",
-    "cpu_limit",
-    "variables",
-    "launcher",
-    "image_digest",
-    "method_version",
-    "parameters",
-)
-"""Columns of a row's identity beside fleet, host and case; numbers are merged where all of them are equal."""
+SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
+"""Columns of a row's identity in addition to fleet, host and case; numbers are merged where all of them are equal."""
 
-LEARNED_LATE = frozenset({"cudnn", "nccl", "cublas", "parameters"})
-"""Columns of the identity that are known after the first step only: a repeat that failed earlier may lack them."""
+REPEAT_NUMBERS = (
+    "samples_per_second",
+    *("step_p50_seconds", "step_p95_seconds", "step_cv"),
+    *("latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"),
+    *("samples_per_joule", "power_mean_watts", "temperature_steady_celsius", "all_reduce_bytes_per_second"),
+)
+"""What a repeat measured; units as in `COLUMNS`."""
 
 REPEAT_TYPES = {
     "row": "int64",
     "run": "string",
     "repeat": "int64",
     "started_at": "string",
-    "samples_per_second": "float64",
-    "step_p50_seconds": "float64",
-    "step_p95_seconds": "float64",
-    "step_cv": "float64",
-    "latency_p50_seconds": "float64",
-    "latency_p95_seconds": "float64",
-    "latency_p99_seconds": "float64",
-    "samples_per_joule": "float64",
-    "power_mean_watts": "float64",
-    "temperature_steady_celsius": "float64",
-    "all_reduce_bytes_per_second": "float64",
+    **dict.fromkeys(REPEAT_NUMBERS, "float64"),
 }
 """Columns of `Merged.repeats`."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from results.schema import DEVICE_MODEL, Case
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 
 HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
 """Columns of the identity that two sides may differ in without a remark: comparing them is what fleets are for."""
@@ -39,10 +39,14 @@ class Measured(Protocol):
     """What the rule needs of a measurement; `fleets.FleetRate` is one."""
 
     @property
+    def case(self) -> Case:
+        """What was measured."""
+
+    @property
     def unit(self) -> str:
         """What a sample is; empty without a number."""
 
-    def named(self, column: str) -> Hashable:
+    def named(self, column: str) -> Value:
         """Return a value of `CASE_COLUMNS` or `SOFTWARE_COLUMNS` by its column."""
 
 
@@ -57,11 +61,7 @@ class Setting:
         values: Columns and their values: those of the case first, then those of `MEASURED`.
     """
 
-    values: tuple[tuple[str, Hashable], ...]
-
-    def named(self, column: str) -> Hashable:
-        """Return a value by its column; None where the setting leaves it out."""
-        return dict(self.values).get(column)
+    values: tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def setting_of(item: Measured, *, across: Collection[str] = ()) -> Setting:
             and across networks what is each network's own choice counts as equal.
     """
     left_out = _left_out(across)
-    values: list[tuple[str, Hashable]] = []
+    values: list[tuple[str, Value]] = []
     for name in (*CASE_COLUMNS, *MEASURED):
         if name not in left_out:
             value = item.unit if name == "unit" else item.named(name)
@@ -142,7 +142,7 @@ def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> st
     Returns:
         For example `training, fp16, batch 256, 1 GPU, xla replica`.
     """
-    usual = _usual(str(item.named("model")))
+    usual = _usual(item.case.model)
     parts = [_part(item, name) for name in ("mode", "precision", "batch_per_gpu", "num_gpus") if name not in without]
     for name in CASE_COLUMNS:
         if name in without or name in _ALWAYS or name in _EFFORT:
@@ -160,16 +160,17 @@ _EFFORT = ("warmup_steps", "num_steps", "target_ci")
 MODES = {"train": "training", "infer": "inference", "device": "device"}
 
 
-def mode_text(value: Hashable) -> str:
+def mode_text(mode: str | None) -> str:
     """Name a mode in words."""
-    return MODES.get(str(value), str(value))
+    return MODES.get(str(mode), str(mode))
 
 
 def count_text(item: Measured) -> str:
     """Name what trains together: `1 GPU`, `4 GPUs`, `2 hosts of 4 GPUs`."""
-    gpus, hosts, kind = item.named("num_gpus"), item.named("num_hosts"), str(item.named("device") or "gpu")
-    unit = kind.upper() if gpus == 1 else f"{kind.upper()}s"
-    return f"{gpus} {unit}" if hosts in (None, 1) else f"{hosts} hosts of {gpus} {unit}"
+    case = item.case
+    unit = case.device.upper() if case.num_gpus == 1 else f"{case.device.upper()}s"
+    count = f"{case.num_gpus} {unit}"
+    return count if case.num_hosts == 1 else f"{case.num_hosts} hosts of {count}"
 
 
 def _left_out(across: Collection[str]) -> frozenset[str]:
@@ -177,17 +178,16 @@ def _left_out(across: Collection[str]) -> frozenset[str]:
 
 
 def _part(item: Measured, name: str) -> str:
-    value = item.named(name)
     if name == "mode":
-        return mode_text(value)
+        return mode_text(item.case.mode)
     if name == "num_gpus":
         return count_text(item)
-    return f"batch {value}" if name == "batch_per_gpu" else str(value)
+    return f"batch {item.case.batch_per_gpu}" if name == "batch_per_gpu" else str(item.case.precision)
 
 
-def _own(item: Measured, name: str, value: Hashable) -> Hashable:
+def _own(item: Measured, name: str, value: Value) -> Value:
     """Return None for what is the network's own choice, so that networks can be put together."""
-    if name in OWN_SETTINGS and value == getattr(_usual(str(item.named("model"))), name):
+    if name in OWN_SETTINGS and value == getattr(_usual(item.case.model), name):
         return None
     return value
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from results.errors import MixedIdentities, TooFewRepeats
+from results.schema import Case, Device
 from results.stats import Estimate, Interval, estimate, nested_estimate
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.table.columns import SOFTWARE_COLUMNS, Value
 from results.table.comparable import HOST_COLUMNS, differing
-from results.table.merge import NO_ORIGIN, Merged
+from results.table.rows import NO_ORIGIN, Row
+from results.table.software import Software
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Key = tuple[Hashable, ...]
+_SOFTWARE = frozenset(SOFTWARE_COLUMNS)
 
 Nested = dict[str, dict[str, list[float]]]
 """Values of repeats, by host and run."""
@@ -38,35 +40,32 @@ class FleetRate:
 
     Attributes:
         fleet: Name of the fleet.
-        case: Values of `CASE_COLUMNS`.
-        identity: Values of `SOFTWARE_COLUMNS`.
+        case: What was measured; of a `mixture` its `model` names all networks.
+        software: What its hosts share; see `fleet_rates`.
         rates: Throughput of each repeat in samples per second, by host and run; empty when all failed.
         per_joule: Samples per joule of each repeat, by host and run; empty where no energy was measured.
         failures: Status of the hosts that gave no number, by host.
         unit: What a sample is; empty without a number.
-        global_batch: Samples per step over all replicas.
         prices: USD per GPU-hour of each host that has a price.
         warnings: Codes of its rows.
         of_hosts: Values of `HOST_COLUMNS` by column and host, where GPUs train.
     """
 
     fleet: str
-    case: Key
-    identity: Key
+    case: Case
+    software: Software
     rates: Nested = field(default_factory=dict)
     per_joule: Nested = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unit: str = ""
-    global_batch: int = 0
     prices: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    of_hosts: dict[str, dict[str, Hashable]] = field(default_factory=dict)
+    of_hosts: dict[str, dict[str, Value]] = field(default_factory=dict)
 
-    def named(self, column: str) -> Hashable:
-        """Return a value of the case or of the identity by the name of its column."""
-        if column in CASE_COLUMNS:
-            return self.case[CASE_COLUMNS.index(column)]
-        return self.identity[SOFTWARE_COLUMNS.index(column)]
+    def named(self, column: str) -> Value:
+        """Return a value of the case or of the software by the name of its column."""
+        value: Value = getattr(self.software if column in _SOFTWARE else self.case, column)
+        return value
 
     @property
     def mean(self) -> float | None:
@@ -97,7 +96,7 @@ class FleetRate:
         return statistics.fmean(known) if known else None
 
     @property
-    def hosts_differ(self) -> dict[str, dict[str, Hashable]]:
+    def hosts_differ(self) -> dict[str, dict[str, Value]]:
         """Values by column and host of those `HOST_COLUMNS` in which the hosts with a number differ."""
         found = {
             column: {host: value for host, value in values.items() if host in self.rates}
@@ -153,8 +152,29 @@ def _estimate(values: Nested) -> Estimate | None:
         return None
 
 
-def fleet_rates(merged: Merged, *, apart: Collection[str] = ()) -> list[FleetRate]:
-    """Return what each fleet measured for each case, in the order of the table.
+class Rows(Protocol):
+    """What rates are made of; `merge.Merged` is one."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """In the order of the table."""
+
+    @property
+    def repeats(self) -> pd.DataFrame:
+        """Columns of `columns.REPEAT_TYPES`; `row` is an index in `rows`."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What rows of one rate share."""
+
+    fleet: str
+    case: Case
+    software: Software
+
+
+def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]:
+    """Return what each fleet measured for each case, in the order of the table; `Merged.rates` keeps them.
 
     Args:
         merged: The records.
@@ -162,24 +182,23 @@ def fleet_rates(merged: Merged, *, apart: Collection[str] = ()) -> list[FleetRat
     """
     by_row = _by_row(merged.repeats, "samples_per_second")
     joules = _by_row(merged.repeats, "samples_per_joule")
-    rows = rows_of(merged.table)
-    drivers = {} if "driver" in apart else _drivers(rows)
-    found: dict[Key, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    for row, cells in enumerate(rows):
-        found[(cells["fleet"], *_case(cells), *_identity(cells, drivers))].append((row, cells))
-    return _with_failures([_fleet_rate(rows, by_row, joules, drivers) for rows in found.values()])
+    drivers = {} if "driver" in apart else _drivers(merged.rows)
+    found: dict[_Key, list[tuple[int, Row]]] = defaultdict(list)
+    for index, row in enumerate(merged.rows):
+        found[_Key(row.fleet, row.case, _shared(row, drivers))].append((index, row))
+    return _with_failures([_fleet_rate(key, rows, by_row, joules) for key, rows in found.items()])
 
 
-def _drivers(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+def _drivers(rows: Iterable[Row]) -> dict[str, str]:
     """Return the drivers of each fleet whose hosts have one each, and not all the same.
 
     Where one host has several, they were measured one after the other: that is no spread between hosts, but two
     softwares to be compared.
     """
     known: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for cells in rows:
-        if cells["device"] == "gpu" and cells["driver"] is not None:
-            known[cells["fleet"]][cells["host"]].add(cells["driver"])
+    for row in rows:
+        if row.case.device is Device.GPU and row.software.driver is not None:
+            known[row.fleet][row.host].add(row.software.driver)
     found = {}
     for fleet, hosts in known.items():
         names = sorted(set().union(*hosts.values()))
@@ -198,52 +217,39 @@ def _by_row(repeats: pd.DataFrame, column: str) -> ByRow:
     return found
 
 
-def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a table's rows with None for empty cells: pandas' own NA is equal to nothing, not even to itself."""
-    # A column at a time: a fifth of the time of the whole table. The stubs do not know None.
-    cells = [table[name].to_numpy(dtype=object, na_value=None).tolist() for name in table.columns]  # type: ignore[call-overload]
-    return [dict(zip(map(str, table.columns), row, strict=True)) for row in zip(*cells, strict=True)]
+def _shared(row: Row, drivers: Mapping[str, str]) -> Software:
+    """Return the software that the hosts of a fleet must share; `drivers` names those of fleets that mix them."""
+    own = row.software
+    driver = None if own.driver is None else drivers.get(row.fleet, own.driver)
+    if row.case.device is Device.GPU:
+        return replace(own, driver=driver, cpu=None, cpu_limit=None)
+    return replace(own, driver=driver)
 
 
-def _case(cells: dict[str, Hashable]) -> Key:
-    return tuple(cells[name] for name in CASE_COLUMNS)
-
-
-def _identity(cells: dict[str, Any], drivers: dict[str, str]) -> Key:
-    """Return the identity that the hosts of a fleet must share; `drivers` names those of fleets that mix them."""
-    on_gpu = cells["device"] == "gpu"
-    values = {name: None if on_gpu and name in HOST_COLUMNS else cells[name] for name in SOFTWARE_COLUMNS}
-    values["driver"] = drivers.get(cells["fleet"], cells["driver"]) if cells["driver"] is not None else None
-    return tuple(values.values())
-
-
-def _fleet_rate(
-    rows: Sequence[tuple[int, dict[str, Any]]], by_row: ByRow, joules: ByRow, drivers: dict[str, str]
-) -> FleetRate:
-    _, first = rows[0]
-    rates = _by_host(rows, by_row)
-    on_gpu = first["device"] == "gpu"
+def _fleet_rate(key: _Key, found: Sequence[tuple[int, Row]], by_row: ByRow, joules: ByRow) -> FleetRate:
+    rates = _by_host(found, by_row)
+    rows = [row for _, row in found]
+    on_gpu = key.case.device is Device.GPU
     return FleetRate(
-        fleet=first["fleet"],
-        case=_case(first),
-        identity=_identity(first, drivers),
+        fleet=key.fleet,
+        case=key.case,
+        software=key.software,
         rates=rates,
-        per_joule=_by_host(rows, joules),
-        failures={cells["host"]: cells["status"] for _, cells in rows if cells["host"] not in rates},
-        unit=next((cells["unit"] for _, cells in rows if cells["unit"]), ""),
-        global_batch=first["global_batch"],
-        prices={c["host"]: c["usd_per_gpu_hour"] for _, c in rows if c["usd_per_gpu_hour"] is not None},
-        warnings=tuple(dict.fromkeys(cells["warnings"] for _, cells in rows if cells["warnings"])),
-        of_hosts={name: {c["host"]: c[name] for _, c in rows} for name in HOST_COLUMNS} if on_gpu else {},
+        per_joule=_by_host(found, joules),
+        failures={row.host: row.status for row in rows if row.host not in rates},
+        unit=next((row.unit for row in rows if row.unit), ""),
+        prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
+        warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
+        of_hosts={name: {row.host: row.named(name) for row in rows} for name in HOST_COLUMNS} if on_gpu else {},
     )
 
 
-def _by_host(rows: Sequence[tuple[int, dict[str, Any]]], by_row: ByRow) -> Nested:
+def _by_host(rows: Sequence[tuple[int, Row]], by_row: ByRow) -> Nested:
     """Return the values by host and run; a host whose processor changed between its runs has several rows."""
     found: Nested = {}
-    for row, cells in rows:
-        for run, values in by_row.get(row, {}).items():
-            found.setdefault(cells["host"], {}).setdefault(run, []).extend(values)
+    for index, row in rows:
+        for run, values in by_row.get(index, {}).items():
+            found.setdefault(row.host, {}).setdefault(run, []).extend(values)
     return found
 
 
@@ -253,14 +259,14 @@ def _with_failures(rates: Sequence[FleetRate]) -> list[FleetRate]:
     A host that was never reached has no software identity, so it would be a line of its own. Where the fleet
     measured the case with several identities, which one is meant is not known, and it stays one.
     """
-    measured: dict[Key, list[int]] = defaultdict(list)
+    measured: dict[tuple[str, Case], list[int]] = defaultdict(list)
     for index, rate in enumerate(rates):
         if rate.rates:
-            measured[(rate.fleet, *rate.case)].append(index)
+            measured[rate.fleet, rate.case].append(index)
     joined = list(rates)
     alone = []
     for index, rate in enumerate(rates):
-        partners = measured[(rate.fleet, *rate.case)]
+        partners = measured[rate.fleet, rate.case]
         if rate.rates or len(partners) != 1:
             alone.append(index)
         else:
@@ -287,13 +293,12 @@ def mixture(parts: Sequence[FleetRate], shares: Sequence[float]) -> FleetRate | 
     if not hosts:
         return None
     first = parts[0]
-    named = dict(zip(CASE_COLUMNS, first.case, strict=True))
-    named["model"] = " + ".join(f"{share:g} {part.named('model')}" for share, part in zip(shares, parts, strict=True))
+    networks = " + ".join(f"{share:g} {part.case.model}" for share, part in zip(shares, parts, strict=True))
     missing = {host: "not all networks" for part in parts for host in part.rates if host not in hosts}
     return replace(
         first,
-        case=tuple(named.values()),
-        identity=tuple(None if name == "parameters" else first.named(name) for name in SOFTWARE_COLUMNS),
+        case=replace(first.case, model=networks),
+        software=replace(first.software, parameters=None),
         rates={host: _mixed_runs([part.rates[host] for part in parts], shares) for host in hosts},
         per_joule={},
         failures={**missing, **{host: status for part in parts for host, status in part.failures.items()}},
@@ -328,10 +333,10 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
     Raises:
         MixedIdentities: A fleet measured one case with several identities that `by` does not tell apart; says which.
     """
-    cells: dict[Key, list[FleetRate]] = defaultdict(list)
+    cells: dict[_Key, list[FleetRate]] = defaultdict(list)
     for rate in rates:
         if rate.rates:
-            cells[(rate.fleet, rate.case, *(rate.named(name) for name in by))].append(rate)
+            cells[_Key(rate.fleet, rate.case, rate.software.only(by))].append(rate)
     found: dict[tuple[str, str], int] = defaultdict(int)
     columns: dict[str, None] = dict.fromkeys(by)
     for group in cells.values():

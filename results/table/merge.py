@@ -1,38 +1,29 @@
 """Any number of records, of any number of runs, in one table.
 
-One row per fleet, host, GPU, case and software identity: numbers of different identities never share a row.
+One row per fleet, host, GPU, case and software: numbers of different software never share a row.
 A group that failed is a row with its status and cause, never a 0. What is left out is named in
 `Merged.problems`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from operator import attrgetter, itemgetter
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from results.runs.store import StoredRecord
-from results.schema import Environment, Measurement, Record, Status, Telemetry
-from results.table.columns import CASE_COLUMNS, LEARNED_LATE, SOFTWARE_COLUMNS
+from results.schema import Case, Measurement, Record, Status, Telemetry
+from results.table.columns import Value
+from results.table.fleets import FleetRate, fleet_rates
+from results.table.rows import NO_ORIGIN, Place, Row, Statistics, sort_key
+from results.table.software import Software, software_of
 from results.text import path_text, printable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-NO_ORIGIN = "-"
-"""Fleet and host of a record that no orchestrator has placed."""
-
-_case_key = attrgetter(*CASE_COLUMNS)
-_gpu_key = attrgetter("name", "power_limit_watts")
-_environment_key = attrgetter(
-    "tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "tf32_enabled", "cpu", "cpu_limit"
-)
-_known_early = itemgetter(*(index for index, name in enumerate(SOFTWARE_COLUMNS) if name not in LEARNED_LATE))
-"""The part of an identity that a failed repeat has, too."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +31,32 @@ class Merged:
     """Records in one table.
 
     Attributes:
-        table: One row per fleet, host, GPU, case and software identity; columns as `docs/table.md` says.
-        repeats: One row per record with a number: `row` (index in `table`), `run`, `repeat`, `started_at`,
-            `samples_per_second`, and the columns of `aggregate.REPEAT_TYPES` that follow.
+        rows: One per fleet, host, GPU, case and software, in the order of the table.
+        repeats: One row per record with a number: `row` (index in `rows`), `run`, `repeat`, `started_at`,
+            `samples_per_second`, and the columns of `columns.REPEAT_TYPES` that follow.
         problems: One line for each thing that is not in the table, or that its reader should know.
         devices: Records of the devices themselves: they have no throughput, and a table of their own.
         apart: Records without all-reduce, merged likewise; None: there are none. They trained nothing, so that they
             are in no table of speed: see `results.render.communication`.
     """
 
-    table: pd.DataFrame
+    rows: list[Row]
     repeats: pd.DataFrame
     problems: list[str]
     devices: list[Record] = field(default_factory=list)
     apart: Merged | None = None
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The rows as they are exported; columns as in `docs/table.md`."""
+        from results.table.aggregate import table_frame
+
+        return table_frame(self.rows)
+
+    @cached_property
+    def rates(self) -> list[FleetRate]:
+        """What each fleet measured for each case, in the order of the table."""
+        return fleet_rates(self)
 
 
 def merge_records(stored: Iterable[StoredRecord]) -> Merged:
@@ -73,16 +76,12 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     return merged if not apart.found else replace(merged, apart=apart.merged())
 
 
-Place = tuple[Hashable, ...]  # fleet, host and case
-Identity = tuple[Hashable, ...]  # SOFTWARE_COLUMNS
-
-
 @dataclass(slots=True)
 class _Group:
     """What becomes a row."""
 
     place: Place
-    identity: Identity
+    software: Software
     statuses: Counter[Status] = field(default_factory=Counter)
     causes: dict[str, None] = field(default_factory=dict)  # in the order they came
     warnings: Counter[str] = field(default_factory=Counter)
@@ -105,23 +104,34 @@ class _Run:
     rows: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A record without a number, until all others are known; `place` is its number."""
+
+    run: str
+    place: int
+    software: Software | None
+    record: Record
+
+
 @dataclass
 class _Collector:
     """Takes records one by one and keeps only what the table needs of them.
 
-    A million records must not take a minute: places and identities are long, so they are hashed once per record and
+    A million records must not take a minute: places and software are long, so they are hashed once per record and
     numbered; what follows goes by these numbers.
     """
 
     problems: list[str] = field(default_factory=list)
     devices: list[Record] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
-    measured: list[Any] = field(default_factory=list)  # values of REPEAT_TYPES, record after record
+    measured: list[Value] = field(default_factory=list)  # values of REPEAT_TYPES, record after record
     _runs: defaultdict[str, _Run] = field(default_factory=lambda: defaultdict(_Run))
-    _places: dict[Place, int] = field(default_factory=dict)
-    _rows: dict[tuple[int, Identity], int] = field(default_factory=dict)
-    _by_environment: defaultdict[Hashable, set[int]] = field(default_factory=lambda: defaultdict(set))
-    _failed: list[tuple[str, Place, Identity | None, Record]] = field(default_factory=list)
+    _places: list[Place] = field(default_factory=list)
+    _numbers: dict[tuple[str, str, Case], int] = field(default_factory=dict)  # of places; a tuple is made in no time
+    _rows: dict[tuple[int, Software], int] = field(default_factory=dict)  # by number of the place
+    _by_environment: defaultdict[tuple[int, Software], set[int]] = field(default_factory=lambda: defaultdict(set))
+    _failed: list[_Failed] = field(default_factory=list)
 
     @property
     def found(self) -> bool:
@@ -132,11 +142,12 @@ class _Collector:
         """Take one record; one that was taken before is named and left out."""
         origin = record.origin
         if origin is None:
-            run, repeat, place = path_text(path), 1, (NO_ORIGIN, NO_ORIGIN, *_case_key(record.case))
+            run, repeat, place = path_text(path), 1, (NO_ORIGIN, NO_ORIGIN, record.case)
         else:
-            run, repeat = origin.run_id, origin.repeat
-            place = (origin.fleet, origin.host, *_case_key(record.case))
-        number = self._places.setdefault(place, len(self._places))
+            run, repeat, place = origin.run_id, origin.repeat, (origin.fleet, origin.host, record.case)
+        number = self._numbers.setdefault(place, len(self._places))
+        if number == len(self._places):
+            self._places.append(Place(*place))
         known = self._runs[run]
         before = len(known.taken)
         earlier = known.taken.setdefault((number, repeat), path)
@@ -146,12 +157,12 @@ class _Collector:
         if record.status is Status.OK and record.device_results:
             self.devices.append(record)
             return
-        identity = _identity(record)
+        software = software_of(record)
         measurement = record.measurement
-        if record.status is not Status.OK or measurement is None or identity is None:
-            self._failed.append((run, place, identity, record))
+        if record.status is not Status.OK or measurement is None or software is None:
+            self._failed.append(_Failed(run, number, software, record))
             return
-        row = self._row(place, number, identity)
+        row = self._row(number, software)
         known.rows[number].add(row)
         group = self.groups[row]
         group.measurement = measurement
@@ -161,51 +172,46 @@ class _Collector:
             run,
             repeat,
             record.started_at,
-            measurement.samples_per_second,
-            measurement.step_p50_seconds,
-            measurement.step_p95_seconds,
-            measurement.step_cv,
-            *_latency(measurement),
-            *_power(record.telemetry, measurement),
-            measurement.all_reduce_bytes_per_second,
+            *repeat_numbers(measurement, record.telemetry),
         )
 
     def merged(self) -> Merged:
         """Return the table of all that was taken."""
-        from results.table.aggregate import repeats_frame, table_frame
+        from results.table.aggregate import in_order, repeats_frame, row_statistics
 
-        for group in self.groups:
-            self._by_environment[(group.place, _known_early(group.identity))].add(
-                self._rows[self._places[group.place], group.identity]
-            )
-        for run, place, identity, record in self._failed:
-            self._note(self.groups[self._row_of_failure(run, place, identity)], run, record)
+        for (number, software), row in self._rows.items():
+            self._by_environment[number, software.known_early].add(row)
+        for failed in self._failed:
+            self._note(self.groups[self._row_of_failure(failed)], failed.run, failed.record)
         self._failed.clear()
-        rows = [self._describe(group) for group in self.groups]
-        table, repeats = table_frame(rows, repeats_frame(self.measured))
-        return Merged(table, repeats, list(dict.fromkeys(self.problems)), self.devices)
+        repeats = repeats_frame(self.measured)
+        statistics = row_statistics(repeats)
+        rows = [_described(group, statistics.get(index, Statistics())) for index, group in enumerate(self.groups)]
+        self.problems += [problem for group in self.groups if (problem := _price_problem(group))]
+        order = sorted(range(len(rows)), key=lambda index: sort_key(rows[index]))
+        repeats = in_order(repeats, order)
+        return Merged([rows[i] for i in order], repeats, list(dict.fromkeys(self.problems)), self.devices)
 
-    def _row(self, place: Place, number: int, identity: Identity) -> int:
-        row = self._rows.setdefault((number, identity), len(self.groups))
+    def _row(self, place: int, software: Software) -> int:
+        row = self._rows.setdefault((place, software), len(self.groups))
         if row == len(self.groups):
-            self.groups.append(_Group(place, identity))
+            self.groups.append(_Group(self._places[place], software))
         return row
 
-    def _row_of_failure(self, run: str, place: Place, identity: Identity | None) -> int:
+    def _row_of_failure(self, failed: _Failed) -> int:
         """Find the row that a failed repeat belongs to.
 
         A repeat that never started knows nothing of its software, and one that failed nothing of its network's size. It
         belongs to the repeats that did work, of its own software or else of its own run, where these are of one
-        identity; else it is a row of its own.
+        software; else it is a row of its own.
         """
-        number = self._places[place]
-        if identity is not None:
-            rows = self._by_environment.get((place, _known_early(identity)), set())
+        if failed.software is not None:
+            rows = self._by_environment.get((failed.place, failed.software.known_early), set())
         else:
-            rows = self._runs[run].rows.get(number, set())
+            rows = self._runs[failed.run].rows.get(failed.place, set())
         if len(rows) == 1:
             return next(iter(rows))
-        return self._row(place, number, identity or (None,) * len(SOFTWARE_COLUMNS))
+        return self._row(failed.place, failed.software or Software())
 
     def _note(self, group: _Group, run: str, record: Record) -> None:
         group.statuses[record.status] += 1
@@ -220,37 +226,43 @@ class _Collector:
             price = record.origin.usd_per_gpu_hour
             group.prices[price] = max(group.prices.get(price, ""), record.started_at)
 
-    def _describe(self, group: _Group) -> dict[str, Any]:
-        """Return the cells of a row that are not statistics."""
-        fleet, host, *case = group.place
-        repeats = group.statuses.total()
-        repeats_ok = group.statuses[Status.OK]
-        failures = [status for status, _ in group.statuses.most_common() if status is not Status.OK]
-        cells: dict[str, Any] = dict(zip(CASE_COLUMNS, case, strict=True))
-        cells |= dict(zip(SOFTWARE_COLUMNS, group.identity, strict=True))
-        cells |= {
-            "fleet": fleet,
-            "host": host,
-            "status": str(Status.OK if repeats_ok else failures[0]),
-            "cause": "; ".join(group.causes) or None,
-            "repeats_ok": repeats_ok,
-            "repeats": repeats,
-            "valid": True if repeats_ok else (False if Status.INVALID in group.statuses else None),
-            "warnings": _counted(group.warnings, repeats),
-            "runs": len(group.runs),
-            "last_started_at": group.last_started_at,
-            "usd_per_gpu_hour": max(group.prices, key=group.prices.__getitem__) if group.prices else None,
-            "global_batch": cells["batch_per_gpu"] * cells["num_gpus"] * cells["num_hosts"] * cells["accumulate"],
-        }
-        if group.measurement is not None:
-            cells["unit"] = group.measurement.unit
-            cells["input_size"] = group.measurement.image_size or group.measurement.sequence_length
-        if len(group.prices) > 1:
-            asked = ", ".join(f"{price:g}" for price in sorted(group.prices))
-            self.problems.append(
-                f"{fleet}/{host}: prices differ between runs ({asked} USD per GPU-hour), the latest is used"
-            )
-        return {name: printable(str(cell)) if isinstance(cell, str) else cell for name, cell in cells.items()}
+
+def _described(group: _Group, statistics: Statistics) -> Row:
+    """Return the row of a group."""
+    repeats, repeats_ok = group.statuses.total(), group.statuses[Status.OK]
+    failures = [status for status, _ in group.statuses.most_common() if status is not Status.OK]
+    measurement, warnings = group.measurement, _counted(group.warnings, repeats)
+    return Row(
+        fleet=printable(group.place.fleet),
+        host=printable(group.place.host),
+        case=_shown(group.place.case),
+        software=group.software.shown(),
+        statistics=statistics,
+        unit=printable(measurement.unit) if measurement else None,
+        input_size=(measurement.image_size or measurement.sequence_length) if measurement else None,
+        status=str(Status.OK if repeats_ok else failures[0]),
+        cause=printable("; ".join(group.causes)) or None,
+        repeats_ok=repeats_ok,
+        repeats=repeats,
+        valid=True if repeats_ok else (False if Status.INVALID in group.statuses else None),
+        warnings=printable(warnings) if warnings else None,
+        runs=len(group.runs),
+        last_started_at=group.last_started_at,
+        usd_per_gpu_hour=max(group.prices, key=group.prices.__getitem__) if group.prices else None,
+    )
+
+
+def _shown(case: Case) -> Case:
+    """Return a case whose network's name is safe for a terminal."""
+    return case if case.model.isprintable() else replace(case, model=printable(case.model))
+
+
+def _price_problem(group: _Group) -> str:
+    """Say that a host's price changed between its runs; empty where it did not."""
+    if len(group.prices) < 2:
+        return ""
+    asked = ", ".join(f"{price:g}" for price in sorted(group.prices))
+    return f"{group.place}: prices differ between runs ({asked} USD per GPU-hour), the latest is used"
 
 
 def _counted(warnings: Counter[str], repeats: int) -> str | None:
@@ -259,53 +271,20 @@ def _counted(warnings: Counter[str], repeats: int) -> str | None:
     return ", ".join(texts) or None
 
 
-def _identity(record: Record) -> Identity | None:
-    """Return the values of SOFTWARE_COLUMNS, the network's size last; None without an environment."""
-    environment = record.environment
-    if environment is None:
-        return None
-    origin, measurement = record.origin, record.measurement
-    return (
-        *_gpus(environment, record.case.num_gpus if record.case.device == "gpu" else 0),
-        *_environment_key(environment),
-        _variables(environment) if environment.variables else None,
-        origin.launcher if origin else None,
-        origin.image_digest if origin else None,
-        record.method_version,
-        measurement.parameters_trainable if measurement else None,
-    )
-
-
-def _latency(measurement: Measurement) -> tuple[float | None, float | None, float | None]:
-    """Return p50, p95 and p99 in seconds; None for training."""
+def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> tuple[float | None, ...]:
+    """Return the values of `columns.REPEAT_NUMBERS` of one repeat; None for what was not measured."""
     latency = measurement.latency
-    if latency is None:
-        return None, None, None
-    return latency.p50_seconds, latency.p95_seconds, latency.p99_seconds
-
-
-def _power(telemetry: Telemetry | None, measurement: Measurement) -> tuple[float | None, float | None, float | None]:
-    """Return samples per joule, watts and degrees Celsius; None for what was not measured."""
-    if telemetry is None:
-        return None, None, None
-    joules = telemetry.energy_joules
+    joules = telemetry.energy_joules if telemetry else None
     return (
+        measurement.samples_per_second,
+        measurement.step_p50_seconds,
+        measurement.step_p95_seconds,
+        measurement.step_cv,
+        latency.p50_seconds if latency else None,
+        latency.p95_seconds if latency else None,
+        latency.p99_seconds if latency else None,
         measurement.samples / joules if joules else None,
-        telemetry.power_mean_watts,
-        telemetry.temperature_steady_celsius,
+        telemetry.power_mean_watts if telemetry else None,
+        telemetry.temperature_steady_celsius if telemetry else None,
+        measurement.all_reduce_bytes_per_second,
     )
-
-
-def _variables(environment: Environment) -> str:
-    return ",".join(f"{name}={value}" for name, value in sorted(environment.variables.items()))
-
-
-def _gpus(environment: Environment, count: int) -> tuple[str | None, float | None]:
-    """Return the names of the first `count` GPUs, each once, and their lowest power limit in watts."""
-    return _names_and_limit(tuple(map(_gpu_key, environment.gpus[:count])))
-
-
-@functools.lru_cache(maxsize=1024)  # a fleet has few kinds of hosts, and many records
-def _names_and_limit(gpus: tuple[tuple[str, float | None], ...]) -> tuple[str | None, float | None]:
-    limits = [limit for _, limit in gpus if limit is not None]
-    return " + ".join(dict.fromkeys(name for name, _ in gpus)) or None, min(limits, default=None)

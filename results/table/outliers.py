@@ -34,8 +34,8 @@ class Outlier:
         direction = "slower" if self.ratio.value < 1 else "faster"
         return (
             f"{self.rate.fleet}/{self.host} is {abs(1 - self.ratio.value):.1%} {direction} than the "
-            f"{len(self.rate.rates) - 1} other hosts of its fleet ({self.rate.named('model')}, "
-            f"{self.rate.named('precision')}); an equal host would lie within "
+            f"{len(self.rate.rates) - 1} other hosts of its fleet ({self.rate.case.model}, "
+            f"{self.rate.case.precision}); an equal host would lie within "
             f"{self.ratio.low - 1:+.1%} to {self.ratio.high - 1:+.1%}. Look at its cooling, power limit and neighbours"
         )
 

@@ -23,8 +23,8 @@ from results.compare.pairs import compare, geometric_mean
 from results.compare.scaling import efficiencies
 from results.schema import Case
 from results.stats import Interval
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.table.fleets import FleetRate
+from results.table.software import Software
 from tests.benchmarks import coverage_early
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
@@ -168,8 +168,8 @@ def _rate(
     case = Case(model=f"network-{number}", num_gpus=gpus)
     return FleetRate(
         fleet,
-        tuple(getattr(case, name) for name in CASE_COLUMNS),
-        (None,) * len(SOFTWARE_COLUMNS),
+        case,
+        Software(),
         rates,
         unit="images",
     )

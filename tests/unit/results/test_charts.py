@@ -85,3 +85,10 @@ def test_the_axis_is_above_the_first_row():
 def test_a_name_of_control_characters_does_not_abort_drawing():
     chart = charts.speed_chart(rates_of({"\x1b[31mred": 1.0, "b": 2.0}))
     assert legend_of(chart) == ["[31mred", "b"]
+
+
+def test_a_case_that_failed_in_every_run_has_no_history():
+    origins = [make_origin(run_id=run) for run in ("run-1", "run-2")]
+    environment = make_environment()
+    failed = [make_failure("oom", "out of memory", origin=origin, environment=environment) for origin in origins]
+    assert charts.history_chart(merge_records(stored(*failed))) is None

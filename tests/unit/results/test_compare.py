@@ -11,11 +11,11 @@ from results.compare.pairs import Mark, compare, geometric_mean, regressions, un
 from results.compare.scaling import efficiencies
 from results.errors import MixedIdentities
 from results.render.comparison import compare_grid, scaling_grid
-from results.schema import METHOD_VERSION, Telemetry
+from results.schema import METHOD_VERSION, Case, Telemetry
 from results.stats import ratio_interval
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
 from results.table.merge import merge_records
+from results.table.software import Software
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 GPU = make_environment(gpus=8)
@@ -145,7 +145,7 @@ def drawn_fleet(random, fleet, factor, hosts=4, host_cv=0.03, repeat_cv=0.01):
     for model, rate in (("resnet50", 100.0), ("vgg16", 70.0)):
         values = rate * factor * own[:, None] * (1 + repeat_cv * random.standard_normal((hosts, 3)))
         rates = {f"{fleet}{host}": {"run-1": of_host} for host, of_host in enumerate(values.tolist())}
-        yield FleetRate(fleet, (model, *[None] * (len(CASE_COLUMNS) - 1)), (None,) * len(SOFTWARE_COLUMNS), rates)
+        yield FleetRate(fleet, Case(model=model), Software(), rates)
 
 
 def test_ratio_and_geometric_mean_hold_the_truth_as_often_as_they_say_with_host_variance():
@@ -169,7 +169,7 @@ def test_regressions_are_certain_losses_beyond_the_tolerance_and_new_failures():
         *repeats(10.0, 10.1, fleet="b", case=make_case("resnet152")),
     ]
     worse = regressions(compared(*records), 0.05)
-    assert sorted(item.case[0] for item in worse) == ["resnet152", "resnet50"]
+    assert sorted(item.case.model for item in worse) == ["resnet152", "resnet50"]
 
 
 def test_scaling_efficiency_compares_with_the_same_settings_on_one_gpu():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS
+from results.schema import Case, Precision
 from results.table.fleets import FleetRate
 from results.table.outliers import outliers
+from results.table.software import Software
 
 
 def fleet(*means: float) -> FleetRate:
-    case = tuple({"model": "resnet50", "precision": "fp16"}.get(name) for name in CASE_COLUMNS)
+    case = Case(model="resnet50", precision=Precision.FP16)
     rates = {f"host-{i}": {"run": [mean * 0.999, mean, mean * 1.001]} for i, mean in enumerate(means)}
-    return FleetRate("a4000", case, (None,) * len(SOFTWARE_COLUMNS), rates)
+    return FleetRate("a4000", case, Software(), rates)
 
 
 def test_a_slow_host_among_equal_ones_is_named_with_its_figures():

@@ -5,7 +5,12 @@ from rich.console import Console
 from results.grid import Grid, markdown
 from results.render.comparison import ratio_grids
 from results.render.tables import render_ratios, render_results, render_wide, results_grid, wide_grids, write_csv
+from results.schema import Precision
+from results.table import merge
+from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
+from results.table.outliers import outliers
+from results.table.software import software_of
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 CORES = {"one-core": make_environment(cpu_limit=1.0), "two-cores": make_environment(cpu_limit=2.0)}
@@ -178,3 +183,19 @@ def test_csv_holds_the_table_with_empty_cells_for_what_is_not_known(tmp_path):
 
 def test_no_records_say_so():
     assert "no records" in printed(render_results, merge_records([]))
+
+
+def test_all_tables_of_a_runs_end_compute_the_fleets_rates_once(monkeypatch):
+    computed = []
+    monkeypatch.setattr(merge, "fleet_rates", lambda merged: computed.append(merged) or fleet_rates(merged))
+    merged = merge_records(stored(*two_fleets()))
+    for render in (render_results, render_wide, render_ratios):
+        assert printed(render, merged)
+    assert outliers(merged.rates) == [] and computed == [merged]
+
+
+def test_rows_carry_case_and_software_of_their_records():
+    (record,) = repeats(100.0, case=make_case(precision="fp16", device="gpu"), environment=make_environment(gpus=1))
+    (row,) = merge_records(stored(record)).rows
+    assert row.case == record.case and row.case.precision is Precision.FP16
+    assert row.software == software_of(record) and row.software.gpu == "NVIDIA RTX A4000"

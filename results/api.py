@@ -1,0 +1,327 @@
+"""Runs in a notebook: tables as DataFrames, comparisons, recommendations and the report.
+
+`import results` brings these names; docs/python.md shows them at work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from results.compare.cost import per_dollar
+from results.compare.pairs import MEANINGS, Comparison, case_label, compare, fleets_of
+from results.errors import BadQuestion, UnknownFleet
+from results.recommend.decision import MODES
+from results.recommend.questions import asked_prices, read_questions
+from results.recommend.ranking import Verdict, recommend
+from results.recommend.summaries import summary
+from results.runs.sources import report_place, runs_dir, stored_records
+from results.runs.store import latest_run
+from results.stats import Interval
+from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
+from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
+from results.table.merge import Merged, merge_records
+from results.table.repeats import RepeatTable
+
+Name = str | os.PathLike[str]
+
+COMPARISON_COLUMNS: dict[str, str] = {
+    "case": TEXT,
+    **{name: COLUMNS[name].dtype for name in CASE_COLUMNS},
+    "a_samples_per_second": NUMBER,
+    "b_samples_per_second": NUMBER,
+    "ratio": NUMBER,
+    "ci95_low": NUMBER,
+    "ci95_high": NUMBER,
+    "result": TEXT,
+    "reason": TEXT,
+    "differs": TEXT,
+    "ratio_per_usd": NUMBER,
+    "ratio_per_usd_ci95_low": NUMBER,
+    "ratio_per_usd_ci95_high": NUMBER,
+}
+"""Columns of `Runs.compare` and their pandas types."""
+
+CHOICE_COLUMNS: dict[str, str] = {
+    "network": TEXT,
+    "precision": TEXT,
+    "num_gpus": WHOLE,
+    "mode": TEXT,
+    "setting": TEXT,
+    "basis": TEXT,
+    "rank": WHOLE,
+    "subject": TEXT,
+    "gpu": TEXT,
+    "offer": TEXT,
+    "usd_per_hour": NUMBER,
+    "samples_per_second": NUMBER,
+    "ci95_low": NUMBER,
+    "ci95_high": NUMBER,
+    "usd_per_million": NUMBER,
+    "hours_per_million": NUMBER,
+    "wins_below": NUMBER,
+    "excluded": TEXT,
+}
+"""Columns of `Recommendation.choices` and their pandas types."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which GPU to rent; `print` it to read the answer.
+
+    Attributes:
+        answer: Sentences; the first is the answer to all questions together.
+        choices: One row per question, setting, GPU and offer, best first: `network`, `precision`, `num_gpus`, `mode`
+            and `setting` of the question; `basis` (`measured`, `published` or `bound`), `rank` (empty: see `excluded`),
+            `subject` (the fleet, or the card where others measured), `gpu`, `offer`, `usd_per_hour` (all GPUs of the
+            job), `samples_per_second` over all GPUs with `ci95_low` and `ci95_high`, `usd_per_million` and
+            `hours_per_million` samples, `wins_below` (USD per GPU-hour below which it would be the cheapest).
+    """
+
+    answer: tuple[str, ...]
+    choices: pd.DataFrame = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return the answer, a sentence per line."""
+        return "\n".join(self.answer)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Records of one or more runs; made by `read_runs`.
+
+    Attributes:
+        sources: The run folders, run ids or record files that were read.
+        repeats: One row per record, failed ones too: `fleet`, `host`, `run`, `repeat`, `started_at` (UTC), `status`,
+            `cause`, the case's columns, `unit`, and what was measured: `samples_per_second`, `step_p50_seconds`, …
+            Units are those of the columns of the same names in docs/table.md; a cell is empty (NA) where nothing was
+            measured.
+    """
+
+    sources: tuple[str, ...]
+    repeats: pd.DataFrame = field(repr=False, compare=False)
+    _merged: Merged = field(repr=False, compare=False)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per fleet, host, GPU, case and software, with means and intervals; columns as in docs/table.md."""
+        return self._merged.table
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not in the tables, or what their reader should know, one line each."""
+        return self._merged.problems
+
+    @property
+    def fleets(self) -> list[str]:
+        """Names of the fleets that were measured."""
+        return fleets_of(self._merged.rates)
+
+    def compare(self, a: str, b: str, *, baseline: Runs | None = None, by: Sequence[str] = ()) -> pd.DataFrame:
+        """Report how many times as fast one fleet is as another, case by case.
+
+        Args:
+            a: A fleet of these runs.
+            b: Another one; with a baseline also the same.
+            baseline: Runs that side b is taken from; None: from these.
+            by: Columns of the software that a fleet may have several of, e.g. `["keras"]`; pairs are equal in them.
+
+        Returns:
+            One row per case that both sides tried: `case` (its name among these), the case's columns,
+            `a_samples_per_second`, `b_samples_per_second`, `ratio` (a over b; above 1: a is faster) with its 95 %
+            interval `ci95_low` to `ci95_high`, `result` in words, `reason` where the ratio does not say it, `differs`
+            (software that may be the cause), and `ratio_per_usd` with its interval: samples per dollar of a over
+            those of b, empty without prices.
+
+        Raises:
+            UserError: a fleet is not in the runs (`UnknownFleet`), a column is unknown (`BadQuestion`), or a fleet
+                measured a case with different software (`MixedIdentities`): choose one run, or split with `by`.
+        """
+        unknown = [name for name in by if name not in SOFTWARE_COLUMNS]
+        if unknown:
+            raise BadQuestion(f"by: must be of {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
+        left, right = self._side(a, by), (baseline or self)._side(b, by)
+        found = compare(left, right, by=by)
+        sides = [side for item in found for side in (item.a, item.b)]
+        return _frame([_comparison(item, sides) for item in found], COMPARISON_COLUMNS)
+
+    def _side(self, fleet: str, by: Sequence[str]) -> list[FleetRate]:
+        if fleet not in self.fleets:
+            raise UnknownFleet(f"{fleet}: no such fleet. These runs hold: {', '.join(self.fleets) or 'none'}.")
+        rates = [rate for rate in fleet_rates(self._merged, apart=by) if rate.fleet == fleet]
+        refuse_mixed(rates, by, "" if by else "Name the run that counts, or split them with `by`.")
+        return rates
+
+    def recommend(
+        self,
+        model: str | Sequence[str] = "resnet50",
+        *,
+        precision: str | Sequence[str] = "fp16",
+        num_gpus: int | Sequence[int] = 1,
+        mode: str | None = None,
+        gpus: Sequence[str] = (),
+        prices: Mapping[str, float] | None = None,
+        price_files: Sequence[Name] = (),
+        budget: float | None = None,
+        hours: float | None = None,
+        samples: float = 1e6,
+        memory: float | None = None,
+        batch_size: int | None = None,
+    ) -> Recommendation:
+        """Recommend a GPU to rent, as `python -m results recommend` does.
+
+        Args:
+            model: Network, or a mix such as `resnet50=0.7,inception_v3=0.3`; several: an answer for each.
+            precision: `fp32`, `tf32`, `fp16` or `bf16`, one or several.
+            num_gpus: GPUs of a job, one number or several.
+            mode: `train` or `infer`; None: each that was measured.
+            gpus: Cards to choose from; empty: all that have a figure or a price.
+            prices: USD per GPU-hour by card or fleet; they override those of the records.
+            price_files: CSV files of prices, for cards without one.
+            budget: Most USD per hour for all GPUs together.
+            hours: Most hours for `samples`.
+            samples: Samples of the job.
+            memory: GiB that each GPU must have.
+            batch_size: Batch per GPU that must fit, where known.
+
+        Raises:
+            UserError: an argument cannot be understood (`BadQuestion`), or a fleet measured a case with different
+                software (`MixedIdentities`): read only the run that counts.
+        """
+        if mode not in (None, *MODES):
+            raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
+        asked = argparse.Namespace(
+            model=[model] if isinstance(model, str) else list(model),
+            precision=precision if isinstance(precision, str) else ",".join(precision),
+            num_gpus=str(num_gpus) if isinstance(num_gpus, int) else ",".join(map(str, num_gpus)),
+            mode=mode,
+            gpus=",".join(gpus),
+            budget=budget,
+            hours=hours,
+            samples=samples,
+            memory=memory,
+            batch_size=batch_size,
+        )
+        questions = read_questions(asked)
+        rates = self._merged.rates
+        refuse_mixed(rates, [], "Name the run that counts.")
+        offers = asked_prices(_typed(prices), [Path(name) for name in price_files], self.fleets)
+        verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
+        rows = [row for verdict in verdicts for row in _choices(verdict)]
+        return Recommendation(tuple(summary(verdicts)), _frame(rows, CHOICE_COLUMNS))
+
+    def report(
+        self, path: Name, *, prices: Mapping[str, float] | None = None, price_files: Sequence[Name] = ()
+    ) -> Path:
+        """Write the report: one HTML page that works offline, or Markdown where the file's name ends in `.md`.
+
+        The records are read again, since the report shows their step times.
+
+        Args:
+            path: The file; one that exists is replaced.
+            prices: USD per GPU-hour by card or fleet; they override those of the records.
+            price_files: CSV files of prices, for fleets without one.
+
+        Returns:
+            The file.
+
+        Raises:
+            UserError: a price cannot be understood (`BadQuestion`), or a run has gone (`NotARun`).
+            OSError: the file cannot be written.
+        """
+        from results.report.page import make_report, report_html, report_markdown  # charts take half a second to import
+
+        file = Path(path)
+        stored = list(stored_records(self.sources))
+        title, _ = report_place(self.sources)
+        made = make_report(stored, title, _typed(prices), [Path(name) for name in price_files])
+        text = report_markdown(made) if file.suffix.lower() == ".md" else report_html(made)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+
+def read_runs(*sources: Name) -> Runs:
+    """Read the records of runs.
+
+    Args:
+        sources: Run folders, run ids under TFBENCH_RUNS_DIR (default: runs) or record files; none: the latest run.
+
+    Returns:
+        The runs; files that are no records are named in `problems`.
+
+    Raises:
+        UserError: a source is neither (`NotARun`).
+    """
+    names = tuple(os.fspath(source) for source in sources) or (str(latest_run(runs_dir())),)
+    repeats = RepeatTable()
+    merged = merge_records(repeats.watched(stored_records(names)))
+    return Runs(names, repeats.frame(), merged)
+
+
+def _frame(rows: Sequence[Mapping[str, Value]], columns: Mapping[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns), dtype=object).astype(dict(columns))
+
+
+def _typed(prices: Mapping[str, float] | None) -> list[str]:
+    return [f"{name}={usd}" for name, usd in (prices or {}).items()]
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (interval.low, interval.high) if interval else (None, None)
+
+
+def _comparison(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:
+    gain = per_dollar(item)
+    low, high = _ends(item.interval)
+    gain_low, gain_high = _ends(gain if item.interval else None)
+    return {
+        "case": case_label(sides, item.a),
+        **{name: item.a.named(name) for name in CASE_COLUMNS},
+        "a_samples_per_second": item.a.mean,
+        "b_samples_per_second": item.b.mean,
+        "ratio": item.value,
+        "ci95_low": low,
+        "ci95_high": high,
+        "result": MEANINGS[item.mark],
+        "reason": item.reason or None,
+        "differs": ", ".join(item.differs) or None,
+        "ratio_per_usd": gain.value if gain else None,
+        "ratio_per_usd_ci95_low": gain_low,
+        "ratio_per_usd_ci95_high": gain_high,
+    }
+
+
+def _choices(verdict: Verdict) -> list[dict[str, Value]]:
+    question, rank = verdict.question, 0
+    rows: list[dict[str, Value]] = []
+    for choice in verdict.choices:
+        rank += not choice.excluded
+        low, high = _ends(choice.evidence.interval)
+        rows.append(
+            {
+                "network": question.network,
+                "precision": question.precision,
+                "num_gpus": question.count,
+                "mode": verdict.group.mode,
+                "setting": verdict.group.setting or None,
+                "basis": str(choice.basis),
+                "rank": None if choice.excluded else rank,
+                "subject": choice.subject,
+                "gpu": choice.gpu,
+                "offer": choice.offer.name if choice.offer else None,
+                "usd_per_hour": choice.usd_per_hour,
+                "samples_per_second": choice.samples_per_second,
+                "ci95_low": low,
+                "ci95_high": high,
+                "usd_per_million": choice.usd_per_million,
+                "hours_per_million": choice.hours_per_million,
+                "wins_below": choice.wins_below,
+                "excluded": choice.excluded or None,
+            }
+        )
+    return rows

@@ -1,0 +1,202 @@
+"""The Python API: `import results`, and the page that shows it."""
+
+import ast
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import results
+from results.errors import BadQuestion, MixedIdentities, NotARun, UnknownFleet, UserError
+from results.schema.record_json import to_json
+from results.table.columns import COLUMNS
+from results.table.repeats import REPEAT_COLUMNS
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
+
+ROOT = Path(results.__file__).parents[1]
+PAGE = ROOT / "docs" / "python.md"
+FP16 = make_case(precision="fp16", device="gpu", batch_per_gpu=64)
+VGG = make_case("vgg16", precision="fp16", device="gpu", batch_per_gpu=64)
+
+
+def of(fleet, gpu, factor, **changes):
+    environment = make_environment(gpus=1, gpu=gpu, **changes)
+    rates = {FP16: (99.0, 100.0, 101.0), VGG: (39.5, 40.0, 40.5)}
+    return [
+        record
+        for case, values in rates.items()
+        for record in repeats(*(factor * value for value in values), fleet=fleet, case=case, environment=environment)
+    ]
+
+
+def quick():
+    oom = make_failure("oom", "out of memory", case=make_case("resnet152", device="gpu"), origin=make_origin("a4000"))
+    return [*of("a4000", "NVIDIA RTX A4000", 1.0), *of("a5000", "NVIDIA RTX A5000", 1.5), oom]
+
+
+def write_run(path, records):
+    (path / "records").mkdir(parents=True)
+    for number, record in enumerate(records):
+        (path / "records" / f"{number:03}.json").write_text(to_json(record), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TFBENCH_RUNS_DIR", raising=False)
+    return write_run(tmp_path / "runs" / "quick", quick())
+
+
+def test_exported_names_are_sorted_exist_and_are_those_of_the_stub():
+    assert results.__all__ == sorted(results.__all__)
+    assert all(getattr(results, name) is not None for name in results.__all__)
+    stub = ast.parse((ROOT / "results" / "__init__.pyi").read_text(encoding="utf-8"))
+    imported = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(imported) == results.__all__
+
+
+def test_all_that_the_api_defines_for_others_is_exported():
+    from results import api
+
+    defined = {
+        name
+        for name, value in vars(api).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == api.__name__ and callable(value)
+    }
+    assert defined == set(results.__all__) - {"UserError", "__version__"}
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error_and_public_names_are_listed():
+    with pytest.raises(AttributeError, match="no attribute 'read_run'"):
+        results.read_run  # noqa: B018
+    assert set(results.__all__) <= set(dir(results))
+
+
+def test_importing_results_imports_nothing_but_the_contract():
+    names = ast.literal_eval(python("import results, sys; print(sorted(sys.modules))", ROOT))
+    assert {name for name in names if name.startswith("results")} - {"results", "results.schema"} == {
+        f"results.schema.{name}" for name in ("case", "record", "version", "words")
+    }
+    assert not {"numpy", "pandas", "scipy", "argparse"} & set(names)
+
+
+def test_results_can_be_imported_in_a_container_where_only_the_contract_is(tmp_path):
+    (tmp_path / "results").mkdir()
+    shutil.copy(ROOT / "results" / "__init__.py", tmp_path / "results")
+    shutil.copytree(ROOT / "results" / "schema", tmp_path / "results" / "schema")
+    code = "import results; from results.schema import Case; print(results.__file__, results.__version__)"
+    assert python(code, tmp_path) == f"{tmp_path}/results/__init__.py {results.__version__}"
+
+
+def python(code, folder):
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, check=True, text=True
+    ).stdout.strip()
+
+
+def test_the_page_is_true(run):
+    example, printed = re.findall(r"```(?:python|text)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(example, str(PAGE), "exec"), {})
+    assert shown.getvalue() == printed
+    assert Path("report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_page_names_every_column_that_the_merged_table_does_not_have(run):
+    page = PAGE.read_text(encoding="utf-8")
+    read = results.read_runs(run)
+    frames = (read.repeats, read.compare("a5000", "a4000"), read.recommend().choices)
+    others = {name for frame in frames for name in frame.columns if name not in COLUMNS}
+    assert [name for name in others if f"`{name}`" not in page] == []
+
+
+def test_repeats_have_a_row_for_each_record_also_for_those_that_failed(run):
+    (run / "records" / "bad.json").write_text("{}", encoding="utf-8")
+    shutil.copy(run / "records" / "000.json", run / "records" / "again.json")
+    read = results.read_runs("runs/quick")
+    frame = read.repeats
+    assert list(frame.columns) == list(REPEAT_COLUMNS)
+    assert len(frame) == len(quick()) == read.table["repeats"].sum()
+    assert frame["samples_per_second"].tolist()[:3] == pytest.approx([99.0, 100.0, 101.0])
+    oom = frame[frame["status"] == "oom"]
+    assert oom[["fleet", "host", "model", "cause"]].values.tolist() == [
+        ["a4000", "node-a", "resnet152", "out of memory"]
+    ]
+    assert oom["samples_per_second"].isna().all()
+    assert [line.split(": ")[1] for line in read.problems] == [
+        "same run, job and repeat as runs/quick/records/000.json, left out",
+        "not a record, left out",
+    ]
+
+
+def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):
+    read = results.read_runs()
+    assert read.sources == ("runs/quick",) and read.fleets == ["a4000", "a5000"]
+
+
+def test_compare_gives_ratio_interval_and_what_a_dollar_buys(tmp_path):
+    cheap = repeats(100.0, 101.0, fleet="a", case=FP16, environment=make_environment(gpus=1), usd_per_gpu_hour=0.2)
+    fast = repeats(150.0, 151.5, fleet="b", case=FP16, environment=make_environment(gpus=1), usd_per_gpu_hour=0.4)
+    (row,) = results.read_runs(write_run(tmp_path / "run", [*cheap, *fast])).compare("b", "a").to_dict("records")
+    assert row["ratio"] == pytest.approx(1.5) and row["ci95_low"] < 1.5 < row["ci95_high"]
+    assert row["result"] == "faster" and (row["model"], row["precision"]) == ("resnet50", "fp16")
+    assert row["ratio_per_usd"] == pytest.approx(0.75)
+    assert row["ratio_per_usd_ci95_low"] == pytest.approx(row["ci95_low"] / 2)
+
+
+def test_a_fleet_is_compared_with_itself_in_a_baseline(run, tmp_path):
+    before = results.read_runs(write_run(tmp_path / "before", of("a4000", "NVIDIA RTX A4000", 0.8)))
+    found = results.read_runs(run).compare("a4000", "a4000", baseline=before)
+    assert found["ratio"].tolist() == pytest.approx([1.25, 1.25])
+
+
+def test_software_of_two_kinds_is_refused_unless_it_splits(tmp_path):
+    records = [
+        *repeats(100.0, 101.0, fleet="a", run_id="old", environment=make_environment(keras="2.15")),
+        *repeats(120.0, 121.0, fleet="a", run_id="new", environment=make_environment(keras="3.15")),
+        *repeats(90.0, 91.0, fleet="b", environment=make_environment(keras="3.15")),
+    ]
+    read = results.read_runs(write_run(tmp_path / "run", records))
+    with pytest.raises(MixedIdentities, match=r"keras \(2.15, 3.15\)"):
+        read.compare("a", "b")
+    assert read.compare("a", "b", by=["keras"])["ratio"].tolist() == pytest.approx([120.5 / 90.5])
+
+
+def test_mistakes_are_user_errors_that_say_what_came_in(run):
+    read = results.read_runs(run)
+    assert results.UserError is UserError
+    with pytest.raises(NotARun, match="nowhere"):
+        results.read_runs("nowhere")
+    with pytest.raises(UnknownFleet, match=r"a100: no such fleet\. These runs hold: a4000, a5000"):
+        read.compare("a4000", "a100")
+    with pytest.raises(BadQuestion, match=r"Received: kera$"):
+        read.compare("a4000", "a5000", by=["kera"])
+    with pytest.raises(BadQuestion, match="Received: 'training'"):
+        read.recommend(mode="training")
+    with pytest.raises(BadQuestion, match="Received: 'fp8'"):
+        read.recommend(precision="fp8")
+
+
+def test_recommend_ranks_by_cost_and_says_why_a_choice_has_no_rank(run):
+    advice = results.read_runs(run).recommend(prices={"A4000": 0.17, "A5000": 0.30}, gpus=["A4000", "A5000"])
+    assert str(advice).startswith("rent ") and str(advice).splitlines() == list(advice.answer)
+    ranked = advice.choices[advice.choices["rank"].notna()]
+    assert ranked["usd_per_million"].is_monotonic_increasing and ranked["rank"].tolist() == [1, 2]
+    first = ranked.iloc[0]
+    assert first["usd_per_million"] == pytest.approx(0.17 / 3600 / 100 * 1e6)
+    assert first["hours_per_million"] == pytest.approx(1e6 / 100 / 3600)
+
+
+def test_the_report_is_markdown_where_its_name_says_so(run):
+    path = results.read_runs(run).report("report.md", prices={"A4000": 0.17})
+    assert path == Path("report.md") and path.read_text(encoding="utf-8").startswith("## Results of quick")
