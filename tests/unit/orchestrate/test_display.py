@@ -119,7 +119,7 @@ def shown(console: Console) -> str:
 def table(display: LiveDisplay) -> str:
     """Draw the table once, as the terminal would show it now."""
     console = terminal()
-    console.print(display._render())
+    console.print(display.render())
     return "\n".join(line.rstrip() for line in shown(console).splitlines())
 
 
