@@ -87,6 +87,10 @@ lock-%:
 answers: $(VENV)/$(BUILD).stamp  ## Write docs/answers.md again from the published figures and prices
 	@$(PYTHON) -m tests.docs.answers
 
+.PHONY: pictures
+pictures: $(VENV)/$(BUILD).stamp  ## Measure this machine's CPU and draw the pictures of README.md again (10 minutes; needs chromium)
+	@$(PYTHON) -m tests.docs.pictures $(ARGS)
+
 .PHONY: rooms
 rooms:  ## Count the rooms of ARCHITECTURE.md again
 	@$(PYTHON) -m tests.rooms
