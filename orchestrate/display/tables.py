@@ -77,7 +77,7 @@ def render_estimate(estimated: Estimate, console: Console) -> None:
     basis = (
         "from earlier runs"
         if estimated.seen == 1
-        else f"{estimated.seen:.0%} of it from earlier runs, the rest a guess"
+        else f"{estimated.seen:.0%} based on earlier runs, the rest is a guess"
     )
     console.print(f"estimate: {minutes:.0f} minutes{cost} ({basis})", markup=False, highlight=False)
 
@@ -101,7 +101,7 @@ def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console
         words = ", ".join(f"{number} {status}" for status, number in failed.items())
         _row(table, fleet, host, counts, str(ok), words, causes)
     console.print(table)
-    state = "a controller works on it" if running else "no controller works on it"
+    state = "a controller is active" if running else "no controller is active"
     console.print(f"run {plan.run_id}: {state}; {folder.path}", markup=False, soft_wrap=True)
 
 
@@ -133,7 +133,7 @@ def _fleet(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) ->
 def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
     """Say why each image was chosen, or why the host cannot be used."""
     if isinstance(facts, str):
-        return [f"{host.key}: cannot measure now: {facts}"]
+        return [f"{host.key}: cannot be measured now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
     return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
 

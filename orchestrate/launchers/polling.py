@@ -58,9 +58,9 @@ class Poller:
                 self._waiting -= 1
             failure = self._failure
         if isinstance(failure, HostError):
-            raise Lost(f"{self._name} does not answer any more: {failure.cause}") from failure
+            raise Lost(f"{self._name} stopped responding: {failure.cause}") from failure
         if failure is not None:
-            raise RuntimeError(f"a look at {self._name} failed") from failure
+            raise RuntimeError(f"polling {self._name} failed") from failure
 
     @property
     def trouble(self) -> str:

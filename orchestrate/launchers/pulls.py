@@ -80,8 +80,8 @@ class PullMeter:
     def stalled(self) -> str:
         """Say why the waiting ended."""
         if time.monotonic() >= self._deadline:
-            return f"not there after {self.deadline_seconds / 60:g} minutes"
-        return f"no news for {self._stall_seconds:g} seconds"
+            return f"not complete after {self.deadline_seconds / 60:g} minutes"
+        return f"no progress for {self._stall_seconds:g} seconds"
 
     def note(self, message: dict[str, Any]) -> None:
         """Take in a message of the engine's stream."""

@@ -65,7 +65,7 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
     keys = sorted({key for cells in columns.values() for key in cells}, key=_order)
     headings = _headings(list(columns))
     rows = [_row(key, [cells.get(key) for cells in columns.values()]) for key in keys]
-    notes = ["each repeat's best round, mean ± 95 % over repeats; of one device but for the all-reduce"]
+    notes = ["best round of each repeat, mean ± 95 % over repeats; for one device, except the all-reduce"]
     notes += ["all-reduce: bus bandwidth, bytes × 2 (n − 1) / n over seconds, as nccl-tests define it"]
     notes += [f"{heading}: {software}" for heading, (_, software) in zip(headings, columns, strict=True)]
     notes += _reasons(columns, headings)

@@ -234,9 +234,9 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates), *fleet_notes(rates)]
     notes += _not_usual(rates)
     if scaled:
-        notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is a fault")
+        notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is an error")
     if any("×" in name for name in clusters):
-        notes.append(f"H×N {device}: N of each of H hosts that train together")
+        notes.append(f"H×N {device}: N on each of H hosts that train together")
     return Grid(title, columns, rows, notes)
 
 

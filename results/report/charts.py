@@ -66,7 +66,7 @@ def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
             rows.append({**row, "rate": rate.mean, "low": ends[0], "high": ends[1]})
     unit = next((rate.unit for rate in rates if rate.unit), "samples")
     chart = _by_case(rows, fleets_of(rates), f"{unit} per second", alt.Scale(zero=True))
-    text = f"{unit} per second by case and fleet, with 95 % intervals; a word stands for a case that failed"
+    text = f"{unit} per second by case and fleet, with 95 % intervals; failed cases show their status"
     return _chart("speed", "Speed", text, chart)
 
 

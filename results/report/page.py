@@ -216,12 +216,12 @@ def _speed_lines(merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[Pai
     lines = []
     for a, b, found in pairs:
         said = answer_lines(found)
-        lines += said[:1] or [f"{a} and {b} share no case with repeats on both sides: which is faster is not known."]
+        lines += said[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
     ok = int((merged.table["repeats_ok"] > 0).sum())
     if not pairs:
         fleets = ", ".join(fleets_of(rates)) or "none"
-        lines.append(f"One fleet was measured ({fleets}): there is nothing to compare it with yet.")
-    lines.append(f"{ok} of {len(merged.table)} rows have a number; all of these passed their validity checks.")
+        lines.append(f"One fleet was measured ({fleets}): there is no other fleet to compare it with.")
+    lines.append(f"{ok} of {len(merged.table)} rows have a number; all of them passed their validity checks.")
     return lines
 
 

@@ -79,7 +79,7 @@ class ContainerEngine:
         """Return the size of an image on the host, unpacked."""
         size = self._image(reference).get("Size")
         if not isinstance(size, int):
-            raise PullFailed(f"image {reference}: the engine does not tell its size")
+            raise PullFailed(f"image {reference}: the engine does not report its size")
         return size
 
     def image_labels(self, reference: str) -> dict[str, str]:
@@ -204,7 +204,7 @@ class ContainerEngine:
         query = {"all": "1", "filters": json.dumps({"label": [label]})}
         containers = self._ask(lambda http: http.ask("GET", "/containers/json", query))
         if not isinstance(containers, list):
-            raise LaunchFailed("the engine's list of containers is none")
+            raise LaunchFailed("the engine's list of containers is not a list")
         return [dict(_document(container).get("Labels") or {}) for container in containers]
 
     def labelled_volumes(self, label: str) -> dict[str, str]:
@@ -295,7 +295,7 @@ def _path(name: str, *parts: str) -> str:
 def _document(answer: object) -> dict[str, Any]:
     """Make sure that an answer is an object."""
     if not isinstance(answer, dict):
-        raise LaunchFailed("the engine's answer is no JSON object")
+        raise LaunchFailed("the engine's answer is not a JSON object")
     return answer
 
 

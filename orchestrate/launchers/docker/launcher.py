@@ -167,7 +167,9 @@ class ContainerLauncher:
         """Return the state of the container that has the job's name, after making sure that it is the job's."""
         told = self._engine.inspect(container_name(job))
         if (told["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
-            raise LaunchFailed(f"a container named {container_name(job)} is there and is not ours. Remove or rename it")
+            raise LaunchFailed(
+                f"a container named {container_name(job)} exists, but does not belong to this run. Remove or rename it"
+            )
         return str(told["State"].get("Status"))
 
     def _pin(self, image: Image) -> Image:
@@ -196,7 +198,7 @@ class ContainerLauncher:
                 send_image(self._controller, self._engine, image, on_progress)
             return
         if not self._host.pulls:
-            raise PullFailed(f"image {image} is not on the host any more")
+            raise PullFailed(f"image {image} is no longer on the host")
         with self._pulls.turn(registry_of(image)):
             self._engine.pull(image, PullMeter(on_progress, self._tell_retry))
 
@@ -208,7 +210,7 @@ class ContainerLauncher:
                     self._engine.remove_volume(volume)
 
     def _tell_retry(self, cause: str) -> None:
-        self._pulls.tell(self._host.key, f"tries the pull again: {cause}")
+        self._pulls.tell(self._host.key, f"retrying the pull: {cause}")
 
     def _ask_driver(self, facts: Facts) -> Facts:
         """Ask the NVIDIA driver, through a container that sees all GPUs.

@@ -80,7 +80,7 @@ class KubernetesLauncher:
         named = bool(self._host.image or self._host.variants)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
             raise LaunchFailed(
-                "the nodes do not tell their driver and compute capability, so no image can be chosen. "
+                "the nodes do not report their driver and compute capability, so no image can be chosen. "
                 "Install NVIDIA's GPU feature discovery, or name variant: in hosts.yml",
                 Status.UNSUPPORTED,
             )
@@ -111,11 +111,13 @@ class KubernetesLauncher:
             if found is None:
                 continue  # it went away just now
             if not belongs_to(found, job):
-                raise LaunchFailed(f"a Job named {object_name(job)} is there and is not ours. Remove it")
+                raise LaunchFailed(
+                    f"a Job named {object_name(job)} exists, but it does not belong to this run. Remove it"
+                )
             if not (found.get("metadata") or {}).get("deletionTimestamp"):
                 return True
             if time.monotonic() > deadline:
-                raise Lost(f"an earlier Job {object_name(job)} does not go away: its node may be lost")
+                raise Lost(f"an earlier Job {object_name(job)} was not deleted in time: its node may be lost")
             time.sleep(1.0)
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
@@ -155,7 +157,7 @@ class KubernetesLauncher:
             return None
         payload = log.record.payload()
         if payload is None and log.record.begun and not log.cut_short:
-            raise LaunchFailed("its record came incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
+            raise LaunchFailed("its record is incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
         return payload
 
     def stop(self, job: Job) -> None:
@@ -210,7 +212,7 @@ class KubernetesLauncher:
             count = self._queue.gpus_per_node
             if count is None or not (self._host.image or self._host.variants):
                 raise Refused(
-                    f"{error.cause}. Or, where nodes may not be listed, say gpus_per_node: and variant: in hosts.yml"
+                    f"{error.cause}. If you may not list nodes, set gpus_per_node: and variant: in hosts.yml"
                 ) from error
             gpus = tuple(GPU(index=index, name="GPU") for index in range(count if self._host.wants_gpus else 0))
             return Facts(gpus=gpus, engine="kubernetes")
@@ -355,13 +357,13 @@ class _JobLook:
         for condition in _failed(found):
             said = plain_text(f"{condition.get('reason')}: {condition.get('message')}", 300)
             status = Status.TIMEOUT if condition.get("reason") == "DeadlineExceeded" else Status.LOST
-            return Ending(exit_code=None, failure=(status, f"the cluster gave its Job up: {said}"))
+            return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {said}"))
         if (found.get("spec") or {}).get("suspend"):
             return Waiting("suspended: it waits in its queue")
         complaints = self._cluster.warnings(name)
         if complaints:
             return Waiting(
-                complaints[-1], (Status.UNREACHABLE, f"the cluster makes no pod: {complaints[-1]}"), passing=True
+                complaints[-1], (Status.UNREACHABLE, f"the cluster creates no pod: {complaints[-1]}"), passing=True
             )
         return Waiting("waiting for a pod")
 

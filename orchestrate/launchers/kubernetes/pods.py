@@ -110,15 +110,15 @@ def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiti
     node = node_of(pod)
     where = f" on node {node}" if node else ""
     if reason in AT_ONCE:
-        what = "the image could not be had" if AT_ONCE[reason] is Status.PULL_FAILED else "it could not be started"
+        what = "the image could not be pulled" if AT_ONCE[reason] is Status.PULL_FAILED else "it could not be started"
         return Waiting(said, (AT_ONCE[reason], f"{what}{where}: {said}"), scheduled=True)
     if reason in PULL_TROUBLE:
-        failure = (Status.PULL_FAILED, f"the image could not be had{where}: {said}")
+        failure = (Status.PULL_FAILED, f"the image could not be pulled{where}: {said}")
         return Waiting(said, failure, passing=not _FOR_GOOD.search(message), scheduled=True)
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled:
         said = plain_text(f"{unscheduled.get('reason')}: {unscheduled.get('message')}", 400)
-        return Waiting(said, (Status.UNREACHABLE, f"no node took it: {said}"), passing=True)
+        return Waiting(said, (Status.UNREACHABLE, f"not scheduled on any node: {said}"), passing=True)
     return Waiting(said or ("starting" if node else "waiting for a node"), scheduled=node is not None)
 
 
@@ -146,9 +146,9 @@ def _failure(
     said = f"{reason}: {message}" if message else reason
     where = f" on node {node_of(pod)}" if node_of(pod) else ""
     if reason == "DeadlineExceeded":
-        return Status.TIMEOUT, f"ended by the cluster at its limit of time{where} ({said})"
+        return Status.TIMEOUT, f"ended by the cluster at its time limit{where} ({said})"
     if reason == "Evicted" and re.search(r"exceeds the (total )?limit", message):
-        return Status.ERROR, f"it wrote more than it may{where}: {said}"
+        return Status.ERROR, f"it exceeded a storage limit{where}: {said}"
     disruption = _condition(status, "DisruptionTarget", "True")
     if disruption:
         why = str(disruption.get("reason") or "")
@@ -161,7 +161,7 @@ def _failure(
     if deleted and not terminated:
         return (
             Status.LOST,
-            f"its pod was deleted{where}: it was preempted or drained, its node was lost, or somebody did it",
+            f"its pod was deleted{where}: it was preempted or drained, its node was lost, or somebody deleted it",
         )
     if terminated.get("reason") in ("StartError", "ContainerCannotRun"):
         return Status.ERROR, f"it could not be started{where}: {plain_text(str(terminated.get('message')), 300)}"

@@ -29,7 +29,7 @@ ENDINGS: dict[str, tuple[Status, str]] = {
     "DEADLINE": (Status.TIMEOUT, "Slurm ended it at its deadline (DEADLINE)"),
     "OUT_OF_MEMORY": (
         Status.OOM,
-        "the node's memory was not enough: Slurm ended it at its memory limit (OUT_OF_MEMORY). See memory_gb",
+        "out of memory: Slurm ended it at its memory limit (OUT_OF_MEMORY). See memory_gb",
     ),
 }
 """What a state says of a repeat; those of Slurm's that are not here leave it to the benchmark's exit code."""

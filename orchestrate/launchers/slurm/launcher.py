@@ -46,7 +46,7 @@ SETTLE_SECONDS = 30.0
 """From the end of a job to its last file: shared folders show what a node wrote only after a while."""
 
 _NO_GANGS = (
-    "on Slurm a training step over several hosts needs container: none: containers there have no network",
+    "on Slurm, a training step across several hosts requires container: none, because containers have no network there",
     Status.UNSUPPORTED,
 )
 

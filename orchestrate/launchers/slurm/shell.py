@@ -67,7 +67,7 @@ class LoginShell:
             raise Unreachable(f"{self.name}: {why}")
         parts = answer.decode("utf-8", "replace").split(f"{mark}\n")
         if len(parts) != 3:
-            raise Unreachable(f"{self.name}: its answer is cut off, or longer than {MAX_ANSWER_BYTES} bytes")
+            raise Unreachable(f"{self.name}: its answer is incomplete, or longer than {MAX_ANSWER_BYTES} bytes")
         return parts[1].split("\n")
 
     def _run(self, text: bytes, errors: IO[bytes], seconds: float) -> tuple[int, bytes]:

@@ -43,7 +43,7 @@ def test_nothing_is_doubtful_about_a_good_host():
         ({"address": DockerAddress(scheme="tcp", target="h:2375")}, {}, "without TLS"),
         ({"device": Device.GPU}, {"gpu_runtime": None, "gpus": ()}, "Install the NVIDIA container toolkit"),
         ({}, {"gpus": ()}, "no GPU was seen"),
-        ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Let it follow NTP"),
+        ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Synchronise it with NTP"),
         ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk are free"),
         (

@@ -151,8 +151,8 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
 3/4 run run1: 1 ok, 3 failed, 72 s
   1 × oom on a4000.node-00: 11 GB were not enough
   1 × unreachable on a4000.node-01: connection refused
-  1 failed before this start: python -m orchestrate status
-  repeat only these: python -m orchestrate resume runs/run1 --again oom
+  1 failed earlier, see: python -m orchestrate status
+  to repeat only these: python -m orchestrate resume runs/run1 --again oom
 """
     )
 
