@@ -77,8 +77,8 @@ def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     most = max((len(mate.gpus) for mate in mates), default=0)
     if host.gpus is None and host.wants_gpus and len(facts.gpus) < most:
         found.append(
-            f"has {len(facts.gpus)} GPUs, other hosts of the fleet have {most}: one may have fallen off the bus. "
-            "See nvidia-smi and sudo dmesg | grep -i xid there"
+            f"{len(facts.gpus)} of {most} GPUs found (other hosts of the fleet have {most}): one may have fallen off "
+            "the bus. See nvidia-smi and sudo dmesg | grep -i xid there"
         )
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
         found.append("reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://")

@@ -57,7 +57,7 @@ fleets:
       this-machine: {{process: true, cpus: {cpus}}}
 """
 
-REPORT_SIZE = (1000, 1180)
+REPORT_SIZE = (1040, 1180)
 """Width and height in CSS pixels: down to the end of the chart of speeds."""
 
 WITHOUT_CALCULATOR = "<style>#cost, #steps, details { display: none }</style></head>"

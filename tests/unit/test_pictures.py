@@ -71,3 +71,7 @@ def test_the_live_table_is_fed_up_to_the_last_step_of_a_repeat_in_the_middle():
 
     stream = [step(1, 2), step(2, 8), step(3, 2), step(4, 8), step(5, 2), step(6, 8), step(7, 2), step(8, 8)]
     assert [at for at, _ in pictures.until_a_step(stream)][-1] == 6
+
+
+def test_the_front_page_is_short():
+    assert len((pictures.DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()) <= 120

@@ -136,8 +136,8 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
     assert (
         lines
         == """\
-0/4 run run1: 4 repeats, into runs/run1
-0/4 a4000.node-00: answers, 2 GPUs
+0/4 run run1: 4 repeats, output in runs/run1
+0/4 a4000.node-00: reachable, 2 GPUs
 0/4 a4000.node-01: its disk is full
 0/4 a4000.node-00: pulling r:cuda12.5: 450 of 1000 MB
 0/4 a4000.node-00: image r:cuda12.5 sha256:1
