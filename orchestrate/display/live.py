@@ -85,7 +85,7 @@ class Row:
         return self.seconds / self.ended * left / min(self.lanes, max(left, 1))
 
     def note_queued(self, job: str, state: str | None) -> None:
-        """Take in the state of one of a queue's repeats; None: it has ended. The row tells how many run and wait."""
+        """Take in the state of one of a queue's repeats; None: it has ended. The row shows how many run and wait."""
         if state is None:
             self.states.pop(job, None)
         else:
@@ -224,7 +224,7 @@ class LiveDisplay:
             return Group(table, *(Text(line) for line in self._below(rows, shown)))
 
     def _below(self, rows: Sequence[Row], shown: Sequence[Row]) -> list[str]:
-        """Say what does not fit, and how the whole run stands."""
+        """Summarise the rows that do not fit, and the progress of the whole run."""
         lines = []
         if len(shown) < len(rows):
             chosen = {id(row) for row in shown}

@@ -21,7 +21,7 @@ from results.schema import GPU, Status
 
 
 def render_check(hosts: Sequence[Host], probed: dict[str, Facts | str], console: Console) -> None:
-    """Show what every host told, whether it can measure, and what to do about what is wrong."""
+    """Show what every host reported, whether it can measure, and how to fix what is wrong."""
     table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
     for host in hosts:
         facts, mates = probed[host.key], _fleet(host, hosts, probed)
@@ -131,7 +131,7 @@ def _fleet(host: Host, hosts: Sequence[Host], probed: dict[str, Facts | str]) ->
 
 
 def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
-    """Say why each image was chosen, or why the host cannot be used."""
+    """Explain why each image was chosen, or why the host cannot be used."""
     if isinstance(facts, str):
         return [f"{host.key}: cannot be measured now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
@@ -158,13 +158,13 @@ def _gpus(facts: Facts) -> str:
 
 
 def _gpu_states(facts: Facts) -> str:
-    """Say what the GPUs do now, equal ones together."""
+    """Describe the current state of the GPUs, equal ones together."""
     kinds = Counter(map(state_words, facts.gpu_states))
     return "\n".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
 
 
 def _gpu(gpu: GPU) -> str:
-    """Describe a GPU by what tells it from another: name, memory, power limit, compute capability."""
+    """Describe a GPU by what distinguishes it from others: name, memory, power limit, compute capability."""
     parts = [gpu.name]
     if gpu.memory_bytes is not None:
         parts.append(f"{gpu.memory_bytes / (1 << 30):.0f} GiB")

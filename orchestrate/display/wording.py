@@ -44,7 +44,7 @@ class Failures:
                 self._by_job[event.job] = (event.status, event.cause or "", event.host)
 
     def summary(self, event: RunFinished) -> list[str]:
-        """Say what failed, why, where, and which command repeats only that."""
+        """Summarise what failed, why and where, and the command that repeats only that."""
         if not event.failed and not event.missing:
             return []
         groups = Counter((status, cause) for status, cause, _ in self._by_job.values())
@@ -72,7 +72,7 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def describe(event: Event) -> str:
-    """Say in one line what happened, safe to print."""
+    """Describe an event in one line that is safe to print."""
     return plain_text(_describe(event))
 
 
@@ -120,7 +120,7 @@ def _summary(event: RunFinished) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Write a duration as minutes and seconds, with hours where there are some."""
+    """Write a duration as minutes and seconds, with hours if there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"

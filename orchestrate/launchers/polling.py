@@ -19,7 +19,7 @@ class Poller:
         name: Of the queue, for messages and the thread.
         look: Asks once, and leaves the answer where the lanes find it.
         seconds: From the end of a look to the next.
-        patience_seconds: How long looks may fail before those who wait are told.
+        patience_seconds: How long polls may fail before those who wait are notified.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ class SSHTunnel:
 
 
 def explain_ssh(target: str, errors: bytes, exit_code: int) -> str:
-    """Say in one line why ssh ended, with a remedy where the reason is known.
+    """Explain in one line why ssh ended, with a remedy if the reason is known.
 
     Args:
         target: Where it went.

@@ -22,7 +22,7 @@ LOW_POWER_SHARE = 0.95
 
 
 def is_busy(state: GPUState) -> bool:
-    """Tell whether somebody else uses a GPU; what is not told counts as nothing."""
+    """Return whether somebody else uses a GPU; unknown values count as nothing."""
     return (
         (state.processes or 0) > 0
         or (state.utilisation or 0.0) > MAX_IDLE_UTILISATION
@@ -31,7 +31,7 @@ def is_busy(state: GPUState) -> bool:
 
 
 def state_words(state: GPUState) -> str:
-    """Say what a GPU did: `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
+    """Describe the state of a GPU: `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
     parts = ["busy" if is_busy(state) else "idle"]
     if is_busy(state):
         if state.utilisation is not None:
@@ -70,7 +70,7 @@ def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
 
     Args:
         host: Settings of the host.
-        facts: As it told them.
+        facts: As the host reported them.
         mates: What the hosts of its fleet reported, if they were asked: they are meant to be equal.
     """
     found = []

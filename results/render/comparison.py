@@ -68,7 +68,7 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
 
 
 def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
-    """Return the scaling efficiency of each fleet; None where there is nothing to scale."""
+    """Return the scaling efficiency of each fleet; None if there is nothing to scale."""
     found = efficiencies(rates)
     if not found:
         return None

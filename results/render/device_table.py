@@ -31,7 +31,7 @@ BINARY_SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 NO_ORIGIN = "this machine"
 
 MetricKey = tuple[str, str | None, int, int | None, str]
-"""Metric, arithmetic, devices, size where it tells results apart, unit."""
+"""Metric, arithmetic, devices, size if it distinguishes results, unit."""
 
 
 @dataclass
@@ -134,7 +134,7 @@ def _text(cell: _Cell | None, factor: float) -> str:
 
 
 def _reasons(columns: dict[tuple[str, str], dict[MetricKey, _Cell]], headings: Sequence[str]) -> list[str]:
-    """Say once why something was not measured, with all the metrics and hosts that it hit."""
+    """State each reason why something was not measured once, with all its metrics and hosts."""
     hit: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for heading, cells in zip(headings, columns.values(), strict=True):
         for key in sorted(cells, key=_order):

@@ -299,7 +299,7 @@ def _fleet_look(fleets: Sequence[str]) -> dict[str, Any]:
 
 
 def _legend(fleets: Sequence[str]) -> alt.Legend | None:
-    """Return the legend above a chart; None where there is one fleet, which the title names."""
+    """Return the legend above a chart; None for a single fleet, which the title names."""
     return alt.Legend(orient="top", title=None) if len(fleets) > 1 else None
 
 

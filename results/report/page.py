@@ -212,7 +212,7 @@ def _shortened(grid: Grid, rows: int | None) -> Grid:
 
 
 def _speed_lines(merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[str]:
-    """Say in a sentence for each pair which is faster, and how much of the plan has a number."""
+    """State for each pair which fleet is faster, and how much of the plan has a number."""
     lines = []
     for a, b, found in pairs:
         said = answer_lines(found)
@@ -280,7 +280,7 @@ def _fallback(chart: Chart) -> str:
 
 
 def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the step times of the repeats, thinned to what the eye can tell apart."""
+    """Return the step times of the repeats, thinned to what the eye can distinguish."""
     of_cases: dict[str, list[tuple[Record, Measurement]]] = {}
     for record in records:
         if record.measurement is not None:

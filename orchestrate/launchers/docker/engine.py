@@ -58,7 +58,7 @@ class ContainerEngine:
         self._answered = False
 
     def info(self) -> dict[str, Any]:
-        """Return what the engine tells about itself and its machine."""
+        """Return what the engine reports about itself and its machine."""
         return _document(self._ask(lambda http: http.ask("GET", "/info")))
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class ContainerEngine:
         return self._read(_path(name, "logs"), {"stdout": "1"}, limit_bytes, framed=True)
 
     def wait(self, name: str, timeout_seconds: float) -> None:
-        """Wait until a container has ended, or for so long."""
+        """Wait until a container has ended, or until the time is over."""
         deadline = time.monotonic() + timeout_seconds
         while self.state(name).get("Running") and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -226,7 +226,7 @@ class ContainerEngine:
     # -- connection --------------------------------------------------------------------------------------------
 
     def _ask(self, operation: Callable[[EngineHTTP], T]) -> T:
-        """Make a request; refusals are told in our words.
+        """Make a request; refusals become our own messages.
 
         Raises:
             Unreachable: The connection cannot be made, or not again.

@@ -253,14 +253,14 @@ class ContainerLauncher:
 
 
 def _pinned(reference: str, digest: str | None, host: Host) -> str:
-    """Return what to start: by digest where there is one, because tags move."""
+    """Return the image to start: by digest if there is one, because tags move."""
     if digest is None:
         return reference
     return f"{repository(reference)}@{digest}" if host.pulls else digest
 
 
 def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts:
-    """Take in what the engine tells; nothing in it is trusted."""
+    """Read the report of the engine; nothing in it is trusted."""
     cpus = info.get("NCPU")
     memory = info.get("MemTotal")
     return Facts(
@@ -277,7 +277,7 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts
 
 
 def _gpu_runtime(info: dict[str, Any]) -> str | None:
-    """Say how an engine gives GPUs to containers; None: it cannot."""
+    """Name the way in which an engine gives GPUs to containers; None: it cannot."""
     runtimes = info.get("Runtimes")
     if isinstance(runtimes, dict) and "nvidia" in runtimes:
         return "NVIDIA runtime"
@@ -293,7 +293,7 @@ def _cdi_gpus(info: dict[str, Any]) -> frozenset[str]:
 
 
 def _skew(stamp: str, asked_at: datetime) -> float | None:
-    """Return how many seconds the host's clock is ahead of ours; None: it tells no time."""
+    """Return how many seconds the host's clock is ahead of ours; None: it reports no time."""
     try:
         told = datetime.fromisoformat(f"{stamp[:19]}+00:00")
     except ValueError:

@@ -15,7 +15,7 @@ MAX_SAID = 300
 
 
 def explain(error: BaseException, address: DockerAddress) -> str:
-    """Say in one line why an engine could not be asked."""
+    """Explain in one line why an engine could not be reached."""
     where = f"{address.scheme}://{address.target}"
     for item in _chain(error):
         for kind, remedy in _SOCKET_REMEDIES.items():

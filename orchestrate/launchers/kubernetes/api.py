@@ -76,7 +76,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Change:
-    """A change that a watch tells; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+    """A change that a watch reports; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     kind: str
     item: Object

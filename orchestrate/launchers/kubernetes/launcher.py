@@ -75,7 +75,7 @@ class KubernetesLauncher:
         self._progress_at = time.monotonic()
 
     def probe(self) -> Facts:
-        """See `Launcher.probe`: what the nodes' labels tell; nothing is started."""
+        """See `Launcher.probe`: it reads the labels of the nodes and starts nothing."""
         facts = self._ask_nodes()
         named = bool(self._host.image or self._host.variants)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
@@ -204,7 +204,7 @@ class KubernetesLauncher:
         self._cluster.close()
 
     def _ask_nodes(self) -> Facts:
-        """Return what the nodes tell; where they may not be listed, what hosts.yml tells."""
+        """Return what the nodes report; if they may not be listed, what hosts.yml states."""
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
         try:
             nodes = self._cluster.nodes(selector)
@@ -249,7 +249,7 @@ class KubernetesLauncher:
         return self._of_all_ranks(job, ending)
 
     def _of_all_ranks(self, job: Job, ending: Ending) -> Ending:
-        """Say how a case of several hosts ended: as its first rank, unless that was only ended with the others."""
+        """Return how a case on several hosts ended: as its first rank, unless that was only ended with the others."""
         if job.case.num_hosts == 1 or self._view is None or (ending.exit_code == 0 and ending.failure is None):
             return ending
         states = [read_state(seen.pod, deleted=seen.deleted) for seen in self._view.all_of_job(object_name(job))]
@@ -326,7 +326,7 @@ class _Patience:
 
 
 class _JobLook:
-    """What a Job without a pod tells: it waits for a quota or a queue, or is gone.
+    """State of a Job without a pod: it waits for a quota or a queue, or is gone.
 
     Args:
         cluster: Where it is.
@@ -379,6 +379,6 @@ def _failed(item: Object) -> Iterator[Object]:
 
 
 def _pin(image: Image) -> Image:
-    """Take the digest out of a reference that names one; what a tag means, the first node tells."""
+    """Take the digest out of a reference that names one; the first node resolves a tag."""
     _, at, digest = image.reference.partition("@")
     return dataclasses.replace(image, digest=digest) if at else image

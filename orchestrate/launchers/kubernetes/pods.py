@@ -71,10 +71,10 @@ State = Waiting | Running | Ending
 
 
 def read_state(pod: Pod, *, deleted: bool = False) -> State:
-    """Say where a pod stands.
+    """Describe the state of a pod.
 
     Args:
-        pod: As the API server told last.
+        pod: As the API server reported it last.
         deleted: It is gone since.
     """
     status, phase = _map(pod.get("status")), _map(pod.get("status")).get("phase")
@@ -99,7 +99,7 @@ def name_of(item: Pod) -> str:
 
 
 def rank_of(pod: Pod) -> int:
-    """Return which rank of its Job a pod is; 0 where there is only one."""
+    """Return which rank of its Job a pod is; 0 if there is only one."""
     text = str(_map(_map(pod.get("metadata")).get("annotations")).get(INDEX_ANNOTATION) or "0")
     return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -123,7 +123,7 @@ def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiti
 
 
 def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, deleted: bool) -> Ending:
-    """Say how it ended, from the strongest evidence to the weakest."""
+    """Return how it ended, from the strongest evidence to the weakest."""
     terminated = _map(_map(container.get("state")).get("terminated"))
     code = terminated.get("exitCode")
     reason = str(terminated.get("reason") or "")
@@ -141,7 +141,7 @@ def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, dele
 def _failure(
     pod: Pod, status: dict[str, Any], terminated: dict[str, Any], *, deleted: bool
 ) -> tuple[Status, str] | None:
-    """Say what the cluster did to it; None: it ended by itself."""
+    """Return what the cluster did to it; None: it ended by itself."""
     reason, message = str(status.get("reason") or ""), plain_text(str(status.get("message") or ""), 300)
     said = f"{reason}: {message}" if message else reason
     where = f" on node {node_of(pod)}" if node_of(pod) else ""
@@ -169,7 +169,7 @@ def _failure(
 
 
 def _digest(container: dict[str, Any]) -> str | None:
-    """Return what was started, as the node told: `docker-pullable://REPOSITORY@sha256:…` or without the scheme."""
+    """Return the image that was started, by the node: `docker-pullable://REPOSITORY@sha256:…` or without the scheme."""
     match = re.search(r"@(sha256:[0-9a-f]{64})$", str(container.get("imageID") or ""))
     return match[1] if match else None
 

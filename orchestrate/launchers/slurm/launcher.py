@@ -63,7 +63,7 @@ class _Track:
         rest: Output after the last end of a line.
         begun: It was seen to run, or left output.
         status: What its batch script left at its end.
-        quiet_since: Since when Slurm has not told of it as running or waiting; monotonic seconds.
+        quiet_since: Since when Slurm has not reported it as running or waiting; monotonic seconds.
         forgotten: `squeue` knows nothing of it any more.
         accounted: What accounting says of it then; asked for once, None where there is none.
     """
@@ -391,7 +391,7 @@ class SlurmLauncher:
 
 
 def _turn(state: JobState | None, trouble: str) -> Turn:
-    """Say where a repeat stands; what was submitted waits until Slurm tells otherwise."""
+    """Describe the state of a repeat; what was submitted waits until Slurm reports otherwise."""
     if state is None or state.name in WAITING:
         return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
     return Turn(waiting=False, node=state.node, trouble=trouble)

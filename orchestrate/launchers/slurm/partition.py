@@ -19,7 +19,7 @@ _GRES = re.compile(r"gpu(?::([A-Za-z0-9_.-]+))?:([0-9]{1,4})")
 
 
 def facts_of(host: Host, queue: SlurmQueue, answer: Answer) -> Facts:
-    """Turn what `sinfo` told into facts; the least of all nodes counts.
+    """Turn the output of `sinfo` into facts; the smallest value of all nodes counts.
 
     Raises:
         HostError: Nothing can be measured there, with what to change.
