@@ -1,4 +1,4 @@
-# make run: measure this machine. make test: prove that everything works. Nothing is installed outside .venv.
+# make run: measure this machine. make test: run all tests. Nothing is installed outside .venv.
 # make run ARGS="--suite=standard" passes more flags to the orchestrator.
 
 VENV := .venv
@@ -6,13 +6,13 @@ PYTHON := $(VENV)/bin/python
 HOSTS := hosts.yml
 VARIANTS := $(basename $(notdir $(wildcard orchestrate/containers/requirements/*.in)))
 
-# The CUDA build of TensorFlow where the machine has an NVIDIA driver, the CPU build elsewhere.
+# The CUDA build of TensorFlow if the machine has an NVIDIA driver, otherwise the CPU build.
 BUILD := $(shell { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L; } >/dev/null 2>&1 && echo cuda || echo cpu)
-# Of make gpu-evidence: its output folder, and a checkout of https://github.com/tensorflow/benchmarks if there is one.
+# For make gpu-evidence: its output folder and, optionally, a checkout of https://github.com/tensorflow/benchmarks.
 OUT := gpu-evidence
 PEER :=
 
-# A Python that the lock files are made for: the newest that is there.
+# The newest available Python that the lock files support.
 BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; do \
     $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
     && { command -v $$python; break; }; done)
@@ -25,13 +25,13 @@ COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
 run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
 
-test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests; those that need a Docker engine say so where none can be had
+test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests, against real engines where available
 	@$(PYTHON) -m pytest --numprocesses=3 --dist=loadscope $(ARGS)
 
-test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Tests on a real Kubernetes: builds one first (root; minutes)
+test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on a real Kubernetes, which is built first (needs root; takes minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)
 
-gpu-evidence: $(VENV)/$(BUILD).stamp  ## What a GPU must show, step by step, into OUT=folder; goes on where it was stopped (PEER=checkout)
+gpu-evidence: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
 	@$(PYTHON) -m tests.benchmarks.gpu_evidence --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)
 
 check: $(VENV)/dev.stamp  ## Lint, format check and types
@@ -39,12 +39,12 @@ check: $(VENV)/dev.stamp  ## Lint, format check and types
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
 
-help:  ## This list
+help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-# The simplest hosts file: this machine, without Docker. An existing one is never touched.
+# The simplest hosts file: this machine, without Docker. An existing file is never changed.
 define DEFAULT_HOSTS
-# Written by make run, because there was none. Every key once, with its meaning: hosts.example.yml
+# Written by make run because there was no hosts.yml. All keys and their meanings: hosts.example.yml
 version: 1
 defaults: {suite: quick}
 fleets:
@@ -70,7 +70,7 @@ $(VENV)/bin/pip:
 	@$(BASE_PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); echo "make: $(BASE_PYTHON) cannot make \
 	environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 
-lock: $(VENV)/dev.stamp  ## Make all lock files again, with the newest versions that fit
+lock: $(VENV)/dev.stamp  ## Update all lock files to the newest versions that fit
 	@[ -x $(VENV)/bin/uv ] || $(PYTHON) -m pip install --quiet uv
 	$(COMPILE) --universal --python-version 3.11 --extra cpu pyproject.toml --output-file requirements/cpu.txt
 	$(COMPILE) --universal --python-version 3.11 --constraint requirements/cpu.txt --extra cuda pyproject.toml \
@@ -84,11 +84,15 @@ lock-%:
 	    orchestrate/containers/requirements/$*.in --output-file orchestrate/containers/requirements/$*.txt
 
 .PHONY: answers
-answers: $(VENV)/$(BUILD).stamp  ## Write docs/answers.md again from the published figures and prices
+answers: $(VENV)/$(BUILD).stamp  ## Update docs/answers.md from the published figures and prices
 	@$(PYTHON) -m tests.docs.answers
 
+.PHONY: pictures
+pictures: $(VENV)/$(BUILD).stamp  ## Measure this machine's CPU and redraw the pictures of the README (10 minutes; needs Chromium)
+	@$(PYTHON) -m tests.docs.pictures $(ARGS)
+
 .PHONY: rooms
-rooms:  ## Count the rooms of ARCHITECTURE.md again
+rooms:  ## Update the counts of the rooms in ARCHITECTURE.md
 	@$(PYTHON) -m tests.rooms
 
 clean:  ## Remove environments and caches; runs stay

@@ -30,7 +30,7 @@ KINDS = ("auto", "live", "plain", "json", "none")
 _FREQUENT = (JobStep, ImageProgress)
 
 PLAIN_STEP_SECONDS = 10.0
-"""Plain lines show a step at most so often per host: a pipe is read by people too."""
+"""Shortest time between two steps of a host in plain lines: people read them too."""
 
 
 class Display(Protocol):

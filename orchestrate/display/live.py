@@ -85,7 +85,7 @@ class Row:
         return self.seconds / self.ended * left / min(self.lanes, max(left, 1))
 
     def note_queued(self, job: str, state: str | None) -> None:
-        """Take in the state of one of a queue's repeats; None: it has ended. The row tells how many run and wait."""
+        """Take in the state of one of a queue's repeats; None: it has ended. The row shows how many run and wait."""
         if state is None:
             self.states.pop(job, None)
         else:
@@ -104,20 +104,25 @@ class Row:
 
 
 class LiveDisplay:
-    """A table that is redrawn in place, with what happens printed above it."""
+    """A table that is redrawn in place, with messages printed above it.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: On stderr.
+        began: When the run began, as `time.monotonic()` has it; None: now.
+    """
+
+    def __init__(self, console: Console, began: float | None = None) -> None:
         self._console = console
         self._rows: dict[str, Row] = {}
         self._jobs: dict[str, tuple[int, str, str]] = {}
         self._statuses: Counter[str] = Counter()
         self._failures = Failures()
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
         self._live = Live(
             console=console,
             refresh_per_second=REFRESH_PER_SECOND,
-            get_renderable=self._render,
+            get_renderable=self.render,
             transient=True,
         )
 
@@ -201,7 +206,8 @@ class LiveDisplay:
         if row.state != SET_ASIDE and (row.lanes == 1 or row.position >= row.total):
             row.state = DONE if row.position >= row.total else event.status
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
+        """Return the table as it stands now."""
         with self._lock:
             rows = list(self._rows.values())
             shown = choose_rows(rows, max(FEWEST_ROWS, self._console.height - OTHER_LINES))
@@ -214,7 +220,7 @@ class LiveDisplay:
             return Group(table, *(Text(line) for line in self._below(rows, shown)))
 
     def _below(self, rows: Sequence[Row], shown: Sequence[Row]) -> list[str]:
-        """Say what does not fit, and how the whole run stands."""
+        """Summarise the rows that do not fit, and the progress of the whole run."""
         lines = []
         if len(shown) < len(rows):
             chosen = {id(row) for row in shown}

@@ -22,7 +22,7 @@ from results.schema import GPU, Status
 
 
 def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], console: Console) -> None:
-    """Show what every host told, whether it can measure, and what to do about what is wrong."""
+    """Show what every host reported, whether it can measure, and how to fix what is wrong."""
     table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
     for host in hosts:
         facts, mates = probed[host.place], _fleet(host, hosts, probed)
@@ -78,7 +78,7 @@ def render_estimate(estimated: Estimate, console: Console) -> None:
     basis = (
         "from earlier runs"
         if estimated.seen == 1
-        else f"{estimated.seen:.0%} of it from earlier runs, the rest a guess"
+        else f"{estimated.seen:.0%} based on earlier runs, the rest is a guess"
     )
     console.print(f"estimate: {minutes:.0f} minutes{cost} ({basis})", markup=False, highlight=False)
 
@@ -102,7 +102,7 @@ def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console
         words = ", ".join(f"{number} {status}" for status, number in failed.items())
         _row(table, fleet, host, counts, str(ok), words, causes)
     console.print(table)
-    state = "a controller works on it" if running else "no controller works on it"
+    state = "a controller is active" if running else "no controller is active"
     console.print(f"run {plan.run_id}: {state}; {folder.path}", markup=False, soft_wrap=True)
 
 
@@ -132,9 +132,9 @@ def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str
 
 
 def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:
-    """Say why each image was chosen, or why the host cannot be used."""
+    """Explain why each image was chosen, or why the host cannot be used."""
     if isinstance(facts, str):
-        return [f"{host.key}: cannot measure now: {facts}"]
+        return [f"{host.key}: cannot be measured now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
     return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
 
@@ -164,13 +164,13 @@ def _gpus(facts: Facts) -> str:
 
 
 def _gpu_states(facts: Facts) -> str:
-    """Say what the GPUs do now, equal ones together."""
+    """Describe the current state of the GPUs, equal ones together."""
     kinds = Counter(map(state_words, facts.gpu_states))
     return "\n".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
 
 
 def _gpu(gpu: GPU) -> str:
-    """Describe a GPU by what tells it from another: name, memory, power limit, compute capability."""
+    """Describe a GPU by what distinguishes it from others: name, memory, power limit, compute capability."""
     parts = [gpu.name]
     if gpu.memory_bytes is not None:
         parts.append(f"{gpu.memory_bytes / (1 << 30):.0f} GiB")

@@ -44,7 +44,7 @@ class Failures:
                 self._by_job[event.job] = (event.status, event.cause or "", event.host)
 
     def summary(self, event: RunFinished) -> list[str]:
-        """Say what failed, why, where, and which command repeats only that."""
+        """Summarise what failed, why and where, and the command that repeats only that."""
         if not event.failed and not event.missing:
             return []
         groups = Counter((status, cause) for status, cause, _ in self._by_job.values())
@@ -55,10 +55,10 @@ class Failures:
         if len(groups) > MAX_CAUSES:
             lines.append(f"  … and {len(groups) - MAX_CAUSES} more causes")
         if event.failed > len(self._by_job):
-            lines.append(f"  {event.failed - len(self._by_job)} failed before this start: python -m orchestrate status")
+            lines.append(f"  {event.failed - len(self._by_job)} failed earlier, see: python -m orchestrate status")
         again = sorted({status for status, _, _ in self._by_job.values()} - HOST_FAULTS - {Status.STOPPED})
         flag = f" --again {','.join(again)}" if again else ""
-        return [*lines, plain_text(f"  repeat only these: python -m orchestrate resume {self._folder}{flag}")]
+        return [*lines, plain_text(f"  to repeat only these: python -m orchestrate resume {self._folder}{flag}")]
 
     def _hosts(self, status: str, cause: str) -> str:
         hosts = list(dict.fromkeys(h for s, c, h in self._by_job.values() if (s, c) == (status, cause)))
@@ -72,18 +72,18 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def describe(event: Event) -> str:
-    """Say in one line what happened, safe to print."""
+    """Describe an event in one line that is safe to print."""
     return plain_text(_describe(event))
 
 
 def _describe(event: Event) -> str:
     match event:
         case RunStarted():
-            rest = f", {event.done} of them done before" if event.done else ""
-            return f"run {event.run_id}: {event.jobs} repeats{rest}, into {event.folder}"
+            rest = f", {event.done} already done" if event.done else ""
+            return f"run {event.run_id}: {event.jobs} repeats{rest}, output in {event.folder}"
         case HostChecked():
             answer = f"{event.gpus} GPUs" if event.gpus else "no GPU"
-            return f"{event.host}: {event.problem or 'answers, ' + answer}"
+            return f"{event.host}: {event.problem or 'reachable, ' + answer}"
         case ImageProgress():
             done, total = (number / 1e6 for number in (event.done_bytes, event.total_bytes))
             return f"{event.host}: pulling {event.image}: {done:.0f} of {total:.0f} MB"
@@ -120,7 +120,7 @@ def _summary(event: RunFinished) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Write a duration as minutes and seconds, with hours where there are some."""
+    """Write a duration as minutes and seconds, with hours if there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"

@@ -30,7 +30,7 @@ class Turn:
         waiting: It waits for a machine; False: it runs on one.
         node: The machine; None: it is not known.
         reason: Why it waits, in the queue's words.
-        trouble: Why the queue cannot be asked now: the rest is what it told last.
+        trouble: Why the queue cannot be queried now: the rest is its last known state.
     """
 
     waiting: bool
@@ -44,12 +44,12 @@ OnTurn = Callable[[Turn], None]
 
 
 def always_running(turn: Turn) -> None:
-    """Ignore turns: where there is no queue, what was started runs."""
+    """Ignore turns: without a queue, what was started runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a started benchmark ended, as its engine tells, not as its log suggests.
+    """How a started benchmark ended, as its engine reports, not as its log suggests.
 
     Attributes:
         exit_code: Of the process, 128 + n for signal n; None: it cannot be known.

@@ -81,7 +81,7 @@ class ContainerSpec:
 
 
 def container_document(spec: ContainerSpec) -> dict[str, Any]:
-    """Say it in the engine's words: the body of its API's `ContainerCreate`."""
+    """Translate it for the engine: the body of `ContainerCreate` in its API."""
     settings = {
         "ReadonlyRootfs": True,
         "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={spec.tmp_bytes},mode=1777"},
@@ -213,7 +213,7 @@ def data_flags(job: Job, path: str | None) -> list[str]:
 
 
 def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
-    """Describe a container that sees all GPUs and tells about them."""
+    """Describe a container that sees all GPUs and reports on them."""
     return ContainerSpec(
         image=image,
         name=unique_name("probe"),

@@ -19,7 +19,7 @@ class Poller:
         name: Of the queue, for messages and the thread.
         look: Asks once, and leaves the answer where the lanes find it.
         seconds: From the end of a look to the next.
-        patience_seconds: How long looks may fail before those who wait are told.
+        patience_seconds: How long polls may fail before those who wait are notified.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Poller:
                 self._waiting -= 1
             failure = self._failure
         if isinstance(failure, HostError):
-            raise Lost(f"{self._name} does not answer any more: {failure.cause}") from failure
+            raise Lost(f"{self._name} stopped responding: {failure.cause}") from failure
         if failure is not None:
-            raise RuntimeError(f"a look at {self._name} failed") from failure
+            raise RuntimeError(f"polling {self._name} failed") from failure
 
     @property
     def trouble(self) -> str:

@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 
 class PullLimits:
-    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is told.
+    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is notified.
 
     Args:
         per_registry: That many.
@@ -70,7 +70,7 @@ class PullMeter:
         self._layers: dict[str, tuple[int, int]] = {}
 
     def restart(self) -> None:
-        """Forget how far an earlier try came: the engine tells anew."""
+        """Forget the progress of an earlier attempt: the engine reports it again."""
         self._layers.clear()
 
     def patience(self) -> float:
@@ -78,10 +78,10 @@ class PullMeter:
         return max(0.01, min(self._stall_seconds, self._deadline - time.monotonic()))
 
     def stalled(self) -> str:
-        """Say why the waiting ended."""
+        """Explain why the wait ended."""
         if time.monotonic() >= self._deadline:
-            return f"not there after {self.deadline_seconds / 60:g} minutes"
-        return f"no news for {self._stall_seconds:g} seconds"
+            return f"not complete after {self.deadline_seconds / 60:g} minutes"
+        return f"no progress for {self._stall_seconds:g} seconds"
 
     def note(self, message: dict[str, Any]) -> None:
         """Take in a message of the engine's stream."""

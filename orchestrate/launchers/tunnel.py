@@ -144,7 +144,7 @@ class SSHTunnel:
 
 
 def explain_ssh(target: str, errors: bytes, exit_code: int) -> str:
-    """Say in one line why ssh ended, with a remedy where the reason is known.
+    """Explain in one line why ssh ended, with a remedy if the reason is known.
 
     Args:
         target: Where it went.
@@ -161,7 +161,7 @@ def explain_ssh(target: str, errors: bytes, exit_code: int) -> str:
 
 
 _REMEDIES = {
-    "IDENTIFICATION HAS CHANGED": "Somebody else may be answering: compare the key before you replace it",
+    "IDENTIFICATION HAS CHANGED": "Another machine may be answering: compare the key before you replace it",
     "Host key verification failed": "Compare the host's key and add it: ssh-keyscan HOST >> ~/.ssh/known_hosts",
     "Permission denied": "Add your key to the host, or name it in ~/.ssh/config (IdentityFile)",
     "Could not resolve": "Check the name in hosts.yml",

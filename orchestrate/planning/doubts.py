@@ -22,7 +22,7 @@ LOW_POWER_SHARE = 0.95
 
 
 def is_busy(state: GPUState) -> bool:
-    """Tell whether somebody else uses a GPU; what is not told counts as nothing."""
+    """Return whether somebody else uses a GPU; unknown values count as nothing."""
     return (
         (state.processes or 0) > 0
         or (state.utilisation or 0.0) > MAX_IDLE_UTILISATION
@@ -31,7 +31,7 @@ def is_busy(state: GPUState) -> bool:
 
 
 def state_words(state: GPUState) -> str:
-    """Say what a GPU did: `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
+    """Describe the state of a GPU: `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
     parts = ["busy" if is_busy(state) else "idle"]
     if is_busy(state):
         if state.utilisation is not None:
@@ -50,11 +50,11 @@ def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
     found, name = [], f"GPU {state.index}"
     if is_busy(state):
         found.append(
-            f"{name} is {state_words(state)}: numbers would be too low. See who with nvidia-smi there and end it, "
-            "or leave this GPU out by gpus:"
+            f"{name} is {state_words(state)}: numbers would be too low. Find the process with nvidia-smi on "
+            "that host and end it, or exclude this GPU with gpus:"
         )
     elif (state.temperature_celsius or 0.0) > MAX_IDLE_CELSIUS:
-        found.append(f"{name} is at {state.temperature_celsius:.0f} °C without work. Look at its fans and its air")
+        found.append(f"{name} is at {state.temperature_celsius:.0f} °C without work. Check its fans and air flow")
     limit = next((gpu.power_limit_watts for gpu in facts.gpus if gpu.index == state.index), None)
     default = state.power_limit_default_watts
     if limit is not None and default is not None and limit < default * LOW_POWER_SHARE:
@@ -70,31 +70,33 @@ def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
 
     Args:
         host: Settings of the host.
-        facts: As it told them.
+        facts: As the host reported them.
         mates: What the hosts of its fleet reported, if they were asked: they are meant to be equal.
     """
     found = []
     most = max((len(mate.gpus) for mate in mates), default=0)
     if host.gpus is None and host.wants_gpus and len(facts.gpus) < most:
         found.append(
-            f"{len(facts.gpus)} of {most} GPUs that other hosts of the fleet have: one may have fallen off the bus. "
-            "See nvidia-smi and sudo dmesg | grep -i xid there"
+            f"{len(facts.gpus)} of {most} GPUs found (other hosts of the fleet have {most}): one may have fallen off "
+            "the bus. See nvidia-smi and sudo dmesg | grep -i xid there"
         )
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
-        found.append("reached by tcp:// without TLS: anyone on that network owns the machine. Use tls: or ssh://")
+        found.append("reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://")
     if host.docker is not None and facts.gpu_runtime is None and host.device is Device.GPU:
         found.append("its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there")
     if facts.gpu_runtime is not None and not facts.gpus and host.wants_gpus:
         found.append("its engine has an NVIDIA runtime, but no GPU was seen. Try nvidia-smi there")
     skew = facts.clock_skew_seconds
     if skew is not None and abs(skew) > MAX_CLOCK_SKEW_SECONDS:
-        found.append(f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours. Let it follow NTP")
+        found.append(
+            f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours. Synchronise it with NTP"
+        )
     disk = facts.disk_free_bytes if host.docker is not None else None
     if disk is not None and disk < MIN_DISK_BYTES:
-        found.append(f"only {disk / 1e9:.0f} GB of disk are free. Remove old images: docker image prune")
+        found.append(f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune")
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     found += [said for state in used for said in _gpu_doubts(state, facts)]
-    remedy = "python -m tfbench.doctor there shows why, and what to do"
+    remedy = "Run python -m tfbench.doctor there: it shows why, and how to fix it"
     found += [f"{problem}. {remedy}" for problem in facts.gpu_problems]
     slices = [gpu for gpu in facts.gpus if " MIG " in gpu.name and (host.gpus is None or gpu.index in host.gpus)]
     found += [
@@ -104,7 +106,7 @@ def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     ]
     missing = [index for index in host.gpus or () if index not in {gpu.index for gpu in facts.gpus}]
     if missing:
-        found.append(f"gpus: names {missing}, which it has not. It has {[gpu.index for gpu in facts.gpus]}")
+        found.append(f"gpus: names {missing}, but this host has only {[gpu.index for gpu in facts.gpus]}")
     if len({gpu.name for gpu in facts.gpus}) > 1 and host.gpus is None:
-        found.append("its GPUs differ: the slowest sets the pace of all. Name equal ones by gpus:")
+        found.append("its GPUs differ: the slowest one limits all. Select equal ones with gpus:")
     return found

@@ -121,7 +121,7 @@ def findings_to_json(findings: Sequence[Finding]) -> str:
 
 
 def reading_lines(audited: Audit) -> list[str]:
-    """Say how much of the file was read, and what was left out."""
+    """State how much of the file was read, and what was left out."""
     reading = audited.reading
     lines = [f"specifications of {audited.specifications} GPUs checked"] if audited.specifications else []
     cells = len(reading.claims) + len(reading.unread)
@@ -132,8 +132,8 @@ def reading_lines(audited: Audit) -> list[str]:
         lines.append(f"columns not used: {', '.join(reading.ignored)}")
     if not audited.read_enough:
         lines.append(
-            f"too little was read to judge this file (under {ENOUGH_READ * 100:.0f} %): "
-            "that nothing was found means nothing"
+            f"too little could be read to judge this file (under {ENOUGH_READ * 100:.0f} %): "
+            "an absence of findings proves nothing"
         )
     return lines
 

@@ -114,7 +114,7 @@ def _not_checked(claims: Sequence[Claim]) -> list[Finding]:
     for rule, names in unknown.items():
         if names:
             rows = tuple(sorted({row for _, row in names}))
-            message = f"limits not checked, nothing is known of: {', '.join(sorted({name for name, _ in names}))}"
+            message = f"limits not checked, no data for: {', '.join(sorted({name for name, _ in names}))}"
             found.append(Finding(rule, Severity.NOTE, rows, message))
     return found
 
@@ -225,7 +225,7 @@ def _bandwidth_bound(claim: Claim, network: Network, figures: Mapping[str, float
     if per_gpu > fused:
         message = f"{text} needs more than its memory bandwidth; the bound with all layers fused is {fused:.0f}"
         return [Finding("bandwidth_bound", Severity.IMPOSSIBLE, (claim.row,), message)]
-    message = f"{text} is above the bound of {unfused:.0f} without fused layers: fused kernels are needed for it"
+    message = f"{text} is above the bound of {unfused:.0f} without fused layers: this needs fused kernels"
     return [Finding("bandwidth_bound", Severity.NOTE, (claim.row,), message)]
 
 
@@ -236,11 +236,15 @@ def _memory_bound(claim: Claim, network: Network, figures: Mapping[str, float]) 
         return []
     share = claim.batch * saved / memory
     text = (
-        f"{claim.name}: a batch of {claim.batch} keeps {claim.batch * saved / GIBI:.1f} GiB of activations, "
-        f"the card has {memory / GIBI:.0f} GiB"
+        f"{claim.name}: a batch of {claim.batch} needs {claim.batch * saved / GIBI:.1f} GiB for activations, "
+        f"but the card has {memory / GIBI:.0f} GiB"
     )
     if share > 1:
         return [Finding("memory_size", Severity.IMPOSSIBLE, (claim.row,), text)]
     if share > MEMORY_SHARE_SUSPECT:
-        return [Finding("memory_size", Severity.SUSPECT, (claim.row,), f"{text}: weights and workspace come on top")]
+        return [
+            Finding(
+                "memory_size", Severity.SUSPECT, (claim.row,), f"{text}: weights and workspace need additional memory"
+            )
+        ]
     return []

@@ -150,7 +150,9 @@ def _slower(series: Sequence[Sequence[Claim]]) -> list[Finding]:
     for ladder in series:
         for low, high in itertools.pairwise(ladder):
             if high.rate < SLOWER * low.rate:
-                message = f"{high.name}: {high.rate:g}, {low.count} GPUs of the same have {low.rate:g} (row {low.row})"
+                message = (
+                    f"{high.name}: {high.rate:g}, but {low.count} of the same GPUs reach {low.rate:g} (row {low.row})"
+                )
                 found.append(Finding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), message))
     return found
 

@@ -96,7 +96,7 @@ def _same_card(claims: Sequence[Claim], believed: Sequence[Claim]) -> tuple[list
         judged.add(id(claim))
         if not min(known) / SLOW_FACTOR <= claim.rate <= max(known) * FACTOR:
             message = (
-                f"{claim.name} on {claim.gpu}: {claim.rate:g}, published measurements say {min(known):g} to "
+                f"{claim.name} on {claim.gpu}: {claim.rate:g}, published measurements are {min(known):g} to "
                 f"{max(known):g}: too far apart"
             )
             found.append(Finding("sources_contradict", Severity.SUSPECT, (claim.row,), message))
@@ -183,8 +183,8 @@ def _swapped(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding
     for (one, other), voters in votes.items():
         where = f"{len(voters)} columns" if len(voters) > 1 else "one column"
         message = (
-            f"{one} and {other} look exchanged in {where}, {voters[0][1]}, and only with these two exchanged all "
-            "networks of the column agree with those"
+            f"{one} and {other} look swapped in {where}, {voters[0][1]}, and all networks of the column agree with "
+            "those only if these two are swapped"
         )
         rows = tuple(sorted({column[model].row for column, _ in voters for model in (one, other)}))
         found.append(Finding("networks_exchanged", Severity.SUSPECT, rows, message))

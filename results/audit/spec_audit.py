@@ -130,14 +130,14 @@ def _against_reference(gpu: str, figures: Figures) -> list[Finding]:
         if known is None or abs(value / known - 1) <= TOLERANCE:
             continue
         severity, why = _difference(quantity, value / known)
-        message = f"{gpu}: {quantity} {value:g}, the reference says {known:g}: {why}"
+        message = f"{gpu}: {quantity} {value:g}, but the reference has {known:g}: {why}"
         found.append(Finding("specification", severity, (row,), message))
     return found
 
 
 def _difference(quantity: str, ratio: float) -> tuple[Severity, str]:
     if "tensor" in quantity and abs(ratio / 2 - 1) <= TOLERANCE:
-        return Severity.NOTE, "exactly twice, the figure with sparsity, which training does not have"
+        return Severity.NOTE, "exactly twice: the figure with sparsity, which does not apply to training"
     if quantity in CLOCKED and 1 / CLOCK_RANGE <= ratio <= CLOCK_RANGE:
         return Severity.NOTE, "a figure at another clock or power setting"
     return Severity.SUSPECT, "another figure"

@@ -111,7 +111,7 @@ def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baselin
         if item.prices is not None:
             lines.append(f"{_price_line(item)} ({item.kind})." if len(made) > 1 else f"{_price_line(item)}.")
     if not baseline and all(item.prices is None for item in made):
-        asked = "give usd_per_gpu_hour in hosts.yml to see what a dollar buys"
+        asked = "set usd_per_gpu_hour in hosts.yml to compare samples per dollar"
         lines.append(f"{_price_line(made[0])}; {asked}." if len(made) == 1 else f"No prices: {asked}.")
     return lines
 

@@ -73,7 +73,9 @@ def communication_grid(merged: Merged) -> Grid | None:
         ]
         for item, label in zip(found, labelled, strict=True)
     ]
-    notes = ["share of the step: 1 − samples/s with / without all-reduce, ± 95 %; without it nothing is trained"]
+    notes = [
+        "share of the step: 1 − samples/s with / without all-reduce, ± 95 %; steps without all-reduce train nothing"
+    ]
     columns = ["fleet", "case", "with>", "without>", "communication>", "all-reduce GB/s>"]
     return Grid("Communication", columns, rows, notes).without_empty_columns()
 

@@ -63,12 +63,12 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         f"{a} per J>",
         f"{b} per J>",
     ]
-    columns += ["differs beside the hardware"]
+    columns += ["also differs"]
     return Grid(f"{a} / {b}", columns, rows, _notes(found, sides, only)).without_empty_columns()
 
 
 def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
-    """Return the scaling efficiency of each fleet; None where there is nothing to scale."""
+    """Return the scaling efficiency of each fleet; None if there is nothing to scale."""
     found = efficiencies(rates)
     if not found:
         return None
@@ -80,9 +80,9 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
     rows = [[*label, *(cells.get(name, "") for name in names)] for label, cells in lines.items()]
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
     if any(item.rate.case.num_hosts != 1 for item in found):
-        notes.append("H×N: N of each of H hosts that train together, over that of 1 of one host")
+        notes.append("H×N: N on each of H hosts that train together, relative to 1 on one host")
     if any(item.suspect for item in found):
-        notes.append("! above 105 %: no hardware does that, look at the baseline")
+        notes.append("! above 105 % is impossible: check the baseline")
     sides = [side for item in found for side in (item.rate, item.baseline)]
     notes += [*missing_hosts(sides), *fleet_notes(sides)]
     columns = ["fleet", "case", *(f"{name}>" for name in names)]

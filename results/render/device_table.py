@@ -31,7 +31,7 @@ BINARY_SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 NO_ORIGIN = "this machine"
 
 MetricKey = tuple[str, str | None, int, int | None, str]
-"""Metric, arithmetic, devices, size where it tells results apart, unit."""
+"""Metric, arithmetic, devices, size if it distinguishes results, unit."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
     keys = sorted({key for cells in columns.values() for key in cells}, key=_order)
     headings = _headings(list(columns))
     rows = [_row(key, [cells.get(key) for cells in columns.values()]) for key in keys]
-    notes = ["each repeat's best round, mean ± 95 % over repeats; of one device but for the all-reduce"]
+    notes = ["best round of each repeat, mean ± 95 % over repeats; for one device, except the all-reduce"]
     notes += ["all-reduce: bus bandwidth, bytes × 2 (n − 1) / n over seconds, as nccl-tests define it"]
     notes += [f"{heading}: {software}" for heading, (_, software) in zip(headings, columns, strict=True)]
     notes += _reasons(columns, headings)
@@ -134,7 +134,7 @@ def _text(cell: _Cell | None, factor: float) -> str:
 
 
 def _reasons(columns: dict[tuple[str, str], dict[MetricKey, _Cell]], headings: Sequence[str]) -> list[str]:
-    """Say once why something was not measured, with all the metrics and hosts that it hit."""
+    """State each reason why something was not measured once, with all its metrics and hosts."""
     hit: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for heading, cells in zip(headings, columns.values(), strict=True):
         for key in sorted(cells, key=_order):

@@ -112,7 +112,7 @@ def wide_grids(merged: Merged) -> list[Grid]:
     """Return the field's usual table for each fleet: a row per network and precision, a column per GPU count.
 
     A cell is the mean over the fleet's hosts; where settings or software differ, rows are split and say by
-    what. Where a case has a number for one GPU, its scaling efficiency stands beside that of several.
+    what. Where a case has a number for one GPU, the scaling efficiency of several is next to it.
     """
     rates = merged.rates
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
@@ -154,7 +154,7 @@ def _repeats(row: Row) -> str:
 
 
 def _causes(rows: Sequence[Row]) -> list[str]:
-    """Say why repeats failed; one line for each cause of a host, with the cases it hit."""
+    """Explain why repeats failed: one line per cause and host, with the affected cases."""
     hit: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.cause:
@@ -175,7 +175,7 @@ def _rate(row: Row) -> str:
 
 
 def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequence[str]) -> list[str]:
-    """Say once what all rows share, and for each fleet what it runs on."""
+    """State once what all rows share, and for each fleet what it runs on."""
     if not rows:
         return ["no records"]
     known = {name: value for name in _SETTINGS if name not in varying and (value := rows[0].named(name)) is not None}
@@ -235,14 +235,14 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates), *fleet_notes(rates)]
     notes += _not_usual(rates)
     if scaled:
-        notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is a fault")
+        notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is an error")
     if any("×" in name for name in clusters):
-        notes.append(f"H×N {device}: N of each of H hosts that train together")
+        notes.append(f"H×N {device}: N on each of H hosts that train together")
     return Grid(title, columns, rows, notes)
 
 
 def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
-    """Say what all cells share that a reader would not expect: inference, another size of images."""
+    """State what all cells share that a reader would not expect: inference, another size of images."""
     modes, sizes = {rate.case.mode for rate in rates}, {rate.case.image_size for rate in rates}
     shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode is not Mode.TRAIN]
     shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]

@@ -68,7 +68,7 @@ def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
             rows.append({**row, "rate": rate.mean, "low": ends[0], "high": ends[1]})
     unit = next((rate.unit for rate in rates if rate.unit), "samples")
     chart = _by_case(rows, fleets_of(rates), f"{unit} per second", alt.Scale(zero=True))
-    text = f"{unit} per second by case and fleet, with 95 % intervals; a word stands for a case that failed"
+    text = f"{unit} per second by case and fleet, with 95 % intervals; failed cases show their status"
     return _chart("speed", "Speed", text, chart)
 
 
@@ -317,7 +317,7 @@ def _fleet_look(fleets: Sequence[str]) -> dict[str, Any]:
 
 
 def _legend(fleets: Sequence[str]) -> alt.Legend | None:
-    """Return the legend above a chart; None where there is one fleet, which the title names."""
+    """Return the legend above a chart; None for a single fleet, which the title names."""
     return alt.Legend(orient="top", title=None) if len(fleets) > 1 else None
 
 

@@ -212,16 +212,16 @@ def _shortened(grid: Grid, rows: int | None) -> Grid:
 
 
 def _speed_lines(merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[str]:
-    """Say in a sentence for each pair which is faster, and how much of the plan has a number."""
+    """State for each pair which fleet is faster, and how much of the plan has a number."""
     lines = []
     for a, b, found in pairs:
         said = answer_lines(found)
-        lines += said[:1] or [f"{a} and {b} share no case with repeats on both sides: which is faster is not known."]
+        lines += said[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
     ok = sum(row.repeats_ok > 0 for row in merged.rows)
     if not pairs:
         fleets = ", ".join(fleets_of(rates)) or "none"
-        lines.append(f"One fleet was measured ({fleets}): there is nothing to compare it with yet.")
-    lines.append(f"{ok} of {len(merged.rows)} rows have a number; all of these passed their validity checks.")
+        lines.append(f"One fleet was measured ({fleets}): there is no other fleet to compare it with.")
+    lines.append(f"{ok} of {len(merged.rows)} rows have a number; all of them passed their validity checks.")
     return lines
 
 
@@ -280,7 +280,7 @@ def _fallback(chart: Chart) -> str:
 
 
 def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the step times of the repeats, thinned to what the eye can tell apart."""
+    """Return the step times of the repeats, thinned to what the eye can distinguish."""
     of_cases: dict[str, list[tuple[Record, Measurement]]] = {}
     for record in records:
         if record.measurement is not None:

@@ -58,7 +58,7 @@ class ContainerEngine:
         self._answered = False
 
     def info(self) -> dict[str, Any]:
-        """Return what the engine tells about itself and its machine."""
+        """Return what the engine reports about itself and its machine."""
         return _document(self._ask(lambda http: http.ask("GET", "/info")))
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class ContainerEngine:
         """Return the size of an image on the host, unpacked."""
         size = self._image(reference).get("Size")
         if not isinstance(size, int):
-            raise PullFailed(f"image {reference}: the engine does not tell its size")
+            raise PullFailed(f"image {reference}: the engine does not report its size")
         return size
 
     def image_labels(self, reference: str) -> dict[str, str]:
@@ -178,7 +178,7 @@ class ContainerEngine:
         return self._read(_path(name, "logs"), {"stdout": "1"}, limit_bytes, framed=True)
 
     def wait(self, name: str, timeout_seconds: float) -> None:
-        """Wait until a container has ended, or for so long."""
+        """Wait until a container has ended, or until the time is over."""
         deadline = time.monotonic() + timeout_seconds
         while self.state(name).get("Running") and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -204,7 +204,7 @@ class ContainerEngine:
         query = {"all": "1", "filters": json.dumps({"label": [label]})}
         containers = self._ask(lambda http: http.ask("GET", "/containers/json", query))
         if not isinstance(containers, list):
-            raise LaunchFailed("the engine's list of containers is none")
+            raise LaunchFailed("the engine's list of containers is not a list")
         return [dict(_document(container).get("Labels") or {}) for container in containers]
 
     def labelled_volumes(self, label: str) -> dict[str, str]:
@@ -226,7 +226,7 @@ class ContainerEngine:
     # -- connection --------------------------------------------------------------------------------------------
 
     def _ask(self, operation: Callable[[EngineHTTP], T]) -> T:
-        """Make a request; refusals are told in our words.
+        """Make a request; refusals become our own messages.
 
         Raises:
             Unreachable: The connection cannot be made, or not again.
@@ -295,7 +295,7 @@ def _path(name: str, *parts: str) -> str:
 def _document(answer: object) -> dict[str, Any]:
     """Make sure that an answer is an object."""
     if not isinstance(answer, dict):
-        raise LaunchFailed("the engine's answer is no JSON object")
+        raise LaunchFailed("the engine's answer is not a JSON object")
     return answer
 
 

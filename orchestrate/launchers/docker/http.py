@@ -80,7 +80,7 @@ class EngineHTTP:
         try:
             major, minor = map(int, told.split("."))
         except ValueError as error:
-            raise BadAnswer("what answers there is no Docker engine: it tells no Api-Version") from error
+            raise BadAnswer("the server there is not a Docker engine: it sends no Api-Version") from error
         major, minor = min((major, minor), NEWEST_API)
         self._prefix = f"/v{major}.{minor}"
 

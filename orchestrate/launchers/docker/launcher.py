@@ -167,7 +167,9 @@ class ContainerLauncher:
         """Return the state of the container that has the job's name, after making sure that it is the job's."""
         told = self._engine.inspect(container_name(job))
         if (told["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
-            raise LaunchFailed(f"a container named {container_name(job)} is there and is not ours. Remove or rename it")
+            raise LaunchFailed(
+                f"a container named {container_name(job)} exists, but does not belong to this run. Remove or rename it"
+            )
         return str(told["State"].get("Status"))
 
     def _pin(self, image: Image) -> Image:
@@ -196,7 +198,7 @@ class ContainerLauncher:
                 send_image(self._controller, self._engine, image, on_progress)
             return
         if not self._host.pulls:
-            raise PullFailed(f"image {image} is not on the host any more")
+            raise PullFailed(f"image {image} is no longer on the host")
         with self._pulls.turn(registry_of(image)):
             self._engine.pull(image, PullMeter(on_progress, self._tell_retry))
 
@@ -208,7 +210,7 @@ class ContainerLauncher:
                     self._engine.remove_volume(volume)
 
     def _tell_retry(self, cause: str) -> None:
-        self._pulls.tell(self._host.key, f"tries the pull again: {cause}")
+        self._pulls.tell(self._host.key, f"retrying the pull: {cause}")
 
     def _ask_driver(self, facts: Facts) -> Facts:
         """Ask the NVIDIA driver, through a container that sees all GPUs.
@@ -251,14 +253,14 @@ class ContainerLauncher:
 
 
 def _pinned(reference: str, digest: str | None, host: Host) -> str:
-    """Return what to start: by digest where there is one, because tags move."""
+    """Return the image to start: by digest if there is one, because tags move."""
     if digest is None:
         return reference
     return f"{repository(reference)}@{digest}" if host.pulls else digest
 
 
 def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts:
-    """Take in what the engine tells; nothing in it is trusted."""
+    """Read the report of the engine; nothing in it is trusted."""
     cpus = info.get("NCPU")
     memory = info.get("MemTotal")
     return Facts(
@@ -275,7 +277,7 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts
 
 
 def _gpu_runtime(info: dict[str, Any]) -> str | None:
-    """Say how an engine gives GPUs to containers; None: it cannot."""
+    """Name the way in which an engine gives GPUs to containers; None: it cannot."""
     runtimes = info.get("Runtimes")
     if isinstance(runtimes, dict) and "nvidia" in runtimes:
         return "NVIDIA runtime"
@@ -291,7 +293,7 @@ def _cdi_gpus(info: dict[str, Any]) -> frozenset[str]:
 
 
 def _skew(stamp: str, asked_at: datetime) -> float | None:
-    """Return how many seconds the host's clock is ahead of ours; None: it tells no time."""
+    """Return how many seconds the host's clock is ahead of ours; None: it reports no time."""
     try:
         told = datetime.fromisoformat(f"{stamp[:19]}+00:00")
     except ValueError:

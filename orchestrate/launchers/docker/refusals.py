@@ -15,7 +15,7 @@ MAX_SAID = 300
 
 
 def explain(error: BaseException, address: DockerAddress) -> str:
-    """Say in one line why an engine could not be asked."""
+    """Explain in one line why an engine could not be reached."""
     where = f"{address.scheme}://{address.target}"
     for item in _chain(error):
         for kind, remedy in _SOCKET_REMEDIES.items():
@@ -38,8 +38,8 @@ def launch_refusal(said: str) -> HostError:
     said = plain_text(said, MAX_SAID)
     for sign, (status, remedy) in _REFUSALS.items():
         if sign in said:
-            return LaunchFailed(f"{remedy}. The engine said: {said}", status)
-    return LaunchFailed(f"the engine refused: {said or 'without a word'}")
+            return LaunchFailed(f"{remedy}. The engine reported: {said}", status)
+    return LaunchFailed(f"the engine refused: {said or 'no reason given'}")
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -65,13 +65,13 @@ _SOCKET_REMEDIES: dict[type[BaseException], str] = {
 
 _TLS_REMEDIES = {
     "certificate has expired": "its certificate has expired. Renew it on the host",
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not of the CA in tls.ca. Check tls.ca, or who answers there",
-    "alert unknown ca": "the host does not know the CA of our certificate. Check tls.cert and tls.key",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the CA in tls.ca. Check tls.ca and the address",
+    "alert unknown ca": "the host does not trust the CA of our certificate. Check tls.cert and tls.key",
     "alert bad certificate": "the host refused our certificate. Check tls.cert and tls.key",
-    "alert certificate required": "the host wants a certificate. Check tls.cert and tls.key",
+    "alert certificate required": "the host requires a client certificate. Check tls.cert and tls.key",
     "alert certificate expired": "our certificate has expired. Renew tls.cert",
     "KEY_VALUES_MISMATCH": "tls.key is not the key of tls.cert",
-    "HTTP request to an HTTPS server": "the host speaks TLS. Add tls: {ca: …, cert: …, key: …}",
+    "HTTP request to an HTTPS server": "the host requires TLS. Add tls: {ca: …, cert: …, key: …}",
     "WRONG_VERSION_NUMBER": "the host does not speak TLS on that port",
 }
 
@@ -87,7 +87,7 @@ _REFUSALS = {
     "nvidia-container-cli": (Status.NO_GPU, "the NVIDIA container toolkit failed on the host"),
     "bind source path does not exist": (
         Status.BAD_INPUT,
-        "the host has no such folder as data_dir. Correct data_dir in hosts.yml, or put the data there",
+        "the folder data_dir does not exist on the host. Correct data_dir in hosts.yml, or copy the data there",
     ),
     "no space left on device": (Status.ERROR, "the host's disk is full. Free some space, or remove old images"),
 }

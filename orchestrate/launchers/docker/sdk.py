@@ -106,7 +106,7 @@ class DockerEngine(ContainerEngine):
                     cause = error.cause
                     raise
         if self.image_id(reference) is None:
-            raise PullFailed(f"image {reference}: the pull ended, but the image is not there")
+            raise PullFailed(f"image {reference}: the pull ended, but the image is missing")
 
     def _pull_once(self, reference: str, meter: PullMeter) -> None:
         """Read the stream of one pull in a thread of its own, because a stalled one never returns."""
@@ -137,7 +137,7 @@ class DockerEngine(ContainerEngine):
             complete = complete or str(message.get("status", "")).startswith("Status: ")
             meter.note(message)
         if not complete:
-            raise PullInterrupted(f"image {reference}: the pull ended without being complete")
+            raise PullInterrupted(f"image {reference}: the pull ended before it was complete")
 
     def _pull_error(self, reference: str, error: BaseException) -> PullFailed:
         if isinstance(error, APIError):
@@ -170,7 +170,7 @@ class DockerEngine(ContainerEngine):
                 raise BuildFailed(f"{tag}: {plain_text(str(message['error']), 500)}")
         built = self.image_id(tag)
         if built is None:
-            raise BuildFailed(f"{tag}: the build ended, but the image is not there")
+            raise BuildFailed(f"{tag}: the build ended, but the image is missing")
         return built
 
     def push(self, reference: str, on_progress: Callable[[int, int], None]) -> str:
@@ -187,7 +187,7 @@ class DockerEngine(ContainerEngine):
             digest = str((message.get("aux") or {}).get("Digest", digest))
             meter.note(message)
         if not digest:
-            raise BuildFailed(f"push of {reference}: the registry gave no digest")
+            raise BuildFailed(f"push of {reference}: the registry returned no digest")
         return digest
 
     def save(self, reference: str) -> Iterator[bytes]:
@@ -210,7 +210,7 @@ class DockerEngine(ContainerEngine):
         try:
             for message in self._client().load_image(chunks):
                 if "error" in message:
-                    raise PullFailed(f"the engine did not take the image: {plain_text(str(message['error']), 300)}")
+                    raise PullFailed(f"the engine rejected the image: {plain_text(str(message['error']), 300)}")
         except APIError as error:
             raise launch_refusal(_said(error)) from error
         except (*_TRANSPORT, DockerException) as error:

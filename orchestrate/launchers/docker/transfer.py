@@ -42,7 +42,7 @@ def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progre
     total = source.image_bytes(image)
     target.load(_counted(source.save(image), total, on_progress))
     if target.image_id(image) is None:
-        raise PullFailed(f"image {image}: sent, but the host's engine has not got it under this id")
+        raise PullFailed(f"image {image}: sent, but the host's engine does not have it under this id")
 
 
 def save_to_file(source: DockerEngine, reference: str, path: Path, on_progress: Progress) -> None:

@@ -76,7 +76,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Change:
-    """A change that a watch tells; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+    """A change that a watch reports; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     kind: str
     item: Object
@@ -320,7 +320,7 @@ class Cluster:
                 except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
                     raise Refused(
                         f"the cluster cannot be reached: {plain_text(str(error), 300)}. "
-                        "Check context and kubeconfig in hosts.yml; kubectl config get-contexts shows what there is"
+                        "Check context and kubeconfig in hosts.yml; kubectl config get-contexts lists them"
                     ) from error
             return self._loaded
 
@@ -349,12 +349,14 @@ def _refusal(status: int, message: str) -> HostError:
     if status == 410:
         return Gone(message)
     if status == 401:
-        return Refused(f"the cluster does not accept our credentials: {message}. Log in again, then repeat")
+        return Refused(f"the cluster rejected the credentials: {message}. Log in and try again")
     if status == 403:
-        return Refused(f"the cluster refuses: {message}. Rights that are needed: orchestrate/containers/kubernetes/")
+        return Refused(
+            f"the cluster denied the request: {message}. Required permissions: orchestrate/containers/kubernetes/"
+        )
     if status in (409, 429) or status >= 500 or status == 0:
-        return Unreachable(f"the cluster cannot answer now: {message}")
-    return LaunchFailed(f"the cluster does not accept what we ask: {message}")
+        return Unreachable(f"the cluster is temporarily unavailable: {message}")
+    return LaunchFailed(f"the cluster rejected the request: {message}")
 
 
 def _message(body: bytes | str | None) -> str:

@@ -75,12 +75,12 @@ class KubernetesLauncher:
         self._progress_at = time.monotonic()
 
     def probe(self) -> Facts:
-        """See `Launcher.probe`: what the nodes' labels tell; nothing is started."""
+        """See `Launcher.probe`: it reads the labels of the nodes and starts nothing."""
         facts = self._ask_nodes()
         named = bool(self._host.image or self._host.variants)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
             raise LaunchFailed(
-                "the nodes do not tell their driver and compute capability, so no image can be chosen. "
+                "the nodes do not report their driver and compute capability, so no image can be chosen. "
                 "Install NVIDIA's GPU feature discovery, or name variant: in hosts.yml",
                 Status.UNSUPPORTED,
             )
@@ -111,11 +111,13 @@ class KubernetesLauncher:
             if found is None:
                 continue  # it went away just now
             if not belongs_to(found, job):
-                raise LaunchFailed(f"a Job named {object_name(job)} is there and is not ours. Remove it")
+                raise LaunchFailed(
+                    f"a Job named {object_name(job)} exists, but it does not belong to this run. Remove it"
+                )
             if not (found.get("metadata") or {}).get("deletionTimestamp"):
                 return True
             if time.monotonic() > deadline:
-                raise Lost(f"an earlier Job {object_name(job)} does not go away: its node may be lost")
+                raise Lost(f"an earlier Job {object_name(job)} was not deleted in time: its node may be lost")
             time.sleep(1.0)
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
@@ -155,7 +157,7 @@ class KubernetesLauncher:
             return None
         payload = log.record.payload()
         if payload is None and log.record.begun and not log.cut_short:
-            raise LaunchFailed("its record came incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
+            raise LaunchFailed("its record is incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
         return payload
 
     def stop(self, job: Job) -> None:
@@ -202,7 +204,7 @@ class KubernetesLauncher:
         self._cluster.close()
 
     def _ask_nodes(self) -> Facts:
-        """Return what the nodes tell; where they may not be listed, what hosts.yml tells."""
+        """Return what the nodes report; if they may not be listed, what hosts.yml states."""
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
         try:
             nodes = self._cluster.nodes(selector)
@@ -210,7 +212,7 @@ class KubernetesLauncher:
             count = self._queue.gpus_per_node
             if count is None or not (self._host.image or self._host.variants):
                 raise Refused(
-                    f"{error.cause}. Or, where nodes may not be listed, say gpus_per_node: and variant: in hosts.yml"
+                    f"{error.cause}. If you may not list nodes, set gpus_per_node: and variant: in hosts.yml"
                 ) from error
             gpus = tuple(GPU(index=index, name="GPU") for index in range(count if self._host.wants_gpus else 0))
             return Facts(gpus=gpus, engine="kubernetes")
@@ -247,7 +249,7 @@ class KubernetesLauncher:
         return self._of_all_ranks(job, ending)
 
     def _of_all_ranks(self, job: Job, ending: Ending) -> Ending:
-        """Say how a case of several hosts ended: as its first rank, unless that was only ended with the others."""
+        """Return how a case on several hosts ended: as its first rank, unless that was only ended with the others."""
         if job.case.num_hosts == 1 or self._view is None or (ending.exit_code == 0 and ending.failure is None):
             return ending
         states = [read_state(seen.pod, deleted=seen.deleted) for seen in self._view.all_of_job(object_name(job))]
@@ -324,7 +326,7 @@ class _Patience:
 
 
 class _JobLook:
-    """What a Job without a pod tells: it waits for a quota or a queue, or is gone.
+    """State of a Job without a pod: it waits for a quota or a queue, or is gone.
 
     Args:
         cluster: Where it is.
@@ -355,13 +357,13 @@ class _JobLook:
         for condition in _failed(found):
             said = plain_text(f"{condition.get('reason')}: {condition.get('message')}", 300)
             status = Status.TIMEOUT if condition.get("reason") == "DeadlineExceeded" else Status.LOST
-            return Ending(exit_code=None, failure=(status, f"the cluster gave its Job up: {said}"))
+            return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {said}"))
         if (found.get("spec") or {}).get("suspend"):
             return Waiting("suspended: it waits in its queue")
         complaints = self._cluster.warnings(name)
         if complaints:
             return Waiting(
-                complaints[-1], (Status.UNREACHABLE, f"the cluster makes no pod: {complaints[-1]}"), passing=True
+                complaints[-1], (Status.UNREACHABLE, f"the cluster creates no pod: {complaints[-1]}"), passing=True
             )
         return Waiting("waiting for a pod")
 
@@ -377,6 +379,6 @@ def _failed(item: Object) -> Iterator[Object]:
 
 
 def _pin(image: Image) -> Image:
-    """Take the digest out of a reference that names one; what a tag means, the first node tells."""
+    """Take the digest out of a reference that names one; the first node resolves a tag."""
     _, at, digest = image.reference.partition("@")
     return dataclasses.replace(image, digest=digest) if at else image

@@ -212,10 +212,10 @@ def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None)
 
 
 def _image(job: Job, digest: str | None) -> str:
-    """Name what is started: by digest where there is one, because tags move."""
+    """Name the image to start: by digest if there is one, because tags move."""
     reference, known = job.origin.image, job.origin.image_digest or digest
     if not reference:
-        raise LaunchFailed("no image suits the nodes, or none could be chosen. See: python -m orchestrate check")
+        raise LaunchFailed("no image fits the nodes, or none could be chosen. See: python -m orchestrate check")
     return f"{repository(reference)}@{known}" if known else reference
 
 

@@ -58,7 +58,7 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
     if not usable:
         chosen = ", ".join(f"{key}={value}" for key, value in queue.node_selector.items()) or "any label"
         raise LaunchFailed(
-            f"no node is ready for repeats: {len(nodes)} have {chosen}, and those are not ready, cordoned or tainted. "
+            f"no node can run repeats: {len(nodes)} have {chosen}, but they are not ready, cordoned or tainted. "
             "Check node_selector and tolerations in hosts.yml",
             Status.UNREACHABLE,
         )

@@ -71,10 +71,10 @@ State = Waiting | Running | Ending
 
 
 def read_state(pod: Pod, *, deleted: bool = False) -> State:
-    """Say where a pod stands.
+    """Describe the state of a pod.
 
     Args:
-        pod: As the API server told last.
+        pod: As the API server reported it last.
         deleted: It is gone since.
     """
     status, phase = _map(pod.get("status")), _map(pod.get("status")).get("phase")
@@ -99,7 +99,7 @@ def name_of(item: Pod) -> str:
 
 
 def rank_of(pod: Pod) -> int:
-    """Return which rank of its Job a pod is; 0 where there is only one."""
+    """Return which rank of its Job a pod is; 0 if there is only one."""
     text = str(_map(_map(pod.get("metadata")).get("annotations")).get(INDEX_ANNOTATION) or "0")
     return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -110,20 +110,20 @@ def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiti
     node = node_of(pod)
     where = f" on node {node}" if node else ""
     if reason in AT_ONCE:
-        what = "the image could not be had" if AT_ONCE[reason] is Status.PULL_FAILED else "it could not be started"
+        what = "the image could not be pulled" if AT_ONCE[reason] is Status.PULL_FAILED else "it could not be started"
         return Waiting(said, (AT_ONCE[reason], f"{what}{where}: {said}"), scheduled=True)
     if reason in PULL_TROUBLE:
-        failure = (Status.PULL_FAILED, f"the image could not be had{where}: {said}")
+        failure = (Status.PULL_FAILED, f"the image could not be pulled{where}: {said}")
         return Waiting(said, failure, passing=not _FOR_GOOD.search(message), scheduled=True)
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled:
         said = plain_text(f"{unscheduled.get('reason')}: {unscheduled.get('message')}", 400)
-        return Waiting(said, (Status.UNREACHABLE, f"no node took it: {said}"), passing=True)
+        return Waiting(said, (Status.UNREACHABLE, f"not scheduled on any node: {said}"), passing=True)
     return Waiting(said or ("starting" if node else "waiting for a node"), scheduled=node is not None)
 
 
 def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, deleted: bool) -> Ending:
-    """Say how it ended, from the strongest evidence to the weakest."""
+    """Return how it ended, from the strongest evidence to the weakest."""
     terminated = _map(_map(container.get("state")).get("terminated"))
     code = terminated.get("exitCode")
     reason = str(terminated.get("reason") or "")
@@ -141,14 +141,14 @@ def _ending(pod: Pod, status: dict[str, Any], container: dict[str, Any], *, dele
 def _failure(
     pod: Pod, status: dict[str, Any], terminated: dict[str, Any], *, deleted: bool
 ) -> tuple[Status, str] | None:
-    """Say what the cluster did to it; None: it ended by itself."""
+    """Return what the cluster did to it; None: it ended by itself."""
     reason, message = str(status.get("reason") or ""), plain_text(str(status.get("message") or ""), 300)
     said = f"{reason}: {message}" if message else reason
     where = f" on node {node_of(pod)}" if node_of(pod) else ""
     if reason == "DeadlineExceeded":
-        return Status.TIMEOUT, f"ended by the cluster at its limit of time{where} ({said})"
+        return Status.TIMEOUT, f"ended by the cluster at its time limit{where} ({said})"
     if reason == "Evicted" and re.search(r"exceeds the (total )?limit", message):
-        return Status.ERROR, f"it wrote more than it may{where}: {said}"
+        return Status.ERROR, f"it exceeded a storage limit{where}: {said}"
     disruption = _condition(status, "DisruptionTarget", "True")
     if disruption:
         why = str(disruption.get("reason") or "")
@@ -161,7 +161,7 @@ def _failure(
     if deleted and not terminated:
         return (
             Status.LOST,
-            f"its pod was deleted{where}: it was preempted or drained, its node was lost, or somebody did it",
+            f"its pod was deleted{where}: it was preempted or drained, its node was lost, or somebody deleted it",
         )
     if terminated.get("reason") in ("StartError", "ContainerCannotRun"):
         return Status.ERROR, f"it could not be started{where}: {plain_text(str(terminated.get('message')), 300)}"
@@ -169,7 +169,7 @@ def _failure(
 
 
 def _digest(container: dict[str, Any]) -> str | None:
-    """Return what was started, as the node told: `docker-pullable://REPOSITORY@sha256:…` or without the scheme."""
+    """Return the image that was started, by the node: `docker-pullable://REPOSITORY@sha256:…` or without the scheme."""
     match = re.search(r"@(sha256:[0-9a-f]{64})$", str(container.get("imageID") or ""))
     return match[1] if match else None
 

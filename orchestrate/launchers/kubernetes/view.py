@@ -18,7 +18,7 @@ PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Seen:
-    """A pod as it was seen last; what is deleted stays known, because its end tells why."""
+    """A pod as it was seen last; what is deleted stays known, because its end explains why."""
 
     pod: Object
     deleted: bool = False

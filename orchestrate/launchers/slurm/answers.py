@@ -29,7 +29,7 @@ ENDINGS: dict[str, tuple[Status, str]] = {
     "DEADLINE": (Status.TIMEOUT, "Slurm ended it at its deadline (DEADLINE)"),
     "OUT_OF_MEMORY": (
         Status.OOM,
-        "the node's memory was not enough: Slurm ended it at its memory limit (OUT_OF_MEMORY). See memory_gb",
+        "out of memory: Slurm ended it at its memory limit (OUT_OF_MEMORY). See memory_gb",
     ),
 }
 """What a state says of a repeat; those of Slurm's that are not here leave it to the benchmark's exit code."""
@@ -53,7 +53,7 @@ _COMMENT = re.compile(r"tfbench:([0-9]{1,6})")
 
 @dataclass(frozen=True)
 class JobState:
-    """What Slurm tells of a job.
+    """What Slurm reports about a job.
 
     Attributes:
         name: In its words, e.g. `PENDING`.
@@ -71,7 +71,7 @@ class Answer:
     """One answer of a cluster.
 
     Attributes:
-        states: Of tasks that are told one by one.
+        states: Of tasks that are listed one by one.
         rests: Of arrays whose rest ended at once: what was cancelled before it began.
         waiting: Of arrays, index ranges (first, last) that wait, with the reason.
         arrays: Slurm's number of each of our arrays that it knows.
@@ -87,7 +87,7 @@ class Answer:
     words: list[tuple[str, str]] = field(default_factory=list)
 
     def state(self, task: Task) -> JobState | None:
-        """Return what Slurm tells of a task; None: it knows nothing of it any more."""
+        """Return the state of a task in Slurm; None: Slurm no longer knows it."""
         if (told := self.states.get(task)) is not None:
             return told
         for first, last, reason in self.waiting.get(task[0], ()):
@@ -166,10 +166,10 @@ def _spans(indices: list[int]) -> Iterator[str]:
 
 
 def ending(state: JobState | None, status: bytes | None) -> Ending:
-    """Say how a repeat ended.
+    """Describe how a repeat ended.
 
     Args:
-        state: What Slurm tells last; None: it has forgotten the job.
+        state: The last state that Slurm reported; None: it has forgotten the job.
         status: What the batch script left at its end; None: it did not come so far.
     """
     left = dict(line.partition(" ")[::2] for line in (status or b"").decode("ascii", "replace").splitlines())

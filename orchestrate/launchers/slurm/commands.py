@@ -106,7 +106,7 @@ fi"""
 
 
 def accounting(tasks: Iterable[Task]) -> str:
-    """Ask what became of tasks that `squeue` shows no more; nothing is told where there is no accounting."""
+    """Query tasks that `squeue` no longer shows; without accounting the answer is empty."""
     wanted = ",".join(f"{array}_{index}" for array, index in sorted(tasks))
     return f"""\
 command -v sacct >/dev/null || return 0

@@ -46,7 +46,7 @@ SETTLE_SECONDS = 30.0
 """From the end of a job to its last file: shared folders show what a node wrote only after a while."""
 
 _NO_GANGS = (
-    "on Slurm a training step over several hosts needs container: none: containers there have no network",
+    "on Slurm, a training step across several hosts requires container: none, because containers have no network there",
     Status.UNSUPPORTED,
 )
 
@@ -63,7 +63,7 @@ class _Track:
         rest: Output after the last end of a line.
         begun: It was seen to run, or left output.
         status: What its batch script left at its end.
-        quiet_since: Since when Slurm has not told of it as running or waiting; monotonic seconds.
+        quiet_since: Since when Slurm has not reported it as running or waiting; monotonic seconds.
         forgotten: `squeue` knows nothing of it any more.
         accounted: What accounting says of it then; asked for once, None where there is none.
     """
@@ -391,7 +391,7 @@ class SlurmLauncher:
 
 
 def _turn(state: JobState | None, trouble: str) -> Turn:
-    """Say where a repeat stands; what was submitted waits until Slurm tells otherwise."""
+    """Describe the state of a repeat; what was submitted waits until Slurm reports otherwise."""
     if state is None or state.name in WAITING:
         return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
     return Turn(waiting=False, node=state.node, trouble=trouble)

@@ -19,15 +19,15 @@ _GRES = re.compile(r"gpu(?::([A-Za-z0-9_.-]+))?:([0-9]{1,4})")
 
 
 def facts_of(host: Host, queue: SlurmQueue, answer: Answer) -> Facts:
-    """Turn what `sinfo` told into facts; the least of all nodes counts.
+    """Turn the output of `sinfo` into facts; the smallest value of all nodes counts.
 
     Raises:
         HostError: Nothing can be measured there, with what to change.
     """
     if answer.values("missing"):
-        raise Unreachable("there are no Slurm commands: sbatch is not in PATH. Name the login host by ssh:")
+        raise Unreachable("Slurm was not found: sbatch is not in PATH. Name the login host with ssh:")
     if answer.values("folder"):
-        raise LaunchFailed(f"shared_folder {queue.shared_folder} is not there, or cannot be written. Make it")
+        raise LaunchFailed(f"shared_folder {queue.shared_folder} does not exist or is not writable. Create it")
     known = sorted(set(answer.values("partition")))
     if queue.partition is not None and queue.partition not in known:
         names = plain_text(", ".join(known), 200) or "none"

@@ -141,7 +141,7 @@ def _visible(gpus: int) -> str:
 
 
 def _options(array: Array, first: Job, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
-    """Say what Slurm is asked for, as options of `sbatch`."""
+    """Return the requested resources as options of `sbatch`."""
     minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS) / 60
     asked = resources(first)
     named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}

@@ -16,7 +16,7 @@ from orchestrate.launchers.tunnel import OPTIONS, explain_ssh
 from orchestrate.text import plain_text
 
 SCRIPT_SECONDS = 120.0
-"""A script that has not ended after so long hangs: in a shared folder that is gone, or in a busy scheduler."""
+"""After this time a script hangs: in a shared folder that is gone, or in a busy scheduler."""
 
 MAX_ANSWER_BYTES = 96 * 1024 * 1024
 SSH_FAILED = 255
@@ -45,7 +45,7 @@ class LoginShell:
 
         Args:
             script: Lines of POSIX sh; what they read on standard input is empty.
-            seconds: It is ended after so long.
+            seconds: It is ended after this time.
 
         Returns:
             The lines that it printed, however hostile; what profiles print before is not among them.
@@ -67,7 +67,7 @@ class LoginShell:
             raise Unreachable(f"{self.name}: {why}")
         parts = answer.decode("utf-8", "replace").split(f"{mark}\n")
         if len(parts) != 3:
-            raise Unreachable(f"{self.name}: its answer is cut off, or longer than {MAX_ANSWER_BYTES} bytes")
+            raise Unreachable(f"{self.name}: its answer is incomplete, or longer than {MAX_ANSWER_BYTES} bytes")
         return parts[1].split("\n")
 
     def _run(self, text: bytes, errors: IO[bytes], seconds: float) -> tuple[int, bytes]:

@@ -15,7 +15,7 @@ from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.container import DATA_PATH, JOB_LABEL, RECORD_PATH, RUN_LABEL, ContainerSpec
 
 STOP_SECONDS = 20
-"""A container may take so long to end; Slurm kills what is left 30 seconds after it has asked (KillWait)."""
+"""How long a container may take to end; Slurm kills what is left after 30 seconds (KillWait)."""
 
 
 def environment_lines(queue: SlurmQueue, environment: Mapping[str, str]) -> list[str]:
@@ -120,7 +120,7 @@ def _docker_lines(container: ContainerSpec, gpus: int) -> list[str]:
 
 
 def docker_flags(container: ContainerSpec) -> list[str]:
-    """Say on Docker's command line what the Docker launcher says through its API: the same rights, that is none."""
+    """Return the command line with the same permissions (none) that the Docker launcher sets through the API."""
     flags = ["--read-only", f"--tmpfs=/tmp:rw,nosuid,nodev,size={container.tmp_bytes},mode=1777", "--cap-drop=ALL"]
     flags += ["--security-opt=no-new-privileges:true", "--network=none", "--init"]
     flags += [f"--shm-size={container.shm_bytes}", f"--pids-limit={container.max_processes}"]

@@ -89,8 +89,8 @@ const update = () => {
     if (!rate) return line(cell("th", fleet), cell("td", "not measured"), cell("td", ""), cell("td", ""));
     if (rate.failed) return line(cell("th", fleet), cell("td", rate.failed), cell("td", ""), cell("td", ""));
     const found = amount > 0 ? done(rate, prices[fleet] === null ? null : prices[fleet] * rate.gpus, amount, unit) : null;
-    if (!found) return line(cell("th", fleet), cell("td", amount > 0 ? "give a price" : ""), cell("td", ""), cell("td", ""));
-    return line(cell("th", fleet), cell("td", hours(found.time), true), cell("td", found.cost ? written(found.cost) : "give a price", true), cell("td", written(found.samples), true));
+    if (!found) return line(cell("th", fleet), cell("td", amount > 0 ? "enter a price" : ""), cell("td", ""), cell("td", ""));
+    return line(cell("th", fleet), cell("td", hours(found.time), true), cell("td", found.cost ? written(found.cost) : "enter a price", true), cell("td", written(found.samples), true));
   });
   byId("job-head").replaceChildren(line(cell("th", ""), cell("th", "time", true), cell("th", "USD", true), cell("th", item.unit, true)));
   byId("job-rows").replaceChildren(...rows);
@@ -111,7 +111,7 @@ const update = () => {
   });
   byId("cost-head").replaceChildren(line(cell("th", "case"), ...fleets.map((fleet) => cell("th", fleet, true)), cell("th", "most per dollar")));
   byId("cost-rows").replaceChildren(...body);
-  byId("cost-verdict").textContent = fleets.length > 1 ? "At these prices a dollar buys most, beyond the noise: " + fleets.map((fleet) => fleet + " in " + wins[fleet]).join(", ") + " of " + cases.length + " cases. ~ no significant difference." : "";
+  byId("cost-verdict").textContent = fleets.length > 1 ? "Most samples per dollar at these prices, significant differences only: " + fleets.map((fleet) => fleet + " in " + wins[fleet]).join(", ") + " of " + cases.length + " cases. ~ no significant difference." : "";
 };
 if (cases.length) {
   byId("job-case").append(...cases.map((item, at) => { const option = document.createElement("option"); option.value = at; option.textContent = item.label; return option; }));

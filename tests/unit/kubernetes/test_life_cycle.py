@@ -60,10 +60,10 @@ def test_a_tag_is_started_by_digest_as_soon_as_a_node_has_told_it(bench):
 
 FAILURES = {
     "killed for memory": (plays.ends_with(137, "OOMKilled"), Status.OOM, "memory"),
-    "at its limit of time": (
+    "at its time limit": (
         plays.ends_with(143, "Error", reason="DeadlineExceeded", message="Pod was active too long"),
         Status.TIMEOUT,
-        "limit of time on node node-1 (DeadlineExceeded",
+        "time limit on node node-1 (DeadlineExceeded",
     ),
     "evicted": (
         plays.ends_with(137, "Error", reason="Evicted", message="The node was low on resource: memory."),
@@ -73,7 +73,7 @@ FAILURES = {
     "wrote too much": (
         plays.ends_with(137, reason="Evicted", message='Usage of EmptyDir volume "tmp" exceeds the limit "4Gi".'),
         Status.ERROR,
-        "wrote more than it may",
+        "exceeded a storage limit",
     ),
     "preempted": (plays.disrupted("PreemptionByScheduler"), Status.LOST, "preempted by a pod of higher priority"),
     "node lost": (
@@ -221,7 +221,7 @@ def test_a_job_of_the_same_name_that_is_not_ours_is_left_alone(bench):
     launcher.start(job)
     other = dataclasses.replace(job, id="somebody-elses")
     one.server.get("jobs", object_name(job))["metadata"]["annotations"]["tfbench.job"] = other.id
-    with pytest.raises(HostError, match="not ours"):
+    with pytest.raises(HostError, match="does not belong to this run"):
         launcher.start(job)
     assert not one.asked("DELETE", "")
 
@@ -359,7 +359,7 @@ def test_wrong_credentials_say_so(bench, tmp_path):
     one = bench()
     text = one.kubeconfig.read_text().replace("secret", "expired")
     one.kubeconfig.write_text(text)
-    with pytest.raises(HostError, match="does not accept our credentials"):
+    with pytest.raises(HostError, match="rejected the credentials"):
         one.make(one.host()).probe()
 
 

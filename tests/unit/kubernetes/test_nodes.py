@@ -43,7 +43,7 @@ def test_driver_labels_of_before_2024_are_understood():
 @pytest.mark.parametrize(
     ("nodes", "status", "said"),
     [
-        ([], Status.UNREACHABLE, "no node is ready"),
+        ([], Status.UNREACHABLE, "no node can run repeats"),
         ([node(taints=TAINT)], Status.UNREACHABLE, "tainted"),
         (
             [node(), node("b", **{"nvidia.com/gpu.product": "NVIDIA-L4"})],

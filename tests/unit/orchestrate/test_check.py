@@ -43,13 +43,13 @@ def test_nothing_is_doubtful_about_a_good_host():
         ({"address": DockerAddress(scheme="tcp", target="h:2375")}, {}, "without TLS"),
         ({"device": Device.GPU}, {"gpu_runtime": None, "gpus": ()}, "Install the NVIDIA container toolkit"),
         ({}, {"gpus": ()}, "no GPU was seen"),
-        ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Let it follow NTP"),
+        ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Synchronise it with NTP"),
         ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
-        ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk are free"),
+        ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk space is free"),
         (
             {},
             {"gpu_states": (GPUState(index=0, utilisation=0.87, memory_used_bytes=12_300_000_000, processes=3),)},
-            "GPU 0 is busy, 87% used, 12.3 GB taken, 3 processes: numbers would be too low. See who with nvidia-smi",
+            "GPU 0 is busy, 87% used, 12.3 GB taken, 3 processes: numbers would be too low. Find the process with nvidia-smi",
         ),
         ({}, {"gpu_states": (GPUState(index=0, memory_used_bytes=2 << 30),)}, "GPU 0 is busy, 2.1 GB taken"),
         ({}, {"gpu_states": (GPUState(index=0, utilisation=0.0, temperature_celsius=78.0),)}, "at 78 °C without work"),
@@ -61,7 +61,7 @@ def test_nothing_is_doubtful_about_a_good_host():
         (
             {},
             {"gpu_problems": ("7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost",)},
-            "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost. python -m tfbench.doctor there shows why",
+            "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost. Run python -m tfbench.doctor there: it shows why",
         ),
         (
             {},
@@ -69,7 +69,7 @@ def test_nothing_is_doubtful_about_a_good_host():
             "GPU 6 is in MIG mode: cases run on one slice, H100 80GB HBM3 MIG 1g.10gb, without power or energy. "
             "To measure the whole GPU: sudo nvidia-smi -i 6 -mig 0",
         ),
-        ({"gpus": (0, 5)}, {}, "gpus: names [5], which it has not. It has [0]"),
+        ({"gpus": (0, 5)}, {}, "gpus: names [5], but this host has only [0]"),
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
     ],
 )
@@ -82,7 +82,7 @@ def test_each_doubt_has_a_remedy(settings: dict, changes: dict, said: str):
 def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():
     two = dataclasses.replace(GOOD, gpus=(A4000, dataclasses.replace(A4000, index=1)))
     (found,) = doubts(host(), GOOD, [GOOD, two])
-    assert found.startswith("1 of 2 GPUs that other hosts of the fleet have: one may have fallen off the bus")
+    assert found.startswith("1 of 2 GPUs found (other hosts of the fleet have 2): one may have fallen off the bus")
     assert doubts(host(), two, [GOOD, two]) == []
     assert doubts(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
     other = Host(fleet="a4000", name="node-b", docker=SSH)
@@ -110,7 +110,7 @@ def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     assert "busy, 2 processes" in text and "doubtful" in text and text.count("unusable") == 2
     assert "a4000.node-a: r/tfbench:0.1.0-cuda12.5: machine code of 8.0 runs on 8.6" in text
     assert "f.old: x: driver 470 is too old" in text
-    assert "f.[bold]gone: cannot measure now: ssh node: connection refused" in text
+    assert "f.[bold]gone: cannot be measured now: ssh node: connection refused" in text
 
 
 def test_check_and_plan_show_the_variables_of_the_hosts_file():

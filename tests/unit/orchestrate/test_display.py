@@ -119,7 +119,7 @@ def shown(console: Console) -> str:
 def table(display: LiveDisplay) -> str:
     """Draw the table once, as the terminal would show it now."""
     console = terminal()
-    console.print(display._render())
+    console.print(display.render())
     return "\n".join(line.rstrip() for line in shown(console).splitlines())
 
 
@@ -136,8 +136,8 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
     assert (
         lines
         == """\
-0/4 run run1: 4 repeats, into runs/run1
-0/4 a4000.node-00: answers, 2 GPUs
+0/4 run run1: 4 repeats, output in runs/run1
+0/4 a4000.node-00: reachable, 2 GPUs
 0/4 a4000.node-01: its disk is full
 0/4 a4000.node-00: pulling r:cuda12.5: 450 of 1000 MB
 0/4 a4000.node-00: image r:cuda12.5 sha256:1
@@ -151,8 +151,8 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
 3/4 run run1: 1 ok, 3 failed, 72 s
   1 × oom on a4000.node-00: 11 GB were not enough
   1 × unreachable on a4000.node-01: connection refused
-  1 failed before this start: python -m orchestrate status
-  repeat only these: python -m orchestrate resume runs/run1 --again oom
+  1 failed earlier, see: python -m orchestrate status
+  to repeat only these: python -m orchestrate resume runs/run1 --again oom
 """
     )
 

@@ -188,7 +188,7 @@ def test_an_engine_is_asked_in_a_version_that_both_know(serve, told, asked, monk
 
 def test_what_is_no_engine_is_said_to_be_none(serve, monkeypatch):
     monkeypatch.setitem(globals(), "PING", PING.replace(b"Api-Version", b"Server"))
-    with pytest.raises(BadAnswer, match="no Docker engine"):
+    with pytest.raises(BadAnswer, match="not a Docker engine"):
         serve()
 
 

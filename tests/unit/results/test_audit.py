@@ -179,7 +179,7 @@ def test_our_own_specifications_do_not_contradict_themselves():
 @pytest.mark.parametrize(
     ("row", "severity", "words"),
     [
-        ("RTX A4000,512,19.2,76.7", Severity.SUSPECT, "memory_bandwidth 512, the reference says 448"),
+        ("RTX A4000,512,19.2,76.7", Severity.SUSPECT, "memory_bandwidth 512, but the reference has 448"),
         ("RTX A5000,768,27.8,222.2", Severity.NOTE, "sparsity"),
         ("A100 SXM4 80GB,1935,19.5,312", Severity.SUSPECT, "2039"),
     ],

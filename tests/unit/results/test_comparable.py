@@ -76,4 +76,4 @@ def test_fleets_of_different_methods_have_no_ratio_in_any_table_or_verdict():
     assert ratio_grids(merge_records(records)) == []
     verdict = make_report(records, "title").verdict
     assert verdict[0] == "No two of a, b have figures of one setting, so nothing is ranked."
-    assert verdict[1].endswith("which is faster is not known.")
+    assert verdict[1].endswith("so it is unknown which is faster.")

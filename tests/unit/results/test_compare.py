@@ -223,7 +223,7 @@ def test_without_prices_one_line_says_what_the_faster_is_worth():
     found = compare(*sides(*priced(None, None), a="a5000", b="a4000"))
     speed, worth = answer_lines(found)
     assert speed.startswith("a5000/node-a is 1.570 ± 0.003 × as fast as a4000/node-a (training, fp32, 1 CPU; one case")
-    assert worth.startswith("a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; give usd_per_gpu")
+    assert worth.startswith("a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; set usd_per_gpu")
 
 
 def test_the_price_counts_for_every_gpu():

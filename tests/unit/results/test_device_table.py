@@ -66,7 +66,7 @@ Devices
  all-reduce, bus ×2, 1 MiB   GB/s     1.000 ± 0.025         2.000
  all-reduce, bus ×2, 16 MiB  GB/s        12.0 ± 0.3         24.00
 
-each repeat's best round, mean ± 95 % over repeats; of one device but for the all-reduce
+best round of each repeat, mean ± 95 % over repeats; for one device, except the all-reduce
 all-reduce: bus bandwidth, bytes × 2 (n − 1) / n over seconds, as nccl-tests define it
 a4000/node-a: NVIDIA RTX A4000, TensorFlow 2.21.0
 a4000/node-b: NVIDIA RTX A4000, TensorFlow 2.21.0

@@ -147,7 +147,7 @@ def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(tmp_path):
     run = RunFolder.create(tmp_path, "run-1")
     run.write_record("job", make_failure())
     assert program.main(["results", "report", str(run.path)]) == 0
-    assert "nothing to compare it with yet" in run.report_path.read_text(encoding="utf-8")
+    assert "no other fleet to compare it with" in run.report_path.read_text(encoding="utf-8")
 
 
 def browse(page, folder, size="1200,2000"):
@@ -168,7 +168,7 @@ def test_a_browser_without_a_network_draws_every_chart_without_an_error(page, tm
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert console == []
     assert 'data-charts="5"' in done.stdout
-    assert "beyond the noise: a4000 in 4, a5000 in 0 of 4 cases." in done.stdout
+    assert "significant differences only: a4000 in 4, a5000 in 0 of 4 cases." in done.stdout
 
 
 ASK = """
@@ -224,7 +224,7 @@ def test_my_job_names_no_cheapest_where_the_prices_are_as_far_apart_as_the_speed
 
 
 def test_my_job_asks_for_a_price_where_none_is_given(answers):
-    assert answers["unpriced"]["rows"][0][1] == "give a price"
+    assert answers["unpriced"]["rows"][0][1] == "enter a price"
     assert answers["unpriced"]["sentence"].startswith("Only a5000 has a figure and a price.")
 
 

@@ -72,7 +72,7 @@ one-core: images per second ± 95 % over repeats
 
 batch is per CPU; host on-one-core
 one-core/on-one-core: one host; its intervals describe this machine, not a fleet
-scales: throughput of N over N × throughput of one CPU; ! above 105 % is a fault"""
+scales: throughput of N over N × throughput of one CPU; ! above 105 % is an error"""
     )
 
 
