@@ -16,7 +16,7 @@ TABLE = ROOT / "ARCHITECTURE.md"
 PACKAGES = ("tfbench", "orchestrate", "results")
 
 TOOLS = {
-    "results": {"__init__", "digits", "errors", "grid", "stats", "text"},
+    "results": {"__init__", "digits", "errors", "grid", "program", "stats", "text"},
     "orchestrate": {"__init__", "errors", "events", "text", "yaml_files"},
     "tfbench": {"__init__"},
 }

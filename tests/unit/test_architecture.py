@@ -26,7 +26,7 @@ MOST_FILES = 16
 """Source files of its own that a room may hold."""
 
 PRINTS = {"print", "sys.stdout", "sys.stderr"}
-MAY_PRINT = {"__main__", "commands", "command_line", "tables", "grid", "display"}
+MAY_PRINT = {"__main__", "cli", "commands", "command_line", "program", "tables", "grid", "display"}
 """Names of files that write for people. What trains prints lines that its launcher reads, so it may too."""
 
 
