@@ -17,8 +17,10 @@ from absl import app
 from absl.flags import argparse_flags
 
 from orchestrate import command_line
+from orchestrate.extras import missing_extra
 from results.commands import runs
 from results.program import PROGRAM, hyphenated, run_main, underscored
+from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
 
 MODULES = {"doctor": "tfbench.doctor", "measure": "tfbench", "make-dataset": "tfbench.make_dataset"}
@@ -47,6 +49,9 @@ def main() -> None:
     """Run the program, as the installed command does."""
     arguments = sys.argv[1:]
     if arguments and arguments[0] in MODULES:
+        if missing := missing_extra():
+            print(f"{PROGRAM} {arguments[0]}: {missing}", file=sys.stderr)
+            sys.exit(ExitCode.USAGE)
         _become(arguments[0], arguments[1:])
     app.run(run_main, flags_parser=parse)
 
@@ -91,7 +96,7 @@ def _completion(parsed: argparse.Namespace) -> int:
     import shtab
 
     sys.stdout.write(shtab.complete(make_parser(), parsed.shell) + "\n")
-    return 0
+    return ExitCode.OK
 
 
 def _become(command: str, arguments: Sequence[str]) -> NoReturn:

@@ -196,7 +196,7 @@ def _write_report(count: int, folder: RunFolder) -> str:
     if count > MAX_REPORTED:
         return _report_hint(folder)
     module = "orchestrate.cli" if started_as_tfbench() else "results"  # so that hints in the report name it
-    command = [sys.executable, "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
+    command = [sys.executable, "-P", "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
     project = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrate.errors import LaunchFailed, Lost
+from orchestrate.extras import missing_extra
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import NO_GPU, data_flags
@@ -52,6 +53,8 @@ class ProcessLauncher:
 
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
+        if missing := missing_extra():
+            raise LaunchFailed(missing)
         command = [sys.executable, "-m", "tfbench.probe"]
         try:
             answer = subprocess.run(
