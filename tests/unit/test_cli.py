@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -13,7 +14,10 @@ import pytest
 
 import results.__main__ as results_program
 from orchestrate import cli, command_line
-from orchestrate.errors import NoUsableHost
+from orchestrate.commands import THIS_MACHINE
+from orchestrate.errors import LaunchFailed, NoUsableHost
+from orchestrate.inventory.hosts import read_hosts
+from orchestrate.launchers.process import ProcessLauncher
 from results.commands import runs
 from results.errors import UserError
 from results.program import hyphenated, run_main, underscored
@@ -200,6 +204,21 @@ def test_without_a_hosts_file_this_machine_is_planned_and_a_named_file_must_exis
         flags = [] if named["TFBENCH_HOSTS"] else ["--hosts=mine.yml"]
         done = tfbench("plan", *flags, folder=tmp_path, **named)
         assert done.returncode == ExitCode.USAGE and "mine.yml" in done.stderr
+
+
+def test_a_controller_without_tensorflow_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else found(name))
+    monkeypatch.setattr(sys, "argv", ["tfbench", "measure", "--model=resnet50"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("tfbench measure: this Python has no tensorflow, so it cannot measure.")
+    (host,) = read_hosts(THIS_MACHINE)
+    with pytest.raises(LaunchFailed, match=r"Install tfbench\[cuda\]"):
+        ProcessLauncher(host, None).probe()
 
 
 def test_completion_knows_every_command():
