@@ -47,7 +47,8 @@ class ProcessLauncher:
 
     def __init__(self, host: Host, run_path: Path | None, command: list[str] | None = None) -> None:
         self._host = host
-        self._work = None if run_path is None else run_path / "work"
+        # Absolute: a benchmark runs where our packages are, and `--runs-dir` is relative to where the user is.
+        self._work = None if run_path is None else run_path.absolute() / "work"
         self._command = command or [sys.executable, "-m", "tfbench"]
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 

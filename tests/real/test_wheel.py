@@ -27,6 +27,8 @@ PACKAGES = ("orchestrate", "results", "tfbench")
 TRAPS = ("orchestrate/containers/ca/company.crt", "hosts.yml", ".env", "runs/one/plan.json", "tests/secret.txt")
 """Files that a user's checkout may hold and a wheel must not."""
 
+pytestmark = pytest.mark.timeout(2400)  # environments are installed, an image is built
+
 TINY_SUITE = "repeats: 2\ncases: [{model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}]\n"
 
 
