@@ -34,11 +34,16 @@ from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
 from orchestrate.running.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import Suite, read_suite
+from results.program import command_line, started_as_tfbench
 from results.runs.store import Journal, RunFolder, latest_run
 from results.schema import Status
+from results.schema.exit_codes import ExitCode
 from results.table.merge import merge_records
 
-EXIT_OK, EXIT_SOME_FAILED, EXIT_NO_HOST, EXIT_STOPPED = 0, 3, 4, 130
+HOSTS_FILE = Path("hosts.yml")
+
+THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
+"""Hosts file of a user who has none, so that the first command after an installation measures something."""
 
 MAX_ROWS_SHOWN = 1_000
 """Rows up to which a run ends by showing all of them; of more, the tables per fleet, and how to see the rest."""
@@ -52,7 +57,7 @@ def check(parsed: argparse.Namespace) -> int:
     hosts = _hosts(parsed)
     probed = probe_hosts(hosts, _maker(None), EventBus())
     tables.render_check(hosts, probed, _stdout())
-    return EXIT_OK if any(_usable(facts) for facts in probed.values()) else EXIT_NO_HOST
+    return ExitCode.OK if any(_usable(facts) for facts in probed.values()) else ExitCode.NO_HOST
 
 
 def plan(parsed: argparse.Namespace) -> int:
@@ -65,7 +70,7 @@ def plan(parsed: argparse.Namespace) -> int:
         tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), _stdout())
     if parsed.show_manifests:
         _show_manifests(planned)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _show_manifests(planned: Plan) -> None:
@@ -86,7 +91,7 @@ def run(parsed: argparse.Namespace) -> int:
     planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__)
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
-        raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: python -m orchestrate check")
+        raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: {command_line('orchestrate', 'check')}")
     tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), Console(stderr=True))
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
@@ -118,7 +123,7 @@ def stop(parsed: argparse.Namespace) -> int:
     planned = _planned(folder)
     removed, problems = stop_run(planned, _maker(folder.path), EventBus())
     _tell(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
-    return EXIT_SOME_FAILED if problems else EXIT_OK
+    return ExitCode.SOME_FAILED if problems else ExitCode.OK
 
 
 def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> int:
@@ -135,7 +140,7 @@ def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> 
     _show_results(folder, outcome.ok + outcome.failed, quiet=parsed.display == "json", report=parsed.report)
     if stop.launching.is_set() and outcome.missing:
         _tell(f"stopped. {_resume_hint(folder)}")
-        return EXIT_STOPPED
+        return ExitCode.STOPPED
     return _exit_code(outcome)
 
 
@@ -176,8 +181,8 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
         *merged.problems,
         *map(str, outliers(merged.rates)),
         f"records, logs and results.csv: {folder.path}",
-        _write_report(records, folder) if report else f"report: python -m results report {folder.path}",
-        f"{'again' if shown else f'all {len(merged.rows)} rows'}: python -m results show {folder.path}",
+        _write_report(records, folder) if report else _report_hint(folder),
+        f"{'again' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', f'show {folder.path}')}",
     )
 
 
@@ -186,14 +191,18 @@ def _write_report(count: int, folder: RunFolder) -> str:
 
     In a process of its own: drawing charts takes 400 MB, and what goes wrong there must not touch the run.
     """
-    command = [sys.executable, "-m", "results", "report", str(folder.path), f"--output={folder.report_path}"]
-    by_hand = f"report: python -m results report {folder.path}"
     if count > MAX_REPORTED:
-        return by_hand
+        return _report_hint(folder)
+    module = "orchestrate.cli" if started_as_tfbench() else "results"  # so that hints in the report name it
+    command = [sys.executable, "-P", "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
     project = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return f"report: {folder.report_path}" if done.returncode == 0 else f"{by_hand} (it failed just now)"
+    return f"report: {folder.report_path}" if done.returncode == 0 else f"{_report_hint(folder)} (it failed just now)"
+
+
+def _report_hint(folder: RunFolder) -> str:
+    return f"report: {command_line('results', f'report {folder.path}')}"
 
 
 def _plan(
@@ -222,8 +231,8 @@ def _plan(
 
 
 def _hosts(parsed: argparse.Namespace) -> list[Host]:
-    """Read the hosts file and keep what `--limit` names."""
-    hosts = read_hosts(parsed.hosts)
+    """Read the hosts file and keep what `--limit` names; without a hosts file, this machine is the only host."""
+    hosts = read_hosts(parsed.hosts or _default_hosts())
     if not parsed.limit:
         return hosts
     names = {name for host in hosts for name in (host.fleet, host.name, host.key)}
@@ -233,6 +242,13 @@ def _hosts(parsed: argparse.Namespace) -> list[Host]:
         raise UserError(f"--limit: no fleet or host is named {', '.join(unknown)}. Names: {known}")
     wanted = set(parsed.limit)
     return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
+
+
+def _default_hosts() -> Path:
+    if HOSTS_FILE.exists():
+        return HOSTS_FILE
+    _tell(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
+    return THIS_MACHINE
 
 
 def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host], Launcher]:
@@ -268,7 +284,7 @@ def _why(entry: HostPlan) -> str:
 
 
 def _exit_code(outcome: Outcome) -> int:
-    return EXIT_SOME_FAILED if outcome.failed or outcome.missing else EXIT_OK
+    return ExitCode.SOME_FAILED if outcome.failed or outcome.missing else ExitCode.OK
 
 
 def _store_in(journal: Journal) -> Callable[[Event], None]:
@@ -302,7 +318,7 @@ def _locked(folder: RunFolder) -> Iterator[None]:
             yield
     except Timeout as error:
         raise UserError(
-            f"another controller works on {folder.path}. Look: python -m orchestrate status {folder.path}"
+            f"another controller works on {folder.path}. See: {command_line('orchestrate', f'status {folder.path}')}"
         ) from error
 
 
@@ -341,7 +357,7 @@ def _tell(*lines: str) -> None:
 
 
 def _resume_hint(folder: RunFolder) -> str:
-    return f"Go on with: python -m orchestrate resume {folder.path}"
+    return f"Go on with: {command_line('orchestrate', f'resume {folder.path}')}"
 
 
 def _stdout() -> Console:

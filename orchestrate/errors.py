@@ -1,14 +1,14 @@
-"""Everything that can go wrong, as one tree.
+"""The branches that orchestration adds to the tree of `results/errors.py`.
 
-    OrchestrateError
-    ├── UserError                  the user can mend it: one to three lines, no traceback, exit code 2
+    TfbenchError
+    ├── UserError                  the user can fix it: one to three lines, no traceback, exit code 2
     │   ├── DocumentError          a file has mistakes: one line for each of them
-    │   └── BuildFailed            an image could not be built, pushed or verified
-    ├── NoUsableHost               nothing to measure on; exit code 4
+    │   ├── BuildFailed            an image could not be built, pushed or verified
+    │   └── NoUsableHost           nothing to measure on; exit code 4
     ├── Withdrawn                  a repeat was taken out of its queue before it began: no record, `resume` runs it
     └── HostError                  a host or a repeat failed: becomes a record with `status`, the others go on
         ├── Unreachable            no connection, or it was refused
-        ├── PullFailed             the image could not be had
+        ├── PullFailed             the image is not available
         ├── Lost                   what was started cannot be found any more
         └── LaunchFailed           the engine refused to start the benchmark
 
@@ -18,16 +18,25 @@ Anything else is a bug: traceback to a file, exit code 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
+from results.errors import TfbenchError, UserError
 from results.schema import Status
+from results.schema.exit_codes import ExitCode
 
-
-class OrchestrateError(Exception):
-    """Root of the tree."""
-
-
-class UserError(OrchestrateError):
-    """The user can mend it; the message says where, what came in and what to do."""
+__all__ = [
+    "BuildFailed",
+    "DocumentError",
+    "HostError",
+    "LaunchFailed",
+    "Lost",
+    "NoUsableHost",
+    "PullFailed",
+    "TfbenchError",
+    "Unreachable",
+    "UserError",
+    "Withdrawn",
+]
 
 
 class DocumentError(UserError):
@@ -46,15 +55,17 @@ class BuildFailed(UserError):
     """An image could not be built, pushed or verified."""
 
 
-class NoUsableHost(OrchestrateError):
+class NoUsableHost(UserError):
     """No host can measure anything."""
 
+    exit_code: ClassVar[ExitCode] = ExitCode.NO_HOST
 
-class Withdrawn(OrchestrateError):
+
+class Withdrawn(TfbenchError):
     """A repeat was taken out of its queue before it began."""
 
 
-class HostError(OrchestrateError):
+class HostError(TfbenchError):
     """A host or a repeat failed.
 
     Attributes:
@@ -76,7 +87,7 @@ class Unreachable(HostError):
 
 
 class PullFailed(HostError):
-    """The image could not be had."""
+    """The image is not available."""
 
     status = Status.PULL_FAILED
 

@@ -1,15 +1,17 @@
-"""The exceptions of `results`, in one tree.
+"""The exceptions of tfbench, in one tree; `orchestrate/errors.py` adds its own branches.
 
-ResultsError
-├── UserError              the user can mend it: one to three lines, no traceback, exit code 2
+TfbenchError
+├── UserError              the user can fix it: one to three lines, no traceback, exit code 2 or 4
 │   ├── NotARun            a path is not a run folder, or no run was found
 │   ├── RunExists          a run folder of that name is already there
 │   ├── PlanIsFrozen       a run's plan was to be written twice
 │   ├── UnknownFleet       a fleet was asked for that no record names
 │   ├── MixedIdentities    numbers of several software identities would share a cell
 │   ├── BadQuestion        a recommendation was asked for something unknown
-│   └── NotATable          a file to be audited or imported is not a table of the expected kind
-└── TooFewRepeats          a statistic needs more values than there are
+│   ├── NotATable          a file to be audited or imported is not a table of the expected kind
+│   └── …                  DocumentError, BuildFailed, NoUsableHost of `orchestrate`
+├── TooFewRepeats          a statistic needs more values than there are
+└── …                      HostError and Withdrawn of `orchestrate`
 
 `results.schema.record_json.RecordError` stands apart: it is what a corrupt file gives, and the schema needs nothing
 but the standard library.
@@ -19,14 +21,23 @@ from __future__ import annotations
 
 import tempfile
 import traceback
+from typing import ClassVar
+
+from results.schema.exit_codes import ExitCode
 
 
-class ResultsError(Exception):
-    """Anything that `results` raises on purpose."""
+class TfbenchError(Exception):
+    """Anything that tfbench raises on purpose."""
 
 
-class UserError(ResultsError):
-    """A mistake that the user can mend; its message says where, what came in and what to do."""
+class UserError(TfbenchError):
+    """A mistake that the user can fix; its message names the place, what was received and what to do.
+
+    Attributes:
+        exit_code: What a program that ends with it returns.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class NotARun(UserError):
@@ -57,14 +68,14 @@ class NotATable(UserError):
     """A file to be audited or imported is not a table of the expected kind."""
 
 
-class TooFewRepeats(ResultsError):
+class TooFewRepeats(TfbenchError):
     """A statistic needs more values than there are."""
 
 
 def write_traceback() -> str:
     """Leave the traceback of the exception that is being handled in a file; return its path.
 
-    For the mains: a bug is told in one line, and what a person needs to mend it is kept.
+    For `run_main`: a bug is reported in one line, and the file holds what is needed to fix it.
     """
     with tempfile.NamedTemporaryFile(
         "w", prefix="tfbench-traceback-", suffix=".txt", delete=False, encoding="utf-8"

@@ -16,8 +16,8 @@ TABLE = ROOT / "ARCHITECTURE.md"
 PACKAGES = ("tfbench", "orchestrate", "results")
 
 TOOLS = {
-    "results": {"__init__", "digits", "errors", "grid", "stats", "text"},
-    "orchestrate": {"__init__", "errors", "events", "text", "yaml_files"},
+    "results": {"__init__", "digits", "errors", "grid", "program", "stats", "text"},
+    "orchestrate": {"__init__", "errors", "events", "extras", "text", "yaml_files"},
     "tfbench": {"__init__"},
 }
 """Modules at the top of a package that every room of it may use; the others there are its door."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from results.schema import Case, Device, Record, Status, Validity
+from results.schema.exit_codes import ExitCode
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import package_folders, preload
 from tfbench.machine.nvml import read_driver
@@ -24,8 +25,6 @@ from tfbench.setup.gpu_settings import gpu_settings
 from tfbench.summary import summary
 from tfbench.supervisor import supervise
 
-EXIT_OK, EXIT_BUG, EXIT_BAD_FLAGS, EXIT_NOT_MEASURED = 0, 1, 2, 3
-
 
 def main(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
@@ -33,10 +32,10 @@ def main(arguments: list[str]) -> int:
         request = parse(arguments)
     except FlagsError as error:
         print(f"tfbench: {error} (--help shows the flags)", file=sys.stderr)
-        return EXIT_BAD_FLAGS
+        return ExitCode.USAGE
     if request.help:
         print(help_text())
-        return EXIT_OK
+        return ExitCode.OK
     code = measure(request)
     if request.print_record:
         print_record(request.output)
@@ -65,7 +64,7 @@ def measure(request: Request) -> int:
             batch = find_max_batch(request.case)
         except CaseFailedError as error:
             write_outcome(Outcome(error.status, str(error)))
-            return EXIT_NOT_MEASURED
+            return ExitCode.SOME_FAILED
         request = dataclasses.replace(request, case=dataclasses.replace(request.case, batch_per_gpu=batch))
 
     def work(say_written: Callable[[], None]) -> int:
@@ -75,7 +74,7 @@ def measure(request: Request) -> int:
             writing.acquire()
             write_outcome(outcome)
             say_written()
-            os._exit(EXIT_NOT_MEASURED)
+            os._exit(ExitCode.SOME_FAILED)
 
         record = _measured(request, started_at, end)
         writing.acquire()
@@ -84,10 +83,10 @@ def measure(request: Request) -> int:
         say_written()
         _print_summary(record)
         if record.status is Status.ERROR:
-            return EXIT_BUG
-        return EXIT_OK if record.status is Status.OK else EXIT_NOT_MEASURED
+            return ExitCode.BUG
+        return ExitCode.OK if record.status is Status.OK else ExitCode.SOME_FAILED
 
-    return supervise(work, request.max_seconds, write_outcome, EXIT_NOT_MEASURED)
+    return supervise(work, request.max_seconds, write_outcome, ExitCode.SOME_FAILED)
 
 
 def _measured(request: Request, started_at: str, end: Callable[[Outcome], None]) -> Record:

@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from results.schema.exit_codes import ExitCode
+
 USAGE = """Write a small data set for --data=tfrecord: JPEG files in TFRecords, named and laid out as ImageNet's.
 
   python -m tfbench.make_dataset --output=FOLDER --images=1024 --shards=8
@@ -23,7 +25,6 @@ USAGE = """Write a small data set for --data=tfrecord: JPEG files in TFRecords, 
 Flags:
 """
 
-EXIT_OK, EXIT_BAD_FLAGS, EXIT_FAILED = 0, 2, 3
 
 SHAPES = ((0.75, 1.0, 5), (1.0, 0.75, 2), (0.666, 1.0, 2), (1.0, 1.0, 1))
 """Height and width over the longer side, and how often of ten: mostly 4:3 landscape, as photographs are."""
@@ -41,21 +42,21 @@ def main(arguments: list[str]) -> int:
             raise flags.Error(f"only flags are expected (--name=value). Received: {rest[0]!r}")
         if values.help:
             print(USAGE + values.get_help())  # noqa: T201
-            return EXIT_OK
+            return ExitCode.OK
         if not values.output:
             raise flags.Error("--output is missing: the folder to make")
         if values.images < values.shards:
             raise flags.Error(f"--images={values.images} is less than one for each of --shards={values.shards}")
     except flags.Error as error:
-        return _say(f"{' '.join(str(error).split())} (--help shows the flags)", EXIT_BAD_FLAGS)
+        return _say(f"{' '.join(str(error).split())} (--help shows the flags)", ExitCode.USAGE)
     folder = Path(values.output)
     if folder.exists():
-        return _say(f"{folder} exists and is left alone. Name a new folder, or remove it first", EXIT_BAD_FLAGS)
+        return _say(f"{folder} exists and is left alone. Name a new folder, or remove it first", ExitCode.USAGE)
     try:
         size = write_data_set(folder, values.images, values.shards, values.longer_side, values.seed)
     except OSError as error:
-        return _say(f"{folder} could not be written: {error}", EXIT_FAILED)
-    return _say(f"{folder}: {values.images} images, {size / values.images / 1e3:.0f} kB each", EXIT_OK)
+        return _say(f"{folder} could not be written: {error}", ExitCode.SOME_FAILED)
+    return _say(f"{folder}: {values.images} images, {size / values.images / 1e3:.0f} kB each", ExitCode.OK)
 
 
 def write_data_set(folder: Path, images: int, shards: int, longer_side: int, seed: int) -> int:

@@ -21,6 +21,7 @@ from orchestrate.events import (
 )
 from orchestrate.running.options import HOST_FAULTS
 from orchestrate.text import plain_text
+from results.program import command_line
 from results.schema import Status
 
 MAX_CAUSES = 10
@@ -55,10 +56,12 @@ class Failures:
         if len(groups) > MAX_CAUSES:
             lines.append(f"  … and {len(groups) - MAX_CAUSES} more causes")
         if event.failed > len(self._by_job):
-            lines.append(f"  {event.failed - len(self._by_job)} failed earlier, see: python -m orchestrate status")
+            earlier = event.failed - len(self._by_job)
+            lines.append(f"  {earlier} failed earlier, see: {command_line('orchestrate', 'status')}")
         again = sorted({status for status, _, _ in self._by_job.values()} - HOST_FAULTS - {Status.STOPPED})
         flag = f" --again {','.join(again)}" if again else ""
-        return [*lines, plain_text(f"  to repeat only these: python -m orchestrate resume {self._folder}{flag}")]
+        resume = command_line("orchestrate", f"resume {self._folder}{flag}")
+        return [*lines, plain_text(f"  to repeat only these: {resume}")]
 
     def _hosts(self, status: str, cause: str) -> str:
         hosts = list(dict.fromkeys(h for s, c, h in self._by_job.values() if (s, c) == (status, cause)))

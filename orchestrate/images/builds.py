@@ -1,4 +1,4 @@
-"""Images of tfbench: built from this checkout, pushed, verified, kept as files."""
+"""Images of tfbench: built from the installed sources, pushed, verified, kept as files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from results.schema.record_json import RecordError, from_json
 from results.schema.version import __version__
 
 PROJECT = Path(__file__).parents[2]
+"""The checkout, or `site-packages`: every path of `CONTEXT` is the same in both."""
+
 CONTEXT = (
     "orchestrate/containers",
     "tfbench",
@@ -58,8 +60,13 @@ class Finding:
 
 
 def source_revision() -> str:
-    """Return the commit of this checkout, with `-changed` when files differ from it; `unknown` without git."""
+    """Return the commit of this checkout, with `-changed` when files differ from it.
+
+    `unknown` without git, and for an installed tfbench, also one that lies inside a repository of the user's.
+    """
     try:
+        if not Path(_git("rev-parse", "--show-toplevel")).samefile(PROJECT):
+            return "unknown"
         revision = _git("rev-parse", "HEAD")
         return revision + ("-changed" if _git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):

@@ -17,9 +17,9 @@ from orchestrate.inventory.variants import Seen, Variant, read_variants
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, load_from_file, save_to_file
 from orchestrate.launchers.pulls import Progress
+from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
 
-EXIT_OK, EXIT_SOME_FAILED = 0, 3
 INDEX_NAME = "images.json"
 ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why")
 SEEN = ("seen on a GPU", "on a CPU")
@@ -30,7 +30,7 @@ def images(parsed: argparse.Namespace) -> int:
     variants = read_variants()
     if parsed.action == "list":
         _list(variants)
-        return EXIT_OK
+        return ExitCode.OK
     engine = DockerEngine(controller_address(parsed.engine))
     try:
         if parsed.action == "load":
@@ -42,7 +42,7 @@ def images(parsed: argparse.Namespace) -> int:
             except HostError as error:
                 _say(f"{variant.name}: {error.cause}")
                 failed = True
-        return EXIT_SOME_FAILED if failed else EXIT_OK
+        return ExitCode.SOME_FAILED if failed else ExitCode.OK
     finally:
         engine.close()
 
@@ -158,7 +158,7 @@ def _load(engine: DockerEngine, folder: Path) -> int:
         if engine.image_id(reference) != identity:
             raise UserError(f"{folder / file}: holds another image than {INDEX_NAME} says. Save it again")
         _answer(f"{reference} {identity}")
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _show_findings(reference: str, findings: Sequence[Finding]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrate.errors import LaunchFailed, Lost
+from orchestrate.extras import missing_extra
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import NO_GPU, data_flags
@@ -46,12 +47,15 @@ class ProcessLauncher:
 
     def __init__(self, host: Host, run_path: Path | None, command: list[str] | None = None) -> None:
         self._host = host
-        self._work = None if run_path is None else run_path / "work"
+        # Absolute: a benchmark runs where our packages are, and `--runs-dir` is relative to where the user is.
+        self._work = None if run_path is None else run_path.absolute() / "work"
         self._command = command or [sys.executable, "-m", "tfbench"]
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
+        if missing := missing_extra():
+            raise LaunchFailed(missing)
         command = [sys.executable, "-m", "tfbench.probe"]
         try:
             answer = subprocess.run(

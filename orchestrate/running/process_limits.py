@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import resource
 from typing import TYPE_CHECKING
 
 from orchestrate.errors import UserError
@@ -52,6 +51,10 @@ def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
     Raises:
         UserError: The system does not allow so many.
     """
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows, which has no such limit
+        return
     needed = files_needed(hosts, max_parallel)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:

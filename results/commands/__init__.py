@@ -1,1 +1,1 @@
-"""The commands of `python -m results`."""
+"""The commands of `python -m results`, which are commands of `tfbench` too."""

@@ -21,23 +21,73 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-EXIT_OK, EXIT_SOME_FAILED, EXIT_REGRESSION = 0, 3, 5
+RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest run"
 
-RUNS_HELP = "run folder, run id under TFBENCH_RUNS_DIR (default: runs) or record file; default: latest run"
+SPELLINGS = {"md": "markdown", "table": "text"}
+"""Other words for formats, which every `--format` accepts."""
 
 
 def add_command(
-    commands: Commands, name: str, function: Callable[[argparse.Namespace], int], what: str
+    commands: Commands,
+    name: str,
+    function: Callable[[argparse.Namespace], int],
+    what: str,
+    *,
+    aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Add a command; `what` is its line in the list of commands and, with a capital, its description."""
-    parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+    parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".", aliases=aliases)
     parser.set_defaults(command=function)
     return parser
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add the names of runs, which `merged_runs` and `fleet_rates_of` read."""
-    parser.add_argument("runs", metavar="RUN", nargs="*", help=RUNS_HELP)
+def add_runs(parser: argparse.ArgumentParser, *, name: str = "runs", metavar: str = "RUN", text: str = "") -> None:
+    """Add the names of runs, which `merged_runs` and `fleet_rates_of` read, and the folder that holds them.
+
+    Args:
+        parser: Of the command.
+        name: Attribute of the parsed arguments; `placed` reads `runs` and `names`.
+        metavar: How `--help` shows it.
+        text: Help; empty: what a run may be.
+    """
+    parser.add_argument(name, metavar=metavar, nargs="*", help=text or RUNS_HELP)
+    parser.add_argument(
+        "--runs-dir", metavar="FOLDER", type=Path, help="where runs are kept (default: TFBENCH_RUNS_DIR or runs)"
+    )
+
+
+def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """Add `--format`; the first format is the default."""
+    parser.add_argument("--format", type=_format, choices=formats, default=formats[0], help="default: %(default)s")
+
+
+def _format(text: str) -> str:
+    return SPELLINGS.get(text, text)
+
+
+def add_output(parser: argparse.ArgumentParser, text: str = "write here; default: standard output") -> None:
+    """Add `--output`."""
+    parser.add_argument("--output", metavar="FILE", type=Path, help=text)
+
+
+def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) -> list[str]:
+    """Look up run ids in `--runs-dir`; names that it does not hold stay as they are.
+
+    Args:
+        names: Run folders, run ids, record files, or names of fleets.
+        folder: What `--runs-dir` names; None: nothing, so `results.runs.sources` uses its default.
+        latest: Whether the latest run stands in where no name is a run.
+
+    Raises:
+        NotARun: No name is a run, and the folder holds none.
+    """
+    from results.runs.sources import is_run
+    from results.runs.store import latest_run
+
+    if folder is None:
+        return list(names)
+    found = [str(folder / name) if is_run(str(folder / name)) else name for name in names]
+    return found if not latest or any(map(is_run, found)) else [*found, str(latest_run(folder))]
 
 
 def merged_runs(runs: Sequence[str]) -> Merged:

@@ -8,12 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.commands.command_line import EXIT_OK, RUNS_HELP, add_command, fleet_rates_of, print_grids, print_lines
-from results.errors import UserError
+from results.commands.command_line import (
+    RUNS_HELP,
+    add_command,
+    add_format,
+    add_output,
+    add_runs,
+    fleet_rates_of,
+    placed,
+    print_grids,
+    print_lines,
+    put,
+)
+from results.errors import BadQuestion, UserError
+from results.schema.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
     from results.reference.prices import Offer
+    from results.table.fleets import FleetRate
 
 
 def add_prices(parser: argparse.ArgumentParser) -> None:
@@ -28,25 +41,32 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
 
 
-def add_recommend_commands(commands: Commands) -> None:
-    """Add the commands of this file; each sets `command` to the function that runs it."""
-    _add_recommend(commands)
-    gpus = add_command(commands, "gpus", _gpus, "compare the specifications of GPUs, and what they mean for training")
-    gpus.add_argument("names", metavar="GPU", nargs="+", help="e.g. A4000 A5000; a family, e.g. A100, means all of it")
-    gpus.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
-    gpus.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
-    _add_predict(commands)
-    prices = add_command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
-    prices.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
-    prices.add_argument("--provider", required=True, help="whose catalog it is")
-    prices.add_argument("--retrieved-on", required=True, metavar="DATE", help="when it was retrieved")
+def add_gpus(commands: Commands) -> None:
+    """Add `gpus`."""
+    parser = add_command(commands, "gpus", _gpus, "compare the specifications of GPUs, and what they mean for training")
+    parser.add_argument(
+        "names", metavar="GPU", nargs="*", help="e.g. A4000 A5000; a family, e.g. A100, means all of it"
+    )
+    parser.add_argument("--gpus", metavar="NAMES", default="", help="the same names, comma-separated")
+    add_prices(parser)
+    add_format(parser, "text", "json", "markdown")
 
 
-def _add_recommend(commands: Commands) -> None:
+def add_price_import(commands: Commands) -> None:
+    """Add `prices`."""
+    parser = add_command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
+    parser.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
+    parser.add_argument("--provider", required=True, help="whose catalog it is")
+    parser.add_argument("--retrieved-on", required=True, metavar="DATE", help="when it was retrieved")
+    add_output(parser)
+
+
+def add_recommend(commands: Commands) -> None:
+    """Add `recommend`."""
     parser = add_command(
         commands, "recommend", _recommend, "recommend a GPU to rent, from measured or published figures"
     )
-    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
+    add_runs(parser, text=f"{RUNS_HELP}; without any, published figures")
     parser.add_argument(
         "--model",
         action="append",
@@ -65,18 +85,19 @@ def _add_recommend(commands: Commands) -> None:
     )
     parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU that must fit, where known")
     parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
-    parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+    add_format(parser, "text", "json", "markdown")
 
 
-def _add_predict(commands: Commands) -> None:
+def add_predict(commands: Commands) -> None:
+    """Add `predict`."""
     parser = add_command(commands, "predict", _predict, "predict the throughput of GPUs that were not measured")
-    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUNS_HELP}; without any, published figures")
+    add_runs(parser, text=f"{RUNS_HELP}; without any, published figures")
     parser.add_argument("--gpus", metavar="NAMES", required=True, help="GPUs to predict, e.g. A4000,RTX_4090")
     parser.add_argument("--model", required=True, help="network; must have published or measured rows")
     parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
-    parser.add_argument("--num_gpus", "--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
+    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
     parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU; default: usual for those rows")
-    parser.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
+    add_format(parser, "text", "json", "markdown")
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
@@ -87,16 +108,16 @@ def _recommend(parsed: argparse.Namespace) -> int:
     from results.recommend.questions import asked_prices, read_questions
     from results.recommend.ranking import recommend
     from results.recommend.summaries import summary
-    from results.runs.sources import has_runs
 
     questions = read_questions(parsed)
-    rates = fleet_rates_of(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+    rates = _measured(parsed)
+    _refuse_unknown([model for question in questions for model in question.mix], rates)
     offers = asked_prices(parsed.price, parsed.prices, fleets_of(rates))
     verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
     precisions = [[line] if (line := precision_line(verdict, rates)) else [] for verdict in verdicts]
     if parsed.format == "json":
         sys.stdout.write(advice_json(verdicts, precisions))
-        return EXIT_OK
+        return ExitCode.OK
     print_lines(summary(verdicts), parsed.format, strong=True)
     for verdict, lines in zip(verdicts, precisions, strict=True):
         print_grids([advice_grid(verdict, verdicts)], parsed.format)
@@ -105,7 +126,29 @@ def _recommend(parsed: argparse.Namespace) -> int:
             print_grids([explain_grid(verdict, verdicts)], parsed.format)
     if parsed.explain:
         _print_specifications([card for question in questions for card in question.gpus], offers, parsed.format)
-    return EXIT_OK
+    return ExitCode.OK
+
+
+def _measured(parsed: argparse.Namespace) -> list[FleetRate]:
+    """Read the runs that were named, or the latest one; none where nothing was measured."""
+    from results.runs.sources import has_runs
+
+    runs = placed(parsed.runs, parsed.runs_dir)
+    return fleet_rates_of(runs, [], "Name the run that counts.") if runs or has_runs() else []
+
+
+def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None:
+    """Refuse a network that nothing is known of: a typing error must not look like a network without figures.
+
+    Raises:
+        BadQuestion: Neither measured, nor published, nor one that can be measured here.
+    """
+    from results.reference.families import network_names, published_names, unknown_network
+
+    known = dict.fromkeys([*network_names(), *(str(rate.named("model")) for rate in rates)])
+    for name in networks:
+        if name not in known and not published_names(name):
+            raise BadQuestion(unknown_network(name, list(known)))
 
 
 def _print_specifications(cards: Sequence[str], offers: Sequence[Offer], style: str) -> None:
@@ -121,16 +164,19 @@ def _print_specifications(cards: Sequence[str], offers: Sequence[Offer], style: 
 
 
 def _gpus(parsed: argparse.Namespace) -> int:
+    from results.recommend.questions import asked_prices
     from results.reference.gpu_comparison import compare_gpus, comparison_json, comparison_lines, gpu_grids, named_gpus
-    from results.reference.prices import known_prices
 
-    comparison = compare_gpus(named_gpus(parsed.names), known_prices(parsed.prices))
+    names = [*parsed.names, *(name.strip() for name in parsed.gpus.split(",") if name.strip())]
+    if not names:
+        raise UserError("name at least one GPU. Example: gpus A4000 A5000")
+    comparison = compare_gpus(named_gpus(names), asked_prices(parsed.price, parsed.prices))
     if parsed.format == "json":
         sys.stdout.write(comparison_json(comparison))
     else:
         print_lines(comparison_lines(comparison), parsed.format)
         print_grids(gpu_grids(comparison), parsed.format)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _predict(parsed: argparse.Namespace) -> int:
@@ -138,25 +184,25 @@ def _predict(parsed: argparse.Namespace) -> int:
     from results.predict.rows import measured_observations, published_observations
     from results.recommend.questions import known_cards
     from results.reference import model_key
-    from results.runs.sources import has_runs
 
     names = [name for name in parsed.gpus.split(",") if name.strip()]
     gpus = list(dict.fromkeys(card for name in names for card in known_cards(name)))
     if not gpus or parsed.num_gpus < 1 or (parsed.batch_size or 1) < 1:
-        raise UserError("name at least one GPU, and numbers of 1 or more. Example: --gpus A4000 --num_gpus 1")
-    rates = fleet_rates_of(parsed.runs, [], "Name the run that counts.") if parsed.runs or has_runs() else []
+        raise UserError("name at least one GPU, and numbers of 1 or more. Example: --gpus A4000 --num-gpus 1")
+    rates = _measured(parsed)
     rows = [*published_observations(), *measured_observations(rates)]
     network = parsed.model if parsed.model in {row.setting.network for row in rows} else model_key(parsed.model)
+    _refuse_unknown([network], rates)
     found = predictions_for(gpus, network, parsed.precision, parsed.batch_size, parsed.num_gpus, observations=rows)
     if parsed.format == "json":
         sys.stdout.write(prediction_json(found))
     else:
         print_grids([prediction_grid(found)], parsed.format)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _prices(parsed: argparse.Namespace) -> int:
     from results.reference.prices import import_skypilot, prices_csv
 
-    sys.stdout.write(prices_csv(import_skypilot(parsed.file, parsed.provider, parsed.retrieved_on)))
-    return EXIT_OK
+    put(prices_csv(import_skypilot(parsed.file, parsed.provider, parsed.retrieved_on)), parsed.output)
+    return ExitCode.OK

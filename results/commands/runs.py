@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.commands.command_line import (
-    EXIT_OK,
-    EXIT_REGRESSION,
-    EXIT_SOME_FAILED,
-    RUNS_HELP,
     add_command,
+    add_format,
+    add_output,
     add_runs,
     fleet_rates_of,
     merged_runs,
+    placed,
     print_grids,
     print_lines,
     put,
     warn,
     write_text,
 )
-from results.commands.recommend import add_prices, add_recommend_commands
+from results.commands.recommend import add_gpus, add_predict, add_price_import, add_prices, add_recommend
 from results.errors import UnknownFleet, UserError
+from results.schema.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
@@ -42,65 +42,81 @@ BY_HELP = "columns of the software identity that may differ and split the table,
 FORMATS = ["csv", "json", "markdown", "wide", "latex", "parquet", "mllog"]
 
 
-def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Add every command to a parser; each sets `command` to the function that runs it."""
-    commands: Commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    show = add_command(commands, "show", _show, "print the results of runs, and each fleet's table")
-    add_runs(show)
-    show.add_argument(
+def add_show(commands: Commands) -> None:
+    """Add `show`."""
+    parser = add_command(commands, "show", _show, "print the results of runs, and each fleet's table")
+    add_runs(parser)
+    parser.add_argument(
         "--with-published", action="store_true", help="also show published figures, in a table of their own"
     )
-    show.add_argument(
+    parser.add_argument(
         "--foreign", metavar="FILE", type=Path, action="append", default=[], help="also show a table written by adopt"
     )
-    merge = add_command(commands, "merge", _export, "merge any number of runs into one table")
-    add_runs(merge)
-    _add_output(merge)
-    _add_compare(commands)
-    audit = add_command(
+
+
+def add_audit(commands: Commands) -> None:
+    """Add `audit`."""
+    parser = add_command(
         commands, "audit", _audit, "check whether a table is plausible; exit code 3 if too little of it could be read"
     )
-    audit.add_argument(
+    parser.add_argument(
         "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
     )
-    audit.add_argument(
+    parser.add_argument(
         "--decimal", choices=[".", ","], help="decimal mark of the table, if its numbers leave that open"
     )
-    audit.add_argument("--format", choices=["text", "json", "markdown"], default="text", help="default: %(default)s")
-    adopt = add_command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
-    adopt.add_argument("files", metavar="FILE", nargs="+", type=Path, help="its output, one file per run")
-    adopt.add_argument("--gpu", required=True, help="GPU that it ran on; not in its output")
-    adopt.add_argument(
+    add_format(parser, "text", "json", "markdown")
+
+
+def add_adopt(commands: Commands) -> None:
+    """Add `adopt`."""
+    parser = add_command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="its output, one file per run")
+    parser.add_argument("--gpu", required=True, help="GPU that it ran on; not in its output")
+    parser.add_argument(
         "--precision",
         required=True,
         choices=["fp32", "tf32", "fp16"],
         help="precision that it ran in; not in its output",
     )
-    adopt.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
-    add_recommend_commands(commands)
-    export = add_command(commands, "export", _export, "write the merged table in one of several formats")
-    add_runs(export)
-    _add_output(export)
-    report = add_command(
+    add_output(parser)
+
+
+def add_export(commands: Commands) -> None:
+    """Add `export`; `merge` is its old name."""
+    parser = add_command(
+        commands, "export", _export, "merge runs into one table, in one of several formats", aliases=["merge"]
+    )
+    add_runs(parser)
+    add_format(parser, *FORMATS)
+    add_output(parser)
+    parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
+
+
+def add_report(commands: Commands) -> None:
+    """Add `report`."""
+    parser = add_command(
         commands, "report", _report, "write one HTML file that works offline, or Markdown for a pull request"
     )
-    add_runs(report)
-    report.add_argument("--format", choices=["html", "md"], default="html", help="default: %(default)s")
-    report.add_argument(
-        "--output", metavar="FILE", type=Path, help="default: report.html of the run; md: standard output"
-    )
-    add_prices(report)
-    validate = add_command(commands, "validate", _validate, "check record files; exit code 3 if one is bad")
-    add_runs(validate)
+    add_runs(parser)
+    add_format(parser, "html", "markdown")
+    add_output(parser, "default: report.html of the run; markdown: standard output")
+    add_prices(parser)
 
 
-def _add_compare(commands: Commands) -> None:
+def add_validate(commands: Commands) -> None:
+    """Add `validate`."""
+    add_runs(add_command(commands, "validate", _validate, "check record files; exit code 3 if one is bad"))
+
+
+def add_compare(commands: Commands) -> None:
+    """Add `compare`."""
     parser = add_command(commands, "compare", _compare, "report how many times faster one fleet is than another")
     parser.usage = (
-        "python -m results compare [FLEET_A FLEET_B] [RUN ...] [options]\n"
-        "       python -m results compare --baseline RUN [--baseline RUN ...] [RUN ...] [options]"
+        f"{parser.prog} [FLEET_A FLEET_B] [RUN ...] [options]\n"
+        f"       {parser.prog} --baseline RUN [--baseline RUN ...] [RUN ...] [options]"
     )
-    parser.add_argument("names", metavar="FLEET_A FLEET_B RUN", nargs="*", help=RUNS_HELP)
+    add_runs(parser, name="names", metavar="FLEET_A FLEET_B RUN")
     parser.add_argument(
         "--baseline", metavar="RUN", action="append", default=[], help="compare each fleet with itself in this run"
     )
@@ -110,17 +126,27 @@ def _add_compare(commands: Commands) -> None:
         type=_percent,
         help="exit code 5 if a case is slower by more than this, e.g. 5%%",
     )
-    parser.add_argument("--format", choices=["text", "markdown"], default="text", help="default: %(default)s")
+    add_format(parser, "text", "markdown")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
     parser.add_argument(
         "--strict", action="store_true", help="refuse fleets whose hosts have different drivers; default: name them"
     )
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=FORMATS, default="csv", help="default: %(default)s")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="write here; default: standard output")
-    parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
+COMMANDS: dict[str, Callable[[Commands], None]] = {
+    "show": add_show,
+    "compare": add_compare,
+    "audit": add_audit,
+    "adopt": add_adopt,
+    "recommend": add_recommend,
+    "gpus": add_gpus,
+    "predict": add_predict,
+    "prices": add_price_import,
+    "export": add_export,
+    "report": add_report,
+    "validate": add_validate,
+}
+"""What adds each command to a program, in the order of work; each sets `command` to the function that runs it."""
 
 
 def _percent(text: str) -> float:
@@ -152,14 +178,14 @@ def _show(parsed: argparse.Namespace) -> int:
     from results.grid import print_grid
     from results.render.tables import render_ratios, render_results, render_wide
 
-    merged = merged_runs(parsed.runs)
+    merged = merged_runs(placed(parsed.runs, parsed.runs_dir))
     console = Console()
     render_results(merged, console)
     render_wide(merged, console)
     render_ratios(merged, console)
     for grid in _foreign_grids(parsed, merged):
         print_grid(grid, console)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _foreign_grids(parsed: argparse.Namespace, merged: Merged) -> list[Grid]:
@@ -177,7 +203,7 @@ def _export(parsed: argparse.Namespace) -> int:
 
     if parsed.format == "mllog":
         return _export_log(parsed)
-    merged = merged_runs(parsed.runs)
+    merged = merged_runs(placed(parsed.runs, parsed.runs_dir))
     refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
     warn(merged.problems)
     if parsed.format == "parquet":
@@ -186,7 +212,7 @@ def _export(parsed: argparse.Namespace) -> int:
         write_parquet(merged, parsed.output)
     else:
         put(WRITERS[parsed.format](merged), parsed.output)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _export_log(parsed: argparse.Namespace) -> int:
@@ -194,13 +220,13 @@ def _export_log(parsed: argparse.Namespace) -> int:
     from results.runs.sources import stored_records
 
     lines = []
-    for stored in stored_records(parsed.runs):
+    for stored in stored_records(placed(parsed.runs, parsed.runs_dir)):
         if stored.record is None:
             warn([f"{stored.where}: not a record, left out"])
         else:
             lines += log_lines(stored.record)
     put("".join(f"{line}\n" for line in lines), parsed.output)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 @dataclass(frozen=True)
@@ -232,7 +258,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     print_grids([*grids, *([scaling] if scaling else [])], parsed.format)
     if worse:
         print(f"{worse} cases failed or are slower by more than {parsed.fail_on * 100:g} %", file=sys.stderr)
-    return EXIT_REGRESSION if worse else EXIT_OK
+    return ExitCode.REGRESSION if worse else ExitCode.OK
 
 
 def _pairs(parsed: argparse.Namespace) -> list[_Pair]:
@@ -240,12 +266,14 @@ def _pairs(parsed: argparse.Namespace) -> list[_Pair]:
     from results.compare.pairs import fleets_of
     from results.runs.sources import is_run
 
-    fleets = [] if parsed.baseline else [name for name in parsed.names if not is_run(name)]
+    names = placed(parsed.names, parsed.runs_dir)
+    fleets = [] if parsed.baseline else [name for name in names if not is_run(name)]
     apart = ["driver"] if parsed.strict else parsed.by
-    new = fleet_rates_of([name for name in parsed.names if name not in fleets], parsed.by, apart=apart)
+    new = fleet_rates_of([name for name in names if name not in fleets], parsed.by, apart=apart)
     known = fleets_of(new)
     if parsed.baseline:
-        old = fleet_rates_of(parsed.baseline, parsed.by, apart=apart)
+        baseline = placed(parsed.baseline, parsed.runs_dir, latest=False)
+        old = fleet_rates_of(baseline, parsed.by, apart=apart)
         both = [name for name in known if name in fleets_of(old)]
         if not both:
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(fleets_of(old))}.")
@@ -273,14 +301,14 @@ def _audit(parsed: argparse.Namespace) -> int:
         warn(reading_lines(audited))
     else:
         print_grids([audit_grid(parsed.file, audited)], parsed.format)
-    return EXIT_OK if audited.read_enough else EXIT_SOME_FAILED
+    return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 
 def _adopt(parsed: argparse.Namespace) -> int:
     from results.formats.adopt import adopt
 
     put(adopt(parsed.files, parsed.gpu, parsed.precision), parsed.output)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _report(parsed: argparse.Namespace) -> int:
@@ -293,22 +321,23 @@ def _report(parsed: argparse.Namespace) -> int:
             f"the report needs {error.name}. Install: pip install altair vl-convert-python jinja2"
         ) from error
 
-    stored = list(stored_records(parsed.runs))
-    title, path = report_place(parsed.runs)
+    runs = placed(parsed.runs, parsed.runs_dir)
+    stored = list(stored_records(runs))
+    title, path = report_place(runs)
     report = make_report(stored, title, parsed.price, parsed.prices)
     warn(report.merged.problems)
-    if parsed.format == "md":
+    if parsed.format == "markdown":
         put(report_markdown(report), parsed.output)
     else:
         write_text(parsed.output or path, report_html(report))
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def _validate(parsed: argparse.Namespace) -> int:
     from results.runs.sources import stored_records
 
     good = bad = 0
-    for stored in stored_records(parsed.runs):
+    for stored in stored_records(placed(parsed.runs, parsed.runs_dir)):
         if stored.error is None:
             good += 1
             continue
@@ -316,4 +345,4 @@ def _validate(parsed: argparse.Namespace) -> int:
         for problem in stored.error.problems:
             print(f"{stored.where}: {problem}")
     print(f"{good} good, {bad} bad", file=sys.stderr)
-    return EXIT_SOME_FAILED if bad else EXIT_OK
+    return ExitCode.SOME_FAILED if bad else ExitCode.OK

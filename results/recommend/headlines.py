@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from results.digits import significant, with_interval
+from results.program import command_line
 from results.recommend.evidence import EVERY_CARD, Basis
 from results.recommend.published import Span, figures, spans
 from results.recommend.questions import ASKED
@@ -15,8 +16,6 @@ from results.stats import Interval
 from results.table.cells import value_text
 
 UNFIT = "does not fit"
-
-MEASURE = "to measure: python -m orchestrate run"
 
 
 def label(verdict: Verdict, others: Sequence[Verdict]) -> str:
@@ -129,7 +128,7 @@ def _only(verdict: Verdict, best: Choice) -> str:
     known = value_text(best.samples_per_second, best.evidence.interval)
     cost = f", {_cost(best)}" if best.usd_per_million is not None else ""
     text = f"only {best.subject} has a figure, so nothing is ranked: {known} samples/s{cost}, {basis_text(best)}"
-    return "; ".join([*within_limits(verdict), text, *beyond(verdict)[:1], *left_out(verdict), MEASURE])
+    return "; ".join([*within_limits(verdict), text, *beyond(verdict)[:1], *left_out(verdict), _to_measure()])
 
 
 def beyond(verdict: Verdict) -> list[str]:
@@ -200,8 +199,12 @@ def _no_rank(verdict: Verdict) -> str:
     texts += [f"{model} is not a known network" for model in question.mix if model not in network_names()]
     if question.precision == "fp32" and any(figures(replace(question, precision="tf32")).values()):
         texts.append("sources that call it FP32 ran TF32 on cards since Ampere: ask for --precision tf32")
-    answer = [f"no answer: {'; '.join(texts)}; {MEASURE}"] if texts else []
+    answer = [f"no answer: {'; '.join(texts)}; {_to_measure()}"] if texts else []
     return "; ".join([*parts, *beyond(verdict)[:1], *answer])
+
+
+def _to_measure() -> str:
+    return f"to measure: {command_line('orchestrate', 'run')}"
 
 
 def within_limits(verdict: Verdict) -> list[str]:

@@ -49,6 +49,13 @@ def unknown_card(name: str, known: Sequence[str]) -> str:
     return f"GPU {name.strip()!r} is not in the reference. {hint}"
 
 
+def unknown_network(name: str, known: Sequence[str]) -> str:
+    """Return what to say of a name that is no network's: up to five that are like it, or all that are known."""
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.6)
+    hint = f"Did you mean one of: {', '.join(near)}?" if near else f"Known: {', '.join(known)}"
+    return f"--model: {name!r} is not a known network. {hint}"
+
+
 def driver_card(name: str) -> str:
     """Return the card that a driver's name means; the name itself where that is not known."""
     plain = re.sub(r"[^a-z0-9]+", " ", name.lower().removeprefix("nvidia ")).strip()

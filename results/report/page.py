@@ -21,6 +21,7 @@ import vl_convert
 from results.compare.overall import answer_lines
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
+from results.program import command_line, started_as_tfbench
 from results.recommend.decision import Decision, decide, decision_grid, setting_lines
 from results.recommend.questions import asked_prices
 from results.reference.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
@@ -201,6 +202,7 @@ def _levels(report: Report, drawn: Sequence[Chart]) -> Iterator[dict[str, Any]]:
             "warnings_left_out": len(warnings) - len(warnings[:rows]),
             "settings": settings[:rows],
             "settings_left_out": len(settings) - len(settings[:rows]),
+            "settings_command": command_line("results", "recommend"),
             "fallbacks": shown,
         }
 
@@ -342,6 +344,7 @@ def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
 
 def _commands(records: Sequence[Record]) -> list[str]:
     """Return the command that measures each case again, in its image where it had one."""
+    measure = "tfbench measure" if started_as_tfbench() else "python -m tfbench"
     lines: dict[str, None] = {}
     for record in records:
         if record.status is not Status.OK:
@@ -353,7 +356,7 @@ def _commands(records: Sequence[Record]) -> list[str]:
             name = origin.image.rpartition(":")[0] if ":" in origin.image.rpartition("/")[2] else origin.image
             lines[f"docker run --rm {gpus}{name}@{origin.image_digest} {flags}"] = None
         else:
-            lines[f"python -m tfbench {flags}"] = None
+            lines[f"{measure} {flags}"] = None
     return list(lines)
 
 

@@ -29,7 +29,7 @@ PRINTS = {"print", "sys.stdout", "sys.stderr"}
 AGENT = "orchestrate/launchers/ssh/agent.py"
 """Its standard output is its connection to the controller."""
 
-MAY_PRINT = {"__main__", "commands", "command_line", "tables", "grid", "display"}
+MAY_PRINT = {"__main__", "cli", "commands", "command_line", "program", "tables", "grid", "display"}
 """Names of files that write for people. What trains prints lines that its launcher reads, so it may too."""
 
 

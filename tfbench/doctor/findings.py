@@ -6,8 +6,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-EXIT_READY, EXIT_DOUBTFUL, EXIT_NOT_READY = 0, 3, 4
-"""As the project's other commands: 3 is "not all is as it should be", 4 is "this host cannot be used"."""
+from results.schema.exit_codes import ExitCode
 
 
 class Level(enum.StrEnum):
@@ -27,9 +26,9 @@ class Verdict(enum.StrEnum):
 
 
 EXIT_CODES = {
-    Verdict.READY: EXIT_READY,
-    Verdict.DOUBTFUL: EXIT_DOUBTFUL,
-    Verdict.NOT_READY: EXIT_NOT_READY,
+    Verdict.READY: ExitCode.OK,
+    Verdict.DOUBTFUL: ExitCode.SOME_FAILED,
+    Verdict.NOT_READY: ExitCode.NO_HOST,
 }
 
 

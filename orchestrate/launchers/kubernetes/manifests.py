@@ -33,6 +33,7 @@ from orchestrate.launchers.container import (
     repository,
 )
 from orchestrate.planning.plan import Job
+from results.program import command_line
 from results.schema import Data, Device
 
 Manifest = dict[str, Any]
@@ -215,7 +216,8 @@ def _image(job: Job, digest: str | None) -> str:
     """Name the image to start: by digest if there is one, because tags move."""
     reference, known = job.origin.image, job.origin.image_digest or digest
     if not reference:
-        raise LaunchFailed("no image fits the nodes, or none could be chosen. See: python -m orchestrate check")
+        see = command_line("orchestrate", "check")
+        raise LaunchFailed(f"no image fits the nodes, or none could be chosen. See: {see}")
     return f"{repository(reference)}@{known}" if known else reference
 
 

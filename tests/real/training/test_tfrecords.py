@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from results.schema import Data, Status
+from results.schema.exit_codes import ExitCode
 from results.schema.record_json import from_json
 from tests.real.training.small import small_case
 from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
@@ -25,7 +26,7 @@ def folder(tmp_path_factory):
     """A data set of 24 small images in three files."""
     made = tmp_path_factory.mktemp("data") / "textures"
     arguments = [f"--output={made}", "--images=24", "--shards=3", f"--longer_side={LONGER_SIDE}"]
-    assert make_dataset.main(arguments) == make_dataset.EXIT_OK
+    assert make_dataset.main(arguments) == ExitCode.OK
     return made
 
 
@@ -58,7 +59,7 @@ def test_a_made_data_set_has_imagenets_layout_and_real_jpegs(tensorflow, folder)
 def test_the_same_seed_makes_the_same_images_and_another_one_others(tensorflow, folder, tmp_path):
     for seed in (2014, 7):
         arguments = [f"--output={tmp_path / str(seed)}", "--images=24", "--shards=3", f"--longer_side={LONGER_SIDE}"]
-        assert make_dataset.main([*arguments, f"--seed={seed}"]) == make_dataset.EXIT_OK
+        assert make_dataset.main([*arguments, f"--seed={seed}"]) == ExitCode.OK
     name = "train-00001-of-00003"
     assert (tmp_path / "2014" / name).read_bytes() == (folder / name).read_bytes()
     assert (tmp_path / "7" / name).read_bytes() != (folder / name).read_bytes()
@@ -76,7 +77,7 @@ def test_the_same_seed_makes_the_same_images_and_another_one_others(tensorflow, 
 )
 def test_what_cannot_be_made_is_said_and_nothing_is_written(folder, capsys, arguments, said):
     before = sorted(folder.parent.rglob("*"))
-    assert make_dataset.main([text.format(folder=folder) for text in arguments]) == make_dataset.EXIT_BAD_FLAGS
+    assert make_dataset.main([text.format(folder=folder) for text in arguments]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
     assert sorted(folder.parent.rglob("*")) == before
 

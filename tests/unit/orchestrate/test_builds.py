@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrate.images import builds
 from orchestrate.images.builds import verify_image
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.container import ContainerSpec
@@ -46,6 +47,28 @@ class OneImage:
 
     def image_labels(self, image: str) -> dict[str, str]:
         return {"tfbench.slim": self._label}
+
+
+def test_the_revision_is_the_checkouts_own_and_not_that_of_a_repository_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    installed = tmp_path / "venv" / "site-packages"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(builds, "PROJECT", installed)
+    assert builds.source_revision() == "unknown"
+    git("init", "--quiet")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "--quiet", "--message=one")
+    assert builds.source_revision() == "unknown"
+    monkeypatch.setattr(builds, "PROJECT", tmp_path)
+    assert builds.source_revision() == git("rev-parse", "HEAD")
+    (tmp_path / "file").write_text("two")
+    assert builds.source_revision() == git("rev-parse", "HEAD") + "-changed"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,17 @@ def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path)
     assert it.running("r") == [] and list((tmp_path / "work").iterdir()) == []
 
 
+def test_a_record_is_found_where_the_run_folder_is_relative_to_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    it = launcher(Path("runs"), "open(output, 'w').write('{}')")
+    it.start(JOB)
+    it.follow(JOB, lambda _line: None)
+    assert it.collect(JOB) == b"{}"
+    it.remove(JOB)
+
+
 PRINT_VARIABLES = "print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', 'NCCL_DEBUG', 'NCCL_ALGO')))"
 
 

@@ -287,7 +287,9 @@ def test_the_command_prints_labelled_rows_and_json(capsys, tmp_path, monkeypatch
     assert 0 < a4000["left_out_error"] <= 0.12 and a4000["sources"]
 
 
-@pytest.mark.parametrize("arguments", [["--gpus=,"], ["--gpus=A4000", "--num_gpus=0"], ["--gpus=A4001"]])
+@pytest.mark.parametrize(
+    "arguments", [["--gpus=,"], ["--gpus=A4000", "--num_gpus=0"], ["--gpus=A4001"], ["--gpus=A4000", "--model=nope"]]
+)
 def test_a_question_that_cannot_be_answered_is_a_short_message(capsys, arguments, tmp_path, monkeypatch):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
     assert program.main(["results", "predict", "--model=resnet50", *arguments]) == 2

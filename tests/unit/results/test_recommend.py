@@ -166,5 +166,5 @@ def test_a_question_that_cannot_be_read_is_a_short_message(capsys, arguments, me
 
 
 def test_no_choice_says_what_to_do(capsys):
-    assert call("--model=nonsense_net", "--gpus=A4000") == 0
+    assert call("--model=efficientnet_v2_s", "--gpus=A4000") == 0
     assert "no answer: " in capsys.readouterr().out

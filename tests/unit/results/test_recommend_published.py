@@ -213,7 +213,7 @@ def test_several_networks_precisions_and_counts_have_a_verdict_each(capsys):
                 assert f" {verdict['question']['precision']} ×{verdict['question']['count']}:" in source
 
 
-@pytest.mark.parametrize("model", ["nonsense_net", "googlenet", "bert_large"])
+@pytest.mark.parametrize("model", ["gpt2_small", "googlenet", "bert_large"])
 def test_an_answer_never_points_to_what_is_not_there(capsys, model):
     out = call(capsys, f"--model={model}", "--gpus=RTX 5090")
     assert "left out" not in out
@@ -221,7 +221,10 @@ def test_an_answer_never_points_to_what_is_not_there(capsys, model):
 
 
 def test_a_network_that_is_not_known_is_named_as_such(capsys):
-    assert "nonsensenet is not a known network" in call(capsys, "--model=nonsense_net", "--gpus=A4000")
+    assert program.main(["results", "recommend", "--model=resnet5O", "--gpus=A4000"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("--model: 'resnet5o' is not a known network. Did you mean one of: resnet50")
+    assert captured.out == ""
 
 
 def test_inference_that_nobody_measured_is_answered_by_no_training_figure(capsys):

@@ -1,0 +1,218 @@
+"""The command lines of `orchestrate`'s commands, for `python -m orchestrate` and `tfbench`.
+
+The Docker SDK, pandas and scipy are imported where they are used, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.commands.command_line import add_format
+
+if TYPE_CHECKING:
+    from results.commands.command_line import Commands
+
+DISPLAYS = ("auto", "live", "plain", "json", "none")
+
+
+def add_check(commands: Commands) -> None:
+    """Add `check`."""
+    _add_hosts(_command(commands, "check", "ask every host for its hardware, and whether it can measure"))
+
+
+def add_plan(commands: Commands) -> None:
+    """Add `plan`."""
+    parser = _command(commands, "plan", "show what `run` would do")
+    _add_hosts(parser)
+    _add_planning(parser)
+    add_format(parser, "text", "json")
+    parser.add_argument(
+        "--show-manifests", action="store_true", help="show exactly what would be submitted to Slurm or Kubernetes"
+    )
+
+
+def add_run(commands: Commands) -> None:
+    """Add `run`."""
+    parser = _command(commands, "run", "measure: one fresh process for every repeat of every case")
+    _add_hosts(parser)
+    _add_planning(parser)
+    parser.add_argument("--run-id", help="name of the run (default: start time and four random digits)")
+    _add_running(parser)
+
+
+def add_resume(commands: Commands) -> None:
+    """Add `resume`."""
+    parser = _command(commands, "resume", "continue a run: adopt what is running, start what is missing")
+    _add_run(parser)
+    parser.add_argument(
+        "--again",
+        metavar="STATUS[,STATUS…]",
+        help="measure these failures again too, e.g. oom,error (default: faults of hosts, and what was stopped)",
+    )
+    _add_running(parser)
+
+
+def add_status(commands: Commands) -> None:
+    """Add `status`."""
+    _add_run(_command(commands, "status", "show the progress of a run, from any terminal"))
+
+
+def add_stop(commands: Commands) -> None:
+    """Add `stop`."""
+    _add_run(_command(commands, "stop", "end and remove a run's benchmarks on its hosts; records stay"))
+
+
+def add_images(commands: Commands) -> None:
+    """Add `images`."""
+    _add_images(_command(commands, "images", "list, build, push, verify, save or load the container images"))
+
+
+COMMANDS: dict[str, Callable[[Commands], None]] = {
+    "check": add_check,
+    "plan": add_plan,
+    "run": add_run,
+    "resume": add_resume,
+    "status": add_status,
+    "stop": add_stop,
+    "images": add_images,
+}
+"""What adds each command to a program, in the order of work; each sets `command` to the function that runs it."""
+
+
+def _add_images(parser: argparse.ArgumentParser) -> None:
+    """Describe `images`: an action, then its own flags."""
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    for name, what in (
+        ("list", "list the variants, what each is for, and where it was seen to work"),
+        ("build", "build variants from the installed sources"),
+        ("push", "push variants to a registry; prints their digests"),
+        ("verify", "start variants and compare them with orchestrate/containers/images.toml; no GPU is needed"),
+        ("save", "write variants to a folder, for hosts that reach no registry"),
+        ("load", "load images saved with `images save`"),
+    ):
+        action = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+        if name == "list":
+            continue
+        action.add_argument("--engine", help="unix://… or ssh://… (default: DOCKER_HOST, else the usual socket)")
+        if name == "load":
+            action.add_argument("folder", type=Path, metavar="FOLDER")
+            continue
+        action.add_argument("variants", nargs="*", metavar="VARIANT", help="default: all, not NAME-slim")
+        action.add_argument("--registry", help="first part of the image's name, e.g. ghcr.io/you")
+        if name == "save":
+            action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+        if name == "build":
+            action.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="e.g. BASE=…")
+            action.add_argument(
+                "--ca",
+                action="append",
+                default=[],
+                type=Path,
+                metavar="FILE",
+                help="PEM file that the build trusts too",
+            )
+
+
+def _command(commands: Commands, name: str, what: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+    parser.set_defaults(command=lambda parsed: _dispatch(name, parsed))
+    parser.add_argument(
+        "--runs-dir",
+        type=Path,
+        default=Path(os.environ.get("TFBENCH_RUNS_DIR", "runs")),
+        help="where runs are kept (default: TFBENCH_RUNS_DIR or runs)",
+    )
+    return parser
+
+
+def _dispatch(name: str, parsed: argparse.Namespace) -> int:
+    from orchestrate import commands
+    from orchestrate.images import commands as image_commands
+    from orchestrate.running.process_limits import collect_rarely
+
+    collect_rarely()
+
+    function: Callable[[argparse.Namespace], int] = getattr(image_commands if name == "images" else commands, name)
+    return function(parsed)
+
+
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hosts",
+        type=Path,
+        default=os.environ.get("TFBENCH_HOSTS") or None,
+        help="the machines to measure (default: TFBENCH_HOSTS or hosts.yml; without any, this machine)",
+    )
+    parser.add_argument(
+        "--limit", action="append", metavar="NAME", help="only this fleet or host; may be given several times"
+    )
+
+
+def _add_planning(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--suite", help="measure this suite, whatever hosts.yml says: a name, or a file my.yml")
+    parser.add_argument("--repeats", type=_positive, help="repeats of each case, whatever suite and hosts.yml say")
+    parser.add_argument("--seed", type=int, default=1, help="seed for shuffling repeats (default: 1)")
+    parser.add_argument(
+        "--target-ci",
+        type=_share,
+        metavar="PERCENT",
+        help="end timed steps (after 500) and repeats (after 6) early once a case is known to ± PERCENT, e.g. 2%%",
+    )
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--display",
+        choices=DISPLAYS,
+        default=os.environ.get("TFBENCH_DISPLAY", "auto"),
+        help="live table, plain lines or JSON Lines (default: TFBENCH_DISPLAY or auto: live on a terminal)",
+    )
+    parser.add_argument("--max-parallel", type=_positive, metavar="N", help="work on at most N hosts (default: all)")
+    parser.add_argument("--fail-fast", action="store_true", help="end the run at the first failure")
+    parser.add_argument(
+        "--retries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="retry a repeat up to N times when its host failed (unreachable, lost, pull_failed); default: 0",
+    )
+    parser.add_argument(
+        "--set-aside-after",
+        type=_positive,
+        default=2,
+        metavar="N",
+        help="drop a host after N consecutive failures of that kind (default: 2)",
+    )
+    parser.add_argument(
+        "--report",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write report.html at the end (default: yes; drawing it takes 400 MB of memory for a few seconds)",
+    )
+    parser.add_argument("--max-cost", type=float, metavar="USD", help="end the run before it costs more")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="run id or folder (default: the latest run)")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}")
+    return value
+
+
+def _share(text: str) -> float:
+    """Read a percentage, with or without its sign, as a share of 1."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0.01 <= percent < 100:
+        raise argparse.ArgumentTypeError(f"is a percentage from 0.01 to 100, e.g. 2%. Received: {text}")
+    return percent / 100

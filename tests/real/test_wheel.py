@@ -1,0 +1,218 @@
+"""The wheel, installed outside of any checkout: what it holds, and that each part of tfbench works from it alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from results.runs.store import RunFolder
+from results.schema.version import __version__
+from tests.support.engines.docker import Engines
+from tests.support.engines.images import pip_settings
+from tests.unit.results.factory import repeats
+
+PROJECT = Path(__file__).parents[2]
+PACKAGES = ("orchestrate", "results", "tfbench")
+TRAPS = ("orchestrate/containers/ca/company.crt", "hosts.yml", ".env", "runs/one/plan.json", "tests/secret.txt")
+"""Files that a user's checkout may hold and a wheel must not."""
+
+pytestmark = pytest.mark.timeout(2400)  # environments are installed, an image is built
+
+TINY_SUITE = "repeats: 2\ncases: [{model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}]\n"
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what a wheel is made of, and plant what must stay out of it."""
+    copy = tmp_path_factory.mktemp("source")
+    for package in PACKAGES:
+        shutil.copytree(
+            PROJECT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "*.crt")
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(PROJECT / name, copy / name)
+    for name in TRAPS:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("secret")
+    return copy
+
+
+@pytest.fixture(scope="session")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel with the locked setuptools, so that nothing is downloaded."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, f"--wheel-dir={folder}", str(source)], cwd=folder, check=True, timeout=300)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+class Installed:
+    """A fresh environment that the wheel was installed into.
+
+    Args:
+        folder: Of the environment.
+        requirement: The wheel, perhaps with an extra.
+    """
+
+    def __init__(self, folder: Path, requirement: str) -> None:
+        self._bin = folder / "bin"
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=300)
+        # Compiling every module takes longer than everything else; what is imported is compiled then.
+        install = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--only-binary=:all:",
+            "--no-compile",
+        ]
+        subprocess.run([self._bin / "python", *install, requirement], env=_clean(), check=True, timeout=1200)
+
+    def run(self, program: str, *arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment in a folder that is no checkout."""
+        return subprocess.run(
+            [self._bin / program, *arguments],
+            cwd=folder,
+            env={**_clean(), **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+
+    def packages(self, folder: Path) -> set[str]:
+        """Return the names of what is installed."""
+        listed = self.run("python", "-m", "pip", "list", "--format=json", folder=folder)
+        return {package["name"].lower() for package in json.loads(listed.stdout)}
+
+
+def _clean() -> dict[str, str]:
+    """Return an environment in which neither this checkout nor its packages are found."""
+    ours = ("PYTHON", "VIRTUAL_ENV", "TFBENCH_", "DOCKER_HOST")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"COLUMNS": "200"}
+
+
+@pytest.fixture(scope="session")
+def plain(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Install the wheel without extras."""
+    folder = tmp_path_factory.mktemp("plain")
+    yield Installed(folder, str(wheel))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_it_holds_every_file_of_the_three_packages_and_nothing_else(source: Path, wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        texts = {name: archive.read(name) for name in held}
+    wanted = {
+        path.relative_to(source).as_posix()
+        for package in PACKAGES
+        for path in (source / package).rglob("*")
+        if path.is_file() and path.name != ".gitignore"
+    } - set(TRAPS)
+    assert held == wanted
+    assert not [name for name in held if texts[name] == b"secret"]
+    assert {f"{package}/py.typed" for package in PACKAGES} <= held
+
+
+def test_a_wheel_that_is_built_from_the_sdist_is_the_same(source: Path, wheel: Path, tmp_path: Path):
+    code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=source, check=True, capture_output=True, timeout=300
+    )
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, f"--wheel-dir={tmp_path}", str(sdist)], cwd=tmp_path, check=True, timeout=300)
+    (again,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        assert sorted(first.namelist()) == sorted(second.namelist())
+
+
+def test_its_metadata_names_version_license_and_extras(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = Parser().parsestr(archive.read(name).decode())
+        scripts = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
+        license_text = archive.read(name.replace("METADATA", "licenses/LICENSE")).decode()
+    assert (metadata["Version"], metadata["License-Expression"]) == (__version__, "Apache-2.0")
+    assert "Apache License" in license_text and "tfbench = orchestrate.cli:main" in scripts
+    extras: dict[str, set[str]] = {}
+    for line in metadata.get_all("Requires-Dist") or []:
+        requirement = Requirement(line)
+        for extra in ("", "cpu", "cuda"):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                extras.setdefault(extra, set()).add(requirement.name)
+    assert not {"tensorflow", "tensorflow-cpu", "keras"} & extras[""]
+    assert "tensorflow-cpu" in extras["cpu"] and "tensorflow" in extras["cuda"]
+
+
+def test_without_extras_it_compares_records_and_brings_no_tensorflow(plain: Installed, tmp_path: Path):
+    assert plain.run("tfbench", "--version", folder=tmp_path).stdout == f"tfbench {__version__}\n"
+    installed = plain.packages(tmp_path)
+    assert "tfbench" in installed and not {"tensorflow", "tensorflow-cpu", "keras"} & installed
+
+    run = RunFolder.create(tmp_path / "runs", "one")
+    run.write_plan({})
+    for i, record in enumerate([*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]):
+        run.write_record(f"job-{i}", record)
+    compared = plain.run("tfbench", "compare", "fast", "slow", folder=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "fast / slow" in compared.stdout
+    report = plain.run("tfbench", "report", folder=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert "<html" in (run.path / "report.html").read_text()
+    for arguments in (["gpus", "A4000", "A5000"], ["recommend", "--model=resnet50"], ["images", "list"]):
+        done = plain.run("tfbench", *arguments, folder=tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+
+
+def test_without_extras_measuring_names_the_extra_to_install(plain: Installed, tmp_path: Path):
+    for command in ("measure", "doctor", "run"):
+        done = plain.run("tfbench", command, folder=tmp_path)
+        assert done.returncode == (4 if command == "run" else 2)
+        assert "this Python has no tensorflow, keras, pynvml" in done.stderr and "Traceback" not in done.stderr
+        assert "tfbench[cpu]" in done.stderr
+
+
+@pytest.mark.tensorflow
+def test_with_the_cpu_extra_run_measures_this_machine_and_writes_the_report(wheel: Path, tmp_path: Path):
+    cpu = Installed(tmp_path / "environment", f"{wheel}[cpu]")
+    (tmp_path / "tiny.yml").write_text(TINY_SUITE)
+    done = cpu.run("tfbench", "run", "--suite=tiny.yml", "--run-id=first", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"googlenet .* valid", done.stdout), done.stdout
+    assert f"again: tfbench show {Path('runs') / 'first'}" in done.stderr and "python -m" not in done.stderr
+    page = (tmp_path / "runs" / "first" / "report.html").read_text()
+    assert "<html" in page and "tfbench measure --model=googlenet" in page
+    doctor = cpu.run("tfbench", "doctor", "--device=cpu", folder=tmp_path)
+    assert doctor.returncode in (0, 3), doctor.stdout + doctor.stderr
+
+
+@pytest.mark.docker
+def test_it_builds_an_image_that_trains_on_a_real_engine(
+    plain: Installed, engines: Engines, base_image: str, tmp_path: Path
+):
+    settings = [f"--build-arg={name}={value}" for name, value in {"BASE": base_image, **pip_settings()}.items()]
+    engine = f"--engine={engines.first.url}"
+    built = plain.run("tfbench", "images", "build", "cpu", "--registry=wheel", engine, *settings, folder=tmp_path)
+    assert built.returncode == 0, built.stderr
+    name = f"wheel/tfbench:{__version__}-cpu"
+    assert built.stdout.startswith(f"{name} sha256:") and "building from unknown" in built.stderr
+    verified = plain.run("tfbench", "images", "verify", "cpu", "--registry=wheel", engine, folder=tmp_path)
+    assert verified.returncode == 0, verified.stdout
+    assert "ok: trains two steps on the CPU" in verified.stdout and "FAILED" not in verified.stdout
+    engines.first.client.images.remove(name)

@@ -1,0 +1,247 @@
+"""`tfbench`: one program with every command, and what all programs share: exit codes, spellings, the name in hints."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import results.__main__ as results_program
+from orchestrate import cli, command_line
+from orchestrate.commands import THIS_MACHINE
+from orchestrate.errors import LaunchFailed, NoUsableHost
+from orchestrate.inventory.hosts import read_hosts
+from orchestrate.launchers.process import ProcessLauncher
+from results.commands import runs
+from results.errors import UserError
+from results.program import hyphenated, run_main, underscored
+from results.runs.store import RunFolder
+from results.schema.exit_codes import ExitCode
+from results.schema.version import __version__
+from tests.unit.results.factory import repeats
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("tensorflow", "pandas", "scipy", "numpy", "docker", "kubernetes", "pydantic", "rich", "tfbench")
+
+
+def tfbench(*arguments: str, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run orchestrate/cli.py, which is the installed command."""
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrate.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture
+def runs_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "elsewhere"
+    run = RunFolder.create(folder, "run-1")
+    run.write_plan({})
+    for i, record in enumerate([*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]):
+        run.write_record(f"job-{i}", record)
+    return folder
+
+
+def test_help_lists_every_command_once_in_the_order_of_work():
+    listed = re.findall(r"^    ([a-z][a-z-]+)\b", tfbench("--help").stdout, re.MULTILINE)
+    assert listed == list(cli.ORDER)
+    assert set(listed) == {*command_line.COMMANDS, *runs.COMMANDS, *cli.MODULES, "completion"}
+
+
+def test_help_and_version_import_nothing_heavy():
+    for flag in ("--help", "--version"):
+        code = (
+            f"import sys; sys.argv = ['tfbench', {flag!r}]\nfrom orchestrate.cli import main\n"
+            "try: main()\nexcept SystemExit as stopped: assert not stopped.code\n"
+            f"print([name for name in {HEAVY!r} if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.splitlines()[0] == f"tfbench {__version__}"
+
+
+def test_measure_is_the_module_and_takes_flags_in_both_spellings():
+    done = tfbench("measure", "--model=no_such_network", "--num-gpus=1")
+    module = subprocess.run(
+        [sys.executable, "-m", "tfbench", "--model=no_such_network", "--num_gpus=1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (module.returncode, module.stderr)
+    assert done.returncode == ExitCode.USAGE and "no_such_network" in done.stderr
+    assert "--num_gpus" in tfbench("measure", "--help").stdout
+    assert "usage: python -m tfbench.doctor" in tfbench("doctor", "--help").stdout
+
+
+def test_a_folder_named_tfbench_in_the_current_folder_is_not_what_measures(tmp_path: Path):
+    (tmp_path / "tfbench").mkdir()
+    (tmp_path / "tfbench" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    assert "the wrong one" not in tfbench("measure", "--help", folder=tmp_path).stderr
+
+
+def test_flags_are_spelled_with_hyphens_or_underscores():
+    typed = ["--num_gpus=4", "--runs-dir", "a_b", "x_y", "--price=A_1=0.2"]
+    assert hyphenated(typed) == ["--num-gpus=4", "--runs-dir", "a_b", "x_y", "--price=A_1=0.2"]
+    assert underscored(["--num-gpus=4", "--output=a-b.json"]) == ["--num_gpus=4", "--output=a-b.json"]
+
+
+@pytest.mark.parametrize(("word", "other"), [("md", "markdown"), ("markdown", "markdown")])
+@pytest.mark.parametrize("command", ["compare", "export", "report", "gpus", "recommend", "audit"])
+def test_markdown_has_one_name_in_every_command_and_an_old_one(command: str, word: str, other: str):
+    needed = {"audit": ["table.csv"], "gpus": ["A4000"]}.get(command, [])
+    assert cli.parse(["tfbench", command, *needed, f"--format={word}"]).format == other
+
+
+def test_every_format_flag_of_a_plan_and_the_results_calls_text_text():
+    assert cli.parse(["tfbench", "plan", "--format=table"]).format == "text"
+    assert cli.parse(["tfbench", "plan"]).format == cli.parse(["tfbench", "compare"]).format == "text"
+
+
+def test_runs_dir_is_a_flag_of_every_command_that_reads_runs(runs_dir: Path, capsys: pytest.CaptureFixture[str]):
+    flag = f"--runs-dir={runs_dir}"
+    for names in ([], ["run-1"]):
+        assert results_program.main(["results", "export", *names, flag, "--format=json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
+    assert results_program.main(["results", "compare", "fast", "slow", flag]) == 0
+    assert "fast / slow" in capsys.readouterr().out
+    assert results_program.main(["results", "compare", "--baseline=run-1", flag]) == 0
+    assert "fast / fast, baseline" in capsys.readouterr().out
+    assert results_program.main(["results", "show", f"--runs-dir={runs_dir / 'none'}"]) == ExitCode.USAGE
+    for command in (
+        "show",
+        "compare",
+        "recommend",
+        "predict",
+        "report",
+        "export",
+        "validate",
+        "check",
+        "run",
+        "status",
+    ):
+        needed = ["--gpus=A4000", "--model=resnet50"] if command == "predict" else []
+        assert cli.parse(["tfbench", command, *needed, flag]).runs_dir == runs_dir
+
+
+def test_merge_is_export_and_gpus_may_be_named_by_a_flag(capsys: pytest.CaptureFixture[str]):
+    assert cli.parse(["tfbench", "merge"]).command is cli.parse(["tfbench", "export"]).command
+    outputs = []
+    for names in (["A4000", "A5000"], ["--gpus=A4000,A5000"], ["A4000", "--gpus=A5000"]):
+        assert results_program.main(["results", "gpus", *names]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert len(set(outputs)) == 1 and "RTX A5000" in outputs[0]
+    assert results_program.main(["results", "gpus"]) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("command", ["recommend", "predict"])
+def test_an_unknown_network_is_exit_code_2_with_the_names_that_are_like_it(command: str, runs_dir: Path):
+    done = tfbench(command, "--model=resnet5000", "--gpus=A4000", f"--runs-dir={runs_dir}")
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert "--model: 'resnet5000' is not a known network. Did you mean one of: resnet50," in done.stderr
+
+
+def test_hints_name_the_program_that_was_started(tmp_path: Path):
+    (tmp_path / "hosts.yml").write_text(
+        f"version: 1\nfleets: {{f: {{hosts: {{h: {{docker: 'unix://{tmp_path}/none.sock'}}}}}}}}\n"
+    )
+    flag = f"--hosts={tmp_path / 'hosts.yml'}"
+    done = tfbench("run", "--suite=quick", flag)
+    assert done.returncode == ExitCode.NO_HOST
+    assert "See: tfbench check" in done.stderr and "python -m" not in done.stderr
+    module = subprocess.run(
+        [sys.executable, "-m", "orchestrate", "run", "--suite=quick", flag],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "See: python -m orchestrate check" in module.stderr
+    assert tfbench("compare", "--help").stdout.startswith("usage: tfbench compare [FLEET_A FLEET_B]")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (UserError("a mistake"), ExitCode.USAGE),
+        (NoUsableHost("nothing"), ExitCode.NO_HOST),
+        (KeyboardInterrupt(), ExitCode.STOPPED),
+        (ZeroDivisionError("planted"), ExitCode.BUG),
+    ],
+)
+def test_what_a_command_raises_becomes_its_exit_code(
+    raised: BaseException, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+):
+    def command(_parsed: object) -> int:
+        raise raised
+
+    monkeypatch.delenv("TFBENCH_DEBUG", raising=False)
+    parsed = cli.parse(["tfbench", "check"])
+    parsed.command = command
+    assert run_main(parsed) == code
+
+
+def test_without_a_hosts_file_this_machine_is_planned_and_a_named_file_must_exist(tmp_path: Path):
+    environment = {"TFBENCH_HOSTS": ""}
+    planned = tfbench("plan", "--format=json", folder=tmp_path, **environment)
+    assert planned.returncode == 0 and "no hosts.yml here: measuring this machine" in planned.stderr
+    (entry,) = json.loads(planned.stdout)["hosts"]
+    assert len(entry["jobs"]) == 12
+    for named in ({"TFBENCH_HOSTS": "mine.yml"}, environment):
+        flags = [] if named["TFBENCH_HOSTS"] else ["--hosts=mine.yml"]
+        done = tfbench("plan", *flags, folder=tmp_path, **named)
+        assert done.returncode == ExitCode.USAGE and "mine.yml" in done.stderr
+
+
+def test_a_controller_without_tensorflow_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else found(name))
+    monkeypatch.setattr(sys, "argv", ["tfbench", "measure", "--model=resnet50"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("tfbench measure: this Python has no tensorflow, so it cannot measure.")
+    (host,) = read_hosts(THIS_MACHINE)
+    with pytest.raises(LaunchFailed, match=r"Install tfbench\[cuda\]"):
+        ProcessLauncher(host, None).probe()
+
+
+def test_completion_knows_every_command():
+    done = tfbench("completion", "bash")
+    assert done.returncode == 0
+    (offered,) = re.findall(r"^_shtab_tfbench_subparsers=\((.*)\)$", done.stdout, re.MULTILINE)
+    assert set(offered.split()) == {*cli.ORDER, "merge"}
+    checked = subprocess.run(["bash", "-n"], input=done.stdout, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_controller_imports_without_modules_that_only_unix_has():
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for package in ("orchestrate", "results")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "containers" not in path.parts[:-1] and path.stem != "__main__"
+    ]
+    code = (
+        "import importlib, sys\n"
+        "for name in ('resource', 'fcntl', 'pwd', 'grp', 'termios', 'tty'): sys.modules[name] = None\n"
+        f"for name in {names!r}: importlib.import_module(name)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]  # filelock warns that it works without fcntl
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

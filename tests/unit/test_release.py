@@ -1,0 +1,267 @@
+"""What GitHub reads: workflows, issue forms, the citation, and the notes of a release.
+
+Every `run:` of a workflow is executed here, with stand-ins for the programs that change something outside.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+import orchestrate.__main__ as orchestrate_program
+from orchestrate import cli
+from orchestrate.inventory.variants import read_variants
+from results.schema.version import __version__
+
+ROOT = Path(__file__).parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+
+DIGEST = "sha256:" + "5" * 64
+
+RECORDER = """#!/bin/bash
+printf '%s\\n' "$(basename "$0") $(printf '%q ' "$@")" >> "$CALLS"
+case "$(basename "$0") $*" in
+    *"images push"*) echo "ghcr.io/some-one/tfbench:0.1.0-cpu@{digest}" ;;
+    "docker create "*) echo container-1 ;;
+esac
+""".replace("{digest}", DIGEST)
+"""Stands in for a program: writes down how it was called, and answers as far as a step needs it."""
+
+RECORDED = ("python", "docker", "gh", "apt-get", "git", "bash")
+VALUES = {
+    "GITHUB_WORKSPACE": "/workspace",
+    "GITHUB_REPOSITORY_OWNER": "Some-One",
+    "GITHUB_REF_NAME": f"v{__version__}",
+    "REGISTRY": "ghcr.io/some-one",
+    "VARIANT": "cpu",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that runs a script."""
+
+    workflow: str
+    job: str
+    name: str
+    script: str
+
+    def __str__(self) -> str:
+        return f"{self.workflow}-{self.job}-{self.name}"
+
+
+def load(path: Path) -> Any:
+    return YAML(typ="safe").load(path)
+
+
+def steps() -> Iterator[Step]:
+    for path in WORKFLOWS:
+        for job, described in load(path)["jobs"].items():
+            for step in described["steps"]:
+                if "run" in step:
+                    yield Step(path.stem, job, step["name"], step["run"])
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a step did: its exit code, the calls of recorded programs, and what it handed on."""
+
+    code: int
+    errors: str
+    calls: list[list[str]]
+    handed_on: str
+
+
+def execute(step: Step, folder: Path) -> Ran:
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in RECORDED:
+        (programs / name).write_text(RECORDER)
+    (programs / "tfbench").write_text(f'#!/bin/bash\nexec "{sys.executable}" -m orchestrate.cli "$@"\n')
+    for path in programs.iterdir():
+        path.chmod(0o755)
+    files = {name: str(folder / name.lower()) for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "CALLS")}
+    done = subprocess.run(
+        ["/bin/bash", "-eo", "pipefail", "-c", step.script],
+        cwd=folder,
+        env={**os.environ, **VALUES, **files, "PYTHONPATH": str(ROOT), "RUNNER_TEMP": str(folder)}
+        | {"PATH": f"{programs}:{os.environ['PATH']}", "TFBENCH_RUNS_DIR": str(folder / "runs")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    calls = Path(files["CALLS"])
+    written = [Path(files[name]) for name in ("GITHUB_ENV", "GITHUB_OUTPUT")]
+    return Ran(
+        code=done.returncode,
+        errors=done.stderr,
+        calls=[shlex.split(line) for line in calls.read_text().splitlines()] if calls.exists() else [],
+        handed_on="".join(path.read_text() for path in written if path.exists()),
+    )
+
+
+def objection(call: list[str]) -> str | None:
+    """Say what is wrong with a call of this project's own programs; None: nothing."""
+    program, *arguments = call
+    if program == "bash" or (program == "python" and arguments[0] != "-m"):
+        return None if (ROOT / arguments[0]).is_file() else f"there is no file {arguments[0]}"
+    if program == "python" and arguments[1] == "orchestrate":
+        try:
+            orchestrate_program.parse(arguments[1:])
+        except SystemExit:
+            return f"python -m orchestrate does not take {arguments[2:]}"
+    return None
+
+
+@pytest.mark.parametrize("step", list(steps()), ids=str)
+def test_every_run_line_of_a_workflow_works_and_names_what_is_there(step: Step, tmp_path: Path):
+    ran = execute(step, tmp_path)
+    assert ran.code == 0, ran.errors
+    assert [why for call in ran.calls if (why := objection(call))] == []
+    assert ran.calls or ran.handed_on or "tfbench" in step.script, "the step did something"
+
+
+def test_a_planted_mistake_in_a_run_line_is_found(tmp_path: Path):
+    for number, (script, what) in enumerate(
+        [("bash .ci/rum", "no file"), ("python -m orchestrate images biuld cpu", "does not take"), ("tfbench shwo", "")]
+    ):
+        (tmp_path / str(number)).mkdir()
+        ran = execute(Step("planted", "job", "step", script), tmp_path / str(number))
+        found = [why for call in ran.calls if (why := objection(call))]
+        assert (found and what in found[0]) if what else ran.code == 2
+
+
+def test_the_push_step_hands_on_the_name_and_the_digest_that_attestations_need(tmp_path: Path):
+    (push,) = [step for step in steps() if step.name == "Push"]
+    ran = execute(push, tmp_path)
+    assert ran.handed_on.splitlines() == ["name=ghcr.io/some-one/tfbench", f"digest={DIGEST}"]
+    assert ["docker", "cp", "container-1:/opt/sbom.cdx.json", "sbom.cdx.json"] in ran.calls
+    assert "/opt/sbom.cdx.json" in (ROOT / "orchestrate" / "containers" / "Dockerfile").read_text()
+
+
+def test_the_registry_is_named_in_lower_case(tmp_path: Path):
+    (step,) = [step for step in steps() if step.name.startswith("Name the registry")]
+    assert execute(step, tmp_path).handed_on == "REGISTRY=ghcr.io/some-one\n"
+
+
+def test_a_release_builds_every_variant_and_waits_for_all_of_them():
+    jobs = load(GITHUB / "workflows" / "release.yml")["jobs"]
+    built = jobs["image"]["strategy"]["matrix"]["variant"]
+    assert sorted(built) == sorted(variant.name for variant in read_variants() if variant.default)
+    assert set(jobs["release"]["needs"]) == {"package", "image"}
+    assert jobs["image"]["needs"] == "package", "no image of a tag that is not the version"
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_jobs_have_a_time_limit_and_no_more_rights_than_they_use(path: Path):
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] <= 120
+        for step in job["steps"]:
+            if "uses" in step:
+                assert re.fullmatch(r"(actions|docker)/[a-z-]+@v\d+", step["uses"])
+
+
+SCHEMAS = {
+    "vendor.github-workflows": [*WORKFLOWS],
+    "vendor.github-issue-forms": sorted(
+        set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE" / "config.yml"}
+    ),
+    "vendor.github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
+    "vendor.citation-file-format": [ROOT / "CITATION.cff"],
+}
+
+
+def valid(schema: str, paths: list[Path]) -> bool:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, paths)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("check_jsonschema") is None and not os.environ.get("CI"),
+    reason="check-jsonschema is not installed: requirements/dev.txt is newer than this environment",
+)
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_files_for_github_follow_their_schemas(schema: str, tmp_path: Path):
+    assert SCHEMAS[schema]
+    assert valid(schema, SCHEMAS[schema])
+    broken = tmp_path / SCHEMAS[schema][0].name
+    broken.write_text("unknown_key: 1\n")
+    assert not valid(schema, [broken]), "a broken file is found"
+
+
+def test_the_citation_names_this_version():
+    assert str(load(ROOT / "CITATION.cff")["version"]) == __version__
+
+
+NOTES = importlib.util.spec_from_file_location("release_notes", GITHUB / "release_notes.py")
+assert NOTES and NOTES.loader
+release_notes = importlib.util.module_from_spec(NOTES)
+NOTES.loader.exec_module(release_notes)
+
+VERSION_SOURCE = '__version__ = "1.2.0"\n'
+CHANGELOG = """# Changelog
+
+## 1.10.0 (2027-02-01)
+
+Later.
+
+## 1.2.0 (2027-01-31)
+
+### Added
+
+* A thing.
+
+## 1.1.0 (2027-01-01)
+
+Old.
+"""
+
+
+def test_release_notes_are_the_section_of_the_tag():
+    assert release_notes.release_notes("v1.2.0", VERSION_SOURCE, CHANGELOG) == "### Added\n\n* A thing.\n"
+
+
+@pytest.mark.parametrize(
+    ("tag", "changelog", "message"),
+    [
+        ("v1.1.0", CHANGELOG, "the version is 1.2.0. Received the tag v1.1.0"),
+        ("v1.2.0", CHANGELOG.replace("1.2.0 (2027-01-31)", "1.2.0 (unreleased)"), "must name the release's date"),
+        ("v1.2.0", CHANGELOG.replace("### Added\n\n* A thing.\n", ""), "is empty"),
+        ("v1.2.0", CHANGELOG.replace("## 1.2.0", "## 1.3.0"), "no section '## 1.2.0'"),
+    ],
+)
+def test_a_release_that_is_not_ready_is_refused(tag: str, changelog: str, message: str):
+    with pytest.raises(release_notes.NotReady, match=re.escape(message)):
+        release_notes.release_notes(tag, VERSION_SOURCE, changelog)
+
+
+def test_the_script_reads_this_projects_own_files():
+    done = subprocess.run(
+        [sys.executable, str(GITHUB / "release_notes.py"), "v0.0.0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"results/schema/version.py: the version is {__version__}. Received the tag v0.0.0\n"
+
+
+def test_the_commands_that_security_and_issue_forms_name_exist():
+    texts = [
+        (ROOT / "SECURITY.md").read_text(),
+        *(path.read_text() for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml")),
+    ]
+    named = {match for text in texts for match in re.findall(r"`tfbench ([a-z][a-z-]*)", text)}
+    assert named and named <= set(cli.ORDER)
