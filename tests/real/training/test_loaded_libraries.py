@@ -26,9 +26,8 @@ def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, monk
 
 
 def test_a_build_for_cpus_has_none(tensorflow):
-    from tfbench.environment import read_environment, with_loaded_libraries
-
     from results.schema import Case, Device
+    from tfbench.environment import read_environment, with_loaded_libraries
     from tfbench.setup.devices import Threads
 
     if tensorflow.test.is_built_with_cuda():
