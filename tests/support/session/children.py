@@ -108,8 +108,9 @@ def runs_children(config: pytest.Config) -> bool:
 
 
 def in_child(item: pytest.Item) -> bool:
-    """Whether a test runs in a child: it may train in its own process."""
-    return item.nodeid.startswith("tests/real/training/")
+    """Whether a test runs in a child: it trains, or at least imports TensorFlow, in its own process."""
+    in_unit = item.nodeid.startswith("tests/unit/") and item.get_closest_marker("tensorflow") is not None
+    return in_unit or item.nodeid.startswith("tests/real/training/")
 
 
 def _indices(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[int, int | None]:
