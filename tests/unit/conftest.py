@@ -7,6 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.real.training.conftest import one_replica as one_replica
+from tests.real.training.conftest import tensorflow as tensorflow
+from tests.real.training.conftest import tfbench as tfbench
+from tests.real.training.conftest import two_replicas as two_replicas
+
 
 @pytest.fixture(autouse=True)
 def no_tensorflow(request: pytest.FixtureRequest) -> Iterator[None]:
