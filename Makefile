@@ -20,13 +20,19 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-kubernetes gpu-evidence check lock clean help
+.PHONY: run test test-fast test-kubernetes gpu-evidence check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
 
+# Four processes on whatever machine: three of them mostly wait for engines and queues.
+SPREAD := --dist=loadscope --no-loadscope-reorder
+
 test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests, against real engines where available
-	@$(PYTHON) -m pytest --numprocesses=3 --dist=loadscope $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses=4 $(SPREAD) $(ARGS)
+
+test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need no engine and no training: about a minute
+	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" --numprocesses=2 $(SPREAD) $(ARGS)
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on a real Kubernetes, which is built first (needs root; takes minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 import results
 from tests.support.engines.docker import DockerEngine, Engines
@@ -24,6 +23,8 @@ from tests.support.engines.processes import missing_requirements
 from tests.support.engines.required import skip_without
 from tests.support.engines.servers import Registry, SshHost, make_ssh_host
 from tests.support.engines.slurm import SlurmCluster, missing_programs
+from tests.support.session.children import Children, in_child, runs_children
+from tests.support.session.schedule import Groups, rank_of
 
 # Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -31,23 +32,25 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 CACHE = Path(__file__).parents[1] / ".cache" / "engines"
 
 
-class _TwoKinds(LoadScopeScheduling):
-    """Sends tests to processes that work side by side (`make test` has three) so that each kind stays in one.
-
-    One kind starts engines, which takes minutes, and then mostly waits for them; one trains, with TensorFlow set up
-    once. Files of other tests go where there is time.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if not file.startswith("tests/real/"):
-            return file
-        return "training" if file.startswith("tests/real/training/") else "engines"
+_children = Children()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _TwoKinds:
-    return _TwoKinds(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
+    return Groups(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not (in_child(item) and runs_children(item.config)):
+        return None
+    _children.run(item, nextitem)
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +130,13 @@ def cpu_image(engines: Engines, registry: Registry, base_image: str) -> PushedIm
 
 @contextlib.contextmanager
 def _kept_folder(otherwise: Path) -> Iterator[Path]:
-    """Give the folder of the first engine's images, or a fresh one while another session works in it."""
+    """Give the folder of the first engine's images, or a fresh one while another session works in it.
+
+    Of several processes the first has it: that is the one that builds the real images (`tests.support.session`).
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+        yield otherwise / "first-data"
+        return
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         try:

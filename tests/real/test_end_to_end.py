@@ -44,7 +44,7 @@ cases:
 LONG_SUITE = """
 repeats: 3
 cases:
-  - {model: googlenet, batch_per_gpu: 8, image_size: 96, warmup_steps: 2, num_steps: 60, device: cpu}
+  - {model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: 60, device: cpu}
 """
 
 

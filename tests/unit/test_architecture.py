@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -51,11 +52,26 @@ def module_name(root: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(root: Path, path: Path) -> Iterator[Import]:
-    """Yield what a file imports, also inside functions; `from a import b` asks for `a.b` where that is a module."""
+def imports(root: Path, path: Path) -> tuple[Import, ...]:
+    """Return what a file imports, also inside functions; `from a import b` asks for `a.b` where that is a module."""
+    return _imports(root, path, path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    """Parse a file once for all rules."""
+    return ast.parse(text)
+
+
+@functools.cache
+def _imports(root: Path, path: Path, text: str) -> tuple[Import, ...]:
+    return tuple(_read_imports(root, path, text))
+
+
+def _read_imports(root: Path, path: Path, text: str) -> Iterator[Import]:
     module = module_name(root, path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(text)):
         where = f"{path.relative_to(root)}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
             yield from (Import(where, module, alias.name) for alias in node.names)
@@ -153,7 +169,7 @@ def misplaced_prints(root: Path) -> list[str]:
             continue
         if path.relative_to(root).as_posix() == AGENT:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_parsed(path.read_text(encoding="utf-8"))):
             name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
             if name in PRINTS:
                 found.append(f"{path.relative_to(root)}:{node.lineno}: {name}")

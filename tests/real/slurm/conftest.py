@@ -29,7 +29,7 @@ def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pretender")
     (folder / "tfbench").mkdir()
     (folder / "tfbench" / "__init__.py").touch()
-    (folder / "tfbench" / "standin.py").symlink_to(PROJECT / "tests" / "faults" / "benchmark.py")
+    (folder / "tfbench" / "standin.py").symlink_to(PROJECT / "tests" / "real" / "faults" / "benchmark.py")
     (folder / "tfbench" / "__main__.py").write_text(MAIN)
     (folder / "results").symlink_to(PROJECT / "results")
     return folder

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
-from results.schema import Case, Device
+from results.schema import BatchNorm, Case, Device
+from tfbench.keras_versions.types import Model, Strategy
 from tfbench.models import NETWORKS, Network
 
 FEWER = {
@@ -15,9 +17,47 @@ FEWER = {
     "vit_b16": {"layers": 2, "width": 32, "heads": 4},
     "inception_v4": {"blocks": (1, 1, 1)},
 }
-"""Options of the builders; networks of `keras.applications` stay as deep as they are."""
+"""Options of the builders."""
 
-PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 96, "inception_v3": 75, "inception_v4": 75}
+
+def _resnet152(**arguments) -> Model:
+    """Build the first two blocks of each stage of `keras.applications.ResNet152`, at half the width."""
+    from keras.src.applications.resnet import ResNet, stack_residual_blocks_v1
+
+    def stages(x):
+        x = stack_residual_blocks_v1(x, 32, 2, stride1=1, name="conv2")
+        for number, width in ((3, 64), (4, 128), (5, 256)):
+            x = stack_residual_blocks_v1(x, width, 2, name=f"conv{number}")
+        return x
+
+    return ResNet(stages, preact=False, use_bias=True, name="resnet152", **arguments)
+
+
+def _efficientnet_v2_s(**arguments) -> Model:
+    """Build one block of each kind that repeats in `keras.applications.EfficientNetV2S`, and two where it repeats."""
+    from keras.src.applications.efficientnet_v2 import DEFAULT_BLOCKS_ARGS, EfficientNetV2
+
+    kinds = [{**kind, "num_repeat": min(2, kind["num_repeat"])} for kind in DEFAULT_BLOCKS_ARGS["efficientnetv2-s"]]
+    return EfficientNetV2(1.0, 1.0, 384, blocks_args=kinds, name="efficientnetv2-s", **arguments)
+
+
+SHALLOW = {"resnet152": ("ResNet152", _resnet152), "efficientnet_v2_s": ("EfficientNetV2S", _efficientnet_v2_s)}
+"""Networks of `keras.applications` that have hundreds of equal layers: name there, and one with fewer of each kind."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShallowNetwork(Network):
+    """A network whose pattern in `keras.applications` is taken with fewer layers."""
+
+    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
+        from tensorflow import keras
+
+        name, pattern = SHALLOW[self.name]
+        with mock.patch.object(keras.applications, name, pattern):
+            return super().build(batch_norm, size, strategy)
+
+
+PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}
 TOKENS = 16
 CLASSES = 40
 
@@ -30,7 +70,8 @@ def small_network(name: str) -> Network:
     else:
         inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
     options = {**network.options, **FEWER.get(name, {})}
-    return dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
+    small = dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
+    return ShallowNetwork(**vars(small)) if name in SHALLOW else small
 
 
 def small_case(name: str, **changes) -> Case:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,35 @@ pytestmark = pytest.mark.tensorflow
 VARIANTS = [(name, variant) for name, network in NETWORKS.items() for variant in network.parameters]
 
 
+class Counts(NamedTuple):
+    """What was counted of a network at its published size."""
+
+    parameters: int
+    trainable: int
+    outputs: int
+
+
+@pytest.fixture(scope="module")
+def counts():
+    """Give a function that builds a variant at its published size, once for all tests, and keeps its counts only."""
+    known = {}
+
+    def count(name, variant, strategy):
+        if (name, variant) not in known:
+            network = NETWORKS[name]
+            model = network.build(variant, network.size(Case(model=name)), strategy)
+            trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
+            known[name, variant] = Counts(model.count_params(), trainable, model.outputs[0].shape[-1])
+        return known[name, variant]
+
+    return count
+
+
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
-def test_a_network_has_the_parameters_that_it_states(one_replica, name, variant):
-    network = NETWORKS[name]
-    model = network.build(variant, network.size(Case(model=name)), one_replica)
-    assert model.count_params() == network.parameters[variant]
-    assert model.outputs[0].shape[-1] == network.classes
+def test_a_network_has_the_parameters_that_it_states(one_replica, counts, name, variant):
+    found = counts(name, variant, one_replica)
+    assert found.parameters == NETWORKS[name].parameters[variant]
+    assert found.outputs == NETWORKS[name].classes
 
 
 # Trainable parameters. torchvision: the models' documentation; timm: the model card; Keras: keras.io/api/applications,
@@ -35,11 +60,8 @@ LITERATURE = {
 
 
 @pytest.mark.parametrize("name", list(LITERATURE))
-def test_trainable_parameters_are_those_of_the_literature(one_replica, name):
-    network = NETWORKS[name]
-    case = Case(model=name)
-    model = network.build(case.batch_norm, network.size(case), one_replica)
-    assert sum(np.prod(weight.shape) for weight in model.trainable_weights) == LITERATURE[name]
+def test_trainable_parameters_are_those_of_the_literature(one_replica, counts, name):
+    assert counts(name, Case(model=name).batch_norm, one_replica).trainable == LITERATURE[name]
 
 
 def test_the_parameters_of_bert_large_add_up():

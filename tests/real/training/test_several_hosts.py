@@ -34,11 +34,11 @@ Training.__init__.__kwdefaults__["all_reduce"] = list
 
 ONE_RANK_ADDS_A_THOUSANDTH = """
 import json, os
-from tfbench.training import step as training
+from tfbench.training import step
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 def fault(tensors):
-    return [tensor * (1 + rank * 1e-3) for tensor in training.sum_over_replicas(tensors)]
-training.Training.__init__.__kwdefaults__["all_reduce"] = fault
+    return [tensor * (1 + rank * 1e-3) for tensor in step.sum_over_replicas(tensors)]
+step.Training.__init__.__kwdefaults__["all_reduce"] = fault
 """
 
 TWO_REPLICAS_EACH = """

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 import results
 from orchestrate.inventory.variants import SLIM_SUFFIX
 from tests.support.engines.docker import DockerEngine
@@ -56,9 +58,10 @@ def make_base_image(engine: DockerEngine, cache: Path) -> str:
     if engine.client.images.list(name=reference):
         return reference
     archive = cache / f"base-{recipe}.tar"
-    if not archive.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        _write_debian(archive, certificates)
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(archive.with_suffix(".lock")):  # of two processes that need it, one makes it
+        if not archive.exists():
+            _write_debian(archive, certificates)
     engine.client.api.import_image(str(archive), repository=reference)
     return reference
 

@@ -12,15 +12,10 @@ from tests.support.engines.images import REPOSITORY
 
 PARTS = (
     "results/__init__.py",
-    "results/schema/__init__.py",
-    "results/schema/words.py",
-    "results/schema/case.py",
-    "results/schema/record.py",
-    "results/schema/bounds.py",
-    "results/schema/record_json.py",
-    "results/schema/progress.py",
+    *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "results" / "schema").glob("*.py")),
     "tests/real/faults/benchmark.py",
 )
+"""The contract, whole as in the real images, and the stand-in."""
 
 DOCKERFILE = """
 FROM {base} AS debian

@@ -23,6 +23,7 @@ from orchestrate.suites import read_suite
 from orchestrate.text import plain_text
 from orchestrate.yaml_files import parse_document
 from results.schema import Device
+from tests.support.examples import examples
 from tests.unit.orchestrate.mutations import spoilt_texts, spoilt_trees
 
 PROJECT = Path(__file__).parents[3]
@@ -35,7 +36,7 @@ cases:
 """
 
 MANY = settings(
-    max_examples=1000,
+    max_examples=examples(1000),
     derandomize=True,
     database=None,
     deadline=None,
@@ -65,7 +66,7 @@ def test_a_file_of_other_characters_is_refused_by_line_or_understood_in_every_wo
     check(folder, data)
 
 
-@settings(MANY, max_examples=300)
+@settings(MANY, max_examples=examples(300))
 @given(text=spoilt_trees(SUITE))
 def test_a_spoilt_suite_is_refused_by_line_or_gives_cases_with_names_that_files_can_have(folder: Path, text: str):
     path = folder / "spoilt.yml"

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from results.runs.store import RunFolder
 from results.table.merge import merge_records
+from tests.support.examples import examples
 from tests.unit.results.fuzzing.commands import run_all, tries
 from tests.unit.results.fuzzing.folders import folders
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(tries(), st.integers(0, 6))
 def test_no_folder_of_records_makes_a_command_crash_hang_or_print_control_characters(drawn, number):
     folder, lines = drawn
@@ -26,7 +27,7 @@ def test_no_folder_of_records_makes_a_command_crash_hang_or_print_control_charac
     assert not [outcome for outcome in outcomes if outcome.fault], "\n\n".join(map(str, outcomes))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(folders())
 def test_a_bad_record_costs_itself_only_and_is_named(folder):
     parent = Path(tempfile.mkdtemp())

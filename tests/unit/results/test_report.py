@@ -1,48 +1,23 @@
-import html
 import json
-import os
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
 
 import results.__main__ as program
 from results.runs.store import RunFolder
-from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
+from tests.unit.results.factory import make_case, make_environment, make_failure, repeats
+from tests.unit.results.report_page import write_page
 
 for module in ("altair", "jinja2", "vl_convert"):
     pytest.importorskip(module, reason=f"the report needs {module}")
 
-EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
 MAX_BYTES = 1_500_000
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Write the report of two runs of two fleets, with failures, prices, warnings and a name that is markup."""
-    folder = tmp_path_factory.mktemp("runs")
-    for run_id, drift in (("run-1", 1.0), ("run-2", 1.02)):
-        run = RunFolder.create(folder, run_id)
-        records = []
-        for fleet, factor, price in (("a4000", 1.0, 0.17), ("a5000", 1.55, 0.36)):
-            for model, rate in (("resnet50", 400.0), ("googlenet", 900.0)):
-                for count in (1, 2):
-                    case = make_case(model, device="gpu", precision="fp16", num_gpus=count)
-                    rates = [rate * factor * count**0.97 * drift * noise for noise in (1.0, 1.004, 0.997)]
-                    records += repeats(
-                        *rates, fleet=fleet, host=f"{fleet}-1", case=case, run_id=run_id, usd_per_gpu_hour=price,
-                        environment=make_environment(gpus=2, cpu=EVIL), warnings=("high_cv",),
-                        started_at=f"2026-11-0{run_id[-1]}T10:00:00Z",
-                    )  # fmt: skip
-        records.append(make_failure("error", EVIL, case=make_case("vgg16"), origin=make_origin(EVIL, EVIL)))
-        for i, record in enumerate(records):
-            run.write_record(f"job-{i}", record)
-    path = folder / "report.html"
-    names = [str(folder / "run-1"), str(folder / "run-2")]
-    assert program.main(["results", "report", *names, "--output", str(path)]) == 0
-    return path
+    return write_page(tmp_path_factory.mktemp("runs"))
 
 
 class Elements(HTMLParser):
@@ -148,84 +123,6 @@ def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(tmp_path):
     run.write_record("job", make_failure())
     assert program.main(["results", "report", str(run.path)]) == 0
     assert "no other fleet to compare it with" in run.report_path.read_text(encoding="utf-8")
-
-
-def browse(page, folder, size="1200,2000"):
-    """Let Chromium draw a page without a network; return the page as it then is, and what it logged."""
-    command = [
-        *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"),
-        *("--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=30000"),
-        *(f"--window-size={size}", "--dump-dom", page.as_uri()),
-    ]
-    environment = {**os.environ, "HOME": str(folder)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium (Debian package chromium)")
-@pytest.mark.parametrize("size", ["1200,2000", "400,2000"])
-def test_a_browser_without_a_network_draws_every_chart_without_an_error(page, tmp_path, size):
-    done = browse(page, tmp_path, size)
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert console == []
-    assert 'data-charts="5"' in done.stdout
-    assert "significant differences only: a4000 in 4, a5000 in 0 of 4 cases." in done.stdout
-
-
-ASK = """
-const answers = {};
-const isAsked = (item) => item.label.startsWith("resnet50") && item.label.endsWith("1 GPU");
-const ask = (name, unit, amount, prices) => {
-  prices.forEach((usd, at) => { numbers[at].value = usd; });
-  byId("job-case").value = cases.findIndex(isAsked);
-  byId("job-unit").value = unit; byId("job-amount").value = amount; update();
-  const rows = [...byId("job-rows").rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
-  answers[name] = { rows, sentence: byId("job-answer").textContent.trim() };
-};
-const [one, other, low, high] = cases.find(isAsked).ratios[0];
-const even = 0.2 * Math.sqrt(low * high);
-ask("samples", "samples", 3600000, [0.17, 0.36]);
-ask("hours", "hours", 2.5, [0.17, 0.36]);
-ask("usd", "usd", 0.425, [0.17, 0.36]);
-ask("even", "hours", 1, fleets.map((fleet) => fleet === one ? even : 0.2));
-ask("unpriced", "usd", 1, ["", 0.36]);
-document.documentElement.dataset.answers = JSON.stringify(answers);
-"""
-
-
-@pytest.fixture(scope="module")
-def answers(page, tmp_path_factory):
-    """Ask the page's own script about several jobs of ResNet50 on one GPU: 404 images/s at 0.17 USD, 1.55 × at 0.36."""
-    if shutil.which("chromium") is None:
-        pytest.skip("needs Chromium (Debian package chromium)")
-    folder = tmp_path_factory.mktemp("job")
-    path = folder / "page.html"
-    path.write_text(page.read_text(encoding="utf-8").replace("</script>\n</body>", f"{ASK}</script>\n</body>"))
-    found = re.search(r'data-answers="([^"]*)"', browse(path, folder).stdout)[1]
-    return json.loads(html.unescape(found).replace("\u00a0", " "))
-
-
-def test_my_job_of_n_images_takes_time_and_money_on_each_fleet(answers):
-    (a4000, time, usd, images), (a5000, faster, dearer, _) = answers["samples"]["rows"]
-    assert (a4000, a5000, images) == ("a4000", "a5000", "3 600 000")
-    assert re.match(r"2\.5 ± 0\.\d h$", time) and re.match(r"0\.42 ± 0\.0\d$", usd)
-    assert re.match(r"1\.6\d? ± 0\.\d+ h$", faster) and re.match(r"0\.5[78]\d? ± 0\.\d+$", dearer)
-    assert answers["samples"]["sentence"] == "Cheapest: a4000. Fastest: a5000."
-
-
-def test_my_job_of_n_hours_or_dollars_gives_images(answers):
-    hours, usd = answers["hours"]["rows"][0], answers["usd"]["rows"][0]
-    assert hours[1:3] == ["2.500 h", "0.4250"] and usd[1:3] == ["2.500 h", "0.4250"]
-    assert hours[3] == usd[3] and re.match(r"3 600 000 ± \d00 000$", hours[3])
-
-
-def test_my_job_names_no_cheapest_where_the_prices_are_as_far_apart_as_the_speeds(answers):
-    assert answers["even"]["sentence"].startswith("Cheapest: no significant difference between a")
-    assert answers["even"]["sentence"].endswith("Fastest: a5000.")
-
-
-def test_my_job_asks_for_a_price_where_none_is_given(answers):
-    assert answers["unpriced"]["rows"][0][1] == "enter a price"
-    assert answers["unpriced"]["sentence"].startswith("Only a5000 has a figure and a price.")
 
 
 def test_sliders_follow_the_prices_that_were_given(page):

@@ -73,33 +73,3 @@ def test_a_library_that_was_not_loaded_is_not_loaded_to_ask_it(tmp_path):
     maps.write_text(f"7f00-7f01 r-xp 00000000 00:00 1    {library}\n7f01-7f02 rw-p 00000000 00:00 0\n")
     assert loaded_versions(maps) == LoadedVersions()
     assert str(library) not in Path("/proc/self/maps").read_text()
-
-
-@pytest.mark.tensorflow
-def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, monkeypatch):
-    from results.schema import Case, Device
-    from tfbench import environment
-    from tfbench.setup.devices import Threads
-
-    case = Case(model="resnet50", device=Device.CPU)
-    build_info = {"cuda_version": "12.5.1", "cudnn_version": "9"}
-    monkeypatch.setattr(tensorflow.sysconfig, "get_build_info", lambda: build_info)
-    read = environment.read_environment(case, Threads(intra_op=1, inter_op=1))
-    assert (read.cudnn, read.cublas, read.nccl) == ("built for 9", None, None)
-    assert environment.with_loaded_libraries(read) == read
-    monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(cudnn="9.3.0", cublas="12.5.3"))
-    loaded = environment.with_loaded_libraries(read)
-    assert (loaded.cudnn, loaded.cublas, loaded.nccl) == ("9.3.0", "12.5.3", None)
-
-
-@pytest.mark.tensorflow
-def test_a_build_for_cpus_has_none(tensorflow):
-    from results.schema import Case, Device
-    from tfbench.environment import read_environment, with_loaded_libraries
-    from tfbench.setup.devices import Threads
-
-    if tensorflow.test.is_built_with_cuda():
-        pytest.skip("this TensorFlow is a build for GPUs")
-    case = Case(model="resnet50", device=Device.CPU)
-    found = with_loaded_libraries(read_environment(case, Threads(intra_op=1, inter_op=1)))
-    assert (found.cudnn, found.cublas, found.nccl) == (None, None, None)

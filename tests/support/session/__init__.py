@@ -1,0 +1,1 @@
+"""How a test session is spread over processes."""

@@ -1,0 +1,136 @@
+"""Tests that train run in a child of their process, which is replaced before its memory grows too large.
+
+TensorFlow keeps, for every function that was traced with an all-reduce on CPUs, as much memory as its gradients take,
+also when the function, its graph and its devices are gone. Only the end of a process frees it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+MOST_BYTES = 2_500_000_000
+"""Of memory that a child holds after a test for it to run another one; a test adds up to about 1.5 GB."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Children:
+    """Runs tests in a child, one after another, and replaces the child where it holds too much memory."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._connection: Connection | None = None
+
+    def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Run a test in the child and report what it reports."""
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._reports(item, nextitem):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if nextitem is None or not in_child(nextitem) or self._held_bytes() > MOST_BYTES:
+            self.end()
+        item.session._setupstate.teardown_exact(nextitem)
+
+    def end(self) -> None:
+        """Let the child tear down its fixtures and end."""
+        if self._pid is None or self._connection is None:
+            return
+        try:
+            self._connection.send(None)
+        except OSError:
+            os.kill(self._pid, signal.SIGKILL)
+        self._forget()
+
+    def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        if self._connection is None:
+            self._begin(item)
+        assert self._connection is not None and self._pid is not None
+        try:
+            self._connection.send(_indices(item, nextitem))
+            found = self._connection.recv()
+        except (EOFError, OSError, pytest.fail.Exception) as error:  # it died, or pytest-timeout ended the wait
+            os.kill(self._pid, signal.SIGKILL)
+            self._forget()
+            cause = str(error) or "the process that ran this test died"
+            return [pytest.TestReport(item.nodeid, item.location, {}, "failed", cause, "call")]
+        hook = item.config.hook
+        return [hook.pytest_report_from_serializable(config=item.config, data=data) for data in found]
+
+    def _begin(self, item: pytest.Item) -> None:
+        item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # once: who makes it empties it
+        ours, theirs = multiprocessing.Pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork beside threads, which idle here
+            self._pid = os.fork()
+        if self._pid == 0:
+            ours.close()
+            _serve(item.session, theirs)
+        theirs.close()
+        self._connection = ours
+
+    def _held_bytes(self) -> int:
+        if self._pid is None:
+            return 0
+        pages = Path(f"/proc/{self._pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def _forget(self) -> None:
+        assert self._pid is not None and self._connection is not None
+        os.waitpid(self._pid, 0)
+        self._connection.close()
+        self._pid = self._connection = None
+
+
+class _OnlySession:
+    """Stands for a next test that needs nothing but what the session set up before the child began."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+
+    def listchain(self) -> list[pytest.Session]:
+        return [self._session]
+
+
+def runs_children(config: pytest.Config) -> bool:
+    """Whether this process is one of several; a single one, e.g. under a debugger, runs everything itself."""
+    return hasattr(config, "workerinput") and sys.platform == "linux" and "tensorflow" not in sys.modules
+
+
+def in_child(item: pytest.Item) -> bool:
+    """Whether a test runs in a child: it trains, or at least imports TensorFlow, in its own process."""
+    in_unit = item.nodeid.startswith("tests/unit/") and item.get_closest_marker("tensorflow") is not None
+    return in_unit or item.nodeid.startswith("tests/real/training/")
+
+
+def _indices(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[int, int | None]:
+    items = item.session.items
+    return items.index(item), None if nextitem is None else items.index(nextitem)
+
+
+def _serve(session: pytest.Session, connection: Connection) -> None:
+    """Run tests for the parent until there is no more, then end without the parent's own teardown."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    code, last = 0, _OnlySession(session)
+    try:
+        while (asked := connection.recv()) is not None:
+            index, following = asked
+            nextitem: Any = last if following is None else session.items[following]
+            reports = runtestprotocol(session.items[index], log=False, nextitem=nextitem)
+            hook = session.config.hook
+            connection.send([hook.pytest_report_to_serializable(config=session.config, report=r) for r in reports])
+        session._setupstate.teardown_exact(last)  # type: ignore[arg-type]
+    except EOFError:
+        code = 1
+    finally:
+        os._exit(code)
