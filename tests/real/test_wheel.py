@@ -166,7 +166,7 @@ def test_without_extras_it_compares_records_and_brings_no_tensorflow(plain: Inst
     assert "tfbench" in installed and not {"tensorflow", "tensorflow-cpu", "keras"} & installed
 
     run = RunFolder.create(tmp_path / "runs", "one")
-    run.write_plan({})
+    run.write_plan("{}")
     for i, record in enumerate([*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]):
         run.write_record(f"job-{i}", record)
     compared = plain.run("tfbench", "compare", "fast", "slow", folder=tmp_path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-FIRST = ("images", "faults", "slurm")
-"""Groups that mostly wait for engines and queues. Each stays in one process, which starts what it needs once."""
+FIRST = ("images", "faults", "slurm", "ssh")
+"""Groups that mostly wait for engines, queues and connections. Each stays in one process, which starts what it needs once."""
 
 BY_FILE = ("training", "browser", "processes")
 """Folders of `tests/real` that share nothing between their files."""
