@@ -7,6 +7,7 @@ Data goes to stdout, everything else to stderr. pandas and scipy are imported in
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import os
 import sys
@@ -55,6 +56,7 @@ def _run(parsed: argparse.Namespace) -> int:
         return EXIT_BUG
 
 
+@functools.cache
 def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
         prog="python -m results", description="Read what runs have measured."

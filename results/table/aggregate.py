@@ -48,15 +48,31 @@ def table_frame(rows: Sequence[dict[str, Any]], repeats: pd.DataFrame) -> tuple[
         rows: Cells of each row that are not statistics.
         repeats: As `repeats_frame` returns it; `row` is an index in `rows`.
     """
-    table = pd.DataFrame(list(rows), columns=list(COLUMNS), dtype=object)
-    statistics = _statistics(repeats)
-    for name in statistics.columns:
-        table[name] = statistics[name].reindex(table.index)
-    table = table.astype({name: column.dtype for name, column in COLUMNS.items()})
-    order = table.sort_values(ORDER, kind="stable").index
+    order = _order(rows)
+    statistics = _statistics(repeats).reindex(order)
+    # Column by column in the final order: sorting or converting the whole table copies each of its 70 arrays.
+    table = pd.DataFrame(
+        {
+            name: pd.array(  # type: ignore[call-overload]  # the stubs know dtypes as literals only
+                statistics[name].to_numpy() if name in statistics else [rows[i].get(name) for i in order],
+                dtype=column.dtype,
+            )
+            for name, column in COLUMNS.items()
+        }
+    )
     new_row = pd.Series(range(len(order)), index=order)
     repeats = repeats.assign(row=repeats["row"].map(new_row)) if len(repeats) else repeats
-    return table.loc[order].reset_index(drop=True), repeats.sort_values("row", kind="stable", ignore_index=True)
+    return table, repeats.sort_values("row", kind="stable", ignore_index=True)
+
+
+def _order(rows: Sequence[dict[str, Any]]) -> list[int]:
+    """Return the indices of rows in the order of the table; an empty cell comes last."""
+
+    def place(row: int) -> list[tuple[bool, Any]]:
+        cells = [rows[row].get(name) for name in ORDER]
+        return [(cell is None, 0 if cell is None else cell) for cell in cells]
+
+    return sorted(range(len(rows)), key=place)
 
 
 def _statistics(repeats: pd.DataFrame) -> pd.DataFrame:
