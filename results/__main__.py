@@ -7,6 +7,7 @@ Data goes to stdout, everything else to stderr. pandas and scipy are imported in
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 
 from absl import app
@@ -29,6 +30,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return _parser().parse_args(hyphenated(arguments[1:]))
 
 
+@functools.cache
 def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
         prog="python -m results", description="Read what runs have measured."

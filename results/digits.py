@@ -12,6 +12,9 @@ GROUP_SPACE = "\u00a0"
 DIGITS_WITHOUT_ERROR = 4
 """Significant digits of a number whose error is not known."""
 
+FLOAT_NOISE = 1e-12
+"""Error, relative to its number, that is rounding in the last bits and no scatter of measurements."""
+
 
 def significant_place(error: float) -> int:
     """Return the last decimal place worth writing: 0 = ones, 1 = tenths, −1 = tens.
@@ -35,8 +38,8 @@ def grouped(value: float, place: int = 0) -> str:
 
 
 def with_error(value: float, error: float | None) -> str:
-    """Write `9 812 ± 14`; four significant digits where the error is not known or zero."""
-    if error is None or not math.isfinite(error) or error <= 0:
+    """Write `9 812 ± 14`; four significant digits where the error is not known, zero or the rounding of floats."""
+    if error is None or not math.isfinite(error) or error <= abs(value) * FLOAT_NOISE:
         return significant(value, DIGITS_WITHOUT_ERROR)
     place = significant_place(error)
     return f"{grouped(value, place)} ± {grouped(error, place)}"

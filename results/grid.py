@@ -95,7 +95,13 @@ def markdown(grid: Grid) -> str:
     lines = [grid.headings, rules, *grid.rows]
     text = f"**{markdown_text(grid.title)}**\n\n" if grid.title else ""
     text += "".join(f"| {' | '.join(markdown_text(cell) for cell in line)} |\n" for line in lines)
-    return text + "".join(f"\n{markdown_text(note)}\n" for note in grid.notes)
+    return text + "".join(f"\n{_paragraph(note)}\n" for note in grid.notes)
+
+
+def _paragraph(text: str) -> str:
+    """Keep a text from being read as an item of a list, as the legend `- slower` would be."""
+    escaped = markdown_text(text)
+    return f"\\{escaped}" if escaped.startswith(("- ", "+ ", "# ")) else escaped
 
 
 def latex(grid: Grid) -> str:

@@ -130,9 +130,30 @@ def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float], *, ali
     total = math.fsum(variances)
     if total == 0:
         return Estimate(mean, 0.0, min(degrees))
-    expected = _shared_variances(variances, degrees) if alike else variances
+    shared = alike and not _spread_differently(variances, degrees)
+    expected = _shared_variances(variances, degrees) if shared else variances
     spread = math.fsum(v**2 / d for v, d in zip(expected, degrees, strict=True))
     return Estimate(mean, total, math.fsum(expected) ** 2 / spread)
+
+
+DIFFERENT_SPREADS = 0.2
+"""Chance of variances so far apart, were they equal, below which they are not drawn to each other.
+
+Chosen by simulation: without it three hosts a side, of which one side spreads five times as much, cover 92 %, and two
+hosts against ten 99 %; with it 93.5 and 96 %. Sides that spread alike change by 1 % at most.
+"""
+
+
+def _spread_differently(variances: Sequence[float], degrees: Sequence[float]) -> bool:
+    """Tell whether the largest and the smallest variance of means, each of `degrees` + 1 values, differ beyond chance.
+
+    Source: the two-sided F test of two variances, Fisher 1924.
+    """
+    from scipy.special import fdtrc
+
+    of_values = sorted((v * (d + 1), d) for v, d in zip(variances, degrees, strict=True))
+    (low, low_degrees), (high, high_degrees) = of_values[0], of_values[-1]
+    return low == 0 or 2 * float(fdtrc(high_degrees, low_degrees, high / low)) < DIFFERENT_SPREADS
 
 
 SHARED_DEGREES = 2.0

@@ -10,11 +10,11 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 
 from results.audit.findings import Finding, Severity
 from results.audit.reading.claims import Claim
+from results.audit.scaling_audit import is_switched
 from results.audit.series import case_without_gpu, expected_log_speed, grouped, same_card
 
 Pair = tuple[Claim, Claim]
@@ -49,6 +49,18 @@ OFF = {Severity.SUSPECT: 0.5, Severity.NOTE: 0.4}
 Honest medians of cards were off by at most 0.25; doubling is 0.69. With a normal law of standard deviation 0.12 the
 chance of 0.5 in an honest column is 3e-5.
 """
+
+OFF_CELL = 0.2
+"""Standard deviation of a single cell around its card's median: builds without fast kernels for one network."""
+
+OFF_SCALED = 0.2
+"""Standard deviation that cells of several GPUs add, of cards whose hosts have switched NVLink."""
+
+OFF_LEAST = 2
+"""Cells of a card that its speed is judged by at least; of one, only a note is made."""
+
+OFF_CHANCE = 3.0
+"""Standard deviations beyond which a card is suspect, where few cells or cards say how fast it should be."""
 
 
 def copy_findings(claims: Sequence[Claim]) -> list[Finding]:
@@ -130,7 +142,9 @@ def _noisy(shared: Sequence[Pair]) -> list[Finding]:
         return []
     near = math.erfc(surprise / SURPRISE / 2) if known else UNKNOWN_NEAR
     chance = near * _uniformity(len(shared), spread)
-    severity = Severity.SUSPECT if chance < 1e-3 else Severity.NOTE
+    # GPU counts of one network and precision repeat one measurement: host or input may have been the bottleneck.
+    cases = {(claim.model, claim.precision) for claim, _ in shared}
+    severity = Severity.SUSPECT if chance < 1e-3 and len(cases) > 1 else Severity.NOTE
     first, second = shared[0]
     expected = f", although their specifications suggest {math.exp(surprise):.2f}" if known else ""
     message = (
@@ -160,15 +174,16 @@ def _expected_ratio(first: Claim, second: Claim) -> float:
 
 def _off(claims: Sequence[Claim]) -> list[Finding]:
     """Find cards that are off the others of their table by a factor, by their specification."""
-    surplus: dict[tuple[str, str], list[tuple[Claim, float]]] = {}
+    surplus: dict[tuple[str, str], list[_Surplus]] = {}
     for group in grouped(_smallest_counts(claims), case_without_gpu).values():
         for claim in group:
             readings = [_surplus(claim, [reading(other) for other in group]) for reading in (_as_told, _as_ieee)]
             values = [value for value in readings if value is not None]
             if values:
-                surplus.setdefault((claim.gpu_text, claim.precision), []).append((claim, min(values, key=abs)))
-    told = Counter((claim.gpu_text, claim.precision) for claim in claims)
-    return [finding for key, cells in surplus.items() for finding in _judged(*key, cells, told[key])]
+                cards = len({other.gpus for other in group if other.gpus != claim.gpus})
+                cell = _Surplus(claim, min(values, key=abs), cards)
+                surplus.setdefault((claim.gpu_text, claim.precision), []).append(cell)
+    return [finding for key, cells in surplus.items() for finding in _judged(*key, cells)]
 
 
 def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
@@ -189,19 +204,42 @@ def _as_ieee(claim: Claim) -> Claim:
     return dataclasses.replace(claim, strict=True) if claim.precision == "fp32" else claim
 
 
-def _judged(gpu: str, precision: str, cells: Sequence[tuple[Claim, float]], told: int) -> list[Finding]:
-    """Judge the column of a card, of which `told` cells are in the table, by its surplus in some of them."""
-    middle = statistics.median(value for _, value in cells)
+@dataclasses.dataclass(frozen=True)
+class _Surplus:
+    """How much faster a cell is than the other cards of its case let expect.
+
+    Attributes:
+        value: Natural logarithm.
+        cards: Other cards.
+    """
+
+    claim: Claim
+    value: float
+    cards: int
+
+
+def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[Finding]:
+    """Judge the column of a card by its surplus in some cells."""
+    middle = statistics.median(cell.value for cell in cells)
     severity = next((level for level, limit in OFF.items() if abs(middle) > limit), None)
     if severity is None:
         return []
-    severity = severity if told > 1 else Severity.NOTE
+    severity = severity if len(cells) >= OFF_LEAST and abs(middle) > OFF_CHANCE * _doubt(cells) else Severity.NOTE
     way = "doubled, or copied from a faster card?" if middle > 0 else "halved, or copied from a slower card?"
     message = (
         f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other cards of this "
         f"table suggest, in the median of {len(cells)} cells: {way}"
     )
-    return [Finding("card_out_of_line", severity, tuple(sorted({claim.row for claim, _ in cells})), message)]
+    return [Finding("card_out_of_line", severity, tuple(sorted({cell.claim.row for cell in cells})), message)]
+
+
+def _doubt(cells: Sequence[_Surplus]) -> float:
+    """Return the standard deviation of the median surplus of an honest card, given what the table has to go by."""
+    others = min(cell.cards for cell in cells)
+    if any(cell.claim.count > 1 and not is_switched(cell.claim) for cell in cells):
+        return math.inf  # how cards without such links scale differs by more than a factor of 2
+    scaled = OFF_SCALED if any(cell.claim.count > 1 for cell in cells) else 0.0
+    return math.sqrt(SURPRISE**2 * (1 + 1 / others) + OFF_CELL**2 / len(cells) + scaled**2)
 
 
 def _smallest_counts(claims: Sequence[Claim]) -> list[Claim]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from results.audit.findings import Finding, Severity
 from results.audit.limits import flop_ratio
 from results.audit.reading.claims import Claim, read_claims
+from results.audit.scaling_audit import HEAVY
 from results.audit.series import expected_log_speed, grouped
 from results.reference import published, published_path
 
@@ -225,13 +226,16 @@ def _exchange(
 
 
 def _columns(claims: Sequence[Claim]) -> list[Column]:
-    """Return the networks of each card, setting and precision, at the fewest GPUs: scaling is another matter."""
+    """Return the networks of each card, setting and precision, at the fewest GPUs: scaling is another matter.
+
+    Where one GPU is not among them, networks of many parameters are left out: they scale as no other does.
+    """
     found = []
     for group in grouped(claims, lambda claim: (claim.group, claim.precision, claim.strict)).values():
         fewest = min(claim.count for claim in group)
         column: Column = {}
         for claim in group:
-            if claim.count == fewest:
+            if claim.count == fewest and (fewest == 1 or not claim.model.startswith(HEAVY)):
                 column.setdefault(claim.model, claim)
         if len(column) > 1:
             found.append(column)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from results.reference import all_published, gpu_key, gpu_words, model_key, networks, shipped_prices, specifications
 from results.schema.networks import INPUTS
 
-DRIVER_NAMES = {"h200": "H200 SXM"}
+BARE_DRIVER_NAMES = {"h200": "H200 SXM"}
 """Cards that their driver names without what distinguishes them: the NVL card has it in its name."""
 
 
@@ -59,7 +59,7 @@ def unknown_network(name: str, known: Sequence[str]) -> str:
 def driver_card(name: str) -> str:
     """Return the card that a driver's name means; the name itself where that is not known."""
     plain = re.sub(r"[^a-z0-9]+", " ", name.lower().removeprefix("nvidia ")).strip()
-    return DRIVER_NAMES.get(plain) or gpu_key(name) or name
+    return BARE_DRIVER_NAMES.get(plain) or gpu_key(name) or name
 
 
 def memory_of(card: str) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import ExtensionArray
 
 from results.stats import LEVEL
 from results.table.columns import COLUMNS, REPEAT_TYPES, TEXT, Value
@@ -37,11 +38,16 @@ def in_order(repeats: pd.DataFrame, order: Sequence[int]) -> pd.DataFrame:
 
 def table_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """Return the merged table: a column for each of `COLUMNS`; a cell is empty where its value is None."""
-    cells = {name: list(map(READERS[name], rows)) for name in COLUMNS}
-    for name, column in COLUMNS.items():
-        if column.dtype == TEXT:
-            cells[name] = [None if value is None else str(value) for value in cells[name]]
-    return pd.DataFrame(cells, dtype=object).astype({name: column.dtype for name, column in COLUMNS.items()})
+    # Column by column: converting the whole table copies each of its 70 arrays.
+    return pd.DataFrame(
+        {name: _column(list(map(READERS[name], rows)), column.dtype) for name, column in COLUMNS.items()}
+    )
+
+
+def _column(cells: list[Value], dtype: str) -> ExtensionArray:
+    if dtype == TEXT:
+        cells = [None if value is None else str(value) for value in cells]
+    return pd.array(cells, dtype=dtype)  # type: ignore[call-overload, no-any-return]  # the stubs know literals only
 
 
 def row_statistics(repeats: pd.DataFrame) -> dict[int, Statistics]:

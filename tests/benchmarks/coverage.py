@@ -89,6 +89,9 @@ DESIGNS = (
     Design("2 against 3 hosts", (2, 3)),
     Design("3 against 10 hosts", (3, 10)),
     Design("3 × 3, side a spreads twice as much", between=(0.01, 0.005)),
+    Design("3 × 3, side a spreads five times as much", between=(0.025, 0.005)),
+    Design("5 × 3, side a spreads five times as much", (5, 5), between=(0.025, 0.005)),
+    Design("2 against 10 hosts", (2, 10)),
     Design("3 × 3, one host lacks one case", lacks=frozenset({("a", 1, 2)})),
     Design(
         "3 × 3, two hosts lack two cases each", lacks=frozenset({("a", 1, 2), ("a", 1, 3), ("b", 0, 0), ("b", 0, 1)})

@@ -9,7 +9,7 @@ from results.audit.findings import Severity
 from results.audit.judgement import audit, claim_findings
 from results.audit.reading.claims import Claim
 from results.reference import published_path
-from tests.benchmarks.audit_recall import MUTATIONS, honest_tables, is_found
+from tests.benchmarks.audit_recall import MUTATIONS, false_alarms, honest_tables, is_found
 
 A4000 = {"resnet50": 453, "resnet152": 181, "inception_v3": 262, "googlenet": 1020}
 A5000 = {"resnet50": 704, "resnet152": 288, "inception_v3": 421, "googlenet": 1630}
@@ -212,6 +212,38 @@ def test_no_honest_table_has_a_finding_above_a_note_whatever_is_known_of_others(
             assert [f for f in claim_findings(table.claims, reference) if f.severity is not Severity.NOTE] == [], (
                 table.name
             )
+
+
+def counts(gpu, rates):
+    """Return claims of one card: (network, GPUs, samples/s)."""
+    return [
+        Claim(row, (gpu,), gpu, gpu, model, "fp16", False, None, count, rate, 0.1, gpus=(gpu,))
+        for row, (model, count, rate) in enumerate(rates)
+    ]
+
+
+def test_networks_of_many_parameters_alone_make_a_note_of_missing_scaling_and_others_a_suspicion():
+    def severities(*models):
+        rates = [(model, count, 1000.3 + number) for number, model in enumerate(models) for count in (1, 4)]
+        return {f.severity for f in claim_findings(counts("RTX 3090", rates), []) if f.rule == "no_scaling"}
+
+    assert severities("alexnet", "vgg16") == {Severity.NOTE}
+    assert severities("resnet50", "inception_v3") == {Severity.SUSPECT}
+
+
+def test_44_percent_over_two_doublings_are_suspect_only_of_cards_with_links_between_all():
+    rates = [("resnet50", 2, 1402.1), ("resnet50", 8, 2470.4), ("inception_v3", 2, 961.3), ("inception_v3", 8, 1690.2)]
+
+    def halved(gpu):
+        found = claim_findings(counts(gpu, rates), [])
+        return [f for f in found if f.rule == "halved_scaling" and f.severity is Severity.SUSPECT]
+
+    assert not halved("RTX 3090")
+    assert halved("A100 SXM4 80GB")
+
+
+def test_a_few_rows_or_cards_of_an_honest_table_have_nothing_above_a_note(tables):
+    assert false_alarms(tables, 400, seed=2) == []
 
 
 @pytest.mark.parametrize("kind", MUTATIONS)

@@ -19,6 +19,7 @@ from results.stats import Interval
         (11.23456, None, "11.23"),
         (5.0, 0.0, "5.000"),
         (0.0, None, "0"),
+        (453.2, 5.7e-14, "453.2"),  # the rounding of three equal repeats
     ],
 )
 def test_the_digits_of_the_error_decide_the_digits_of_the_number(value, error, text):

@@ -138,8 +138,13 @@ def test_one_host_a_side_speaks_of_two_machines_and_not_of_fleets():
     assert item.covers == "the fleets" and answer_lines([item])[0].startswith("a is 1.5")
 
 
+def test_sides_that_surely_spread_differently_do_not_share_a_variance():
+    few, many = Estimate(1.5, 1e-4, 2.0), Estimate(1.0, 1e-7, 2.0)
+    assert ratio_of_estimates(few, many, alike=True) == ratio_of_estimates(few, many)
+
+
 def test_degrees_of_freedom_of_two_small_samples_follow_from_shared_variances():
-    a, b = Estimate(1.5, 1e-6, 1.0), Estimate(1.0, 1e-8, 1.0)
+    a, b = Estimate(1.5, 1e-6, 1.0), Estimate(1.0, 1e-7, 1.0)
     apart, alike = ratio_of_estimates(a, b), ratio_of_estimates(a, b, alike=True)
     assert alike.value == apart.value and alike.half_width < apart.half_width
     assert ratio_interval([1.49, 1.51], [0.99, 1.01]).half_width == pytest.approx(

@@ -170,6 +170,11 @@ a note
     )
 
 
+def test_a_legend_is_no_list_in_markdown():
+    grid = Grid("", ["case"], [["a"]], ["- slower, + faster", "+ faster", "-5 % of it"])
+    assert markdown(grid).splitlines()[4::2] == ["\\- slower, + faster", "\\+ faster", "-5 % of it"]
+
+
 def test_csv_holds_the_table_with_empty_cells_for_what_is_not_known(tmp_path):
     import pandas as pd
 
