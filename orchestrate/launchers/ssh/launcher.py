@@ -179,7 +179,7 @@ class SSHLauncher:
     def _base(self, hello: Mapping[str, Any]) -> tuple[Software, Mapping[str, Any]]:
         """Return what the probe runs with, before any package is installed, and the Python in it."""
         if hello.get("image"):
-            return image_software(hello["image"]), {}
+            return image_software(hello["root"], hello["image"]), {}
         python = hello["pythons"][0] if self._host.python and hello["pythons"] else fitting_python(hello["pythons"])
         if python is None:
             raise LaunchFailed(self._no_python(hello))

@@ -8,14 +8,14 @@ import importlib.util
 import io
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.variants import Variant
 from orchestrate.planning.facts import Image
-from orchestrate.text import plain_text
+from orchestrate.text import file_name_part, plain_text
 from results.schema import Status
 
 PROJECT = Path(__file__).parents[3]
@@ -50,12 +50,10 @@ class Software:
     Attributes:
         python: Path of the interpreter on the host.
         environment: Variables that it needs.
-        described: For `check`: how the host is used, in one clause.
     """
 
     python: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    described: str = ""
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,19 +136,21 @@ def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: s
         digest: See `environment_digest`.
     """
     site = f"{root}/environments/{digest}/site"
+    return Software(python=str(python["path"]), environment=_variables(root, runner, site, digest))
+
+
+def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:
+    """Return what an image's own variables say where a container is started from it; see the Dockerfile."""
     libraries = [f"{site}/nvidia/{name}/lib" for name in CUDA_FOLDERS]
-    return Software(
-        python=str(python["path"]),
-        environment={
-            "PYTHONPATH": f"{runner}:{site}",
-            "PYTHONNOUSERSITE": "1",
-            "LD_LIBRARY_PATH": ":".join([*libraries, "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"]),
-            "CUDA_MODULE_LOADING": "LAZY",
-            "CUDA_CACHE_PATH": f"{root}/cuda-cache/{digest}",
-            "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES),
-        },
-        described=f"locked packages in {site} with {python['path']} ({python['version']})",
-    )
+    return {
+        "PYTHONPATH": f"{runner}:{site}",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LD_LIBRARY_PATH": ":".join([*libraries, "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"]),
+        "CUDA_MODULE_LOADING": "LAZY",
+        "CUDA_CACHE_PATH": f"{root}/cuda-cache/{cache}",
+        "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES),
+    }
 
 
 def own_software(runner: str, python: Mapping[str, Any]) -> Software:
@@ -162,23 +162,23 @@ def own_software(runner: str, python: Mapping[str, Any]) -> Software:
     path, version = python["path"], python.get("tensorflow")
     if not isinstance(version, str):
         raise LaunchFailed(f"python: {path} has no TensorFlow. Install it there, or remove python: from hosts.yml")
-    return Software(
-        python=str(path),
-        environment={"PYTHONPATH": runner},
-        described=f"{path} of the host, with TensorFlow {plain_text(version, 40)}",
-    )
+    return Software(python=str(path), environment={"PYTHONPATH": runner})
 
 
-def image_software(image: Mapping[str, Any]) -> Software:
+def image_software(root: str, image: Mapping[str, Any]) -> Software:
     """Describe the use of an instance that was started from an image of ours: as it is.
 
     Args:
+        root: Our folder on the host.
         image: What its `image.json` says.
+
+    Raises:
+        LaunchFailed: It does not say what is needed.
     """
-    variables = image.get("environment")
-    environment = {str(k): str(v) for k, v in variables.items()} if isinstance(variables, dict) else {}
-    name = f"{plain_text(str(image.get('variant')), 60)} {plain_text(str(image.get('version')), 40)}"
-    return Software(python="python3.11", environment=environment, described=f"the instance's own image, {name}")
+    if not all(isinstance(image.get(key), str) for key in ("variant", "version", "python", "runner", "site")):
+        raise LaunchFailed(f"its image.json is not of a tfbench image: {plain_text(str(image), 200)}")
+    cache = file_name_part(f"{image['version']}-{image['variant']}")
+    return Software(python=image["python"], environment=_variables(root, image["runner"], image["site"], cache))
 
 
 def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:

@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from orchestrate.launchers.ssh.software import image_software
 from results import schema
 from results.schema import record_json
 from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
@@ -125,6 +126,18 @@ def test_an_image_says_what_it_is(engines: Engines, cpu_image: PushedImage):
     assert labels["tfbench.variant"] == "cpu"
     assert labels["tfbench.slim"] == "full", "what no GPU has shown to do without is not left out unless asked for"
     assert labels["org.opencontainers.image.version"] in cpu_image.reference
+
+
+def test_an_image_describes_itself_to_whoever_comes_by_ssh(engines: Engines, cpu_image: PushedImage):
+    with finished_container(
+        engines.first.client, cpu_image.reference, ["/opt/tfbench/image.json"], entrypoint=["cat"]
+    ) as container:
+        told = json.loads(container.logs())
+    labels = engines.first.client.images.get(cpu_image.reference).labels
+    assert {key: told[key] for key in ("variant", "version")} == {
+        key: labels[f"tfbench.{key}"] for key in ("variant", "version")
+    }
+    assert image_software("/root/.tfbench", told).environment["PYTHONPATH"] == "/opt/tfbench:/opt/site"
 
 
 def test_tensorflow_is_as_it_came(engines: Engines, cpu_image: PushedImage):
