@@ -86,7 +86,7 @@ def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
     ties = {_tied(verdict) for verdict in verdicts}
     parts = [*limits] if len(limits) == 1 else []
     if "" not in alone and len(alone) == 1:
-        parts.append(f"only {alone.pop()} has a figure, so nothing is ranked")
+        parts.append(f"only one choice has a figure ({alone.pop()}), so nothing is ranked")
     elif "" not in alone:
         parts.append(f"no two of {', '.join(sorted(alone))} have figures of one setting, so nothing is ranked")
     if len(missing) == 1 and missing != {""}:

@@ -76,7 +76,7 @@ const ranked = (item, priceOf) => {
 };
 const said = (word, { best, alone, tied }) => {
   if (best === null || fleets.length < 2) return "";
-  if (alone) return "Only " + best + " has a figure" + (word === "Cheapest" ? " and a price" : "") + ". ";
+  if (alone) return "Only one fleet has a figure" + (word === "Cheapest" ? " and a price" : "") + ": " + best + ". ";
   return tied.length ? word + ": no significant difference between " + [best, ...tied].join(" and ") + ". " : word + ": " + best + ". ";
 };
 

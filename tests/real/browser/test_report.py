@@ -91,4 +91,4 @@ def test_my_job_names_no_cheapest_where_the_prices_are_as_far_apart_as_the_speed
 
 def test_my_job_asks_for_a_price_where_none_is_given(answers):
     assert answers["unpriced"]["rows"][0][1] == "enter a price"
-    assert answers["unpriced"]["sentence"].startswith("Only a5000 has a figure and a price.")
+    assert answers["unpriced"]["sentence"].startswith("Only one fleet has a figure and a price: a5000.")

@@ -198,7 +198,7 @@ def test_several_verdicts_without_a_winner_have_one_first_line_all_the_same(caps
     laptop = document(capsys, "--gpus=RTX 4090 Laptop,A100", *both)["answer"]
     assert laptop[0].startswith("no figure compares RTX 4090 Laptop with the others; RTX 4090 Laptop cannot pass")
     budget = document(capsys, "--budget=1", "--min-memory=24", *both)["answer"]
-    assert budget[0].endswith("only A100 PCIe 80GB has a figure, so nothing is ranked")
+    assert budget[0].endswith("only one choice has a figure (A100 PCIe 80GB), so nothing is ranked")
     assert len(laptop) == len(budget) == 3
 
 

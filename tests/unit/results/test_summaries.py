@@ -89,4 +89,4 @@ def test_a_tie_in_every_setting_is_said_once():
 def test_one_fleet_alone_is_no_recommendation():
     rates = fleet_rates(merge_records(stored(*repeats(99.0, 100.0, 101.0, usd_per_gpu_hour=0.2))))
     (line,) = summary(recommend(Question(mix={"resnet50": 1.0}, precision="fp32"), rates, []))
-    assert line.startswith("only a4000 has a figure, so nothing is ranked") and "rent" not in line
+    assert line.startswith("only one choice has a figure (a4000), so nothing is ranked") and "rent" not in line
