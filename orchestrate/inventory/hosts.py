@@ -222,7 +222,7 @@ class Host:
         cpus: CPUs that a benchmark may use; None: all.
         data_dir: Folder of TFRecords on the host; None: it has none.
         environment: Variables that every benchmark gets, by name; those of all levels, the innermost value of each.
-        address: Where the fleet's other hosts reach it; None: where its engine is reached.
+        address: Where the fleet's other hosts reach it; None: where its engine or sshd is reached.
         network: `bridge` or `host`: of containers that train together with those of other hosts.
         cluster_port: First of the ports for that.
     """
@@ -255,8 +255,12 @@ class Host:
     @property
     def cluster_address(self) -> str | None:
         """Where the fleet's other hosts reach this one; None: nobody said."""
-        if self.address is not None or self.docker is None or self.docker.scheme == "unix":
+        if self.address is not None:
             return self.address
+        if self.ssh is not None:
+            return self.ssh.target.rpartition("@")[2]
+        if self.docker is None or self.docker.scheme == "unix":
+            return None
         where = self.docker.target.rpartition("@")[2]
         return where.rpartition(":")[0].strip("[]") if self.docker.scheme == "tcp" else where
 

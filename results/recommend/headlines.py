@@ -127,7 +127,8 @@ def _only(verdict: Verdict, best: Choice) -> str:
     """Say that one card alone has a figure, so that there is no choice by cost yet."""
     known = value_text(best.samples_per_second, best.evidence.interval)
     cost = f", {_cost(best)}" if best.usd_per_million is not None else ""
-    text = f"only one choice has a figure ({best.subject}), so nothing is ranked: {known} samples/s{cost}, {basis_text(best)}"
+    alone = f"only one choice has a figure ({best.subject}), so nothing is ranked"
+    text = f"{alone}: {known} samples/s{cost}, {basis_text(best)}"
     return "; ".join([*within_limits(verdict), text, *beyond(verdict)[:1], *left_out(verdict), _to_measure()])
 
 

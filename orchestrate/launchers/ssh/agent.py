@@ -263,18 +263,17 @@ def start(request: Request) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (folder / "state.json").exists():
-            say(adopted=True)
-            return
-        if os.fork() == 0:
-            guard(request, folder)
-        os.wait()
-        if not wait_for((folder / "state.json").exists, START_SECONDS):
-            fail("failed", f"the benchmark's guardian did not start within {START_SECONDS:.0f} s")
+        adopted = (folder / "state.json").exists()
+        if not adopted:
+            if os.fork() == 0:
+                guard(request, folder)
+            os.wait()
+            if not wait_for((folder / "state.json").exists, START_SECONDS):
+                fail("failed", f"the benchmark's guardian did not start within {START_SECONDS:.0f} s")
     problem = (read_json(folder / "state.json") or {}).get("problem")
     if problem:
         fail("failed", problem)
-    say(adopted=False)
+    say(adopted=adopted)
 
 
 def guard(request: Request, folder: Path) -> NoReturn:

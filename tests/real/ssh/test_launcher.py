@@ -117,6 +117,16 @@ def test_what_ignores_the_request_is_killed(make_launcher, monkeypatch):
     assert ending.exit_code == 128 + signal.SIGKILL and launcher.collect(job()) is None
 
 
+def test_what_cannot_be_started_says_so_each_time(make_launcher, tmp_path):
+    launcher = make_launcher()
+    (tmp_path / "image.json").write_text(
+        (tmp_path / "image.json").read_text().replace(sys.executable, "/nowhere/python")
+    )
+    for _ in range(2):
+        with pytest.raises(LaunchFailed, match="/nowhere/python could not be started"):
+            launcher.start(job())
+
+
 def test_a_host_that_was_restarted_says_so(make_launcher, tmp_path):
     launcher = make_launcher(seconds=60)
     launcher.start(job())
