@@ -97,6 +97,9 @@ class ContainerEngine:
     def create(self, spec: ContainerSpec) -> None:
         """Create a container.
 
+        Docker refuses a name that is taken with 409, Podman with 500: after any refusal the engine is asked whether
+        there is a container of this name. Whoever takes that for a failed start would remove a running benchmark.
+
         Raises:
             NameTaken: There is one of that name.
             HostError: The engine refused.
@@ -107,7 +110,7 @@ class ContainerEngine:
             try:
                 http.ask("POST", "/containers/create", query, document)
             except Refused as error:
-                if error.status == 409:
+                if error.status == 409 or _exists(http, spec.name):
                     raise NameTaken(plain_text(error.message, MAX_SAID)) from error
                 raise
 
@@ -290,6 +293,14 @@ class ContainerEngine:
 
 def _path(name: str, *parts: str) -> str:
     return "/".join(("/containers", name, *parts))
+
+
+def _exists(http: EngineHTTP, name: str) -> bool:
+    try:
+        http.ask("GET", _path(name, "json"))
+    except Refused:
+        return False
+    return True
 
 
 def _document(answer: object) -> dict[str, Any]:

@@ -18,8 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.launchers.container import ContainerSpec
 from orchestrate.launchers.docker import http as engine_http
+from orchestrate.launchers.docker.engine import ContainerEngine, NameTaken
 from orchestrate.launchers.docker.http import BadAnswer, EngineHTTP, Refused
 from orchestrate.launchers.docker.log_frames import MAX_HELD_BYTES, stamped_lines, unframed
 
@@ -231,3 +234,41 @@ def test_a_frame_without_end_is_not_held_in_memory():
     (line,) = stamped_lines(pieces(), "")
     assert held == 100 * MAX_HELD_BYTES
     assert len(line[1]) <= 2000
+
+
+@pytest.fixture
+def engine_of(tmp_path) -> Iterator[Callable[..., ContainerEngine]]:
+    """Return what starts a script and gives an engine that speaks to it."""
+    folder = Path(tempfile.mkdtemp(prefix="tfb-http-"))
+    started: list[tuple[Script, ContainerEngine]] = []
+
+    def start(*answers: bytes) -> ContainerEngine:
+        script = Script(folder / f"{len(started)}.sock", [PING, *answers])
+        started.append((script, ContainerEngine(DockerAddress(scheme="unix", target=str(script.path)))))
+        return started[-1][1]
+
+    yield start
+    for script, engine in started:
+        engine.close()
+        script.close()
+    shutil.rmtree(folder)
+
+
+IN_USE = (
+    'creating container storage: the container name "x" is already in use by 5bcf. You have to remove that container'
+)
+
+
+@pytest.mark.parametrize("status", [409, 500])
+def test_a_taken_name_is_one_whatever_the_engine_calls_it(engine_of, status):
+    engine = engine_of(answer({"message": IN_USE}, status), answer({"State": {"Status": "running"}}))
+    with pytest.raises(NameTaken):
+        engine.create(ContainerSpec(image="i", name="x"))
+
+
+def test_a_refusal_with_no_container_of_that_name_is_a_failed_start(engine_of):
+    engine = engine_of(
+        answer({"message": "no space left on device"}, 500), answer({"message": "no such container"}, 404)
+    )
+    with pytest.raises(LaunchFailed, match="disk is full"):
+        engine.create(ContainerSpec(image="i", name="x"))
