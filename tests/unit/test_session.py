@@ -124,3 +124,15 @@ def test_every_file_that_begins_early_is_there():
 
     files = [ROOT / WITH_FAULTS, *(ROOT / "tests/real/training" / f"test_{name}.py" for name in LONG_FILES)]
     assert [file for file in files if not file.is_file()] == []
+
+
+@pytest.mark.slow
+def test_no_file_of_tests_imports_tensorflow_when_it_is_collected():
+    """A process that has it cannot give its tests to children: see `runs_children`."""
+    code = (
+        "import pytest, sys\n"
+        "code = pytest.main(['--collect-only', '--quiet', '--no-header', '-p', 'no:cacheprovider', 'tests'])\n"
+        "sys.exit(code or 'tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

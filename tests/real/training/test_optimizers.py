@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from results.schema import Optimizer
-from tfbench.training import optimizers as constants
 
 pytestmark = pytest.mark.tensorflow
 
@@ -13,12 +12,14 @@ RATE = 0.1
 
 def trained(tf, strategy, optimizer, gradients, finite=None):
     """Apply one list of gradients after another to a matrix and a bias; return them after each update."""
+    from tfbench.training.optimizers import make_updater
+
     generator = np.random.default_rng(1)
     with strategy.scope():
         variables = [
             tf.Variable(generator.standard_normal(shape).astype(np.float32), trainable=True) for shape in ((3, 4), (4,))
         ]
-        updater = constants.make_updater(optimizer, variables, RATE)
+        updater = make_updater(optimizer, variables, RATE)
 
     @tf.function
     def update(first, second):
@@ -42,7 +43,9 @@ def gradients_of(steps):
 
 def adam_steps(gradients):
     """Yield Adam's direction for each step, from the formulas of Kingma and Ba 2014."""
-    beta_1, beta_2, epsilon = constants.BETA_1, constants.BETA_2, constants.EPSILON
+    from tfbench.training import optimizers
+
+    beta_1, beta_2, epsilon = optimizers.BETA_1, optimizers.BETA_2, optimizers.EPSILON
     mean = square = 0.0
     for number, gradient in enumerate(gradients, start=1):
         mean = beta_1 * mean + (1 - beta_1) * gradient
@@ -51,10 +54,12 @@ def adam_steps(gradients):
 
 
 def expected(optimizer, start, gradients, is_matrix):
+    from tfbench.training.optimizers import WEIGHT_DECAY
+
     weights = start.astype(np.float64)
     for step in adam_steps(gradients):
         if is_matrix:
-            step = step + constants.WEIGHT_DECAY * weights
+            step = step + WEIGHT_DECAY * weights
         if is_matrix and optimizer is Optimizer.LAMB:
             step = step * np.linalg.norm(weights) / np.linalg.norm(step)
         weights = weights - RATE * step
