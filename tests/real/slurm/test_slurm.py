@@ -215,7 +215,7 @@ def test_a_partition_that_is_not_there_and_gpus_that_no_node_has_are_told_before
     assert checked.returncode == 4
     assert "Slurm has no partition fast. Partitions: gpu, small" in checked.stdout
     assert "no node offers gres gpu:h100:8. Nodes offer: gpu:a4000:2" in checked.stdout
-    assert "shared_folder /nowhere/at-all is not there" in checked.stdout
+    assert "shared_folder /nowhere/at-all does not exist" in checked.stdout
 
 
 def test_commands_go_through_a_login_host_and_nothing_but_ssh(
