@@ -342,7 +342,7 @@ def test_the_live_table_counts_a_gang_with_its_chief(tmp_path: Path):
     display.planned(bench.plan)
     bench.bus.subscribe(display.show)
     bench.run()
-    console.print(display._render())
+    console.print(display.render())
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     rows = [line for line in shown.splitlines() if "f/a" in line or "f/b" in line]
     assert len(rows) == 2 and "4/4" in rows[0] and "2/2" in rows[1]

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.addresses import Address, DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host, Settings, read_hosts
 from orchestrate.inventory.queues import QUEUES
 from orchestrate.suites import read_suite
@@ -134,8 +134,12 @@ def expected_hosts(folder: Path, document: dict[str, Any]) -> Iterator[Host]:
             entry_level = {key: value for key, value in entry.items() if key in Settings.model_fields}
             said = innermost(defaults, fleet_level, entry_level)
             address = connection.pop("address", None)
-            docker = expected_address(folder, connection)
-            yield Host(fleet=fleet_name, name=name, docker=docker, address=address, **resolved(folder, said))
+            python = connection.pop("python", None)
+            where = expected_address(folder, connection)
+            docker, ssh = (None, where) if isinstance(where, SSHAddress) else (where, None)
+            assert python is None or ssh is not None
+            reached = {"docker": docker, "ssh": ssh, "python": python, "address": address}
+            yield Host(fleet=fleet_name, name=name, **reached, **resolved(folder, said))
 
 
 def innermost(*levels: dict[str, Any]) -> dict[str, Any]:
@@ -192,13 +196,23 @@ def resolved(folder: Path, said: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def expected_address(folder: Path, connection: dict[str, Any]) -> DockerAddress | None:
+def expected_address(folder: Path, connection: dict[str, Any]) -> Address | None:
     """Translate how a host is reached; every part of the address must be somewhere."""
     said = {key: value for key, value in connection.items() if value is not None}
     insecure, process = said.pop("insecure", False), said.pop("process", False)
     if process:
         assert said == {} and not insecure
         return None
+    if "ssh" in said:
+        target, colon, port = said.pop("ssh").rpartition(":")
+        target, port = (target, port) if colon and not port.endswith("]") else (f"{target}{colon}{port}", None)
+        config = said.pop("ssh_config", None)
+        assert said == {} and not insecure
+        return SSHAddress(
+            target=target.replace("[", "").replace("]", ""),
+            port=None if port is None else int(port),
+            ssh_config=None if config is None else str(folder / config),
+        )
     parts = urlsplit(said.pop("docker"))
     assert not parts.query and not parts.fragment and parts.password is None
     if parts.scheme == "unix":

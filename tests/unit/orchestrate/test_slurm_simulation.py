@@ -1,4 +1,4 @@
-"""Eleven hundred repeats in a queue cost the controller no more each than a hundred."""
+"""Two thousand repeats in a queue cost the controller no more each than two hundred."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks.queue_cost import Cost
 from tests.benchmarks.slurm.bench_slurm import measure
 
-LANES = 100
+LANES = 200
 
 
 def cost(repeats: int) -> Cost:
@@ -19,7 +19,7 @@ def cost(repeats: int) -> Cost:
 
 @pytest.mark.slow
 def test_what_a_repeat_costs_does_not_grow_with_their_number():
-    few, many = cost(100), cost(1100)
+    few, many = cost(200), cost(2000)
     assert (few.calls["sbatch"], many.calls["sbatch"]) == (1, 2), "an array has at most a thousand tasks"
     assert many.calls.total() / many.repeats <= few.calls.total() / few.repeats
     assert many.cpu_seconds / many.repeats <= 1.3 * few.cpu_seconds / few.repeats
