@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.session.schedule import group_of, rank_of
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 ROOT = Path(__file__).parents[2]
 
 CONFTEST = """
@@ -126,7 +128,6 @@ def test_every_file_that_begins_early_is_there():
     assert [file for file in files if not file.is_file()] == []
 
 
-@pytest.mark.slow
 def test_no_file_of_tests_imports_tensorflow_when_it_is_collected():
     """A process that has it cannot give its tests to children: see `runs_children`."""
     code = (

@@ -19,6 +19,8 @@ from tests.benchmarks.gpu_evidence.__main__ import main
 from tests.benchmarks.gpu_evidence.steps import Run, Step
 from tests.unit.gpu_evidence.small_plan import counting_run, counting_step, interrupted_plan, rate_run
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 ROOT = Path(__file__).parents[3]
 
 INTERPRETER = """#!/bin/sh

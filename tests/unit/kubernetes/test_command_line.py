@@ -15,6 +15,8 @@ from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import SCHEMA, Object
 from tests.unit.kubernetes.conftest import IMAGE
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:

@@ -19,6 +19,8 @@ from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import NAMESPACE, Answer
 from tests.unit.kubernetes.conftest import node
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 
 def test_every_repeat_gets_one_record_and_nothing_stays_in_the_cluster(bench):
     one = bench()

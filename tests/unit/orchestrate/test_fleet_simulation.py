@@ -18,6 +18,8 @@ from tests.benchmarks.fleet.bench_fleet import (
     write_hosts,
 )
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 HOSTS, REPEATS = 20, 3
 FEW_FILES = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh", sys.executable)
 """Starts a controller that may open fewer files than its hosts take, unless it asks for more."""

@@ -18,6 +18,8 @@ from orchestrate.planning.plan import Job, make_plan
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import Device, Status
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 SUITE = Suite("tiny", "", 1, (CaseBlock(model="resnet50", batch_per_gpu=2, device=Device.CPU),))
 
 

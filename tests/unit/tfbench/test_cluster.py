@@ -15,6 +15,8 @@ from tfbench.peers import links as module
 from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 TWO = ["10.0.0.11:29500", "10.0.0.12:29500"]
 
 

@@ -11,6 +11,8 @@ from results.schema import Status
 from results.schema.record_json import from_json
 from tests.real.training.conftest import REPOSITORY
 
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
 PROGRAM = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
