@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.plan import Job
-from results.schema import Data
+from results.schema import Data, Device
 
 RUN_LABEL = "tfbench.run"
 JOB_LABEL = "tfbench.job"
@@ -200,6 +200,19 @@ def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
     """Name a job's GPUs as the engine offers them: by UUID where it does, else by index."""
     names = [f"{CDI_GPU}={uuid}" for uuid in job.gpu_uuids or ()]
     return tuple(names if names and devices.issuperset(names) else [f"{CDI_GPU}={index}" for index in job.gpus])
+
+
+def job_variables(job: Job, host: Host) -> dict[str, str]:
+    """Return the variables of a benchmark outside of containers: those of the host, its peers, and the GPUs it sees.
+
+    A CPU case sees no GPU, so that nothing of it can run on one.
+    """
+    variables = {**host.environment, **(job.member.environment if job.member else {})}
+    if job.case.device is Device.CPU:
+        variables["CUDA_VISIBLE_DEVICES"] = NO_GPU
+    elif gpus := job.gpu_uuids or tuple(map(str, job.gpus)):
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return variables
 
 
 def data_flags(job: Job, path: str | None) -> list[str]:

@@ -21,12 +21,11 @@ from orchestrate.errors import LaunchFailed, Lost
 from orchestrate.extras import missing_extra
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import NO_GPU, data_flags
+from orchestrate.launchers.container import data_flags, job_variables
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts, facts_from_probe
 from orchestrate.planning.plan import Job
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
-from results.schema import Device
 from results.schema.record_json import MAX_RECORD_BYTES
 
 POLL_SECONDS = 0.2
@@ -88,7 +87,7 @@ class ProcessLauncher:
                 child = subprocess.Popen(
                     command,
                     cwd=PROJECT,
-                    env=self._job_environment(job),
+                    env={**_environment(), **job_variables(job, self._host)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -152,15 +151,6 @@ class ProcessLauncher:
         if self._work is None:
             raise Lost("no run folder was given")
         return self._work / job.id
-
-    def _job_environment(self, job: Job) -> dict[str, str]:
-        """Return a benchmark's environment; a CPU case sees no GPU, so that nothing of it can run on one."""
-        environment = {**_environment(), **self._host.environment, **(job.member.environment if job.member else {})}
-        if job.case.device is Device.CPU:
-            environment["CUDA_VISIBLE_DEVICES"] = NO_GPU
-        elif gpus := job.gpu_uuids or tuple(map(str, job.gpus)):
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        return environment
 
     @contextlib.contextmanager
     def _limited_cpus(self) -> Iterator[None]:

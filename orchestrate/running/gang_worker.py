@@ -32,7 +32,7 @@ GRACE_SECONDS = 5.0
 """What the others get to end by themselves when one has ended badly: they know it, and can say why."""
 
 GIVE_UP_SECONDS = 20.0
-"""After so long a part that was told to end and has not is left alone: its host does not answer."""
+"""A part that has not ended this long after it was stopped is abandoned: its host does not answer."""
 
 TELLING = frozenset({Status.TIMEOUT, Status.STOPPED})
 """Why we ended a part ourselves, where that was not for another part's sake."""
@@ -222,7 +222,7 @@ class GangWorker:
             self._shared.watchdog.forget(part.job)
             part.ended_at = time.monotonic()
             if not chief:
-                part.session.state(part.job, "done")  # its result is the whole's, told of the chief
+                part.session.state(part.job, "done")  # the chief reports the result
 
     def _follow(self, parts: Sequence[Part]) -> None:
         """Wait until all parts have ended; when one fails, end the others, and soon wait for none any more."""
@@ -265,7 +265,7 @@ def _end(part: Part, because_of: Part) -> None:
 
 
 def _abandon(part: Part) -> None:
-    """Use a host no more that does not end what it was told to."""
+    """Stop using a host that does not end a benchmark when asked."""
     part.error = Lost(f"did not end its part within {GIVE_UP_SECONDS:g} s: its host does not answer")
     part.session.problem = part.error
 

@@ -64,7 +64,7 @@ SHORTEST_SEQUENCE = 8
 """Fewest tokens of any network."""
 
 FEWEST_STEPS = 50
-"""No repeat that may end early ends before so many timed steps."""
+"""A repeat that may end early runs at least this many timed steps."""
 
 WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "gpt2_small", "vgg16", "vit_b16"})
 """Networks without batch normalisation: that is their variant where a case names none."""

@@ -14,7 +14,7 @@ from orchestrate.errors import LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import Variant, read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import NO_GPU, data_flags
+from orchestrate.launchers.container import data_flags, job_variables
 from orchestrate.launchers.pulls import Progress, PullLimits
 from orchestrate.launchers.ssh.connection import Connection
 from orchestrate.launchers.ssh.software import (
@@ -113,7 +113,7 @@ class SSHLauncher:
                 f"--output={root}/jobs/{job.origin.run_id}/{job.id}/record.json",
                 f"--max_seconds={self._host.timeout_minutes * 60:g}",
             ],
-            environment=self._variables(job, software),
+            environment={**software.environment, "PYTHONUNBUFFERED": "1", **job_variables(job, self._host)},
             unset=[] if job.case.device is Device.CPU or job.gpus else ["CUDA_VISIBLE_DEVICES"],
             cpus=self._host.cpus,
         )
@@ -232,16 +232,6 @@ class SSHLauncher:
                 if isinstance(done := answer.get("installed_bytes"), int):
                     on_progress(done, 0)
         return locked_software(hello["root"], self._runner, python, digest)
-
-    def _variables(self, job: Job, software: Software) -> dict[str, str]:
-        """Return a benchmark's variables; a CPU case sees no GPU, so that nothing of it can run on one."""
-        own = job.member.environment if job.member else {}
-        variables = {**software.environment, "PYTHONUNBUFFERED": "1", **self._host.environment, **own}
-        if job.case.device is Device.CPU:
-            variables["CUDA_VISIBLE_DEVICES"] = NO_GPU
-        elif gpus := job.gpu_uuids or tuple(map(str, job.gpus)):
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        return variables
 
 
 def _variant(name: str | None) -> Variant:

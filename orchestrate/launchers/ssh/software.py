@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.variants import Variant
+from orchestrate.launchers.container import MAX_CACHE_BYTES
 from orchestrate.planning.facts import Image
 from orchestrate.text import file_name_part, plain_text
 from results.schema import Status
@@ -38,9 +39,6 @@ CUDA_FOLDERS = (
     "nvjitlink",
 )
 """Folders of `nvidia/` with libraries; TensorFlow 2.21 does not search all of them: see the Dockerfile."""
-
-MAX_CACHE_BYTES = 2 << 30
-"""See `orchestrate.launchers.container.MAX_CACHE_BYTES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
