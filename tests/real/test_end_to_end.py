@@ -99,7 +99,8 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 300) ->
 
 
 def ours(engine: DockerEngine) -> list[Any]:
-    return engine.client.containers.list(all=True, filters={"label": "tfbench.run"})
+    # One that is removed between the SDK's two requests (list, inspect) is not an error of the test.
+    return engine.client.containers.list(all=True, filters={"label": "tfbench.run"}, ignore_removed=True)
 
 
 def ratio_by_fieller(records: dict[str, Record]) -> tuple[float, float, float]:
