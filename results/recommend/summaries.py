@@ -218,7 +218,7 @@ def _lead(group: Sequence[Verdict]) -> str:
     names = ", ".join(dict.fromkeys(rival.choice.subject for rival in nearest))
     span = with_interval(low.speed) if low is high else f"{with_interval(low.speed)} to {with_interval(high.speed)}"
     unpriced = dict.fromkeys(c.subject for verdict in group for c in verdict.ranked if c.usd_per_hour is None)
-    prices = f"; ranked by speed, because no price is known of {', '.join(unpriced)}" if unpriced else ""
+    prices = f"; ranked by speed, because there is no known price for {', '.join(unpriced)}" if unpriced else ""
     return f", {span} × the next ({names}){prices}"
 
 
