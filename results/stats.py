@@ -225,7 +225,7 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, level: float = LEV
 def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike: bool = False) -> Interval:
     """Return mean(a) / mean(b) with Fieller's interval: all ratios r for which mean(a) − r mean(b) may be 0.
 
-    The bound is open (`inf`) where b cannot be told from 0.
+    The bound is open (`inf`) where b cannot be distinguished from 0.
 
     Args:
         a: Independent of `b`.

@@ -138,7 +138,7 @@ def help_text() -> str:
 
 
 def _check(values: flags.FlagValues) -> None:
-    """Check what one flag alone cannot tell."""
+    """Check what no single flag shows."""
     if values.model is None:
         raise FlagsError(f"--model is missing: one of {', '.join((*NETWORKS, DEVICE_MODEL))}")
     if (values.model == DEVICE_MODEL) != (values.mode == Mode.DEVICE) and values["mode"].present:

@@ -79,7 +79,7 @@ def _leading(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say once what no verdict can tell: what would be within the limits, or which card nobody measured."""
+    """Say once what no single verdict can say: what would be within the limits, or which card nobody measured."""
     limits = {text for verdict in verdicts for text in within_limits(verdict)}
     missing = {", ".join(verdict.uncompared) for verdict in verdicts}
     alone = {verdict.best.subject if verdict.best and not verdict.rivals else "" for verdict in verdicts}

@@ -1,6 +1,6 @@
 """What a case of each network may ask for: known to what trains it, and to what plans it without TensorFlow.
 
-Standard library only, because this file also runs in every container. How a network is built is told in
+Standard library only, because this file also runs in every container. How a network is built is in
 `tfbench.models`.
 """
 

@@ -1,4 +1,4 @@
-"""Recommendations from our own records: what may be ranked, what cannot be told, and which price counts."""
+"""Recommendations from our own records: what may be ranked, what cannot be ranked, and which price counts."""
 
 import dataclasses
 import json

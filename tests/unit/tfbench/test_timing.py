@@ -89,15 +89,15 @@ def test_spread_and_drift_have_the_textbook_values():
 
 
 def test_steps_end_early_when_enough_says_so_and_every_step_that_began_counts():
-    told = []
+    reported = []
 
     def enough(step_seconds):
-        told.append(len(step_seconds))
+        reported.append(len(step_seconds))
         return len(step_seconds) >= 20
 
     device = Device(0.0001)
     interval = take_steps(device.step, 100, enough=enough)
-    assert told == [10, 20]
+    assert reported == [10, 20]
     assert not device.due
     assert len(interval.losses) == len(interval.step_seconds)
     assert 20 <= len(interval.losses) < 20 + STEPS_IN_FLIGHT
