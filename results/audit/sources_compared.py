@@ -55,7 +55,7 @@ LEAST_SPREAD = 0.05
 """Natural logarithm that honest ratios of two networks spread by at least, in robust standard deviations."""
 
 ENOUGH_NETWORKS = 5
-"""Networks that a column needs before outlying ratios are left out; fewer do not separate a new build from an exchange."""
+"""Networks that a column needs before outlying ratios are left out; fewer cannot show which one was exchanged."""
 
 MARGIN_WITHIN = 0.3
 """Natural logarithm by which a ratio may be beyond those of the other columns of its table, whatever their precision.
