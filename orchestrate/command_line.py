@@ -21,7 +21,13 @@ DISPLAYS = ("auto", "live", "plain", "json", "none")
 
 def add_check(commands: Commands) -> None:
     """Add `check`."""
-    _add_hosts(_command(commands, "check", "ask every host for its hardware, and whether it can measure"))
+    parser = _command(commands, "check", "ask every host for its hardware, and whether it can measure")
+    _add_hosts(parser)
+    parser.add_argument(
+        "--trust-new",
+        action="store_true",
+        help="show the ssh host keys of new hosts once, and remember them in a file next to the hosts file",
+    )
 
 
 def add_plan(commands: Commands) -> None:

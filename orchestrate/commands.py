@@ -24,6 +24,7 @@ from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
+from orchestrate.links.first_contact import remember_new_keys
 from orchestrate.planning.budget import earlier_durations, estimate
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
@@ -55,6 +56,8 @@ MAX_REPORTED = 5_000
 def check(parsed: argparse.Namespace) -> int:
     """Ask every host what it is; exit code 4 when none can measure."""
     hosts = _hosts(parsed)
+    if parsed.trust_new:
+        tables.render_new_keys(remember_new_keys(hosts), _stdout())
     probed = probe_hosts(hosts, _maker(None), EventBus())
     tables.render_check(hosts, probed, _stdout())
     return ExitCode.OK if any(_usable(facts) for facts in probed.values()) else ExitCode.NO_HOST

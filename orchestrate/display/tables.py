@@ -12,6 +12,7 @@ from rich.text import Text
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
+from orchestrate.links.first_contact import NewKey
 from orchestrate.planning.budget import Estimate
 from orchestrate.planning.doubts import doubts, state_words
 from orchestrate.planning.facts import Facts
@@ -48,6 +49,19 @@ def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], con
         notes = _image_notes(host, probed[host.place], _fleet(host, hosts, probed))
         for line in (*notes, *_environment_note(host)):
             console.print(line, markup=False, soft_wrap=True)
+
+
+def render_new_keys(new: Sequence[NewKey], console: Console) -> None:
+    """Show the host keys that were remembered, and where."""
+    if not new:
+        console.print("no new host keys", markup=False)
+        return
+    table = _table("fleet", "host", "address", "key", "fingerprint")
+    for item in new:
+        _row(table, item.fleet, item.name, item.key.where, item.key.kind, item.key.fingerprint)
+    console.print(table)
+    for file in dict.fromkeys(item.file for item in new):
+        console.print(f"new host keys are remembered in {file}", markup=False, soft_wrap=True)
 
 
 def render_plan(plan: Plan, console: Console) -> None:

@@ -15,13 +15,13 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from orchestrate.errors import HostError, LaunchFailed, PullFailed, Unreachable
-from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.archives import only_file, read_bounded
 from orchestrate.launchers.container import ContainerSpec, container_document
 from orchestrate.launchers.docker.http import TIMEOUT_SECONDS, TRANSPORT_ERRORS, EngineHTTP, Refused
 from orchestrate.launchers.docker.log_frames import stamped_lines, unframed
 from orchestrate.launchers.docker.refusals import MAX_SAID, explain, launch_refusal
-from orchestrate.launchers.tunnel import SSHTunnel
+from orchestrate.links.sudo import tunnel_to
 from orchestrate.text import plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 
@@ -44,15 +44,16 @@ class NameTaken(HostError):
 
 
 class ContainerEngine:
-    """One engine and its containers, by unix socket, through ssh, or by mutual TLS.
+    """One engine and its containers, by unix socket, through ssh, by sudo, or by mutual TLS.
 
     Args:
         address: Where it is.
+        keys: Which host keys ssh accepts on the way.
     """
 
-    def __init__(self, address: DockerAddress) -> None:
+    def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
         self._address = address
-        self._tunnel = SSHTunnel(address) if address.scheme == "ssh" else None
+        self._tunnel = tunnel_to(address, keys)
         self._http: EngineHTTP | None = None
         self._lock = threading.Lock()
         self._answered = False

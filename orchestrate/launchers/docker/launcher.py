@@ -60,7 +60,7 @@ class ContainerLauncher:
         if host.docker is None:
             raise ValueError(f"host {host.name} has no Docker engine")
         self._host = host
-        self._engine = DockerEngine(host.docker)
+        self._engine = DockerEngine(host.docker, host.host_keys)
         self._pulls = pulls
         self._devices: frozenset[str] | None = None
         self._tidied = False

@@ -19,7 +19,7 @@ from docker.errors import APIError, DockerException
 from docker.tls import TLSConfig
 
 from orchestrate.errors import BuildFailed, PullFailed, Unreachable
-from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.docker.engine import ContainerEngine
 from orchestrate.launchers.docker.http import TIMEOUT_SECONDS
 from orchestrate.launchers.docker.refusals import MAX_SAID, explain, launch_refusal
@@ -56,10 +56,11 @@ class DockerEngine(ContainerEngine):
 
     Args:
         address: Where it is.
+        keys: Which host keys ssh accepts on the way.
     """
 
-    def __init__(self, address: DockerAddress) -> None:
-        super().__init__(address)
+    def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
+        super().__init__(address, keys)
         self._sdk: APIClient | None = None
         self._sdk_lock = threading.Lock()
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrate.errors import LaunchFailed, Lost, Unreachable
-from orchestrate.inventory.addresses import SSHAddress
-from orchestrate.launchers.tunnel import OPTIONS, explain_ssh
+from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
+from orchestrate.links.refusals import Dropped, ssh_failure
+from orchestrate.links.ssh import ssh_command
+from orchestrate.links.starts import delays, starting
 from orchestrate.text import plain_text
 
 AGENT = Path(__file__).with_name("agent.py").read_bytes()
@@ -49,10 +51,18 @@ class Connection:
         address: Where the host is.
         root: Folder of ours on the host.
         image_file: Describes the image that the host was started from, if it was.
+        keys: Which host keys ssh accepts.
     """
 
-    def __init__(self, address: SSHAddress, root: str = ROOT, image_file: str = IMAGE_FILE) -> None:
+    def __init__(
+        self,
+        address: SSHAddress,
+        root: str = ROOT,
+        image_file: str = IMAGE_FILE,
+        keys: HostKeys = AS_CONFIGURED,
+    ) -> None:
         self._address = address
+        self._keys = keys
         self._common = {"root": root, "image_file": image_file}
         self.name = f"ssh {address.target}"
 
@@ -83,10 +93,28 @@ class Connection:
             seconds: Longest wait for a line.
             request: The rest of it.
         """
+        for delay in delays():
+            try:
+                yield from self._stream(do, payload, seconds, request)
+                return
+            except Dropped:  # before the agent's first words: nothing was yielded
+                time.sleep(delay)
+        yield from self._stream(do, payload, seconds, request)
+
+    def _stream(self, do: str, payload: bytes, seconds: float, request: dict[str, object]) -> Generator[dict[str, Any]]:
+        """Send a request once; see `stream`.
+
+        Raises:
+            Dropped: The connection never stood.
+        """
         mark = f"tfbench-{secrets.token_hex(8)}"
         document = {"do": do, "mark": mark, "payload_bytes": len(payload), **self._common, **request}
         text = b"%d\n%s%s\n%s" % (len(AGENT), AGENT, json.dumps(document).encode(), payload)
-        with tempfile.TemporaryFile() as errors, self._process(errors) as process:
+        with (
+            tempfile.TemporaryFile() as errors,
+            starting(self._address) as opened,
+            self._process(errors) as process,
+        ):
             # Sent by a thread, because an answer that fills its pipe must not stop the request half way. Our end of
             # standard input stays open: the agent ends with it.
             threading.Thread(target=_send, args=(process.stdin, text), daemon=True).start()
@@ -98,17 +126,16 @@ class Connection:
                     silence.broken()
                     if marked:
                         yield self._read(line)
-                    marked = marked or line.strip() == mark.encode()
+                    if not marked and line.strip() == mark.encode():
+                        marked = True
+                        opened()
                 code = process.wait()
             finally:
                 silence.end()
             self._explain(code, marked, silence.too_long, errors)
 
     def _command(self) -> list[str]:
-        address = self._address
-        config = [] if address.ssh_config is None else ["-F", address.ssh_config]
-        port = [] if address.port is None else ["-p", str(address.port)]
-        return ["ssh", "-T", *OPTIONS, *config, *port, "--", address.target, f"exec sh -c '{_FIND_PYTHON}'"]
+        return ssh_command(self._address, self._keys, "-T", remote=f"exec sh -c '{_FIND_PYTHON}'")
 
     @contextlib.contextmanager
     def _process(self, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
@@ -151,7 +178,8 @@ class Connection:
         if code == NO_PYTHON and not marked:
             raise LaunchFailed(f"{self.name}: no python3 found. Install one, e.g. apt-get install python3")
         if code == SSH_FAILED:
-            raise Unreachable(explain_ssh(self._address.target, said, code))
+            failure = ssh_failure(self._address.target, said, code)
+            raise Unreachable(failure.cause) if marked else failure
         if code != 0 or not marked:
             raise Unreachable(f"{self.name}: the connection broke. {plain_text(said.decode('utf-8', 'replace'), 300)}")
 

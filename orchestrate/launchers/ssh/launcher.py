@@ -60,7 +60,7 @@ class SSHLauncher:
             raise ValueError(f"host {host.name} is not reached by ssh")
         self._host = host
         self._pulls = pulls
-        self._connection = connection or Connection(host.ssh)
+        self._connection = connection or Connection(host.ssh, keys=host.host_keys)
         self._lock = threading.Lock()
         self._software: dict[str | None, Software] = {}
 
