@@ -43,7 +43,7 @@ HEARTBEAT_SECONDS = 5.0
 STOP_GRACE_SECONDS = 10.0
 END_OF_OUTPUT_SECONDS = 5.0
 STARTED = "started"
-MAX_LOG_BYTES = 64 << 20
+MAX_LOG_BYTES = 20 << 20
 MAX_FILE_BYTES = 256 << 20
 """Of any file that a benchmark writes, as in a container: its record is small, and the host's disk is not ours."""
 
