@@ -73,6 +73,7 @@ class Variant:
         native_driver: From this driver on PTX can be compiled.
         minor_driver: From this driver on machine code runs.
         newest: Highest compute capability that is known to work.
+        wheels_megabytes: Size of the wheels in its lock; None: it has no lock.
         base: An image that is used as it is; None: built here.
         opt_in: Only used when it is named.
         verified: It has been built and run.
@@ -93,6 +94,7 @@ class Variant:
     native_driver: str | None = None
     minor_driver: str | None = None
     newest: str | None = None
+    wheels_megabytes: int | None = None
     base: str | None = None
     opt_in: bool = False
     verified: bool = True

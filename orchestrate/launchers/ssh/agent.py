@@ -17,11 +17,16 @@ and writes `exit.json` when it has ended, so that neither a broken connection no
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import fcntl
+import io
 import json
 import os
+import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -35,31 +40,32 @@ Request = Dict[str, Any]  # noqa: UP006 (Python 3.8)
 
 POLL_SECONDS = 0.2
 HEARTBEAT_SECONDS = 5.0
-START_SECONDS = 20.0
 STOP_GRACE_SECONDS = 10.0
-MAX_LOG_BYTES = 64 << 20
+END_OF_OUTPUT_SECONDS = 5.0
+STARTED = "started"
+MAX_LOG_BYTES = 20 << 20
+MAX_FILE_BYTES = 256 << 20
+"""Of any file that a benchmark writes, as in a container: its record is small, and the host's disk is not ours."""
+
+EXIT_BYTES = 4096
+"""Room for `exit.json`, taken before the benchmark starts: it may fill the disk."""
+
 MAX_ANSWER_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
-PYTHON_NAMES = ("python3.11", "python3.12", "python3.13", "python3")
 
 CHILDREN: list[subprocess.Popen[bytes]] = []
 """Processes that end with the connection."""
 
 LOOK_AT_PYTHON = """\
-import importlib.metadata, json, platform, sys
+import importlib.metadata, importlib.util, json, platform, sys
 def version(*names):
     for name in names:
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             pass
-def present(name):
-    try:
-        __import__(name)
-    except Exception:
-        return False
-    return True
-json.dump({"path": sys.executable, "version": platform.python_version(), "pip": present("pip"),
+json.dump({"path": sys.executable, "version": platform.python_version(),
+           "pip": importlib.util.find_spec("pip") is not None,
            "tensorflow": version("tensorflow", "tensorflow-cpu"), "keras": version("keras")}, sys.stdout)
 """
 
@@ -99,22 +105,30 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def hello(request: Request) -> None:
-    """Report what the host has: Pythons, an image of ours, free space, time."""
+    """Report what the host has: Pythons, an image of ours, what was installed, free space, time."""
     root = Path(request["root"])
     root.mkdir(parents=True, exist_ok=True)
-    names = [request["python"]] if request["python"] else list(PYTHON_NAMES)
     pythons: dict[str, dict[str, Any]] = {}
-    for name in names:
-        path = shutil.which(name)
-        if path is not None and (found := look_at_python(path)) is not None:
-            pythons.setdefault(os.path.realpath(path), {**found, "path": path})
+    for name in [request["python"]] if request["python"] else request["pythons"]:
+        path = shutil.which(Path(name).expanduser() if name.startswith("~") else name)
+        if path is None or (key := python_key(path)) in pythons:
+            continue
+        if (found := look_at_python(path)) is not None:
+            pythons[key] = {**found, "path": path}
     say(
         pythons=list(pythons.values()),
         image=read_json(Path(request["image_file"])),
+        runners=folders(root / "runner"),
+        environments=folders(root / "environments"),
         free_bytes=shutil.disk_usage(root).free,
         now=time.time(),
         root=str(root),
     )
+
+
+def python_key(path: str) -> str:
+    """Return what equal interpreters share: their file, but each virtual environment is one of its own."""
+    return path if Path(path).parent.with_name("pyvenv.cfg").exists() else os.path.realpath(path)
 
 
 def look_at_python(path: str) -> dict[str, Any] | None:
@@ -127,9 +141,9 @@ def look_at_python(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def has_runner(request: Request) -> None:
-    """Report whether the runner is there, so that it is sent only once."""
-    say(present=runner_folder(request).is_dir())
+def folders(parent: Path) -> list[str]:
+    """List what is complete: parts and locks have a dot in their name."""
+    return sorted(path.name for path in parent.glob("*") if "." not in path.name)
 
 
 def unpack(request: Request, payload: bytes) -> None:
@@ -137,14 +151,12 @@ def unpack(request: Request, payload: bytes) -> None:
     target = runner_folder(request)
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
     part.mkdir(parents=True)
-    archive = part.with_suffix(".tar.gz")
-    archive.write_bytes(payload)
-    with tarfile.open(archive) as tar:
-        tar.extractall(part)
-    archive.unlink()
     try:
-        part.rename(target)
-    except OSError:  # another controller was faster, with the same files
+        with tarfile.open(fileobj=io.BytesIO(payload)) as tar:
+            tar.extractall(part)
+        if not target.is_dir():  # else another controller was faster, with the same files
+            part.rename(target)
+    finally:
         shutil.rmtree(part, ignore_errors=True)
     say(runner=str(target))
 
@@ -263,72 +275,147 @@ def start(request: Request) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        forget_dead(folder)
         adopted = (folder / "state.json").exists()
         if not adopted:
-            if os.fork() == 0:
-                guard(request, folder)
-            os.wait()
-            if not wait_for((folder / "state.json").exists, START_SECONDS):
-                fail("failed", f"the benchmark's guardian did not start within {START_SECONDS:.0f} s")
-    problem = (read_json(folder / "state.json") or {}).get("problem")
-    if problem:
-        fail("failed", problem)
+            launch(request, folder)
     say(adopted=adopted)
 
 
-def guard(request: Request, folder: Path) -> NoReturn:
+def forget_dead(folder: Path) -> None:
+    """Clear what a restart of the host, or a failed start, left of a repeat that neither runs nor left a result."""
+    state = read_json(folder / "state.json") or {}
+    results = ("exit.json", "record.json")
+    if not is_alive(state) and not any((folder / name).exists() for name in results):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
+
+
+def launch(request: Request, folder: Path) -> None:
+    """Start a guardian and wait until the benchmark runs, or until it is known why it does not."""
+    answer, theirs = os.pipe()
+    if os.fork() == 0:
+        guard(request, folder, theirs)
+    os.close(theirs)
+    os.wait()
+    with os.fdopen(answer, encoding="utf-8") as pipe:
+        if (problem := pipe.read()) != STARTED:
+            fail("failed", problem or "the benchmark's guardian ended before the benchmark had started")
+
+
+def guard(request: Request, folder: Path, answer: int) -> NoReturn:
     """Become a process in a session of its own, run the benchmark to its end and write how it ended."""
     try:
         os.setsid()
         if os.fork() == 0:
-            run_guarded(request, folder)
+            os.dup2(answer, 3)
+            os.closerange(4, 256)  # the connection must not stay open for us, nor the lock stay locked
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(nothing, number)
+            os.close(nothing)
+            run_guarded(request, folder, 3)
     finally:
         os._exit(0)
 
 
-def run_guarded(request: Request, folder: Path) -> None:
-    """Run the benchmark to its end."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(nothing, number)
-    os.closerange(3, 256)  # the connection must not stay open for us, nor the lock stay locked
+def run_guarded(request: Request, folder: Path, answer: int) -> None:
+    """Run the benchmark to its end; `answer` is the pipe that `launch` reads."""
+    try:
+        killed_before = killed_for_memory()
+        child = start_child(request, folder)
+    except OSError as error:
+        for name in ("state.json", "exit.part"):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink()
+        os.write(answer, f"{request['command'][0]} could not be started: {in_words(error)}".encode()[:1000])
+        return
+    os.write(answer, STARTED.encode())
+    os.close(answer)
+    problem = keep_output_until_end(child, folder / "output.log")
+    code = child.returncode
+    out_of_memory = code == -signal.SIGKILL and killed_for_memory() > killed_before
+    write_exit(folder, {"code": code, "out_of_memory": out_of_memory, "detail": problem})
+
+
+def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the benchmark; whatever fails, nothing runs afterwards and no state says that it does."""
+    (folder / "exit.part").write_bytes(b" " * EXIT_BYTES)
+    (folder / "output.log").touch()
     if request["cpus"]:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, allowed[: max(1, int(request["cpus"]))])
-    killed_before = killed_for_memory()
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = MAX_FILE_BYTES if most == resource.RLIM_INFINITY else min(MAX_FILE_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     environment = {name: value for name, value in os.environ.items() if name not in request["unset"]}
-    command = request["command"]
-    try:
-        child = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**environment, **request["environment"]},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        write_json(folder / "state.json", {"problem": f"{command[0]} could not be started: {error}"})
-        return
-    state = {"guardian": identity(os.getpid()), "child": identity(child.pid), "pid": child.pid}
+    state = {"guardian": identity(os.getpid())}
     write_json(folder / "state.json", state)
+    child = subprocess.Popen(
+        request["command"],
+        cwd=folder,
+        env={**environment, **request["environment"]},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        write_json(folder / "state.json", {**state, "child": identity(child.pid), "pid": child.pid})
+    except OSError:
+        kill_group(child.pid)
+        raise
+    return child
+
+
+def keep_output_until_end(child: subprocess.Popen[bytes], log: Path) -> str:
+    """Keep a benchmark's output until it has ended, and end what it leaves running; return what went wrong."""
+    problems: list[str] = []
     assert child.stdout is not None
-    keep_output(child.stdout, folder / "output.log")
-    code = child.wait()
-    out_of_memory = code == -signal.SIGKILL and killed_for_memory() > killed_before
-    write_json(folder / "exit.json", {"code": code, "out_of_memory": out_of_memory})
+    reader = threading.Thread(target=keep_output, args=(child.stdout, log, problems), daemon=True)
+    reader.start()
+    child.wait()
+    kill_group(child.pid)  # as a container's processes end with its first one; they would disturb the next repeat
+    reader.join(END_OF_OUTPUT_SECONDS)  # somebody who left the group may hold the pipe for ever
+    return "; ".join(problems)
 
 
-def keep_output(pipe: IO[bytes], path: Path) -> None:
+def kill_group(pid: int) -> None:
+    """Kill a process group, if there is anything left of it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def write_exit(folder: Path, document: dict[str, Any]) -> None:
+    """Write how a benchmark ended, into room that was taken before: the disk may be full."""
+    part = folder / "exit.part"
+    with part.open("r+b") as file:
+        file.write(json.dumps(document).encode().ljust(EXIT_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(folder / "exit.json")
+
+
+def keep_output(pipe: IO[bytes], path: Path, problems: list[str]) -> None:
     """Write a process's output to a file, as far as the bound; all of it is read, so that it never waits for us."""
     left = MAX_LOG_BYTES
     with path.open("ab", buffering=0) as log:
         while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
             try:
                 left -= log.write(chunk[:left]) or 0
-            except OSError:  # the disk is full: the benchmark goes on, its record decides
+            except OSError as error:  # the benchmark goes on: its record decides
                 left = 0
+                problems.append(f"its output could not be kept: {in_words(error)}")
+
+
+def in_words(error: OSError) -> str:
+    """Name a full disk as what it is."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full ({error})"
+    return str(error)
 
 
 def killed_for_memory() -> int:
@@ -360,6 +447,11 @@ def lives(known: str | None) -> bool:
     return known is not None and identity(int(known.split()[0])) == known
 
 
+def is_alive(state: dict[str, Any]) -> bool:
+    """Return whether a repeat still runs, or is still watched."""
+    return lives(state.get("guardian")) or lives(state.get("child"))
+
+
 def follow(request: Request) -> None:
     """Hand on a repeat's output from an offset on, then how it ended."""
     folder = job_folder(request)
@@ -368,7 +460,7 @@ def follow(request: Request) -> None:
         fail("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
     offset, spoken = request["offset"], time.monotonic()
     while True:
-        alive = lives(state.get("guardian")) or lives(state.get("child"))
+        alive = is_alive(state)
         ended = read_json(folder / "exit.json")
         moved = hand_on(folder / "output.log", offset)
         if ended is not None or not alive:
@@ -397,18 +489,39 @@ def hand_on(path: Path, offset: int) -> int:
 
 def collect(request: Request) -> None:
     """Hand over the record, at most one byte more than is allowed."""
+    record = read_regular(job_folder(request) / "record.json", request["limit"] + 1)
+    say(record=None if record is None else base64.b64encode(record).decode("ascii"))
+
+
+def read_regular(path: Path, limit: int) -> bytes | None:
+    """Read the first bytes of a file that a benchmark left; None: there is none; a link, folder or pipe is none."""
     try:
-        with (job_folder(request) / "record.json").open("rb") as file:
-            say(record=base64.b64encode(file.read(request["limit"] + 1)).decode("ascii"))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        say(record=None)
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(descriptor)
 
 
 def stop(request: Request) -> None:
     """End a repeat: it is asked first, so that it can write its record."""
-    state = read_json(job_folder(request) / "state.json") or {}
+    end(read_json(job_folder(request) / "state.json") or {}, signal.SIGTERM, signal.SIGKILL)
+    say(stopped=True)
+
+
+def end(state: dict[str, Any], *numbers: int) -> None:
+    """Send a repeat's processes one signal after another, until it has ended."""
     child = state.get("child")
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in numbers:
         if not lives(child):
             break
         try:
@@ -417,14 +530,14 @@ def stop(request: Request) -> None:
             break
         wait_for(lambda: not lives(child), STOP_GRACE_SECONDS)
     wait_for(lambda: not lives(state.get("guardian")), STOP_GRACE_SECONDS)
-    say(stopped=True)
 
 
 def remove(request: Request) -> None:
-    """Remove what a repeat left, and the run's folder with the last of them."""
+    """Remove what a repeat left, and the run's folder with the last of them; what runs is killed first."""
     folder = job_folder(request)
+    end(read_json(folder / "state.json") or {}, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
+    with contextlib.suppress(OSError):  # others are in it
         folder.parent.rmdir()
     say(removed=True)
 
@@ -460,7 +573,6 @@ def end_with_connection() -> None:
 
 PLAIN: dict[str, Callable[[Request], None]] = {
     "hello": hello,
-    "has_runner": has_runner,
     "probe": probe,
     "start": start,
     "follow": follow,
@@ -487,7 +599,7 @@ def main() -> None:
         else:
             WITH_PAYLOAD[do](request, payload)
     except OSError as error:
-        fail("failed", f"{do}: {error}")
+        fail("failed", f"{do}: {in_words(error)}")
 
 
 if __name__ == "__main__":

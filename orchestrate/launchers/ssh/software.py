@@ -26,6 +26,13 @@ RUNNER = ("tfbench", "results/__init__.py", "results/schema")
 FITTING = ((3, 11), (3, 14))
 """Versions of Python that the runner and the locks are made for: from the first on, below the second."""
 
+UNPACKED_RATIO = 2.5
+"""Bytes of an environment for each byte of its wheels; see the measured sizes in orchestrate/containers/README.md."""
+
+DOWNLOAD_MEGABYTES_PER_SECOND = 25.0
+UNPACK_MEGABYTES_PER_SECOND = 50.0
+"""Guesses, for the time that is announced."""
+
 CUDA_FOLDERS = (
     "cublas",
     "cuda_cupti",
@@ -52,6 +59,49 @@ class Software:
 
     python: str
     environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """What a host has, as its agent reports; only the types are checked.
+
+    Attributes:
+        root: Our folder there.
+        pythons: Interpreters: path, version, whether they have pip, version of TensorFlow.
+        image: What the image says of itself that the host was started from; None: it is none of ours.
+        runners: Digests of the runners there; likewise of the environments.
+        now: Its clock, in seconds since 1970.
+    """
+
+    root: str
+    pythons: tuple[Mapping[str, Any], ...]
+    image: Mapping[str, Any] | None
+    runners: frozenset[str]
+    environments: frozenset[str]
+    free_bytes: int
+    now: float
+
+
+def read_hello(answer: Mapping[str, Any]) -> Hello:
+    """Read an agent's answer; nothing in it is trusted.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        if not isinstance(answer["root"], str):
+            raise TypeError("root")
+        return Hello(
+            root=answer["root"],
+            pythons=tuple(python for python in answer["pythons"] if isinstance(python, dict) and "path" in python),
+            image=answer["image"] if isinstance(answer["image"], dict) else None,
+            runners=frozenset(map(str, answer["runners"])),
+            environments=frozenset(map(str, answer["environments"])),
+            free_bytes=int(answer["free_bytes"]),
+            now=float(answer["now"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError("not our agent's answer") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +144,11 @@ def _runner_files(project: Path) -> list[tuple[str, bytes]]:
 
 
 def fitting_python(pythons: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Choose the interpreter that the locks were made with, or else another one that fits; None: there is none."""
-    fitting = [python for python in pythons if FITTING[0] <= _version(python) < FITTING[1]]
+    """Choose the interpreter that the locks were made with, or else another one that fits; None: there is none.
+
+    One without pip is none: it cannot install what it needs.
+    """
+    fitting = [python for python in pythons if FITTING[0] <= _version(python) < FITTING[1] and python.get("pip")]
     return min(fitting, key=_version, default=None)
 
 
@@ -117,6 +170,58 @@ def lock_of(variant: Variant) -> bytes:
             "Name another variant, or use a host with Docker"
         )
     return path.read_bytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What an installation takes; estimates, from the sizes of the locked wheels.
+
+    Attributes:
+        download_megabytes: From the package index.
+        installed_megabytes: That stay on the disk.
+        needed_megabytes: While it is installed: wheels are removed when all are unpacked.
+    """
+
+    download_megabytes: int
+    installed_megabytes: int
+    needed_megabytes: int
+
+    @property
+    def minutes(self) -> int:
+        """How long it takes about, on a machine in a data centre."""
+        seconds = self.download_megabytes / DOWNLOAD_MEGABYTES_PER_SECOND
+        seconds += self.installed_megabytes / UNPACK_MEGABYTES_PER_SECOND
+        return max(1, round(seconds / 60))
+
+    def words(self) -> str:
+        """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench, about 4 minutes`."""
+        return (
+            f"downloads about {gigabytes(self.download_megabytes)}, needs {gigabytes(self.needed_megabytes)} below "
+            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay), about {self.minutes} minutes"
+        ).replace("about 1 minutes", "about 1 minute")
+
+    def refusal(self, free_bytes: int) -> str | None:
+        """Say that the disk is too small, with both figures; None: it is not."""
+        if free_bytes >= self.needed_megabytes * 1_000_000:
+            return None
+        return (
+            f"installing the packages needs {gigabytes(self.needed_megabytes)} below ~/.tfbench, and only "
+            f"{gigabytes(free_bytes / 1e6)} are free. Free some, or rent the instance with a larger disk"
+        )
+
+
+def setup_of(variant: Variant) -> Setup | None:
+    """Estimate what installing a variant takes; None: it is not known."""
+    if variant.wheels_megabytes is None:
+        return None
+    download = variant.wheels_megabytes
+    installed = round(download * UNPACKED_RATIO)
+    return Setup(download_megabytes=download, installed_megabytes=installed, needed_megabytes=download + installed)
+
+
+def gigabytes(megabytes: float) -> str:
+    """Write a size with as many digits as matter: `335 MB`, `2.5 GB`."""
+    return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 
 
 def environment_digest(lock: bytes, python: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.errors import LaunchFailed, Lost
+from orchestrate.errors import LaunchFailed, Lost, PullFailed
 from orchestrate.planning.plan import Job
 from results.schema import Case, Device, Origin, Status
 from results.schema.record_json import from_json
@@ -219,7 +219,7 @@ def test_locked_packages_are_installed_once_and_used(make_launcher, small_lock, 
 
 def test_a_half_made_environment_is_never_used(make_launcher, small_lock, tmp_path):
     small_lock.write_bytes(b"not the wheel of the lock")
-    with pytest.raises(LaunchFailed, match="pip could not install the locked packages"):
+    with pytest.raises(PullFailed, match="pip could not install the locked packages"):
         make_launcher(image=False).prepare(job(), lambda done, total: None)
     assert environments(tmp_path) == []
 

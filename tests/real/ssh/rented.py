@@ -1,0 +1,171 @@
+"""Rented instances for whole runs: an sshd with a home folder of its own, and Pythons that only pretend to train."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.rooms import ROOT
+from tests.support.engines.servers import SshHost, make_ssh_host
+
+WRAPPER = """\
+#!/bin/sh
+case "$1 $2" in "-m tfbench") echo "$PWD" >> '{starts}'; {first} ;; esac
+STANDIN='{standin}' PYTHONPATH="{pretender}:$PYTHONPATH" exec '{python}' "$@"
+"""
+
+
+def make_pretender(folder: Path) -> Path:
+    """Give a folder whose `python -m tfbench` is the stand-in benchmark, with a TensorFlow that is only a name."""
+    shutil.copytree(ROOT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "__main__.py")
+    (folder / "results").symlink_to(ROOT / "results")
+    metadata = folder / "tensorflow-2.21.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
+    return folder
+
+
+class Rented:
+    """An instance.
+
+    Args:
+        folder: Empty, for keys and settings.
+        pretender: From `make_pretender`.
+        home: Home folder there.
+
+    Attributes:
+        root: Our folder there.
+    """
+
+    def __init__(self, folder: Path, pretender: Path, home: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._pretender = pretender
+        self._starts = folder / "starts"
+        self.root = home / ".tfbench"
+        self.host: SshHost = make_ssh_host(folder, folder / "no-engine.sock", alias="rented")
+        settings = folder / "sshd_config"
+        lines = [line for line in settings.read_text().splitlines() if not line.startswith("SetEnv")]
+        settings.write_text("\n".join([*lines, f"SetEnv HOME={home}", "MaxStartups 100", ""]))
+
+    def entry(self, does: str = "work", first: str = ":", **behaviour: Any) -> dict[str, Any]:
+        """Return a host of hosts.yml whose benchmark behaves so; `first` is a command of sh that runs before it."""
+        standin = json.dumps({"does": does, **behaviour})
+        path = self._folder / f"python-{len(list(self._folder.glob('python-*')))}"
+        values = {"starts": self._starts, "pretender": self._pretender, "python": sys.executable}
+        path.write_text(WRAPPER.format(**values, standin=standin, first=first))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return {"ssh": self.host.alias, "ssh_config": str(self.host.config_file), "python": str(path)}
+
+    def starts(self) -> Counter[str]:
+        """Count how often each repeat was started."""
+        return Counter(Path(line).name for line in self._starts.read_text().splitlines())
+
+    def jobs(self) -> list[Path]:
+        """Return the folders of repeats that are there."""
+        return sorted(self.root.glob("jobs/*/*"))
+
+    def output(self, host: str) -> str:
+        """Return what the only repeat of a host has printed so far; empty: it does not run."""
+        logs = list(self.root.glob(f"jobs/*/all.{host}.*/output.log"))
+        return logs[0].read_text(errors="replace") if logs else ""
+
+    def reboot(self, host: str) -> None:
+        """End all processes of a host's repeat at once, as the end of their machine does."""
+        (state,) = self.root.glob(f"jobs/*/all.{host}.*/state.json")
+        document = json.loads(state.read_text())
+        os.kill(int(document["guardian"].split()[0]), signal.SIGKILL)
+        os.killpg(document["pid"], signal.SIGKILL)
+
+    def sessions(self) -> list[int]:
+        """Return the processes of the connections that stand, but none of what outlives them."""
+        return below(int((self._folder / "sshd.pid").read_text()))
+
+    def cut(self) -> None:
+        """Cut all connections."""
+        self._send(signal.SIGKILL, self.sessions())
+
+    def swallow(self) -> None:
+        """Keep every connection open, and answer nothing any more."""
+        listener = int((self._folder / "sshd.pid").read_text())
+        self._send(signal.SIGSTOP, [listener, *self.sessions()])
+
+    def answer(self) -> None:
+        """Answer again."""
+        listener = int((self._folder / "sshd.pid").read_text())
+        self._send(signal.SIGCONT, [*self.sessions(), listener])
+
+    def _send(self, number: int, pids: list[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def below(pid: int) -> list[int]:
+    """Return all processes below a process; those that end meanwhile are passed over."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *below(child)]
+    return found
+
+
+RELAY = '''\
+#!{python}
+"""Stands between a controller and ssh: ends the controller at a moment of its talk with the agent."""
+import json, os, signal, subprocess, sys, threading
+from pathlib import Path
+
+moment = Path(os.environ["TFBENCH_TEST_MOMENT"])
+wanted = json.loads(moment.read_text()) if moment.exists() else None
+
+def end_controller():
+    moment.unlink()
+    os.kill(os.getppid(), signal.SIGKILL)
+    os._exit(0)
+
+size = sys.stdin.buffer.readline()
+head = size + sys.stdin.buffer.read(int(size))
+request = sys.stdin.buffer.readline()
+reached = wanted is not None and wanted["do"] == json.loads(request)["do"]
+if reached and not wanted["after"]:
+    end_controller()
+ssh = subprocess.Popen(["{ssh}", *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+def send():
+    ssh.stdin.write(head + request)
+    ssh.stdin.flush()
+    while chunk := sys.stdin.buffer.read1(65536):
+        ssh.stdin.write(chunk)
+        ssh.stdin.flush()
+    ssh.stdin.close()
+
+threading.Thread(target=send, daemon=True).start()
+while chunk := os.read(ssh.stdout.fileno(), 65536):
+    if not reached:
+        os.write(1, chunk)
+code = ssh.wait()
+if reached:
+    end_controller()
+os._exit(code)
+'''
+
+
+def make_relay(folder: Path) -> Path:
+    """Put a program called `ssh` into a folder; it ends its controller when the file `moment` in it says so."""
+    folder.mkdir()
+    program = folder / "ssh"
+    program.write_text(RELAY.format(python=sys.executable, ssh=shutil.which("ssh")))
+    program.chmod(0o755)
+    return folder

@@ -1,0 +1,212 @@
+"""The faults of tests/real/faults on hosts without Docker, with the same promise: every repeat exactly once.
+
+What needs to wait shares a run, since hosts work side by side: one run has all connections that fail and all benchmarks
+that misbehave, another one all deaths of its controller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from results.schema import Status
+from tests.real.faults.controller import Runs, folder_bytes, wait_until
+from tests.real.ssh.rented import Rented, below, make_pretender, make_relay
+from tests.support.engines.processes import find_program
+from tests.support.engines.required import skip_without
+
+Rent = Callable[..., Rented]
+
+DISK_BYTES = 48 << 20
+
+
+@pytest.fixture
+def rent() -> Iterator[Rent]:
+    """Make instances, each with an sshd and a home folder of its own; a home may lie on a small disk."""
+    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
+    folder = Path(tempfile.mkdtemp(prefix="tfb-rented-"))
+    pretender = make_pretender(folder / "pretender")
+    made: list[Rented] = []
+    disks: list[Path] = []
+
+    def make(disk_bytes: int | None = None) -> Rented:
+        place = folder / str(len(made))
+        home = place / "home"
+        home.mkdir(parents=True)
+        if disk_bytes is not None:
+            disks.append(home)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "tfbench-small", home], check=True)
+        made.append(Rented(place, pretender, home))
+        made[-1].host.start()
+        return made[-1]
+
+    yield make
+    for instance in made:
+        instance.answer()
+        instance.host.stop()
+    for disk in disks:
+        subprocess.run(["umount", "--lazy", disk], check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def mounts_missing() -> str | None:
+    return None if os.geteuid() == 0 else "a small disk needs root"
+
+
+# ---- the controller dies
+
+MOMENTS = (
+    ("before the first repeat is started", "start", False, 0),
+    ("it was started, and the controller does not know", "start", True, 0),
+    ("while it runs", "follow", False, 1),
+    ("it has ended, and its record is not collected yet", "collect", False, 2),
+    ("its record is collected, and nothing is removed yet", "remove", False, 3),
+    ("between two repeats", "remove", True, 3),
+    ("a record was on its way", "collect", True, 3),
+)
+"""When one controller after another dies, at a request or after it, and how many repeats they have adopted by then."""
+
+
+def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Path):
+    instance = rent()
+    relay, moment = make_relay(tmp_path / "bin"), tmp_path / "moment"
+    runs = Runs(tmp_path, PATH=f"{relay}:{os.environ['PATH']}", TFBENCH_TEST_MOMENT=str(moment))
+    hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=1)}}}, repeats=2)
+    command = ("run", f"--hosts={hosts}", "--display=none")
+    for when, do, after, adopted in MOMENTS:
+        moment.write_text(json.dumps({"do": do, "after": after}))
+        assert runs.run(*command).returncode == -9, when
+        assert not moment.exists(), when
+        assert [event["state"] for event in runs.events("job_state")].count("adopted") == adopted, when
+        command = ("resume", "--display=none")
+    done = runs.run("resume", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    records = runs.records()
+    assert [record.status for record in records.values()] == [Status.OK, Status.OK]
+    assert instance.starts() == dict.fromkeys(records, 1)
+    assert sorted(event["job"] for event in runs.events("job_result")) == sorted(records)
+    assert instance.jobs() == [], "repeats were left behind"
+
+
+# ---- connections that fail, a machine that restarts, benchmarks that misbehave
+
+HOSTILE = {
+    "will-not-end": ("hang_on", Status.TIMEOUT, "printed nothing for 0.1 minutes"),
+    "huge-record": ("huge_record", Status.BAD_RESULT, "larger than"),
+    "half-a-record": ("malformed", Status.BAD_RESULT, "not JSON"),
+    "folder": ("folder", Status.BAD_RESULT, "left no record"),
+    "link": ("link", Status.BAD_RESULT, "left no record"),
+    "escapes": ("escapes", Status.OK, ""),
+    "exit-code": ("exit_code", Status.ERROR, "exit code 41"),
+    "floods": ("chatter", Status.OK, ""),
+}
+"""By host: what its benchmark does, the status that it must get, and words of the cause."""
+
+MAX_CONTROLLER_BYTES = 300_000_000
+MAX_RUN_BYTES = 40_000_000
+LINGERING = "TFBENCH_TEST_LINGERS"
+
+
+def test_broken_links_a_restart_and_hostile_benchmarks_lose_and_double_nothing(rent: Rent, tmp_path: Path):
+    steady, cut, hole = rent(), rent(), rent()
+    runs = Runs(tmp_path)
+    fleets = {
+        "cut": cut.entry(seconds=8),
+        "hole": hole.entry(seconds=4),
+        "restarted": steady.entry(seconds=60),
+        "leaves-a-child": steady.entry(first=f"{LINGERING}={tmp_path} sleep 600 &"),
+        **{name: {**steady.entry(does), "silence_minutes": 0.1} for name, (does, _, _) in HOSTILE.items()},
+    }
+    file = runs.hosts({"all": {"hosts": fleets}})
+    with runs.start("run", f"--hosts={file}", "--display=plain") as controller:
+        try:
+            wait_until(lambda: "step" in hole.output("hole"), "the first step behind the hole")
+            hole.swallow()
+            wait_until(lambda: "step" in cut.output("cut"), "the first step of the host that is cut")
+            for _ in range(2):
+                wait_until(cut.sessions, "a connection")
+                cut.cut()
+            wait_until(lambda: "step" in steady.output("restarted"), "the first step of the host that restarts")
+            steady.reboot("restarted")
+            port = str(hole.host.config_file)
+            wait_until(lambda: not clients(controller.pid, port), "ssh to notice that nobody answers", seconds=100)
+            assert controller.poll() is None
+            hole.answer()
+            assert controller.wait(150) == 3
+        finally:
+            controller.kill()
+    expected = {"cut": Status.OK, "hole": Status.OK, "restarted": Status.LOST, "leaves-a-child": Status.OK}
+    expected |= {name: status for name, (_, status, _) in HOSTILE.items()}
+    records = runs.by_host()
+    assert {name: record.status for name, record in records.items()} == expected
+    for name, (_, _, words) in HOSTILE.items():
+        assert words in (records[name].cause or ""), name
+    for name in ("cut", "hole"):
+        assert_no_line_was_lost(runs, name)
+    starts = steady.starts() + cut.starts() + hole.starts()
+    assert starts == dict.fromkeys(runs.records(), 1)
+    assert not lingering(str(tmp_path)), "what a benchmark left running disturbs the next one"
+    assert runs.events("host_lost") == []
+    assert folder_bytes(runs.path) < MAX_RUN_BYTES
+    assert "Traceback" not in (runs.folder / "stderr").read_text()
+
+    fleets["restarted"]["python"] = steady.entry(seconds=1)["python"]
+    instead = Path(str(fleets["restarted"]["python"]))
+    plan = runs.path / "plan.json"
+    plan.write_text(re.sub(r'python-0"', f'{instead.name}"', plan.read_text()))
+    resumed = runs.run("resume", "--display=plain")
+    assert resumed.memory_peak_bytes < MAX_CONTROLLER_BYTES
+    assert runs.by_host()["restarted"].status is Status.OK
+    again = [job for job, count in steady.starts().items() if count == 2]
+    assert [job.split(".")[1] for job in again] == ["restarted"], "only what was lost is measured again"
+    assert steady.jobs() == cut.jobs() == hole.jobs() == [], "repeats were left behind"
+
+
+def assert_no_line_was_lost(runs: Runs, host: str) -> None:
+    (log,) = (runs.path / "logs").glob(f"all.{host}.*")
+    steps = [int(number) for number in re.findall(r"^step +(\d+)", log.read_text(), re.MULTILINE)]
+    assert steps == list(range(1, len(steps) + 1)), f"{host}: lines were lost, or came twice"
+    assert len(steps) > 5
+
+
+def clients(controller: int, word: str) -> list[int]:
+    """Return the ssh clients of a controller whose command line has a word."""
+    return [pid for pid in below(controller) if word.encode() in read_bytes(Path(f"/proc/{pid}/cmdline"))]
+
+
+def lingering(value: str) -> list[str]:
+    """Return the processes that were started with a variable."""
+    wanted = f"{LINGERING}={value}".encode()
+    found = [path for path in Path("/proc").glob("[0-9]*/environ") if wanted in read_bytes(path).split(b"\0")]
+    return [path.parent.name for path in found]
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+# ---- full disks
+
+
+def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(rent: Rent, tmp_path: Path):
+    skip_without("a small disk", mounts_missing)
+    small = rent(DISK_BYTES)
+    runs = Runs(tmp_path)
+    hosts = runs.hosts({"all": {"hosts": {"full": small.entry("fill_disk")}}})
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 3, done.stderr
+    record = runs.by_host()["full"]
+    assert record.status is Status.ERROR
+    assert "exit code 1" in (record.cause or "") and "No space left on device" in (record.cause or "")
+    assert small.jobs() == [] and shutil.disk_usage(small.root).free > DISK_BYTES * 0.8
