@@ -200,6 +200,12 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         help="write report.html at the end (default: yes; drawing it takes 400 MB of memory for a few seconds)",
     )
     parser.add_argument("--max-cost", type=float, metavar="USD", help="end the run before it costs more")
+    parser.add_argument(
+        "--when-done",
+        metavar="COMMAND",
+        help="run a shell command after the run, also after failures and Ctrl-C, e.g. to return rented machines: "
+        "'sky down -y tfbench-a4000'",
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

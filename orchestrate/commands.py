@@ -17,6 +17,7 @@ import stamina.instrumentation
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from orchestrate.afterwards import still_costing, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import make_display
 from orchestrate.errors import NoUsableHost, UserError
@@ -89,6 +90,14 @@ def _show_manifests(planned: Plan) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Measure."""
+    with when_done(parsed.when_done, _tell):
+        planned, code = _run(parsed)
+    _tell_costs(planned)
+    return code
+
+
+def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
+    """Plan and measure; return the plan and the exit code."""
     run_id = parsed.run_id or new_run_id()
     raw: dict[str, str] = {}
     planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__)
@@ -101,7 +110,7 @@ def run(parsed: argparse.Namespace) -> int:
     folder.write_plan(plan_to_json(planned))
     while raw:
         folder.write_facts(*raw.popitem())
-    return _carry_out(parsed, planned, folder)
+    return planned, _carry_out(parsed, planned, folder)
 
 
 def resume(parsed: argparse.Namespace) -> int:
@@ -109,14 +118,20 @@ def resume(parsed: argparse.Namespace) -> int:
     folder = _folder(parsed)
     planned = _planned(folder)
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
-    return _carry_out(parsed, planned, folder)
+    with when_done(parsed.when_done, _tell):
+        code = _carry_out(parsed, planned, folder)
+    _tell_costs(planned)
+    return code
 
 
 def status(parsed: argparse.Namespace) -> int:
     """Tell how a run stands; exit code as `run` would end now."""
     folder = _folder(parsed)
     planned = _planned(folder)
-    tables.render_status(planned, folder, _is_running(folder), _stdout())
+    running = _is_running(folder)
+    tables.render_status(planned, folder, running, _stdout())
+    if not running:
+        _tell_costs(planned)
     return _exit_code(count_records(planned, folder))
 
 
@@ -127,6 +142,12 @@ def stop(parsed: argparse.Namespace) -> int:
     removed, problems = stop_run(planned, _maker(folder.path), EventBus())
     _tell(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
     return ExitCode.SOME_FAILED if problems else ExitCode.OK
+
+
+def _tell_costs(planned: Plan) -> None:
+    """Name rented machines that nobody has returned."""
+    if line := still_costing(planned, _maker(None)):
+        _tell(line)
 
 
 def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> int:

@@ -205,7 +205,7 @@ def _definitions() -> flags.FlagValues:
     flags.DEFINE_alias("num_batches", "num_steps", flag_values=values)
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", flag_values=values)
     flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", flag_values=values)
-    flags.DEFINE_string("output", None, "File for the record.", flag_values=values)
+    flags.DEFINE_string("output", None, "File for the record (default: stdout).", flag_values=values)
     flags.DEFINE_boolean(
         "print_record", False, "Print the file of --output at last, packed in lines.", flag_values=values
     )

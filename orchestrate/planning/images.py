@@ -35,6 +35,18 @@ def named_images(host: Host) -> tuple[Image, ...]:
     )
 
 
+def probe_reference(host: Host, variants: Sequence[Variant]) -> str:
+    """Name the image that asks a host for its GPUs: one that its benchmarks start anyway, else the smallest.
+
+    Args:
+        host: May name an image of the user's own, or one or more variants.
+        variants: From `read_variants`; images of others have no probe.
+    """
+    ours = {variant.name for variant in variants if variant.base is None}
+    named = next((name for name in host.variants if name in ours), "cpu")
+    return host.image or image_reference(host, named)
+
+
 def image_reference(host: Host, variant: str) -> str:
     """Name the image of a variant on a host."""
     prefix = f"{host.registry.rstrip('/')}/" if host.registry else ""
@@ -50,6 +62,8 @@ def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Var
     worst = next((fit for fit in fits if fit.status is not Status.OK), None)
     if worst is not None:
         return dataclasses.replace(image, status=worst.status, problem=worst.reason)
+    if not fits:  # the driver reports no compute capability
+        return image
     return dataclasses.replace(
         image, reference=variant.base or image.reference, reason=f"{image.reason}; {fits[0].reason}"
     )
