@@ -180,11 +180,13 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
     if meet is not None:
         meet()
     report = print_steps(repeat.samples_per_step, repeat.network.unit)
-    interval = take_steps(built.step, case.num_steps, report, enough_for(case), case.steps_per_call)
+    interval = take_steps(
+        built.step, case.num_steps, report, enough_for(case), case.steps_per_call, case.min_seconds or 0.0
+    )
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     input_limit = None
     if comparison is not None and built.data_set is not None:
-        input_limit = comparison.result(interval, built.data_set, case.global_batch * case.num_steps)
+        input_limit = comparison.result(interval, built.data_set, case.global_batch * len(interval.losses))
     findings.checks.append(validity.finite_check(f"{repeat.quantity}_finite_while_timing", interval.losses))
     require(findings.checks, repeat.peers)
     if isinstance(repeat.peers, Peers):
