@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from results.schema.bounds import MAX_LIST_LENGTH
-from results.schema.progress import STEPS_PER_LINE, state_line, step_line
+from results.schema.progress import STEPS_PER_LINE, step_line
 from tfbench.keras_versions.types import Tensor
 
 STEPS_IN_FLIGHT = 2
@@ -133,11 +133,6 @@ def wait_for_loss(shares: Sequence[Tensor]) -> float:
 def _timed_wait(shares: Sequence[Tensor]) -> tuple[float, float]:
     """Wait until a step is finished on all replicas; return its loss and the time."""
     return wait_for_loss(shares), time.perf_counter()
-
-
-def announce(state: str) -> None:
-    """Print the line that announces a phase on stderr."""
-    print(state_line(state), file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
 
 
 def print_steps(samples_per_step: int, unit: str) -> Report:
