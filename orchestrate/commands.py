@@ -189,6 +189,9 @@ def _options(parsed: argparse.Namespace) -> Options:
 
 def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
+    from results.grid import print_grid
+    from results.minutes.minutes_table import minutes_grid
+    from results.minutes.spent import spent_in
     from results.render.tables import render_ratios, render_results, render_wide, write_csv
     from results.table.outliers import outliers
 
@@ -201,6 +204,8 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
             render_results(merged, console)
         render_wide(merged, console)
         render_ratios(merged, console)
+        if (minutes := minutes_grid(spent_in(folder.records()))) is not None and shown:
+            print_grid(minutes, console)
     _tell(
         *merged.problems,
         *map(str, outliers(merged.rates)),

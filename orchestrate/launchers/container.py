@@ -160,7 +160,7 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
         name=container_name(job),
         command=(
             *job.case.flags(),
-            *data_flags(job, DATA_PATH),
+            *host_flags(job, DATA_PATH),
             f"--output={RECORD_PATH}",
             f"--max_seconds={host.timeout_minutes * 60:g}",
         ),
@@ -215,14 +215,17 @@ def job_variables(job: Job, host: Host) -> dict[str, str]:
     return variables
 
 
-def data_flags(job: Job, path: str | None) -> list[str]:
-    """Say where a case's files are, where it has any.
+def host_flags(job: Job, path: str | None) -> list[str]:
+    """Name what a repeat needs of its host: where its files are, and the limits of the device that are known.
 
     Args:
         job: The repeat.
         path: Of the data set, as the benchmark sees it.
     """
-    return [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
+    data = [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
+    if job.known_peaks is None:
+        return data
+    return [*data, f"--known_peaks={','.join(f'{figure:.6g}' for figure in job.known_peaks)}"]
 
 
 def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from results.schema import BatchNorm, Case, Device, Precision
+from tfbench.measuring.known_peaks import KnownPeaks
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow
@@ -130,3 +131,18 @@ def test_a_record_has_the_better_peak(one_replica, monkeypatch):
     fields = sums.limit_fields(case, model, 2, timed, measure_peaks=True)
     assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == 1e12
     assert fields["flops_utilisation"] == pytest.approx(20 * 9.26e9 / 1e12, rel=0.02)
+
+
+@pytest.mark.parametrize(("known", "reused"), [((5e11, 5e11), True), ((1e9, 5e11), False), ((5e11, 1e9), False)])
+def test_a_known_limit_is_taken_unless_the_network_has_passed_it(one_replica, monkeypatch, known, reused):
+    from tfbench.measuring.timing import Interval
+    from tfbench.roofline import sums
+
+    case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
+    model = NETWORKS["googlenet"].build(NONE, 224, one_replica)
+    monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: 1e12)
+    monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: 1e12)
+    timed = Interval(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
+    fields = sums.limit_fields(case, model, 2, timed, measure_peaks=True, known=KnownPeaks(*known))
+    assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == (5e11 if reused else 1e12)
+    assert fields.get("peaks_reused", False) is reused
