@@ -183,7 +183,7 @@ def test_only_a_connection_that_an_sshd_dropped_is_worth_another_try(said: str, 
         ("Sorry, user bench is not allowed to execute '/usr/bin/docker' as root on node-a.", "NOPASSWD"),
         ("sudo: docker: command not found", "Install the Docker CLI"),
         ("sh: 1: sudo: not found", "remove docker_via"),
-        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "docker_socket"),
+        ("failed to open the raw stream connection: dial unix /x.sock: connect: no such file", "docker_socket"),
         ("", "exit code 1"),
     ],
 )
