@@ -122,6 +122,7 @@ _ALLOW = (
     "Allow it without a password, by this line in a file of `sudo visudo -f /etc/sudoers.d/tfbench` on that host: "
     "USER ALL=(root) NOPASSWD: /usr/bin/docker"
 )
+_NO_ENGINE = "Is Docker running there? Else set docker_socket:"
 _SUDO_REMEDIES = {
     "password is required": _ALLOW,
     "terminal is required": _ALLOW,
@@ -133,6 +134,7 @@ _SUDO_REMEDIES = {
     "sudo: command not found": "Install sudo there, or remove docker_via",
     "sudo: not found": "Install sudo there, or remove docker_via",
     "dial-stdio": "The Docker CLI there must be 18.09 or newer",
-    "Cannot connect to the Docker daemon": "Is Docker running there? Else set docker_socket:",
+    "Cannot connect to the Docker daemon": _NO_ENGINE,
+    "failed to open the raw stream": _NO_ENGINE,
 }
 """By signs of sudo's and docker's words, the first that fits."""

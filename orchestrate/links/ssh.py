@@ -31,11 +31,11 @@ OPTIONS = (
 )
 """Of every ssh, those to jump hosts included."""
 
-OWN_CONNECTION = (
-    "-oControlMaster=no",  # a shared master would outlive us, or end under us
-    "-oControlPath=none",
-)
-"""Not for jump hosts: there a master of the user's saves a login, perhaps with a second factor."""
+NO_MASTER = "-oControlMaster=no"
+"""A shared master would outlive us, or end under us."""
+
+OWN_CONNECTION = "-oControlPath=none"
+"""Not for jump hosts: there a master that the user has started saves a login, perhaps with a second factor."""
 
 _STRICTNESS = {"strict": "yes", "accept-new": "accept-new"}
 
@@ -49,8 +49,8 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
         flags: Stand first: of an option that comes twice, ssh takes the first.
         remote: What it runs there, for the login shell; None: nothing, or what the flags say.
     """
-    words = ["ssh", *flags, *OPTIONS, *OWN_CONNECTION, *key_options(login, keys), *_proxy(login, keys), *_place(login)]
-    return [*words, "--", login.target, *([] if remote is None else [remote])]
+    words = ["ssh", *flags, *OPTIONS, NO_MASTER, OWN_CONNECTION, *key_options(login, keys), *_proxy(login, keys)]
+    return [*words, *_place(login), "--", login.target, *([] if remote is None else [remote])]
 
 
 def key_options(login: SSHAddress, keys: HostKeys) -> list[str]:
@@ -143,7 +143,7 @@ def _proxy(login: SSHAddress, keys: HostKeys) -> list[str]:
     command: str | None = None
     for hop in hops(login) if key_options(login, keys) else ():
         proxy = [] if command is None else [f"-oProxyCommand={command}"]
-        words = ["ssh", *OPTIONS, *key_options(hop, keys), *proxy, *_place(hop)]
+        words = ["ssh", *OPTIONS, NO_MASTER, *key_options(hop, keys), *proxy, *_place(hop)]
         quoted = shlex.join(word.replace("%", "%%") for word in words)
         command = f"{quoted} -W '[%h]:%p' -- {shlex.quote(hop.target)}"
     return [] if command is None else [f"-oProxyCommand={command}"]

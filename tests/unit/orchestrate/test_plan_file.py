@@ -45,8 +45,9 @@ def test_a_plan_of_the_codec_before_is_read_in_every_part_and_written_in_the_sam
         assert host.pop("host_keys") == {"policy": None, "file": None}
         assert host["docker"] is None or host["docker"].pop("via") is None
     assert in_order(json.dumps(written)) == in_order(GOLDEN)
-    lines = len(plan_to_json(plan).splitlines()) - 2 * len(later)
-    assert lines == len(GOLDEN.splitlines()), "as easy to read"
+    indented = json.dumps(written, indent=2, ensure_ascii=False).splitlines()
+    assert len(indented) == len(GOLDEN.splitlines()), "as easy to read"
+    assert plan_to_json(plan).splitlines()[:5] == GOLDEN.splitlines()[:5]
     assert plan_from_json(plan_to_json(plan, ensure_ascii=True)) == plan
 
 
