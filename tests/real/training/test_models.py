@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,24 +29,26 @@ class Published(NamedTuple):
 
 
 @pytest.fixture
-def published(one_replica):
-    """Give a function that builds a variant at a size, once for all tests, and keeps what was counted only."""
-    return functools.partial(_published, one_replica)
+def published(one_replica, tmp_path_factory):
+    """Give a function that builds a variant at a size, once for all tests, and keeps what was counted only.
+
+    In files: these networks take so much memory that their process is replaced (`tests.support.session.children`).
+    """
+    folder = tmp_path_factory.getbasetemp() / "published"
+    folder.mkdir(exist_ok=True)
+    return functools.partial(_published, folder, one_replica)
 
 
-_KNOWN: dict[tuple[str, BatchNorm, int], Published] = {}
-
-
-def _published(strategy, name, variant, size):
+def _published(folder, strategy, name, variant, size):
     from tfbench.roofline.limits import work_per_sample
 
-    if (name, variant, size) not in _KNOWN:
+    known = folder / f"{name}-{variant}-{size}.pickle"
+    if not known.exists():
         model = NETWORKS[name].build(variant, size, strategy)
         trainable = sum(np.prod(weight.shape) for weight in model.trainable_weights)
-        _KNOWN[name, variant, size] = Published(
-            model.count_params(), trainable, model.outputs[0].shape[-1], work_per_sample(model)
-        )
-    return _KNOWN[name, variant, size]
+        counted = Published(model.count_params(), trainable, model.outputs[0].shape[-1], work_per_sample(model))
+        known.write_bytes(pickle.dumps(counted))
+    return pickle.loads(known.read_bytes())
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)

@@ -32,7 +32,7 @@ def missing_requirements() -> str | None:
     """Say why no engine can be started here; None when it can."""
     if os.name != "posix" or os.geteuid() != 0:
         return "starting a Docker engine needs root"
-    programs = ("dockerd", "docker-registry", "sshd", "ssh", "ssh-keygen", "debootstrap", "setpriv")
+    programs = ("dockerd", "docker-registry", "sshd", "ssh", "ssh-keygen", "debootstrap", "dpkg-deb", "setpriv")
     missing = [name for name in programs if find_program(name) is None]
     return f"not installed: {', '.join(missing)} (.ci/run installs them)" if missing else None
 
