@@ -16,7 +16,17 @@ from results.commands.command_line import add_format
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
+SOURCE_NAMES = ("ssh-config", "ansible", "sky", "dstack", "vast", "runpod")
+"""Keys of `orchestrate.inventory.sources.SOURCES`, which takes long to import."""
+
 DISPLAYS = ("auto", "live", "plain", "json", "none")
+
+
+def add_hosts(commands: Commands) -> None:
+    """Add `hosts`."""
+    parser = _command(commands, "hosts", "print a hosts.yml with the machines that another tool knows")
+    parser.add_argument("--from", dest="source", required=True, choices=SOURCE_NAMES, help="the tool")
+    parser.add_argument("file", metavar="FILE", help="what it printed, or its own file; -: standard input")
 
 
 def add_check(commands: Commands) -> None:
@@ -78,6 +88,7 @@ def add_images(commands: Commands) -> None:
 
 
 COMMANDS: dict[str, Callable[[Commands], None]] = {
+    "hosts": add_hosts,
     "check": add_check,
     "plan": add_plan,
     "run": add_run,

@@ -54,6 +54,14 @@ MAX_REPORTED = 5_000
 """Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
 
 
+def hosts(parsed: argparse.Namespace) -> int:
+    """Print a hosts file with the machines that another tool knows."""
+    from orchestrate.inventory.sources import import_hosts
+
+    sys.stdout.write(import_hosts(parsed.source, parsed.file))
+    return ExitCode.OK
+
+
 def check(parsed: argparse.Namespace) -> int:
     """Ask every host what it is; exit code 4 when none can measure."""
     hosts = _hosts(parsed)
