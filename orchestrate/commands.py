@@ -23,6 +23,7 @@ from orchestrate.display.display import make_display
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.links.first_contact import remember_new_keys
@@ -31,6 +32,7 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.gangs import add_gangs
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id
+from orchestrate.planning.shared_images import with_fleets_image
 from orchestrate.running.launchers import make_launcher
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
@@ -256,7 +258,7 @@ def _plan(
         return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
 
     alone = make_plan(
-        hosts,
+        with_fleets_image(hosts, probed, read_variants()),
         probed,
         chosen,
         run_id=run_id,

@@ -35,7 +35,7 @@ def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], con
             table,
             host.fleet,
             host.name,
-            _reached(host),
+            "\n".join([_reached(host), *([facts.engine] if facts.engine else [])]),
             f"{facts.cpu or ''} × {facts.cpu_limit or '?'}".strip(" ×"),
             memory,
             _gpus(facts),
@@ -174,7 +174,8 @@ def _reached(host: Host) -> str:
 
 def _gpus(facts: Facts) -> str:
     kinds = Counter(_gpu(gpu) for gpu in facts.gpus)
-    return "\n".join(f"{number} × {kind}" for kind, number in kinds.items()) or "none"
+    given = [f"given by {facts.gpu_runtime}"] if facts.gpus and facts.gpu_runtime else []
+    return "\n".join([*(f"{number} × {kind}" for kind, number in kinds.items()), *given]) or "none"
 
 
 def _gpu_states(facts: Facts) -> str:

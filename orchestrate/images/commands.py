@@ -15,7 +15,7 @@ from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
 from orchestrate.inventory.variants import Seen, Variant, read_variants
 from orchestrate.launchers.docker.sdk import DockerEngine
-from orchestrate.launchers.docker.transfer import controller_address, load_from_file, save_to_file
+from orchestrate.launchers.docker.transfer import controller_address, image_content, load_from_file, save_to_file
 from orchestrate.launchers.pulls import Progress
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
@@ -138,7 +138,8 @@ def _save(engine: DockerEngine, variant: Variant, reference: str, folder: Path) 
     save_to_file(engine, reference, path, _progress(reference))
     index_path = folder / INDEX_NAME
     index = json.loads(index_path.read_text(encoding="utf-8")) if index_path.exists() else {}
-    index[reference] = {"file": path.name, "id": engine.image_id(reference)}
+    document = engine.image_document(reference)
+    index[reference] = {"file": path.name, "id": document["Id"], "content": image_content(document)}
     index_path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     _answer(str(path))
 
@@ -147,18 +148,29 @@ def _load(engine: DockerEngine, folder: Path) -> int:
     """Take in all images of a folder that `save` wrote; those that are there already are skipped."""
     try:
         index = json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))
-        entries = {str(name): (str(entry["file"]), str(entry["id"])) for name, entry in index.items()}
+        entries = {str(name): (str(entry["file"]), dict(entry)) for name, entry in index.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}: not a folder that `images save` wrote: {error}") from error
-    for reference, (file, identity) in entries.items():
-        if engine.image_id(reference) == identity:
+    for reference, (file, entry) in entries.items():
+        if _is_there(engine, reference, entry):
             _say(f"{reference}: is there already")
             continue
         load_from_file(engine, folder / Path(file).name, _progress(reference))
-        if engine.image_id(reference) != identity:
-            raise UserError(f"{folder / file}: holds another image than {INDEX_NAME} says. Save it again")
-        _answer(f"{reference} {identity}")
+        if not _is_there(engine, reference, entry):
+            raise UserError(
+                f"{folder / file}: the engine has another image under {reference} than {INDEX_NAME} describes. "
+                "Save it again"
+            )
+        _answer(f"{reference} {engine.image_id(reference)}")
     return ExitCode.OK
+
+
+def _is_there(engine: DockerEngine, reference: str, entry: dict[str, object]) -> bool:
+    """Tell whether an engine has an image of the index: by its content, since its id depends on the engine's store."""
+    if engine.image_id(reference) is None:
+        return False
+    document = engine.image_document(reference)
+    return document["Id"] == entry.get("id") or image_content(document) == entry.get("content")
 
 
 def _show_findings(reference: str, findings: Sequence[Finding]) -> None:

@@ -35,6 +35,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """Names of fleets and hosts: they become parts of file and container names."""
 
 
+CHOSEN_FOR = {"auto": "run", "per-fleet": "fleet", "per-host": "host"}
+"""Words for `variant` that name none, and for which hosts one image is then chosen."""
+
+
 class Place(NamedTuple):
     """Where a repeat runs: either name may hold dots, so that only both together are unique."""
 
@@ -54,6 +58,7 @@ class Host:
         queue: What gives the machines; None: this is one.
         gpus: GPU indices to use; None: all.
         variants: Image variants to measure with; empty: chosen by driver and GPU.
+        image_for: A chosen image is the newest that suits all hosts of the `run`, of the `fleet`, or this `host` alone.
         image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
         device: What to train on; None: the GPU where there is one.
         cpus: CPUs that a benchmark may use; None: all.
@@ -76,6 +81,7 @@ class Host:
     gpus: tuple[int, ...] | None = None
     device: Device | None = None
     variants: tuple[str, ...] = ()
+    image_for: str = "run"
     registry: str | None = None
     image: str | None = None
     image_source: str | None = None
@@ -310,15 +316,17 @@ class _LevelCheck:
         """Check that variants are rows of `orchestrate/containers/images.toml`."""
         names = [name for name in (variant if isinstance(variant, list) else [variant]) if isinstance(name, str)]
         for name in names:
-            if name not in ("auto", *self._variants):
+            if name not in (*CHOSEN_FOR, *self._variants):
                 self._note(
                     path,
                     "variant",
-                    f"there is no image variant {shown(name)}. Variants: auto, {', '.join(self._variants)}. "
+                    f"there is no image variant {shown(name)}. Variants: {', '.join((*CHOSEN_FOR, *self._variants))}. "
                     "An image of your own is named by image:",
                 )
-        if isinstance(variant, list) and "auto" in names:
-            self._note(path, "variant", "auto stands alone, or not at all. Write variant: auto, or name variants")
+        for word in names if isinstance(variant, list) else ():
+            if word in CHOSEN_FOR:
+                text = f"{word} stands alone, or not at all. Write variant: {word}, or name variants"
+                self._note(path, "variant", text)
 
     def _check_repeated(self, path: tuple[str, ...], key: str, value: object) -> None:
         if isinstance(value, list) and any(value.count(item) > 1 for item in value):
@@ -384,7 +392,9 @@ def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:
     merged["gpus"] = None if gpus == "all" else tuple(gpus)
     merged["device"] = None if device == "auto" else Device(device)
     variant = merged.pop("variant", "auto")
-    merged["variants"] = () if variant == "auto" else tuple([variant] if isinstance(variant, str) else variant)
+    merged["image_for"] = CHOSEN_FOR.get(variant, "run") if isinstance(variant, str) else "run"
+    named = [variant] if isinstance(variant, str) else variant
+    merged["variants"] = tuple(name for name in named if name not in CHOSEN_FOR)
     return merged
 
 

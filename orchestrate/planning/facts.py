@@ -65,8 +65,9 @@ class Facts:
         gpus: In the driver's order, by its indices.
         gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
         gpu_states: What they did when the host was asked, in the same order; empty: not told.
+        architecture: Kind of its processor in the words of image registries, e.g. `amd64`, where its engine told.
         engine: Name and version of the Docker engine; None without one.
-        gpu_runtime: How the engine gives GPUs to containers; None: it cannot, or there is no engine.
+        gpu_runtime: How the engine gives GPUs to containers; None: it says that it cannot, or there is no engine.
         clock_skew_seconds: How far the host's clock is ahead of ours.
         disk_free_bytes: Where containers write.
         images: What benchmarks start from; empty without Docker.
@@ -83,6 +84,7 @@ class Facts:
     gpus: tuple[GPU, ...] = ()
     gpu_states: tuple[GPUState, ...] = ()
     gpu_problems: tuple[str, ...] = ()
+    architecture: str | None = None
     engine: str | None = None
     gpu_runtime: str | None = None
     clock_skew_seconds: float | None = None

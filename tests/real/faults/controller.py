@@ -69,7 +69,7 @@ class Runs:
         suite = {"description": "one case of the stand-in", "repeats": repeats, "cases": [CASE]}
         (self.folder / "one.yml").write_text(json.dumps(suite))
         path = self.folder / "hosts.yml"
-        document = {"version": 1, "defaults": {"suite": "one.yml", **defaults}, "fleets": fleets}
+        document = {"version": 1, "defaults": {"suite": "one.yml", "device": "cpu", **defaults}, "fleets": fleets}
         path.write_text(json.dumps(document))
         return path
 

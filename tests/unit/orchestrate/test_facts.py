@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from orchestrate.launchers.container import ContainerSpec
+from orchestrate.launchers.docker.gpus import gpu_ways
 from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_from_json, plan_to_json
@@ -63,21 +64,35 @@ def test_an_engines_raw_facts_hold_no_addresses_of_proxies():
     assert "secret" not in facts.raw and json.loads(facts.raw)["engine"] == {"ServerVersion": "28.3"}
 
 
+LISTED = [{"ID": "nvidia.com/gpu=all"}, {"ID": "nvidia.com/gpu=0"}]
+
+
 @pytest.mark.parametrize(
-    ("info", "runtime"),
+    ("info", "engine", "ways"),
     [
-        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, "NVIDIA runtime"),
-        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=all"}]}, "CDI"),
-        ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, None),
-        ({"DiscoveredDevices": "nvidia.com/gpu=0"}, None),
+        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": LISTED}, {}, [("NVIDIA runtime", False, True)]),
+        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": LISTED}, {}, [("CDI", True, True)]),
+        ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, {}, [("NVIDIA toolkit", False, False)]),
+        ({"DiscoveredDevices": "nvidia.com/gpu=0"}, {}, [("NVIDIA toolkit", False, False)]),
+        ({}, {"lists_devices": False}, [("NVIDIA toolkit", False, False), ("CDI", True, False)]),
+        ({"Runtimes": {"nvidia": {}}}, {"is_podman": True}, [("CDI", True, False)]),
     ],
 )
-def test_how_an_engine_gives_gpus(info, runtime):
-    assert _engine_facts(info, host(), NOW).gpu_runtime == runtime
+def test_how_an_engine_may_give_gpus(info, engine, ways):
+    assert [(way.name, way.cdi, way.announced) for way in gpu_ways(info, **engine)] == ways
+
+
+def test_podman_and_the_processor_are_named():
+    podman = _engine_facts({"ServerVersion": "5.8.6", "Architecture": "arm64"}, host(), NOW, is_podman=True)
+    assert (podman.engine, podman.architecture) == ("podman 5.8.6", "arm64")
+    docker = _engine_facts({"ServerVersion": "28.5", "Architecture": "x86_64"}, host(), NOW)
+    assert (docker.engine, docker.architecture) == ("docker 28.5", "amd64")
 
 
 class EngineWithGPU:
     """The least that a probe needs of an engine; notes which images it is asked for."""
+
+    is_podman, lists_devices = False, True
 
     def __init__(self) -> None:
         self.asked: set[str] = set()

@@ -149,8 +149,11 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, gpus: [-1]}", "gpus must be 'all' or a list of integers"),
         ("{process: true, device: tpu}", "device must be auto, gpu or cpu"),
         ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
-        ("{docker: 'ssh://a', variant: cuda13}", "there is no image variant 'cuda13'. Variants: auto, cuda11.8"),
-        ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto', an image variant"),
+        (
+            "{docker: 'ssh://a', variant: cuda13}",
+            "there is no image variant 'cuda13'. Variants: auto, per-fleet, per-host, cuda11.8",
+        ),
+        ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto' (one for the whole run)"),
         ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),
         ("{process: true, environment: {PATH: /x}}", "host h: environment: PATH cannot be set here"),
         ("{process: true, environment: {CUDA_VISIBLE_DEVICES: 0}}", "use gpus: instead"),
