@@ -18,6 +18,7 @@ MAX_IDLE_MEMORY_BYTES = 1 << 30
 """A GPU without work has some hundred MB in use: the driver's own, and a desktop's."""
 
 MAX_IDLE_CELSIUS = 65.0
+MAX_NAMED = 3
 LOW_POWER_SHARE = 0.95
 
 
@@ -63,6 +64,18 @@ def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
             f"sudo nvidia-smi -i {state.index} -pl {default:.0f}"
         )
     return found
+
+
+def isolation_note(hosts: Iterable[Host]) -> str | None:
+    """Say what containers would isolate and processes do not; None: every host has an engine or a queue."""
+    bare = [host.key for host in hosts if host.ssh is not None]
+    if not bare:
+        return None
+    named = ", ".join(bare[:MAX_NAMED]) + (f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else "")
+    return (
+        f"benchmarks run as processes, not in containers, on {named}: they see the files, the network and the other "
+        "processes of their user, and memory_gb does not limit them. Records have the launcher ssh"
+    )
 
 
 def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
