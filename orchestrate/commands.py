@@ -20,6 +20,7 @@ from rich.console import Console
 from orchestrate.afterwards import still_costing, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import make_display
+from orchestrate.display.wording import describe
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, read_hosts
@@ -66,10 +67,11 @@ def hosts(parsed: argparse.Namespace) -> int:
 
 def check(parsed: argparse.Namespace) -> int:
     """Ask every host what it is; exit code 4 when none can measure."""
-    hosts = _hosts(parsed)
+    hosts, bus = _hosts(parsed), EventBus()
     if parsed.trust_new:
         tables.render_new_keys(remember_new_keys(hosts), _stdout())
-    probed = probe_hosts(hosts, _maker(None), EventBus())
+    bus.subscribe(_show_warnings)
+    probed = probe_hosts(hosts, _maker(None, bus), bus)
     tables.render_check(hosts, probed, _stdout())
     return ExitCode.OK if any(_usable(facts) for facts in probed.values()) else ExitCode.NO_HOST
 
@@ -343,6 +345,12 @@ def _progress_bus(parsed: argparse.Namespace) -> EventBus:
     display = make_display("plain" if kind in ("auto", "live") else kind, Console(stderr=True))
     bus.subscribe(display.show)
     return bus
+
+
+def _show_warnings(event: Event) -> None:
+    """Show what a user should know while hosts are asked, e.g. that a Python is installed."""
+    if isinstance(event, Warned):
+        _tell(describe(event))
 
 
 def _lock(folder: RunFolder) -> FileLock:

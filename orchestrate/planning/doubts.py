@@ -18,6 +18,7 @@ MAX_IDLE_MEMORY_BYTES = 1 << 30
 """A GPU without work has some hundred MB in use: the driver's own, and a desktop's."""
 
 MAX_IDLE_CELSIUS = 65.0
+MAX_NAMED = 3
 LOW_POWER_SHARE = 0.95
 
 
@@ -78,6 +79,18 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
     if host.device is Device.GPU:
         return remedy
     return f"{remedy}. Without a GPU its processor is measured: if that is meant, set device: cpu"
+
+
+def isolation_note(hosts: Iterable[Host]) -> str | None:
+    """Say what containers would isolate and processes do not; None: every host has an engine or a queue."""
+    bare = [host.key for host in hosts if host.ssh is not None]
+    if not bare:
+        return None
+    named = ", ".join(bare[:MAX_NAMED]) + (f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else "")
+    return (
+        f"benchmarks run as processes, not in containers, on {named}: they see the files, the network and the other "
+        "processes of their user, and memory_gb does not limit them. Records have the launcher ssh"
+    )
 
 
 def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:

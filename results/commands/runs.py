@@ -134,7 +134,9 @@ def add_compare(commands: Commands) -> None:
     add_format(parser, "text", "markdown")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
     parser.add_argument(
-        "--strict", action="store_true", help="refuse fleets whose hosts have different drivers; default: name them"
+        "--strict",
+        action="store_true",
+        help="refuse fleets whose hosts have different drivers or launchers; default: name them",
     )
 
 
@@ -288,7 +290,7 @@ def _pairs(parsed: argparse.Namespace) -> list[_Pair]:
 
     names = placed(parsed.names, parsed.runs_dir)
     fleets = [] if parsed.baseline else [name for name in names if not is_run(name)]
-    apart = ["driver"] if parsed.strict else parsed.by
+    apart = ["driver", "launcher"] if parsed.strict else parsed.by
     new = fleet_rates_of([name for name in names if name not in fleets], parsed.by, apart=apart)
     known = fleets_of(new)
     if parsed.baseline:

@@ -36,7 +36,7 @@ def missing_hosts(rates: Sequence[FleetRate]) -> list[str]:
 HOSTS_NAMED = 3
 """Hosts that a note names of those that share a value; the rest are counted."""
 
-NAMES = {"driver": "drivers", "cpu": "processors"}
+NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
 """Columns in which hosts of a fleet may differ, and what they are called below a table."""
 
 

@@ -24,9 +24,13 @@ HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
 MEASURED = ("method_version", "parameters", "tf32", "unit")
 """What changes the thing that is measured: where one of these differs, there is no ratio."""
 
-HOST_COLUMNS = ("cpu", "cpu_limit", "driver")
+HOST_COLUMNS = ("cpu", "cpu_limit", "driver", "launcher")
 """Columns of the identity that belong to a host: where a fleet's GPU hosts differ in them, that is spread between hosts
-and no second measurement. On a CPU the processor is the hardware itself, and there is no driver."""
+and no second measurement. On a CPU the processor is the hardware itself, and there is no driver; how a host starts
+benchmarks, in containers or as processes, belongs to the host there too."""
+
+CPU_HOST_COLUMNS = ("launcher",)
+"""Likewise on a CPU."""
 
 IMPLIED = {"model": ("parameters", "unit"), "precision": ("tf32",)}
 """What follows from a column of the case: with that column it is left out of the rule."""

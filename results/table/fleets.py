@@ -1,8 +1,8 @@
 """Fleets seen as one: what the hosts of a fleet measured for one case, with the spread between hosts.
 
 A fleet's number is the mean of its hosts' means. Hosts of different software never share one: the identity is part of
-the key. What belongs to a host and not to what is measured (`comparable.HOST_COLUMNS`: its driver, its processor) may
-differ between the hosts of a fleet: it is part of their spread, and named.
+the key. What belongs to a host and not to what is measured (`comparable.HOST_COLUMNS`: its driver, its processor, its
+launcher) may differ between the hosts of a fleet: it is part of their spread, and named.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from results.errors import MixedIdentities, TooFewRepeats
 from results.schema import Case, Device
 from results.stats import Estimate, Interval, estimate, nested_estimate
 from results.table.columns import SOFTWARE_COLUMNS, Value
-from results.table.comparable import HOST_COLUMNS, differing
+from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, differing
 from results.table.rows import NO_ORIGIN, Row
 from results.table.software import Software
 
@@ -48,7 +48,7 @@ class FleetRate:
         unit: What a sample is; empty without a number.
         prices: USD per GPU-hour of each host that has a price.
         warnings: Codes of its rows.
-        of_hosts: Values of `HOST_COLUMNS` by column and host, where GPUs train.
+        of_hosts: Values of `HOST_COLUMNS` by column and host; on a CPU those of `CPU_HOST_COLUMNS`.
     """
 
     fleet: str
@@ -182,23 +182,25 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     """
     by_row = _by_row(merged.repeats, "samples_per_second")
     joules = _by_row(merged.repeats, "samples_per_joule")
-    drivers = {} if "driver" in apart else _drivers(merged.rows)
+    on_gpu = [row for row in merged.rows if row.case.device is Device.GPU]
+    drivers = {} if "driver" in apart else _mixed(on_gpu, "driver")
+    launchers = {} if "launcher" in apart else _mixed(merged.rows, "launcher")
     found: dict[_Key, list[tuple[int, Row]]] = defaultdict(list)
     for index, row in enumerate(merged.rows):
-        found[_Key(row.fleet, row.case, _shared(row, drivers))].append((index, row))
+        found[_Key(row.fleet, row.case, _shared(row, drivers, launchers))].append((index, row))
     return _with_failures([_fleet_rate(key, rows, by_row, joules) for key, rows in found.items()])
 
 
-def _drivers(rows: Iterable[Row]) -> dict[str, str]:
-    """Return the drivers of each fleet whose hosts have one each, and not all the same.
+def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
+    """Return the values of a column, such as `driver`, of each fleet whose hosts have one each, and not all the same.
 
     Where one host has several, they were measured one after the other: that is no spread between hosts, but two
     softwares to be compared.
     """
     known: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
-        if row.case.device is Device.GPU and row.software.driver is not None:
-            known[row.fleet][row.host].add(row.software.driver)
+        if (value := row.named(column)) is not None:
+            known[row.fleet][row.host].add(str(value))
     found = {}
     for fleet, hosts in known.items():
         names = sorted(set().union(*hosts.values()))
@@ -217,19 +219,28 @@ def _by_row(repeats: pd.DataFrame, column: str) -> ByRow:
     return found
 
 
-def _shared(row: Row, drivers: Mapping[str, str]) -> Software:
-    """Return the software that the hosts of a fleet must share; `drivers` names those of fleets that mix them."""
+def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) -> Software:
+    """Return the software that the hosts of a fleet must share.
+
+    Args:
+        row: Of one host.
+        drivers: Those of fleets that mix them.
+        launchers: Likewise. Only some of such a fleet's hosts have an image: its digest does not set them apart, what
+            is in it (TensorFlow, CUDA, …) does.
+    """
     own = row.software
-    driver = None if own.driver is None else drivers.get(row.fleet, own.driver)
+    if own.launcher is not None and row.fleet in launchers:
+        own = replace(own, launcher=launchers[row.fleet], image_digest=None)
     if row.case.device is Device.GPU:
+        driver = None if own.driver is None else drivers.get(row.fleet, own.driver)
         return replace(own, driver=driver, cpu=None, cpu_limit=None)
-    return replace(own, driver=driver)
+    return own
 
 
 def _fleet_rate(key: _Key, found: Sequence[tuple[int, Row]], by_row: ByRow, joules: ByRow) -> FleetRate:
     rates = _by_host(found, by_row)
     rows = [row for _, row in found]
-    on_gpu = key.case.device is Device.GPU
+    of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
     return FleetRate(
         fleet=key.fleet,
         case=key.case,
@@ -240,7 +251,7 @@ def _fleet_rate(key: _Key, found: Sequence[tuple[int, Row]], by_row: ByRow, joul
         unit=next((row.unit for row in rows if row.unit), ""),
         prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
         warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
-        of_hosts={name: {row.host: row.named(name) for row in rows} for name in HOST_COLUMNS} if on_gpu else {},
+        of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
     )
 
 

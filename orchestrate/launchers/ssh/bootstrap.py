@@ -83,7 +83,7 @@ def bring_script(root: str, mark: str, wheel: Wheel = UV) -> str:
 
 _SCRIPT = r"""{
 say() { printf '{"%s": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '\\"' | tr -c ' -~' ' ' | tail -c 400)"; }
-fail() { say failed "$1"; if [ -n "$part" ]; then rm -rf "$part"; fi; exit 0; }
+fail() { if [ -n "$part" ]; then rm -rf "$part"; fi; say failed "$1"; exit 0; }
 has() { command -v "$1" >/dev/null 2>&1; }
 fetch() {
   if has curl; then curl -fsSL --retry 2 --connect-timeout 20 -o "$2" "$1"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,3 +68,22 @@ def make_launcher(tmp_path: Path, bare_host: SshHost, pretender: Path) -> MakeLa
         )
 
     return make
+
+
+@pytest.fixture
+def small_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Put one wheel of our own, with its hash, in place of a variant's lock."""
+    wheel = tmp_path / "tfbench_nothing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tfbench_nothing.py", "here = True\n")
+        file.writestr(
+            "tfbench_nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tfbench-nothing\nVersion: 1\n"
+        )
+        file.writestr(
+            "tfbench_nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("tfbench_nothing-1.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = f"tfbench-nothing @ file://{wheel} --hash=sha256:{digest}\n".encode()
+    monkeypatch.setattr("orchestrate.launchers.ssh.launcher.lock_of", lambda variant: lock)
+    return wheel

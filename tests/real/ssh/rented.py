@@ -54,18 +54,24 @@ class Rented:
         self._starts = folder / "starts"
         self.root = home / ".tfbench"
         self.host: SshHost = make_ssh_host(folder, folder / "no-engine.sock", alias="rented")
+        config = self.host.config_file
+        config.write_text(config.read_text().replace("Host rented", "Host rented*"))
         settings = folder / "sshd_config"
         lines = [line for line in settings.read_text().splitlines() if not line.startswith("SetEnv")]
         settings.write_text("\n".join([*lines, f"SetEnv HOME={home}", "MaxStartups 100", ""]))
 
     def entry(self, does: str = "work", first: str = ":", **behaviour: Any) -> dict[str, Any]:
-        """Return a host of hosts.yml whose benchmark behaves so; `first` is a command of sh that runs before it."""
+        """Return a host of hosts.yml whose benchmark behaves so; `first` is a command of sh that runs before it.
+
+        Each has an alias of its own, because a hosts file names a machine once.
+        """
         standin = json.dumps({"does": does, **behaviour})
-        path = self._folder / f"python-{len(list(self._folder.glob('python-*')))}"
+        number = len(list(self._folder.glob("python-*")))
+        path = self._folder / f"python-{number}"
         values = {"starts": self._starts, "pretender": self._pretender, "python": sys.executable}
         path.write_text(WRAPPER.format(**values, standin=standin, first=first))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return {"ssh": self.host.alias, "ssh_config": str(self.host.config_file), "python": str(path)}
+        return {"ssh": f"{self.host.alias}-{number}", "ssh_config": str(self.host.config_file), "python": str(path)}
 
     def starts(self) -> Counter[str]:
         """Count how often each repeat was started."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import sys
 import threading
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -186,25 +184,6 @@ def test_the_runner_is_sent_once_and_the_probe_runs_with_it(make_launcher, tmp_p
 
 
 # ---- locked packages
-
-
-@pytest.fixture
-def small_lock(monkeypatch, tmp_path) -> Path:
-    """Put one wheel of our own, with its hash, in place of a variant's lock."""
-    wheel = tmp_path / "tfbench_nothing-1-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("tfbench_nothing.py", "here = True\n")
-        file.writestr(
-            "tfbench_nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tfbench-nothing\nVersion: 1\n"
-        )
-        file.writestr(
-            "tfbench_nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        file.writestr("tfbench_nothing-1.dist-info/RECORD", "")
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    lock = f"tfbench-nothing @ file://{wheel} --hash=sha256:{digest}\n".encode()
-    monkeypatch.setattr("orchestrate.launchers.ssh.launcher.lock_of", lambda variant: lock)
-    return wheel
 
 
 def environments(tmp_path: Path) -> list[Path]:

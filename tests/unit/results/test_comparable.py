@@ -1,10 +1,14 @@
 """What may be compared with what."""
 
+from dataclasses import replace
+
 import pytest
 
+from results.compare.pairs import compare
 from results.render.comparison import compare_grid, ratio_grids
 from results.report.page import make_report
 from results.schema import Mode
+from results.table.cells import fleet_notes
 from results.table.comparable import by_setting, match, setting_of, setting_text
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
@@ -44,6 +48,41 @@ def test_other_software_and_hardware_is_one_setting_and_the_software_is_named():
     b = rate("b", environment=make_environment(tensorflow="2.16.2", cpu="Other CPU"))
     assert setting_of(a) == setting_of(b)
     assert match(a, b).comparable and match(a, b).differs == ("tensorflow", "driver")
+
+
+def launched(launcher, *, digest=None, **where):
+    """Build repeats that a launcher started."""
+    return [
+        replace(record, origin=replace(record.origin, launcher=launcher, image_digest=digest))
+        for record in repeats(20.0, 21.0, **where)
+    ]
+
+
+DIGEST = "sha256:" + "0" * 64
+
+
+def test_records_of_containers_and_of_bare_processes_are_comparable_and_the_launcher_is_named():
+    docker, bare = fleet_rates(
+        merge_records(stored(*launched("docker", digest=DIGEST, fleet="a"), *launched("ssh", fleet="b")))
+    )
+    found = match(docker, bare)
+    assert found.comparable and found.differs == ("launcher", "image_digest")
+    assert "launcher docker / ssh" in compare_grid(compare([docker], [bare]), "a", "b").rows[0][-1]
+
+
+def test_a_fleet_of_containers_and_bare_processes_is_one_fleet_and_the_launchers_are_named():
+    records = [*launched("docker", digest=DIGEST, host="node-a"), *launched("ssh", host="node-b")]
+    merged = merge_records(stored(*records))
+    (mixed,) = fleet_rates(merged)
+    assert mixed.of_fleet and mixed.software.launcher == "docker + ssh"
+    note = "a4000: launchers docker on node-a, ssh on node-b; that is part of the spread between hosts"
+    assert note in fleet_notes([mixed])
+    assert len(fleet_rates(merged, apart=("launcher",))) == 2
+
+
+def test_one_host_with_two_launchers_has_two_numbers():
+    records = [*launched("docker", digest=DIGEST), *launched("ssh", run_id="run-2")]
+    assert [rate.software.launcher for rate in fleet_rates(merge_records(stored(*records)))] == ["docker", "ssh"]
 
 
 def test_across_precisions_the_switch_for_tf32_is_part_of_what_is_compared():

@@ -1,0 +1,174 @@
+"""What a host without Docker needs before its first benchmark: announced, refused where it cannot be, and brought."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import http.server
+import sys
+import threading
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import LaunchFailed, PullFailed, Unreachable
+from orchestrate.inventory.variants import read_variants
+from orchestrate.launchers.ssh import bootstrap, connection
+from orchestrate.launchers.ssh.bootstrap import Wheel
+from orchestrate.launchers.ssh.launcher import SSHLauncher
+from orchestrate.launchers.ssh.software import REQUIREMENTS, Hello, setup_of
+from results.schema import Status
+from tests.real.ssh.test_launcher import job
+
+# ---- disk and time
+
+
+def test_every_variant_with_a_lock_says_what_its_wheels_take():
+    locked = [variant for variant in read_variants() if (REQUIREMENTS / f"{variant.row}.txt").exists()]
+    assert len(locked) >= 12
+    assert all(setup_of(variant) is not None for variant in locked)
+    (newest,) = (variant for variant in locked if variant.name == "cuda12.9")
+    words = "downloads about 3.3 GB, needs 11.7 GB below ~/.tfbench while it installs (8.3 GB stay), about 5 minutes"
+    assert setup_of(newest).words() == words
+
+
+def full_disk(launcher: SSHLauncher, free_bytes: int) -> SSHLauncher:
+    """Let the host's agent report little space."""
+    whole = launcher._ask_hello
+
+    def little() -> Hello:
+        return dataclasses.replace(whole(), free_bytes=free_bytes)
+
+    launcher._ask_hello = little  # type: ignore[method-assign]
+    return launcher
+
+
+def test_a_disk_that_is_too_small_is_refused_beforehand_with_both_figures(make_launcher, tmp_path):
+    launcher = full_disk(make_launcher(image=False), 700_000_000)
+    (image,) = launcher.probe().images
+    assert image.status is Status.PULL_FAILED
+    assert "needs 1.2 GB below ~/.tfbench, and only 700 MB are free" in (image.problem or "")
+    with pytest.raises(PullFailed, match=r"needs 1\.2 GB .* only 700 MB are free"):
+        launcher.prepare(job(), lambda done, total: None)
+    assert not (tmp_path / "home" / "environments").exists()
+
+
+def test_what_an_installation_takes_is_announced_and_its_progress_has_an_end(make_launcher, small_lock):
+    launcher = make_launcher(image=False)
+    told: list[tuple[str, str]] = []
+    launcher._pulls.tell = lambda host, message: told.append((host, message))
+    (image,) = launcher.probe().images
+    assert "not installed yet: downloads about 335 MB, needs 1.2 GB below ~/.tfbench" in image.reason
+    seen: list[tuple[int, int]] = []
+    launcher.prepare(job(), lambda done, total: seen.append((done, total)))
+    assert [(host, "installing the packages of cpu: downloads about 335 MB" in message) for host, message in told] == [
+        ("rented.a", True)
+    ]
+    assert all(0 <= done <= total for done, total in seen)
+    (image,) = make_launcher(image=False).probe().images
+    assert image.reason.endswith("its packages are installed")
+
+
+# ---- a host without a Python that fits
+
+UV = """\
+#!/bin/sh
+[ "$*" = "python install --no-progress --no-bin 3.11" ] || exit 9
+made="$UV_PYTHON_INSTALL_DIR/cpython-3.11.9-linux-x86_64-gnu"
+mkdir -p "$made/bin" && ln -s {python} "$made/bin/python3" && ln -s "$made" "$UV_PYTHON_INSTALL_DIR/cpython-3.11"
+"""
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Callable[[str], Wheel]]:
+    """Serve wheels with a `uv` of ours in them, as the package index does."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    handler = functools.partial(_Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def publish(program: str) -> Wheel:
+        path, content = folder / "uv.whl", program.encode()
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("uv-1.dist-info/METADATA", "Name: uv\n")
+            file.writestr("uv-1.data/scripts/uv", content)
+            info = file.getinfo("uv-1.data/scripts/uv")
+        return Wheel(
+            url=f"http://127.0.0.1:{server.server_address[1]}/uv.whl",
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            offset=info.header_offset + 30 + len(info.filename),
+            compressed_bytes=info.compress_size,
+            program_bytes=len(content),
+            crc32=zlib.crc32(content),
+        )
+
+    yield publish
+    server.shutdown()
+    server.server_close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent."""
+
+
+@pytest.fixture
+def without_python(monkeypatch, tmp_path) -> None:
+    """Let no interpreter be found but the one that is brought."""
+    monkeypatch.setattr(connection, "PYTHONS", ("/nowhere/python3", "/nowhere/conda/bin/python3"))
+
+
+def bring(monkeypatch, wheel: Wheel) -> None:
+    script = bootstrap.bring_script
+    monkeypatch.setattr(connection, "bring_script", lambda root, mark: script(root, mark, wheel))
+
+
+def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_python, index, monkeypatch, tmp_path):
+    bring(monkeypatch, index(UV.format(python=sys.executable)))
+    launcher = make_launcher(image=False)
+    told: list[str] = []
+    launcher._pulls.tell = lambda host, message: told.append(message)
+    facts = launcher.probe()
+    assert facts.cpu_count and facts.images
+    assert told == ["installing Python 3.11 below ~/.tfbench: downloads about 60 MB, needs 250 MB"]
+    assert (tmp_path / "home" / "python" / "bin" / "python3").exists()
+    assert [path.name for path in (tmp_path / "home").glob("part-*")] == []
+    bring(monkeypatch, dataclasses.replace(index("broken"), sha256="0" * 64))  # whoever brought it again would fail now
+    assert make_launcher(image=False).probe().cpu_count
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ({"sha256": "0" * 64}, "uv has not the digest 0000"),
+        ({"url": "http://127.0.0.1:9/uv.whl"}, "uv could not be downloaded from http://127.0.0.1:9/uv.whl: "),
+        ({"crc32": 1}, "uv could not be unpacked"),
+        ({}, "uv could not install Python 3.11: no network here"),
+    ],
+)
+def test_why_no_python_could_be_brought_is_said_with_where_it_was_looked_for(
+    make_launcher, without_python, index, monkeypatch, tmp_path, spoil, said
+):
+    bring(monkeypatch, dataclasses.replace(index("#!/bin/sh\necho no network here; exit 1\n"), **spoil))
+    with pytest.raises(LaunchFailed) as caught:
+        make_launcher(image=False).probe()
+    assert "no Python 3.8 or newer was found. Looked for: /nowhere/python3, /nowhere/conda/bin/python3" in str(
+        caught.value
+    )
+    assert said in str(caught.value) and "Install Python 3.11 with pip there" in str(caught.value)
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_login_that_prints_without_end_is_given_up(make_launcher, monkeypatch, tmp_path):
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nwhile :; do echo Welcome; echo to stderr >&2; done\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    with pytest.raises(Unreachable, match="its login prints more than 1 MiB"):
+        make_launcher().probe()
