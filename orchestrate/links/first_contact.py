@@ -114,7 +114,12 @@ def _offered_keys(contact: Contact) -> list[HostKey]:
         def connect() -> None:
             with starting(contact.login):
                 done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, capture_output=True, timeout=CONTACT_SECONDS, check=False
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=CONTACT_SECONDS,
+                    check=False,
+                    start_new_session=True,  # without a terminal, no jump host's ssh can ask a question on it
                 )
             if not new.exists() and done.returncode != 0:
                 failure = ssh_failure(contact.login.target, done.stderr, done.returncode)
