@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.links.host_keys import HostKey, read_keys, remember
@@ -66,6 +67,9 @@ def remember_new_keys(hosts: Sequence[Host]) -> list[NewKey]:
 
     Args:
         hosts: Those that ssh does not reach are left out.
+
+    Raises:
+        UserError: A known-hosts file cannot be written.
     """
     found: list[NewKey] = []
     for contacts in _by_distance(hosts):  # a jump host's key must be known before anybody can go through it
@@ -74,7 +78,12 @@ def remember_new_keys(hosts: Sequence[Host]) -> list[NewKey]:
         for contact, keys in zip(contacts, offered, strict=True):
             file = contact.keys.file
             assert file is not None, "hosts of a file have one"
-            new = remember(Path(file), keys)
+            try:
+                new = remember(Path(file), keys)
+            except OSError as error:
+                raise UserError(
+                    f"{file}: cannot be written: {error.strerror}. Check the folder's permissions"
+                ) from error
             found += [NewKey(name=contact.name, fleet=contact.fleet, key=key, file=file) for key in new]
     return found
 
@@ -90,8 +99,8 @@ def _by_distance(hosts: Iterable[Host]) -> list[list[Contact]]:
             name = host.name if distance == len(chain) else f"jump host {login.target}"
             contact = Contact(name=name, fleet=host.fleet, login=login, keys=host.host_keys)
             contacts.setdefault((host.host_keys.file, login), (distance, contact))
-    farthest = max((distance for distance, _ in contacts.values()), default=-1)
-    return [[contact for at, contact in contacts.values() if at == distance] for distance in range(farthest + 1)]
+    distances = sorted({distance for distance, _ in contacts.values()})
+    return [[contact for at, contact in contacts.values() if at == distance] for distance in distances]
 
 
 def _offered_keys(contact: Contact) -> list[HostKey]:
@@ -105,7 +114,12 @@ def _offered_keys(contact: Contact) -> list[HostKey]:
         def connect() -> None:
             with starting(contact.login):
                 done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, capture_output=True, timeout=CONTACT_SECONDS, check=False
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=CONTACT_SECONDS,
+                    check=False,
+                    start_new_session=True,  # without a terminal, no jump host's ssh can ask a question on it
                 )
             if not new.exists() and done.returncode != 0:
                 failure = ssh_failure(contact.login.target, done.stderr, done.returncode)

@@ -67,7 +67,12 @@ class SudoTunnel(Tunnel):
         """Dial once, and hang up, because a connection that fails later only ends, without a reason."""
         try:
             done = subprocess.run(
-                self._dial, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRIAL_SECONDS, check=False
+                self._dial,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=TRIAL_SECONDS,
+                check=False,
+                start_new_session=True,  # as below: a password that sudo remembers for this terminal does not count
             )
         except subprocess.TimeoutExpired as error:
             raise Unreachable(f"{self._where}: sudo docker: no answer within {TRIAL_SECONDS:.0f} s") from error
