@@ -63,6 +63,13 @@ def test_new_keys_behind_a_jump_host_are_shown_once_and_then_known(fresh, read, 
     assert len(known.read_text().splitlines()) == 3
 
 
+def test_keys_behind_two_jump_hosts_are_remembered_one_after_another(fresh, read):
+    (host,) = read("deep", host_keys="strict")
+    new = [item.key.fingerprint for item in remember_new_keys([host])]
+    assert new == [fresh.fingerprint(name) for name in ("bastion", "node-0001", "node-0000")]
+    assert reach(host) == "reached"
+
+
 @pytest.mark.parametrize("policy", [{}, {"host_keys": "strict"}])
 def test_a_fresh_host_is_refused_with_the_command_that_remembers_it(read, policy):
     (host,) = read("near", **policy)
