@@ -32,16 +32,16 @@ OPTIONS = (
 """Of every ssh, those to jump hosts included."""
 
 NO_MASTER = "-oControlMaster=no"
-"""A shared master would outlive us, or end under us."""
+"""A shared connection that we start would outlive us, or end under us."""
 
 OWN_CONNECTION = "-oControlPath=none"
-"""Not for jump hosts: there a master that the user has started saves a login, perhaps with a second factor."""
+"""For what stays connected. Else a shared connection that the user has started saves a login, and a second factor."""
 
 _STRICTNESS = {"strict": "yes", "accept-new": "accept-new"}
 
 
 def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | None = None) -> list[str]:
-    """Return the command line of an ssh.
+    """Return the command line of an ssh that makes a connection, or uses one that the user shares.
 
     Args:
         login: Where it goes.
@@ -49,7 +49,7 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
         flags: Stand first: of an option that comes twice, ssh takes the first.
         remote: What it runs there, for the login shell; None: nothing, or what the flags say.
     """
-    words = ["ssh", *flags, *OPTIONS, NO_MASTER, OWN_CONNECTION, *key_options(login, keys)]
+    words = ["ssh", *flags, *OPTIONS, NO_MASTER, *key_options(login, keys)]
     return [
         *words,
         *(_proxy(login, keys) or _jump(login)),

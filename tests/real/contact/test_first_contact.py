@@ -135,3 +135,20 @@ def test_a_stale_key_in_the_users_own_file_does_not_matter_where_the_fleets_file
     assert str(fresh.own) in refusal(host)
     (host,) = read("near", host_keys="accept-new")
     assert reach(host) == "reached"
+
+
+def test_a_shared_connection_of_the_users_saves_the_login(fresh, read):
+    config, authorized = fresh.config.read_text(), fresh.folder / "identity.pub"
+    key = authorized.read_text()
+    try:
+        fresh.config.write_text(f"ControlPath {fresh.folder}/%n.ctl\n{config}")
+        (host,) = read("near", host_keys="accept-new")
+        words = ["ssh", "-F", str(fresh.config), "-oStrictHostKeyChecking=no", "-M", "-N", "-f", "near"]
+        subprocess.run(words, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        authorized.write_text("")  # as if each login took a second factor
+        assert reach(host) == "reached"
+        subprocess.run(["ssh", "-F", str(fresh.config), "-O", "exit", "near"], check=True, capture_output=True)
+        assert "Permission denied" in refusal(host)
+    finally:
+        authorized.write_text(key)
+        fresh.config.write_text(config)
