@@ -109,9 +109,8 @@ def _offered_keys(contact: Contact) -> list[HostKey]:
         new = Path(folder) / "known_hosts"
         files = [str(new), *known_hosts_files(contact.login, contact.keys)]
         options = (known_hosts_option(files), "-oStrictHostKeyChecking=accept-new", "-oHashKnownHosts=no")
-        command = ssh_command(
-            contact.login, contact.keys, "-T", OWN_CONNECTION, *options, "-oCheckHostIP=no", remote="exit"
-        )
+        flags = ("-T", OWN_CONNECTION, "-oCheckHostIP=no", *options)  # over a shared connection no key would come
+        command = ssh_command(contact.login, contact.keys, *flags, remote="exit")
 
         def connect() -> None:
             with starting(contact.login):
