@@ -35,7 +35,7 @@ NO_MASTER = "-oControlMaster=no"
 """A shared connection that we start would outlive us, or end under us."""
 
 OWN_CONNECTION = "-oControlPath=none"
-"""For what stays connected. Else a shared connection that the user has started saves a login, and a second factor."""
+"""For what must notice a dead link. Else a connection that the user shares saves a login, and a second factor."""
 
 _STRICTNESS = {"strict": "yes", "accept-new": "accept-new"}
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 from orchestrate.errors import LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.links.refusals import Dropped, ssh_failure
-from orchestrate.links.ssh import ssh_command
+from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.links.starts import delays, starting
 from orchestrate.text import plain_text
 
@@ -135,7 +135,7 @@ class Connection:
             self._explain(code, marked, silence.too_long, errors)
 
     def _command(self) -> list[str]:
-        return ssh_command(self._address, self._keys, "-T", remote=f"exec sh -c '{_FIND_PYTHON}'")
+        return ssh_command(self._address, self._keys, "-T", OWN_CONNECTION, remote=f"exec sh -c '{_FIND_PYTHON}'")
 
     @contextlib.contextmanager
     def _process(self, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
