@@ -19,7 +19,7 @@ from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.links.host_keys import HostKey, read_keys, remember
 from orchestrate.links.refusals import Dropped, ssh_failure
-from orchestrate.links.ssh import hops, known_hosts_files, known_hosts_option, ssh_command
+from orchestrate.links.ssh import OWN_CONNECTION, hops, known_hosts_files, known_hosts_option, ssh_command
 from orchestrate.links.starts import persist, starting
 
 AT_A_TIME = 64
@@ -109,7 +109,8 @@ def _offered_keys(contact: Contact) -> list[HostKey]:
         new = Path(folder) / "known_hosts"
         files = [str(new), *known_hosts_files(contact.login, contact.keys)]
         options = (known_hosts_option(files), "-oStrictHostKeyChecking=accept-new", "-oHashKnownHosts=no")
-        command = ssh_command(contact.login, contact.keys, "-T", *options, "-oCheckHostIP=no", remote="exit")
+        flags = ("-T", OWN_CONNECTION, "-oCheckHostIP=no", *options)  # over a shared connection no key would come
+        command = ssh_command(contact.login, contact.keys, *flags, remote="exit")
 
         def connect() -> None:
             with starting(contact.login):

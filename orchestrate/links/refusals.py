@@ -99,7 +99,7 @@ _FINAL = (
     "Host key verification failed",
     "Permission denied",
     "Could not resolve",
-    "refused",
+    "connect to host",
     "stdio forwarding failed",
     "Too many authentication failures",
 )

@@ -32,16 +32,16 @@ OPTIONS = (
 """Of every ssh, those to jump hosts included."""
 
 NO_MASTER = "-oControlMaster=no"
-"""A shared master would outlive us, or end under us."""
+"""A shared connection that we start would outlive us, or end under us."""
 
 OWN_CONNECTION = "-oControlPath=none"
-"""Not for jump hosts: there a master that the user has started saves a login, perhaps with a second factor."""
+"""For what must notice a dead link. Else a connection that the user shares saves a login, and a second factor."""
 
 _STRICTNESS = {"strict": "yes", "accept-new": "accept-new"}
 
 
 def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | None = None) -> list[str]:
-    """Return the command line of an ssh.
+    """Return the command line of an ssh that makes a connection, or uses one that the user shares.
 
     Args:
         login: Where it goes.
@@ -49,8 +49,15 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
         flags: Stand first: of an option that comes twice, ssh takes the first.
         remote: What it runs there, for the login shell; None: nothing, or what the flags say.
     """
-    words = ["ssh", *flags, *OPTIONS, NO_MASTER, OWN_CONNECTION, *key_options(login, keys), *_proxy(login, keys)]
-    return [*words, *_place(login), "--", login.target, *([] if remote is None else [remote])]
+    words = ["ssh", *flags, *OPTIONS, NO_MASTER, *key_options(login, keys)]
+    return [
+        *words,
+        *(_proxy(login, keys) or _jump(login)),
+        *_place(login),
+        "--",
+        login.target,
+        *([] if remote is None else [remote]),
+    ]
 
 
 def key_options(login: SSHAddress, keys: HostKeys) -> list[str]:
@@ -102,7 +109,7 @@ def configuration(login: SSHAddress) -> Mapping[str, str]:
     """Return what the ssh configuration says about a destination, by lower-case keyword; empty: ssh refuses it."""
     try:
         done = subprocess.run(
-            ["ssh", "-G", "-T", *_place(login), "--", login.target],
+            ["ssh", "-G", "-T", *_jump(login), *_place(login), "--", login.target],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -134,8 +141,11 @@ _HOP = re.compile(r"(?:ssh://)?(?P<user>[^@]+@)?(?P<host>\[[^]]+\]|[^:@]+)(?::(?
 
 def _place(login: SSHAddress) -> list[str]:
     config = [] if login.ssh_config is None else ["-F", login.ssh_config]
-    jump = [] if login.jump is None else ["-J", login.jump]
-    return [*config, *([] if login.port is None else ["-p", str(login.port)]), *jump]
+    return [*config, *([] if login.port is None else ["-p", str(login.port)])]
+
+
+def _jump(login: SSHAddress) -> list[str]:
+    return [] if login.jump is None else ["-J", login.jump]
 
 
 def _proxy(login: SSHAddress, keys: HostKeys) -> list[str]:

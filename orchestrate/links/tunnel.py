@@ -19,13 +19,13 @@ from pathlib import Path
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
 from orchestrate.links.refusals import ssh_failure
-from orchestrate.links.ssh import ssh_command
+from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.links.starts import persist, starting
 
 OPEN_DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 0.05
 
-FORWARDING = ("-N", "-T", "-oExitOnForwardFailure=yes", "-oStreamLocalBindUnlink=yes")
+FORWARDING = ("-N", "-T", OWN_CONNECTION, "-oExitOnForwardFailure=yes", "-oStreamLocalBindUnlink=yes")
 
 
 _GUARDED = """\

@@ -15,7 +15,7 @@ from typing import IO
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.links.refusals import ssh_failure
-from orchestrate.links.ssh import ssh_command
+from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.links.starts import persist, starting
 from orchestrate.text import plain_text
 
@@ -39,6 +39,7 @@ class LoginShell:
         self.name = "this machine" if login is None else f"ssh {login.target}"
         self._login = login
         self._keys = keys
+        self._flags = ["-T"]
 
     def run(self, script: str, seconds: float = SCRIPT_SECONDS) -> list[str]:
         """Run a script to its end.
@@ -75,10 +76,12 @@ class LoginShell:
             with tempfile.TemporaryFile() as errors:
                 return *self._run(["sh", "-s"], text, errors, seconds, lambda: None), _read(errors)
         # A login shell: clusters set PATH in its profile.
-        command = ssh_command(self._login, self._keys, "-T", remote="exec sh -l -s")
+        command = ssh_command(self._login, self._keys, *self._flags, remote="exec sh -l -s")
         with tempfile.TemporaryFile() as errors, starting(self._login) as opened:
             code, answer = self._run(command, text, errors, seconds, opened)
             said = _read(errors)
+        if code == -signal.SIGKILL:  # a connection that the user shares may be dead without ssh's noticing
+            self._flags = ["-T", OWN_CONNECTION]
         if code == SSH_FAILED:
             failure = ssh_failure(self._login.target, said, code)
             raise Unreachable(failure.cause) if answer else failure

@@ -19,7 +19,7 @@ from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.launchers.ssh import bootstrap
 from orchestrate.launchers.ssh.bootstrap import PLACE, bring_script
 from orchestrate.links.refusals import Dropped, ssh_failure
-from orchestrate.links.ssh import ssh_command
+from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.links.starts import delays, starting
 from orchestrate.text import plain_text
 
@@ -167,7 +167,7 @@ class Connection:
             self._explain(code, marked, said.text())
 
     def _command(self, command: str) -> list[str]:
-        return ssh_command(self._address, self._keys, "-T", remote=command)
+        return ssh_command(self._address, self._keys, "-T", OWN_CONNECTION, remote=command)
 
     @contextlib.contextmanager
     def _process(self, command: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -19,7 +19,9 @@ from tests.support.engines.required import skip_without
 
 @dataclass
 class FreshHosts:
-    """Some sshds; `ssh -F config` knows `node-0000`, … through `bastion`, and `near`, which is `node-0000` directly.
+    """Some sshds; `ssh -F config` knows `node-0000`, … through `bastion`.
+
+    `near` is `node-0000` reached directly, `deep` is `node-0000` through `bastion` and `node-0001`.
 
     Attributes:
         config: Says nothing about host keys but where the user's own known-hosts file is.
@@ -70,6 +72,7 @@ class FreshHosts:
         for_all += f"  IdentitiesOnly yes\n  UserKnownHostsFile {self.own}\n  GlobalKnownHostsFile none\n"
         text = "".join(f"Host {name}\n  Port {port}\n" for name, port in self.ports.items())
         text += f"Host near\n  Port {self.ports.get('node-0000', 22)}\n"
+        text += f"Host deep\n  Port {self.ports.get('node-0000', 22)}\n  ProxyJump bastion,node-0001\n"
         self.config.write_text(f"{text}Host node-*\n  ProxyJump bastion\nHost *\n{for_all}")
 
     def dropped(self, name: str = "bastion") -> int:

@@ -63,6 +63,13 @@ def test_new_keys_behind_a_jump_host_are_shown_once_and_then_known(fresh, read, 
     assert len(known.read_text().splitlines()) == 3
 
 
+def test_keys_behind_two_jump_hosts_are_remembered_one_after_another(fresh, read):
+    (host,) = read("deep", host_keys="strict")
+    new = [item.key.fingerprint for item in remember_new_keys([host])]
+    assert new == [fresh.fingerprint(name) for name in ("bastion", "node-0001", "node-0000")]
+    assert reach(host) == "reached"
+
+
 @pytest.mark.parametrize("policy", [{}, {"host_keys": "strict"}])
 def test_a_fresh_host_is_refused_with_the_command_that_remembers_it(read, policy):
     (host,) = read("near", **policy)
@@ -128,3 +135,20 @@ def test_a_stale_key_in_the_users_own_file_does_not_matter_where_the_fleets_file
     assert str(fresh.own) in refusal(host)
     (host,) = read("near", host_keys="accept-new")
     assert reach(host) == "reached"
+
+
+def test_a_shared_connection_of_the_users_saves_the_login(fresh, read):
+    config, authorized = fresh.config.read_text(), fresh.folder / "identity.pub"
+    key = authorized.read_text()
+    try:
+        fresh.config.write_text(f"ControlPath {fresh.folder}/%n.ctl\n{config}")
+        (host,) = read("near", host_keys="accept-new")
+        words = ["ssh", "-F", str(fresh.config), "-oStrictHostKeyChecking=no", "-M", "-N", "-f", "near"]
+        subprocess.run(words, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        authorized.write_text("")  # as if each login took a second factor
+        assert reach(host) == "reached"
+        subprocess.run(["ssh", "-F", str(fresh.config), "-O", "exit", "near"], check=True, capture_output=True)
+        assert "Permission denied" in refusal(host)
+    finally:
+        authorized.write_text(key)
+        fresh.config.write_text(config)

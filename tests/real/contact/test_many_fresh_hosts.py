@@ -46,9 +46,7 @@ def check(hosts_file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_no_fresh_host_behind_a_jump_host_is_lost(
-    make_fresh_hosts: Callable[..., FreshHosts], record_property: Callable[[str, object], None]
-):
+def test_no_fresh_host_behind_a_jump_host_is_lost(make_fresh_hosts: Callable[..., FreshHosts]):
     count = MANY or FEW
     fresh = make_fresh_hosts(count, *([] if MANY else [DROPS_SOON]))
     hosts_file = write_hosts(fresh.folder, count, cases=1)
@@ -66,7 +64,7 @@ def test_no_fresh_host_behind_a_jump_host_is_lost(
     (run,) = (fresh.folder / "runs").iterdir()
     events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
     assert [event for event in events if event["event"] in ("host_lost", "warned")] == []
-    record_property("dropped by the jump host", fresh.dropped())
+    assert MANY or fresh.dropped(), "the jump host was not busy enough to show anything"
 
 
 def test_requests_to_hosts_without_docker_are_made_again_where_the_jump_host_dropped_them(
