@@ -12,9 +12,11 @@ import pytest
 
 from results.schema import Status
 from results.schema.record_json import from_json
+from results.schema.version import __version__
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, pip_settings
 from tests.support.engines.servers import Registry
+from tests.support.wheel import build_wheel, copy_source, without_checkout
 
 pytestmark = pytest.mark.docker
 
@@ -57,6 +59,50 @@ def test_an_image_is_built_verified_and_pushed_by_one_command_each(
 
     pushed = orchestrate(tmp_path, "images", "push", "cpu", f"--registry={registry.address}/mine", engine=engines.first)
     assert pushed.returncode == 0 and pushed.stdout.startswith(f"{name}@sha256:")
+    engines.first.client.images.remove(name)
+
+
+def test_a_wheel_alone_builds_an_image_that_trains(
+    engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path_factory: pytest.TempPathFactory
+):
+    folder = tmp_path_factory.mktemp("wheel-alone")
+    wheel = build_wheel(copy_source(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel"))
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        f"--target={folder / 'site'}",
+        str(wheel),
+    ]
+    subprocess.run(install, env=without_checkout(), cwd=folder, check=True, timeout=300)
+
+    def tfbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrate.cli", *arguments, f"--engine={engines.first.url}"],
+            cwd=folder,
+            env={**without_checkout(), "PYTHONPATH": str(folder / "site")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+
+    settings = [f"--build-arg={name}={value}" for name, value in {"BASE": base_image, **pip_settings()}.items()]
+    built = tfbench("images", "build", "cpu", "--registry=wheel", *settings)
+    assert built.returncode == 0, built.stderr
+    name = f"wheel/tfbench:{__version__}-cpu"
+    assert built.stdout.startswith(f"{name} sha256:") and "building from unknown" in built.stderr
+    verified = tfbench("images", "verify", "cpu", "--registry=wheel")
+    assert verified.returncode == 0, verified.stdout
+    assert "ok: trains two steps on the CPU" in verified.stdout and "FAILED" not in verified.stdout
+    layers, ours = (
+        engines.first.client.images.get(image).attrs["RootFS"]["Layers"] for image in (name, cpu_image.reference)
+    )
+    assert layers[:-1] == ours[:-1], "a wheel builds the packages of its checkout"
     engines.first.client.images.remove(name)
 
 
