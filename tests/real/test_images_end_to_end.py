@@ -16,6 +16,7 @@ from results.schema.version import __version__
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, pip_settings
 from tests.support.engines.servers import Registry
+from tests.support.engines.standin import build_standin
 from tests.support.wheel import build_wheel, copy_source, without_checkout
 
 pytestmark = pytest.mark.docker
@@ -114,11 +115,17 @@ def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, c
     engines.first.client.images.remove("tfbench:0.1.0-cuda12.5")
 
 
+@pytest.fixture(scope="module")
+def small_image(engines: Engines, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Build a small image whose benchmark is a stand-in: how images travel does not depend on their size."""
+    return build_standin(engines.first, base_image, tmp_path_factory.mktemp("standin") / "base")
+
+
 def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
-    engines: Engines, cpu_image: PushedImage, tmp_path: Path
+    engines: Engines, small_image: str, tmp_path: Path
 ):
     mine = "tfbench:0.1.0-cpu"
-    engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cpu")
+    engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
     for image in engines.second.client.images.list():
         engines.second.client.images.remove(image.id, force=True)  # what earlier tests have brought there
     (tmp_path / "my.yml").write_text(SUITE)
@@ -144,8 +151,8 @@ def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
     engines.first.client.images.remove(mine)
 
 
-def test_images_travel_as_files(engines: Engines, cpu_image: PushedImage, tmp_path: Path):
-    engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cpu")
+def test_images_travel_as_files(engines: Engines, small_image: str, tmp_path: Path):
+    engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
     saved = orchestrate(tmp_path, "images", "save", "cpu", f"--output={tmp_path / 'bundle'}", engine=engines.first)
     assert saved.returncode == 0, saved.stderr
     loaded = orchestrate(tmp_path, "images", "load", str(tmp_path / "bundle"), f"--engine={engines.second.url}")
