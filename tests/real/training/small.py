@@ -43,10 +43,11 @@ def _efficientnet_b0(**arguments) -> Model:
 
 
 def _efficientnet_v2_s(**arguments) -> Model:
-    """Build one block of each kind that repeats in `keras.applications.EfficientNetV2S`, and two where it repeats."""
+    """Build the fused stages of `keras.applications.EfficientNetV2S` and the first of the others, two blocks at most each."""
     from keras.src.applications.efficientnet_v2 import DEFAULT_BLOCKS_ARGS, EfficientNetV2
 
-    kinds = [{**kind, "num_repeat": min(2, kind["num_repeat"])} for kind in DEFAULT_BLOCKS_ARGS["efficientnetv2-s"]]
+    stages = DEFAULT_BLOCKS_ARGS["efficientnetv2-s"][:4]
+    kinds = [{**stage, "num_repeat": min(2, stage["num_repeat"])} for stage in stages]
     return EfficientNetV2(1.0, 1.0, 384, blocks_args=kinds, name="efficientnetv2-s", **arguments)
 
 
