@@ -32,7 +32,7 @@ SUITE = """
 description: one small network, to see everything work
 repeats: 3
 cases:
-  - {model: googlenet, precision: fp32, batch_per_gpu: 8, image_size: 64, warmup_steps: 2, num_steps: 20, device: cpu}
+  - {model: googlenet, precision: fp32, batch_per_gpu: 8, image_size: 64, warmup_steps: 2, num_steps: 40, device: cpu}
 """
 
 QUICK_SUITE = """

@@ -179,6 +179,7 @@ def good_record(case: schema.Case, name: str = "stand-in") -> schema.Record:
         environment=schema.Environment(
             tfbench=name, python=name, tensorflow=name, keras=name, kernel=name, operating_system=name, cpu=name,
             cpu_count=1, cpu_limit=1.0, memory_bytes=None, intra_op_threads=1, inter_op_threads=1, tf32_enabled=False,
+            variables={name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
         ),
         measurement=schema.Measurement(
             unit="images", samples_per_second=samples / seconds, samples=samples, seconds=seconds,

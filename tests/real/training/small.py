@@ -43,10 +43,11 @@ def _efficientnet_b0(**arguments) -> Model:
 
 
 def _efficientnet_v2_s(**arguments) -> Model:
-    """Build one block of each kind that repeats in `keras.applications.EfficientNetV2S`, and two where it repeats."""
+    """Build the fused stages of `keras.applications.EfficientNetV2S` and the first of the others, two blocks at most each."""
     from keras.src.applications.efficientnet_v2 import DEFAULT_BLOCKS_ARGS, EfficientNetV2
 
-    kinds = [{**kind, "num_repeat": min(2, kind["num_repeat"])} for kind in DEFAULT_BLOCKS_ARGS["efficientnetv2-s"]]
+    stages = DEFAULT_BLOCKS_ARGS["efficientnetv2-s"][:4]
+    kinds = [{**stage, "num_repeat": min(2, stage["num_repeat"])} for stage in stages]
     return EfficientNetV2(1.0, 1.0, 384, blocks_args=kinds, name="efficientnetv2-s", **arguments)
 
 
@@ -138,8 +139,12 @@ TOKENS = 16
 CLASSES = 40
 
 
-def small_network(name: str) -> Network:
-    """Return a network that is like the one of that name, but small."""
+def small_network(name: str, *, shallow: bool = True) -> Network:
+    """Return a network that is like the one of that name, but small.
+
+    Args:
+        shallow: With fewer of its equal layers, too.
+    """
     network = NETWORKS[name]
     if network.inputs.sequence_length is not None:
         inputs = dataclasses.replace(network.inputs, sequence_length=TOKENS, longest=2 * TOKENS)
@@ -147,6 +152,8 @@ def small_network(name: str) -> Network:
         inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
     options = {**network.options, **FEWER.get(name, {})}
     small = dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
+    if not shallow:
+        return small
     if name == "googlenet":
         return ShallowGoogLeNet(**vars(small))
     return ShallowNetwork(**vars(small)) if name in SHALLOW else small

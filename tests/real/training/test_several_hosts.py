@@ -146,7 +146,7 @@ def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
 
 
 def test_replicas_of_several_devices_and_hosts_train_as_one(start):
-    gang = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TWO_REPLICAS_EACH)
+    gang = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TINY + TWO_REPLICAS_EACH)
     assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
     record = gang.record()
     passed = {check.name for check in record.validity.checks if check.passed}
@@ -178,7 +178,7 @@ def test_without_all_reduce_the_gates_are_skipped_and_the_record_says_so(start):
 
 @pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
 def test_a_rank_that_is_killed_or_hangs_ends_the_other_with_its_name(start, victim, number):
-    gang = start("--num_steps=10000000", fault=TINY)
+    gang = start("--num_steps=100000", fault=TINY)
     gang.wait_for("state timing")
     began = time.monotonic()
     os.killpg(gang.processes[victim].pid, number)
