@@ -150,6 +150,8 @@ def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) ->
     if isinstance(facts, str):
         return [f"{host.key}: cannot be measured now: {facts}"]
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
+    if host.python is not None:
+        images.append(f"{host.key}: {host.python}, with the TensorFlow that it has: named in hosts.yml")
     return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
 
 

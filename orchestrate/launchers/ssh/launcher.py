@@ -72,7 +72,9 @@ class SSHLauncher:
         """See `Launcher.probe`: finds the image, or a Python, then runs the probe with it."""
         asked_at = time.time()
         hello = self._hello
-        software, _ = self._base()
+        software, python = self._base()
+        if self._host.python is not None and hello.image is None:
+            own_software(self._runner, python)
         answer = self._connection.ask(
             "probe",
             python=software.python,

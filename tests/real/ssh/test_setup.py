@@ -32,7 +32,7 @@ def test_every_variant_with_a_lock_says_what_its_wheels_take():
     assert len(locked) >= 12
     assert all(setup_of(variant) is not None for variant in locked)
     (newest,) = (variant for variant in locked if variant.name == "cuda12.9")
-    words = "downloads about 3.3 GB, needs 11.7 GB below ~/.tfbench while it installs (8.3 GB stay), about 5 minutes"
+    words = "downloads about 3.3 GB, needs 10.9 GB below ~/.tfbench while it installs (7.6 GB stay), about 5 minutes"
     assert setup_of(newest).words() == words
 
 
@@ -51,8 +51,8 @@ def test_a_disk_that_is_too_small_is_refused_beforehand_with_both_figures(make_l
     launcher = full_disk(make_launcher(image=False), 700_000_000)
     (image,) = launcher.probe().images
     assert image.status is Status.PULL_FAILED
-    assert "needs 1.2 GB below ~/.tfbench, and only 700 MB are free" in (image.problem or "")
-    with pytest.raises(PullFailed, match=r"needs 1\.2 GB .* only 700 MB are free"):
+    assert "needs 1.9 GB below ~/.tfbench, and only 700 MB are free" in (image.problem or "")
+    with pytest.raises(PullFailed, match=r"needs 1\.9 GB .* only 700 MB are free"):
         launcher.prepare(job(), lambda done, total: None)
     assert not (tmp_path / "home" / "environments").exists()
 
@@ -62,7 +62,7 @@ def test_what_an_installation_takes_is_announced_and_its_progress_has_an_end(mak
     told: list[tuple[str, str]] = []
     launcher._pulls.tell = lambda host, message: told.append((host, message))
     (image,) = launcher.probe().images
-    assert "not installed yet: downloads about 335 MB, needs 1.2 GB below ~/.tfbench" in image.reason
+    assert "not installed yet: downloads about 335 MB, needs 1.9 GB below ~/.tfbench" in image.reason
     seen: list[tuple[int, int]] = []
     launcher.prepare(job(), lambda done, total: seen.append((done, total)))
     assert [(host, "installing the packages of cpu: downloads about 335 MB" in message) for host, message in told] == [
