@@ -155,7 +155,10 @@ def _load(engine: DockerEngine, folder: Path) -> int:
         if _is_there(engine, reference, entry):
             _say(f"{reference}: is there already")
             continue
-        load_from_file(engine, folder / Path(file).name, _progress(reference))
+        loaded = load_from_file(engine, folder / Path(file).name, _progress(reference))
+        if not _is_there(engine, reference, entry) and _is_there(engine, loaded, entry):
+            place, _, tag = reference.rpartition(":")  # Podman saves tfbench:1 as localhost/tfbench:1
+            engine.tag(str(engine.image_document(loaded)["Id"]), place, tag)
         if not _is_there(engine, reference, entry):
             raise UserError(
                 f"{folder / file}: the engine has another image under {reference} than {INDEX_NAME} describes. "
