@@ -93,12 +93,12 @@ def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs
 
 
 def test_transfer_to_it(target: Target, home: Home, runs: Runs, tmp_path: Path):
-    done = run_on(runs, target, home.image, image_source="transfer")
+    done = run_on(runs, target, home.gpus, image_source="transfer")
     (record,) = runs.records().values()
     assert record.status is Status.OK and "pulling" in done.stderr
     again = Runs(tmp_path / "again", DOCKER_HOST=home.engine.url)
     again.folder.mkdir()
-    assert "pulling" not in run_on(again, target, home.image, image_source="transfer").stderr, "sent twice"
+    assert "pulling" not in run_on(again, target, home.gpus, image_source="transfer").stderr, "sent twice"
     tags = [name for image in target.engine.client.api.images() for name in image["RepoTags"] or ()]
     assert sum(SENT_REPOSITORY in name for name in tags) == 1
 
@@ -162,7 +162,7 @@ def test_stop(target: Target, home: Home, runs: Runs):
 def test_hardening_of_the_container(target: Target, home: Home):
     engine = Engine(controller_address(target.engine.url))
     spec = ContainerSpec(
-        image=f"{SENT_REPOSITORY}:{home.engine.client.images.get(home.slow).id.partition(':')[2]}",
+        image=f"{target.registry}/{home.pushed.partition(':')[0]}@{home.digest}",
         name=unique_name("hard"),
         entrypoint=("/usr/bin/python3.11", "-c", HARDENING),
     )
