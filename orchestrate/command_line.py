@@ -110,9 +110,13 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         ("verify", "start variants and compare them with orchestrate/containers/images.toml; no GPU is needed"),
         ("save", "write variants to a folder, for hosts that reach no registry"),
         ("load", "load images saved with `images save`"),
+        ("inspect-wheel", "show for which GPUs a wheel has machine code and PTX, e.g. before adding an image variant"),
     ):
         action = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
         if name == "list":
+            continue
+        if name == "inspect-wheel":
+            action.add_argument("wheel", type=Path, metavar="FILE")
             continue
         action.add_argument("--engine", help="unix://… or ssh://… (default: DOCKER_HOST, else the usual socket)")
         if name == "load":

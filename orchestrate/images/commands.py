@@ -1,4 +1,4 @@
-"""`python -m orchestrate images list | build | push | verify | save | load`."""
+"""`python -m orchestrate images list | build | push | verify | save | load | inspect-wheel`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rich.text import Text
 
 from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
-from orchestrate.inventory.variants import Seen, Variant, read_variants
+from orchestrate.images.fat_binaries import inspect_wheel
+from orchestrate.inventory.variants import Seen, Variant, parse_version, read_variants
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, image_content, load_from_file, save_to_file
 from orchestrate.launchers.pulls import Progress
@@ -30,6 +31,9 @@ def images(parsed: argparse.Namespace) -> int:
     variants = read_variants()
     if parsed.action == "list":
         _list(variants)
+        return ExitCode.OK
+    if parsed.action == "inspect-wheel":
+        _inspect(parsed.wheel)
         return ExitCode.OK
     engine = DockerEngine(controller_address(parsed.engine))
     try:
@@ -105,6 +109,20 @@ def _list(variants: Sequence[Variant]) -> None:
     console.print(table)
 
 
+def _inspect(wheel: Path) -> None:
+    """Show how many of a wheel's fat binaries hold which architecture."""
+    found = inspect_wheel(wheel)
+    _answer(f"{wheel.name}: {found.count} fat binaries")
+    known = {*found.machine_code, *found.ptx}
+    for capability in sorted(known, key=parse_version):
+        shares = (
+            f"{what} in {count} ({count / found.count:.0%})"
+            for what, count in (("machine code", found.machine_code[capability]), ("PTX", found.ptx[capability]))
+            if count
+        )
+        _answer(f"{capability}: {', '.join(shares)}")
+
+
 def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> None:
     arguments = dict(_pair(text) for text in parsed.build_arg)
     if arguments.get("SLIM", variant.form) != variant.form:
@@ -155,7 +173,10 @@ def _load(engine: DockerEngine, folder: Path) -> int:
         if _is_there(engine, reference, entry):
             _say(f"{reference}: is there already")
             continue
-        load_from_file(engine, folder / Path(file).name, _progress(reference))
+        loaded = load_from_file(engine, folder / Path(file).name, _progress(reference))
+        if not _is_there(engine, reference, entry) and _is_there(engine, loaded, entry):
+            place, _, tag = reference.rpartition(":")  # Podman saves tfbench:1 as localhost/tfbench:1
+            engine.tag(str(engine.image_document(loaded)["Id"]), place, tag)
         if not _is_there(engine, reference, entry):
             raise UserError(
                 f"{folder / file}: the engine has another image under {reference} than {INDEX_NAME} describes. "

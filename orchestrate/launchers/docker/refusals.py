@@ -112,6 +112,10 @@ _REFUSALS = {
     "statfs ": (Status.BAD_INPUT, _NO_DATA),
     "rlimit type 8": (Status.ERROR, _NO_LOCK),
     "RLIMIT_MEMLOCK": (Status.ERROR, _NO_LOCK),
+    "catatonit": (
+        Status.ERROR,
+        "Podman lacks catatonit, the init process of containers. Install the package catatonit there",
+    ),
     "no space left on device": (Status.ERROR, "the host's disk is full. Free some space, or remove old images"),
 }
 

@@ -108,11 +108,11 @@ def save_to_file(source: DockerEngine, reference: str, path: Path, on_progress: 
         partial.unlink(missing_ok=True)
 
 
-def load_from_file(target: DockerEngine, path: Path, on_progress: Progress) -> None:
-    """Take in an image from a file that `save_to_file` wrote."""
+def load_from_file(target: DockerEngine, path: Path, on_progress: Progress) -> str:
+    """Take in an image from a file that `save_to_file` wrote, and return what the engine calls it."""
     with path.open("rb") as file:
         chunks = iter(lambda: file.read(FILE_CHUNK_BYTES), b"")
-        target.load(_counted(chunks, path.stat().st_size, on_progress))
+        return target.load(_counted(chunks, path.stat().st_size, on_progress))
 
 
 def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:

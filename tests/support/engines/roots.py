@@ -32,6 +32,7 @@ PACKAGES = {
         "rootlesskit",
         "iproute2",
         "podman",
+        "catatonit",
         "passt",
         "fuse-overlayfs",
         "crun",

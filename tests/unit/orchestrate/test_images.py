@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from orchestrate.inventory.addresses import DockerAddress
@@ -70,6 +72,17 @@ def test_mixed_gpus_get_one_image_that_suits_all_or_a_remedy():
 def test_an_image_of_the_users_own_is_not_judged():
     (image,) = wanted_images(host(image="mine:1"), facts("470.256.02", "8.6"), read_variants())
     assert (image.reference, image.status, image.variant) == ("mine:1", Status.OK, None)
+
+
+def test_a_machine_with_another_processor_is_refused_in_words_unless_the_image_is_the_users_own():
+    grace = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
+    (image,) = wanted_images(host(), grace, read_variants())
+    assert image.status is Status.UNSUPPORTED
+    assert (image.problem or "").startswith(
+        "its processor is arm64 (as in GH200 and Grace), and these images are for amd64"
+    )
+    (image,) = wanted_images(host(image="mine:arm64"), grace, read_variants())
+    assert image.status is Status.OK
 
 
 @pytest.mark.parametrize(

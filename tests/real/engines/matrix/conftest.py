@@ -75,7 +75,7 @@ def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempP
         pushed = "matrix/standin:1"
         reference = f"{registry.address}/{pushed}"
         image = build_variant(first, reference, folder / "work", does="work", seconds=0.5)
-        slow = build_variant(first, "matrix-slow:1", folder / "slow", does="work", seconds=15)
+        slow = build_variant(first, "matrix-slow:1", folder / "slow", does="work", seconds=8)
         gpus = _with_probe(first, folder / "gpus")
         yield Home(first, second, image, slow, gpus, pushed, push_image(first, reference).digest)
     finally:
