@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import subprocess
@@ -109,8 +108,10 @@ def _included(patterns: list[str]) -> list[Path]:
 def _folder() -> Path:
     """Return the user's folder for ssh; like ssh, whatever HOME is."""
     try:
+        import pwd  # only Unix has it
+
         return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".ssh"
-    except KeyError:  # a user without a name
+    except (ImportError, KeyError):  # or a user without a name
         return Path("~/.ssh").expanduser()
 
 
