@@ -111,7 +111,7 @@ def _folder() -> Path:
         import pwd  # only Unix has it
 
         return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".ssh"
-    except (ImportError, KeyError):  # a user without a name
+    except (ImportError, KeyError):  # or a user without a name
         return Path("~/.ssh").expanduser()
 
 
