@@ -1,3 +1,4 @@
+# ruff: noqa: T201 (a script prints its result)
 """What a repeat of the quick suite saves by what another one of its host and run has found out: alternating A/B.
 
     python -m tests.benchmarks.repeat_minutes [--pairs 3] [--model googlenet]
