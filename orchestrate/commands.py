@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -22,13 +23,14 @@ from orchestrate.display import tables
 from orchestrate.display.display import make_display
 from orchestrate.display.wording import describe
 from orchestrate.errors import NoUsableHost, UserError
+from orchestrate.estimating.expected import expected_durations, host_seconds
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.links.first_contact import remember_new_keys
-from orchestrate.planning.budget import earlier_durations, estimate
+from orchestrate.planning.budget import Estimate, earlier_durations, estimate
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.gangs import add_gangs
@@ -83,7 +85,7 @@ def plan(parsed: argparse.Namespace) -> int:
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
         tables.render_plan(planned, _stdout())
-        tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), _stdout())
+        tables.render_estimate(_estimate(parsed, planned), _stdout())
     if parsed.show_manifests:
         _show_manifests(planned)
     return ExitCode.OK
@@ -116,13 +118,19 @@ def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
         raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: {command_line('orchestrate', 'check')}")
-    tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), Console(stderr=True))
+    estimated = _estimate(parsed, planned)
+    tables.render_estimate(estimated, Console(stderr=True))
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
     folder.write_plan(plan_to_json(planned))
     while raw:
         folder.write_facts(*raw.popitem())
-    return planned, _carry_out(parsed, planned, folder)
+    return planned, _carry_out(parsed, planned, folder, estimated)
+
+
+def _estimate(parsed: argparse.Namespace, planned: Plan) -> Estimate:
+    once = {entry.host.place: host_seconds(entry) for entry in planned.hosts}
+    return estimate(planned, earlier_durations(parsed.runs_dir), expected_durations(planned), once)
 
 
 def resume(parsed: argparse.Namespace) -> int:
@@ -162,18 +170,21 @@ def _tell_costs(planned: Plan) -> None:
         _tell(line)
 
 
-def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> int:
-    """Run what is missing, then show the table and where everything is."""
+def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder, estimated: Estimate | None = None) -> int:
+    """Run what is missing, then show the table, what it took, and where everything is."""
+    began = time.monotonic()
     bus = EventBus()
     display = make_display(parsed.display, Console(stderr=True))
-    display.planned(planned)
+    display.planned(planned, {**expected_durations(planned), **earlier_durations(parsed.runs_dir)})
     options, stop = _options(parsed), Stop()
     collect_rarely()
     with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
         outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
+    took = time.monotonic() - began
     _show_results(folder, outcome.ok + outcome.failed, quiet=parsed.display == "json", report=parsed.report)
+    tables.render_taken(took, estimated, Console(stderr=True))
     if stop.launching.is_set() and outcome.missing:
         _tell(f"stopped. {_resume_hint(folder)}")
         return ExitCode.STOPPED

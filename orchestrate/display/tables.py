@@ -86,15 +86,43 @@ def render_plan(plan: Plan, console: Console) -> None:
 
 
 def render_estimate(estimated: Estimate, console: Console) -> None:
-    """Show what a run may take and cost, and how much of that is known."""
-    minutes = estimated.seconds / 60
-    cost = "" if estimated.usd is None else f", about {estimated.usd:.2f} USD"
-    basis = (
-        "from earlier runs"
-        if estimated.seen == 1
-        else f"{estimated.seen:.0%} based on earlier runs, the rest is a guess"
-    )
-    console.print(f"estimate: {minutes:.0f} minutes{cost} ({basis})", markup=False, highlight=False)
+    """Show what a run may take and cost, for each of several fleets too, and what that is based on."""
+    shares = {
+        "from earlier runs": estimated.seen,
+        "computed from the networks' work and the hosts' speed": estimated.computed,
+        "guessed": 1 - estimated.seen - estimated.computed,
+    }
+    parts = {words: share for words, share in shares.items() if share > 0.001}
+    basis = ", ".join(words if len(parts) == 1 else f"{share:.0%} {words}" for words, share in parts.items())
+    _print_line(f"estimate: {_time_and_cost(estimated)} ({basis})", console)
+    if len(estimated.fleets) > 1:
+        for fleet, part in estimated.fleets.items():
+            _print_line(f"  {fleet}: {_time_and_cost(part)}", console)
+
+
+def render_taken(seconds: float, estimated: Estimate | None, console: Console) -> None:
+    """Show what a run took next to what was estimated."""
+    before = "" if estimated is None else f"; the estimate was {duration(estimated.seconds)}"
+    _print_line(f"took {duration(seconds)}{before}", console)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in the digits that an estimate has: `40 s`, `7 min 30 s`, `43 min`, `3 h 20 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 600:
+        minutes, rest = divmod(round(seconds / 10) * 10, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _time_and_cost(estimated: Estimate) -> str:
+    return duration(estimated.seconds) + ("" if estimated.usd is None else f", about {estimated.usd:.2f} USD")
+
+
+def _print_line(text: str, console: Console) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from orchestrate.errors import HostError, UserError
+from orchestrate.estimating.expected import expected_durations
 from orchestrate.events import (
     EventBus,
     HostChecked,
@@ -210,7 +211,8 @@ def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:
     unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
     if unpriced:
         raise UserError(f"--max-cost needs a price of every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
-    return Budget(options.max_usd, plan.hosts, earlier_durations(folder.path.parent))
+    durations = {**expected_durations(plan), **earlier_durations(folder.path.parent)}
+    return Budget(options.max_usd, plan.hosts, durations)
 
 
 class _StopWatcher:
