@@ -16,9 +16,9 @@ from typing import IO, Any
 
 from orchestrate.errors import LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
-from orchestrate.links.refusals import Dropped, ssh_failure
+from orchestrate.links.refusals import ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
-from orchestrate.links.starts import delays, starting
+from orchestrate.links.starts import persist_stream, starting
 from orchestrate.text import plain_text
 
 AGENT = Path(__file__).with_name("agent.py").read_bytes()
@@ -93,13 +93,7 @@ class Connection:
             seconds: Longest wait for a line.
             request: The rest of it.
         """
-        for delay in delays():
-            try:
-                yield from self._stream(do, payload, seconds, request)
-                return
-            except Dropped:  # before the agent's first words: nothing was yielded
-                time.sleep(delay)
-        yield from self._stream(do, payload, seconds, request)
+        yield from persist_stream(lambda: self._stream(do, payload, seconds, request))
 
     def _stream(self, do: str, payload: bytes, seconds: float, request: dict[str, object]) -> Generator[dict[str, Any]]:
         """Send a request once; see `stream`.
