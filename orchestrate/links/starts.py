@@ -106,3 +106,14 @@ def persist(start: Callable[[], T]) -> T:
             return start()
         time.sleep(delay)
     return start()
+
+
+def persist_stream(start: Callable[[], Iterator[T]]) -> Iterator[T]:
+    """Do as `persist` for a connection whose answers are yielded: one that was dropped has yielded nothing."""
+    for delay in delays():
+        try:
+            yield from start()
+            return
+        except Dropped:
+            time.sleep(delay)
+    yield from start()

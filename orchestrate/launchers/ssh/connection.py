@@ -18,9 +18,9 @@ from orchestrate.errors import LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.launchers.ssh import bootstrap
 from orchestrate.launchers.ssh.bootstrap import PLACE, bring_script
-from orchestrate.links.refusals import Dropped, ssh_failure
+from orchestrate.links.refusals import ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
-from orchestrate.links.starts import delays, starting
+from orchestrate.links.starts import persist_stream, starting
 from orchestrate.text import plain_text
 
 AGENT = Path(__file__).with_name("agent.py").read_bytes()
@@ -127,13 +127,7 @@ class Connection:
 
     def _talk(self, command: str, text: bytes, mark: str, seconds: float) -> Generator[dict[str, Any]]:
         """Run a command of the host's login shell, send it a text, and yield the lines of its answer after the mark."""
-        for delay in delays():
-            try:
-                yield from self._talk_once(command, text, mark, seconds)
-                return
-            except Dropped:  # before the mark: nothing was yielded
-                time.sleep(delay)
-        yield from self._talk_once(command, text, mark, seconds)
+        yield from persist_stream(lambda: self._talk_once(command, text, mark, seconds))
 
     def _talk_once(self, command: str, text: bytes, mark: str, seconds: float) -> Generator[dict[str, Any]]:
         """Do what `_talk` does, in one connection.

@@ -7,7 +7,7 @@ from xdist.scheduler import LoadScopeScheduling
 FIRST = ("images", "faults", "slurm", "wheel", "ssh")
 """Groups that mostly wait for engines, queues and connections. Each stays in one process, which starts what it needs once."""
 
-BY_FILE = ("training", "browser", "processes")
+BY_FILE = ("training", "browser", "processes", "contact")
 """Folders of `tests/real` that share nothing between their files."""
 
 WITH_FAULTS = "tests/real/slurm/test_containers.py"
