@@ -159,6 +159,7 @@ def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path
         ("vast", "", "not JSON: .*Expected the output of: vastai show instances --raw"),
         ("vast", "[]", "no machine that can be reached:\n  it is empty"),
         ("vast", '[{"id": 1, "actual_status": "exited"}]', r"vast-1 \(1\): its status is exited, not running"),
+        ("vast", '[{"id": 1, "actual_status": "running", "ports": ""}]', r"vast-1 \(1\): no ssh address"),
         ("vast", '[{"id": 1, "num_gpus": "many"}]', r"not the output of: .*\n  0\.num_gpus: Input should be"),
         ("vast", '[{"id": 1, "dph_total": NaN}]', r"0\.dph_total: "),
         ("runpod", '{"errors": [{"message": "Unauthorized"}]}', "RunPod answered with an error: .*Unauthorized"),
