@@ -35,18 +35,6 @@ def named_images(host: Host) -> tuple[Image, ...]:
     )
 
 
-def probe_reference(host: Host, variants: Sequence[Variant]) -> str:
-    """Name the image that asks a host for its GPUs: one that its benchmarks start anyway, else the smallest.
-
-    Args:
-        host: May name an image of the user's own, or one or more variants.
-        variants: From `read_variants`; images of others have no probe.
-    """
-    ours = {variant.name for variant in variants if variant.base is None}
-    named = next((name for name in host.variants if name in ours), "cpu")
-    return host.image or image_reference(host, named)
-
-
 def image_reference(host: Host, variant: str) -> str:
     """Name the image of a variant on a host."""
     prefix = f"{host.registry.rstrip('/')}/" if host.registry else ""

@@ -34,7 +34,7 @@ from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, send_image
 from orchestrate.launchers.pulls import Progress, PullLimits, PullMeter
 from orchestrate.planning.facts import Facts, Image, facts_from_probe, raw_json
-from orchestrate.planning.images import probe_reference, wanted_images
+from orchestrate.planning.images import image_reference, wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -215,12 +215,12 @@ class ContainerLauncher:
     def _ask_driver(self, facts: Facts) -> Facts:
         """Ask the NVIDIA driver, through a container that sees all GPUs.
 
-        Any image of ours will do: the NVIDIA container toolkit brings the driver's library along.
+        Any image will do, the smallest is chosen: the NVIDIA container toolkit brings the driver's library along.
 
         Raises:
             HostError: The container could not be started, or did not answer as expected.
         """
-        reference = probe_reference(self._host, read_variants())
+        reference = self._host.image or image_reference(self._host, "cpu")
         image = _pinned(reference, self._digest(reference), self._host)
         self._bring(image, lambda done, total: None)
         spec = probe_container(image, cdi=facts.gpu_runtime == CDI)

@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrate.launchers.container import ContainerSpec
-from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts
-from orchestrate.launchers.pulls import PullLimits
+from orchestrate.launchers.docker.launcher import _engine_facts
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import MAX_RAW_CHARACTERS, Facts, GPUState, facts_from_probe, raw_json
 from orchestrate.planning.plan import HostPlan, Plan
@@ -74,45 +72,3 @@ def test_an_engines_raw_facts_hold_no_addresses_of_proxies():
 )
 def test_how_an_engine_gives_gpus(info, runtime):
     assert _engine_facts(info, host(), NOW).gpu_runtime == runtime
-
-
-class EngineWithGPU:
-    """The least that a probe needs of an engine; notes which images it is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: set[str] = set()
-        self.started: list[str] = []
-
-    def info(self) -> dict[str, object]:
-        return {"ServerVersion": "28.5", "Runtimes": {"nvidia": {}}}
-
-    def registry_digest(self, reference: str) -> str:
-        self.asked.add(reference)
-        return "sha256:" + "a" * 64
-
-    def image_id(self, reference: str) -> str:
-        return "sha256:" + "b" * 64
-
-    def create(self, spec: ContainerSpec) -> None:
-        self.started.append(spec.image)
-
-    def start(self, name: str) -> None:
-        pass
-
-    def wait(self, name: str, seconds: float) -> None:
-        pass
-
-    def output(self, name: str, limit: int) -> bytes:
-        return json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()
-
-    def remove(self, name: str) -> None:
-        pass
-
-
-def test_a_host_with_a_named_variant_is_asked_through_the_image_of_that_variant_and_no_other():
-    named, engine = host(variants=("cuda12.5",), registry="r.example/you"), EngineWithGPU()
-    launcher = ContainerLauncher(named, PullLimits())
-    launcher._engine = engine  # type: ignore[assignment]
-    (image,) = launcher.probe().images
-    assert engine.asked == {image.reference} == {"r.example/you/tfbench:0.1.0-cuda12.5"}
-    assert engine.started == [f"r.example/you/tfbench@{image.digest}"]

@@ -8,7 +8,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.images import probe_reference, wanted_images
+from orchestrate.planning.images import wanted_images
 from results.schema import GPU, Device, Status
 
 ADDRESS = DockerAddress(scheme="ssh", target="h")
@@ -52,6 +52,12 @@ def test_a_host_without_a_gpu_or_told_to_use_its_processor_gets_the_cpu_image():
         assert (image.variant, image.status) == ("cpu", Status.OK)
 
 
+def test_a_named_variant_is_taken_where_the_driver_reports_no_compute_capability():
+    told = Facts(driver="550.127.05", gpus=(GPU(index=0, name="card"),))
+    (image,) = wanted_images(host(variants=("cuda12.5",)), told, read_variants())
+    assert (image.variant, image.status) == ("cuda12.5", Status.OK)
+
+
 def test_a_named_variant_that_cannot_run_says_why_before_anything_is_pulled():
     old, good = wanted_images(host(variants=("cuda12.2", "cuda12.5")), facts("525.60.13", "8.6"), read_variants())
     assert old.status is Status.DRIVER_TOO_OLD and "535.54.03" in (old.problem or "")
@@ -70,18 +76,3 @@ def test_mixed_gpus_get_one_image_that_suits_all_or_a_remedy():
 def test_an_image_of_the_users_own_is_not_judged():
     (image,) = wanted_images(host(image="mine:1"), facts("470.256.02", "8.6"), read_variants())
     assert (image.reference, image.status, image.variant) == ("mine:1", Status.OK, None)
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({}, "example.org/you/tfbench:0.1.0-cpu"),
-        ({"variants": ("cuda12.5",)}, "example.org/you/tfbench:0.1.0-cuda12.5"),
-        ({"variants": ("cuda12.3-slim", "cuda12.5")}, "example.org/you/tfbench:0.1.0-cuda12.3-slim"),
-        ({"variants": ("ngc25.02",)}, "example.org/you/tfbench:0.1.0-cpu"),  # NVIDIA's own: it has no probe
-        ({"variants": ("ngc25.02", "cuda12.9")}, "example.org/you/tfbench:0.1.0-cuda12.9"),
-        ({"image": "tfbench:mine"}, "tfbench:mine"),
-    ],
-)
-def test_the_probe_needs_no_second_image_where_one_is_named(settings: dict[str, object], name: str):
-    assert probe_reference(host(**settings), read_variants()) == name
