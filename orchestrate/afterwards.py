@@ -66,6 +66,7 @@ def run_command(command: str, tell: Tell) -> int:
     Returns:
         Its exit code, which changes nothing about that of the run; negative: it was ended by that signal.
     """
+    tell = _surely(tell)
     tell(f"--when-done: {command}")
     process = subprocess.Popen(
         ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=STDERR, stderr=STDERR, start_new_session=True
@@ -87,6 +88,16 @@ def run_command(command: str, tell: Tell) -> int:
     else:
         tell(f"--when-done FAILED with exit code {code}: {command}. Check whether your machines still cost money")
     return code
+
+
+def _surely(tell: Tell) -> Tell:
+    """Return a `tell` that goes on where nobody reads any more: machines must be returned then, too."""
+
+    def surely(line: str) -> None:
+        with contextlib.suppress(OSError):
+            tell(line)
+
+    return surely
 
 
 def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:

@@ -113,7 +113,7 @@ def commands(text: str) -> list[str]:
     return [line.strip() for line in re.findall(r"^tfbench [^#\n]*", blocks, re.MULTILINE) + inline]
 
 
-@pytest.mark.parametrize("command", [line for line in commands(PAGE) if "--trust-new" not in line])
+@pytest.mark.parametrize("command", commands(PAGE))
 def test_commands_of_the_page_are_understood(command: str):
     cli.parse(shlex.split(command.split(" > ")[0]))
 

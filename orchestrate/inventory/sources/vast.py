@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import field_validator
+
 from orchestrate.inventory.sources.machines import (
     Described,
     Found,
@@ -38,6 +40,12 @@ class _Instance(Described):
     ports: dict[str, list[_Binding] | None] | None = None
     ssh_host: str | None = None
     ssh_port: int | None = None
+
+    @field_validator("ports", mode="before")
+    @classmethod
+    def _only_mappings(cls, value: object) -> object:
+        """Pass over what is no mapping: Vast's own model calls it a text."""
+        return value if isinstance(value, dict) else None
 
 
 def from_vast(path: str) -> Found:

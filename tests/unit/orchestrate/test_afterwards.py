@@ -68,6 +68,15 @@ def test_its_output_is_kept_off_stdout_and_its_failure_is_reported(capfd: pytest
     assert told[1].startswith("--when-done FAILED with exit code 7: echo out;") and "still cost money" in told[1]
 
 
+def test_the_command_runs_also_where_nobody_reads_what_is_said(tmp_path: Path):
+    def tell(line: str) -> None:
+        raise BrokenPipeError
+
+    with when_done(f"touch {tmp_path}/ran", tell):
+        pass
+    assert (tmp_path / "ran").exists()
+
+
 def priced(name: str, usd: float | None, gpus: int = 1, **settings: object) -> HostPlan:
     facts = Facts(gpus=tuple(GPU(index=index, name="A4000") for index in range(gpus)))
     host = Host(fleet="a4000", name=name, docker=None, usd_per_gpu_hour=usd, **settings)  # type: ignore[arg-type]

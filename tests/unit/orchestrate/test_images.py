@@ -54,6 +54,12 @@ def test_a_host_without_a_gpu_or_told_to_use_its_processor_gets_the_cpu_image():
         assert (image.variant, image.status) == ("cpu", Status.OK)
 
 
+def test_a_named_variant_is_taken_where_the_driver_reports_no_compute_capability():
+    told = Facts(driver="550.127.05", gpus=(GPU(index=0, name="card"),))
+    (image,) = wanted_images(host(variants=("cuda12.5",)), told, read_variants())
+    assert (image.variant, image.status) == ("cuda12.5", Status.OK)
+
+
 def test_a_named_variant_that_cannot_run_says_why_before_anything_is_pulled():
     old, good = wanted_images(host(variants=("cuda12.2", "cuda12.5")), facts("525.60.13", "8.6"), read_variants())
     assert old.status is Status.DRIVER_TOO_OLD and "535.54.03" in (old.problem or "")

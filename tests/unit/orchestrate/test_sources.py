@@ -17,13 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrate import cli, commands
 from orchestrate.command_line import SOURCE_NAMES
-from orchestrate.errors import UserError
+from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.sources import SOURCES, import_hosts
 from orchestrate.inventory.sources.hosts_file import fleet_name, hosts_file
 from orchestrate.inventory.sources.machines import Found, Machine, destination
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 CASES = Path(__file__).parent / "cases" / "sources"
 SAMPLES = (
@@ -43,15 +45,30 @@ def hosts_of(text: str, folder: Path) -> dict[str, Host]:
     return {host.key: host for host in read_hosts(path)}
 
 
+def plan_accepts(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Plan for hosts that do not answer: they are only samples."""
+
+    def make(host: Host, *_: object) -> FakeLauncher:
+        return FakeLauncher(host, FakeHost(facts=Unreachable(f"{host.key} is only a sample")))
+
+    monkeypatch.setattr(commands, "make_launcher", make)
+    hosts_of(text, folder)
+    parsed = cli.parse(["tfbench", "plan", "--hosts", str(folder / "hosts.yml"), "--runs-dir", str(folder / "runs")])
+    return parsed.command(parsed) == 0
+
+
 def test_the_command_offers_every_source():
     assert tuple(SOURCES) == SOURCE_NAMES
 
 
 @pytest.mark.parametrize(("source", "name"), SAMPLES)
-def test_a_sample_becomes_a_hosts_file_that_plan_reads(tmp_path: Path, source: str, name: str):
+def test_a_sample_becomes_a_hosts_file_that_plan_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str, name: str
+):
     text = import_hosts(source, str(CASES / f"{name}.json"))
     assert text == (CASES / f"{name}.yml").read_text()
-    assert hosts_of(text, tmp_path)
+    assert plan_accepts(text, tmp_path, monkeypatch)
+    assert " repeats on " in capsys.readouterr().out
 
 
 def test_an_instance_of_vast_is_a_container_with_its_direct_address_and_its_price(tmp_path: Path):
@@ -126,7 +143,7 @@ Match host gpu-a
 """
 
 
-def test_aliases_of_an_ssh_configuration_mean_what_ssh_says(tmp_path: Path):
+def test_aliases_of_an_ssh_configuration_mean_what_ssh_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "1.conf").write_text("Host included\n  HostName 203.0.113.12\n")
     config = tmp_path / "ssh_config"
@@ -135,6 +152,7 @@ def test_aliases_of_an_ssh_configuration_mean_what_ssh_says(tmp_path: Path):
     hosts = hosts_of(text, tmp_path)
     assert set(hosts) == {f"unknown-gpu.{name}" for name in ("gpu-a", "gpu-c", "bastion", "included")}
     assert hosts["unknown-gpu.gpu-a"].docker == DockerAddress(scheme="ssh", target="gpu-a", ssh_config=str(config))
+    assert plan_accepts(text, tmp_path, monkeypatch)
     assert "      # through bastion\n      gpu-c: " in text
     for reason in (
         "gpu b: hosts.yml takes no such name",
@@ -159,6 +177,7 @@ def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path
         ("vast", "", "not JSON: .*Expected the output of: vastai show instances --raw"),
         ("vast", "[]", "no machine that can be reached:\n  it is empty"),
         ("vast", '[{"id": 1, "actual_status": "exited"}]', r"vast-1 \(1\): its status is exited, not running"),
+        ("vast", '[{"id": 1, "actual_status": "running", "ports": ""}]', r"vast-1 \(1\): no ssh address"),
         ("vast", '[{"id": 1, "num_gpus": "many"}]', r"not the output of: .*\n  0\.num_gpus: Input should be"),
         ("vast", '[{"id": 1, "dph_total": NaN}]', r"0\.dph_total: "),
         ("runpod", '{"errors": [{"message": "Unauthorized"}]}', "RunPod answered with an error: .*Unauthorized"),
