@@ -134,6 +134,9 @@ def test_a_host_that_was_restarted_says_so(make_launcher, tmp_path):
     ending = launcher.follow(job(), lambda line: None)
     assert ending.exit_code is None and "restarted" in ending.detail
     assert launcher.collect(job()) is None
+    assert make_launcher(seconds=0.1).start(job()) is False, "what left nothing is started anew by resume"
+    assert launcher.follow(job(), lambda line: None).exit_code == 0
+    assert launcher.start(job()) is True, "what has ended is never started again"
 
 
 def test_a_repeat_whose_folder_is_gone_is_lost(make_launcher):
@@ -156,6 +159,8 @@ def test_endless_output_is_bounded_and_the_benchmark_goes_on(make_launcher, tmp_
 
 
 def test_a_named_python_without_tensorflow_is_refused(make_launcher):
+    with pytest.raises(LaunchFailed, match="has no TensorFlow"):
+        make_launcher(image=False, python="/usr/bin/python3").probe()
     launcher = make_launcher(image=False, python="/usr/bin/python3")
     if "tensorflow" in sys.modules:
         pytest.skip("needs a Python without TensorFlow")
