@@ -33,7 +33,7 @@ MODULE_HELP = {
 }
 
 ORDER = (
-    *("check", "plan", "run", "resume", "status", "stop", "images"),
+    *("hosts", "check", "plan", "run", "resume", "status", "stop", "images"),
     *("show", "compare", "audit", "recommend", "gpus", "predict", "report", "export", "validate"),
     *("adopt", "prices", "doctor", "measure", "make-dataset", "completion"),
 )

@@ -16,12 +16,28 @@ from results.commands.command_line import add_format
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
+SOURCE_NAMES = ("ssh-config", "ansible", "sky", "dstack", "vast", "runpod")
+"""Keys of `orchestrate.inventory.sources.SOURCES`, which takes long to import."""
+
 DISPLAYS = ("auto", "live", "plain", "json", "none")
+
+
+def add_hosts(commands: Commands) -> None:
+    """Add `hosts`."""
+    parser = _command(commands, "hosts", "print a hosts.yml with the machines that another tool knows")
+    parser.add_argument("--from", dest="source", required=True, choices=SOURCE_NAMES, help="the tool")
+    parser.add_argument("file", metavar="FILE", help="what it printed, or its own file; -: standard input")
 
 
 def add_check(commands: Commands) -> None:
     """Add `check`."""
-    _add_hosts(_command(commands, "check", "ask every host for its hardware, and whether it can measure"))
+    parser = _command(commands, "check", "ask every host for its hardware, and whether it can measure")
+    _add_hosts(parser)
+    parser.add_argument(
+        "--trust-new",
+        action="store_true",
+        help="show the ssh host keys of new hosts once, and remember them in a file next to the hosts file",
+    )
 
 
 def add_plan(commands: Commands) -> None:
@@ -72,6 +88,7 @@ def add_images(commands: Commands) -> None:
 
 
 COMMANDS: dict[str, Callable[[Commands], None]] = {
+    "hosts": add_hosts,
     "check": add_check,
     "plan": add_plan,
     "run": add_run,
@@ -93,9 +110,13 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         ("verify", "start variants and compare them with orchestrate/containers/images.toml; no GPU is needed"),
         ("save", "write variants to a folder, for hosts that reach no registry"),
         ("load", "load images saved with `images save`"),
+        ("inspect-wheel", "show for which GPUs a wheel has machine code and PTX, e.g. before adding an image variant"),
     ):
         action = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
         if name == "list":
+            continue
+        if name == "inspect-wheel":
+            action.add_argument("wheel", type=Path, metavar="FILE")
             continue
         action.add_argument("--engine", help="unix://… or ssh://… (default: DOCKER_HOST, else the usual socket)")
         if name == "load":
@@ -194,6 +215,12 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         help="write report.html at the end (default: yes; drawing it takes 400 MB of memory for a few seconds)",
     )
     parser.add_argument("--max-cost", type=float, metavar="USD", help="end the run before it costs more")
+    parser.add_argument(
+        "--when-done",
+        metavar="COMMAND",
+        help="run a shell command after the run, also after failures and Ctrl-C, e.g. to return rented machines: "
+        "'sky down -y tfbench-a4000'",
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,19 +18,24 @@ import stamina.instrumentation
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from orchestrate.afterwards import still_costing, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import make_display
 from orchestrate.display.wording import describe
 from orchestrate.errors import NoUsableHost, UserError
+from orchestrate.estimating.expected import expected_durations, host_seconds
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.planning.budget import earlier_durations, estimate
+from orchestrate.links.first_contact import remember_new_keys
+from orchestrate.planning.budget import Estimate, earlier_durations, estimate
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.gangs import add_gangs
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id
+from orchestrate.planning.shared_images import with_fleets_image
 from orchestrate.running.launchers import make_launcher
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
@@ -53,9 +59,19 @@ MAX_REPORTED = 5_000
 """Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
 
 
+def hosts(parsed: argparse.Namespace) -> int:
+    """Print a hosts file with the machines that another tool knows."""
+    from orchestrate.inventory.sources import import_hosts
+
+    sys.stdout.write(import_hosts(parsed.source, parsed.file))
+    return ExitCode.OK
+
+
 def check(parsed: argparse.Namespace) -> int:
     """Ask every host what it is; exit code 4 when none can measure."""
     hosts, bus = _hosts(parsed), EventBus()
+    if parsed.trust_new:
+        tables.render_new_keys(remember_new_keys(hosts), _stdout())
     bus.subscribe(_show_warnings)
     probed = probe_hosts(hosts, _maker(None, bus), bus)
     tables.render_check(hosts, probed, _stdout())
@@ -69,7 +85,7 @@ def plan(parsed: argparse.Namespace) -> int:
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
         tables.render_plan(planned, _stdout())
-        tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), _stdout())
+        tables.render_estimate(_estimate(parsed, planned), _stdout())
     if parsed.show_manifests:
         _show_manifests(planned)
     return ExitCode.OK
@@ -88,19 +104,33 @@ def _show_manifests(planned: Plan) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Measure."""
+    with when_done(parsed.when_done, _tell):
+        planned, code = _run(parsed)
+    _tell_costs(planned)
+    return code
+
+
+def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
+    """Plan and measure; return the plan and the exit code."""
     run_id = parsed.run_id or new_run_id()
     raw: dict[str, str] = {}
     planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__)
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
         raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: {command_line('orchestrate', 'check')}")
-    tables.render_estimate(estimate(planned, earlier_durations(parsed.runs_dir)), Console(stderr=True))
+    estimated = _estimate(parsed, planned)
+    tables.render_estimate(estimated, Console(stderr=True))
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
     folder.write_plan(plan_to_json(planned))
     while raw:
         folder.write_facts(*raw.popitem())
-    return _carry_out(parsed, planned, folder)
+    return planned, _carry_out(parsed, planned, folder, estimated)
+
+
+def _estimate(parsed: argparse.Namespace, planned: Plan) -> Estimate:
+    once = {entry.host.place: host_seconds(entry) for entry in planned.hosts}
+    return estimate(planned, earlier_durations(parsed.runs_dir), expected_durations(planned), once)
 
 
 def resume(parsed: argparse.Namespace) -> int:
@@ -108,14 +138,20 @@ def resume(parsed: argparse.Namespace) -> int:
     folder = _folder(parsed)
     planned = _planned(folder)
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
-    return _carry_out(parsed, planned, folder)
+    with when_done(parsed.when_done, _tell):
+        code = _carry_out(parsed, planned, folder)
+    _tell_costs(planned)
+    return code
 
 
 def status(parsed: argparse.Namespace) -> int:
     """Tell how a run stands; exit code as `run` would end now."""
     folder = _folder(parsed)
     planned = _planned(folder)
-    tables.render_status(planned, folder, _is_running(folder), _stdout())
+    running = _is_running(folder)
+    tables.render_status(planned, folder, running, _stdout())
+    if not running:
+        _tell_costs(planned)
     return _exit_code(count_records(planned, folder))
 
 
@@ -128,18 +164,27 @@ def stop(parsed: argparse.Namespace) -> int:
     return ExitCode.SOME_FAILED if problems else ExitCode.OK
 
 
-def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder) -> int:
-    """Run what is missing, then show the table and where everything is."""
+def _tell_costs(planned: Plan) -> None:
+    """Name rented machines that nobody has returned."""
+    if line := still_costing(planned, _maker(None)):
+        _tell(line)
+
+
+def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder, estimated: Estimate | None = None) -> int:
+    """Run what is missing, then show the table, what it took, and where everything is."""
+    began = time.monotonic()
     bus = EventBus()
     display = make_display(parsed.display, Console(stderr=True))
-    display.planned(planned)
+    display.planned(planned, {**expected_durations(planned), **earlier_durations(parsed.runs_dir)})
     options, stop = _options(parsed), Stop()
     collect_rarely()
     with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
         outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
+    took = time.monotonic() - began
     _show_results(folder, outcome.ok + outcome.failed, quiet=parsed.display == "json", report=parsed.report)
+    tables.render_taken(took, estimated, Console(stderr=True))
     if stop.launching.is_set() and outcome.missing:
         _tell(f"stopped. {_resume_hint(folder)}")
         return ExitCode.STOPPED
@@ -167,6 +212,9 @@ def _options(parsed: argparse.Namespace) -> Options:
 
 def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
+    from results.grid import print_grid
+    from results.minutes.minutes_table import minutes_grid
+    from results.minutes.spent import spent_in
     from results.render.tables import render_ratios, render_results, render_wide, write_csv
     from results.table.outliers import outliers
 
@@ -179,6 +227,8 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
             render_results(merged, console)
         render_wide(merged, console)
         render_ratios(merged, console)
+        if (minutes := minutes_grid(spent_in(folder.records()))) is not None and shown:
+            print_grid(minutes, console)
     _tell(
         *merged.problems,
         *map(str, outliers(merged.rates)),
@@ -221,7 +271,7 @@ def _plan(
         return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
 
     alone = make_plan(
-        hosts,
+        with_fleets_image(hosts, probed, read_variants()),
         probed,
         chosen,
         run_id=run_id,

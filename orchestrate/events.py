@@ -51,11 +51,16 @@ class ImageProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageReady:
-    """The image is on the host."""
+    """The image is on the host.
+
+    Attributes:
+        seconds: That bringing it took.
+    """
 
     host: str
     image: str
     digest: str | None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

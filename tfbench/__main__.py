@@ -9,6 +9,8 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 from results.schema import Case, Device, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
@@ -16,7 +18,6 @@ from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import package_folders, preload
 from tfbench.machine.nvml import read_driver
 from tfbench.max_batch import find_max_batch
-from tfbench.measuring.timing import announce
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
 from tfbench.outcomes.record_file import print_record, utc_now, write_record
@@ -98,10 +99,10 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         end: Ends this process with a record, when another host of the case is lost.
     """
     _prepare_environment(request.case)
-    announce("starting")
     findings = Findings()
+    findings.phases.enter("starting")
     failure = _attempt(request, findings, end)
-    announce("writing")
+    findings.phases.enter("writing")
     return Record(
         status=Status.OK if failure is None else failure.status,
         cause=None if failure is None else failure.cause,
@@ -114,6 +115,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         validity=Validity(valid=findings.valid, checks=findings.checks) if findings.checks else None,
         warnings=findings.warnings,
         device_results=findings.device_results,
+        phases=findings.phases.ended(),
     )
 
 
@@ -131,6 +133,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Outcome], None
     try:
         if request.case.device is Device.GPU:
             preload(package_folders())
+        sys.modules.setdefault("pandas", cast(ModuleType, None))  # Keras imports it where it is installed: 0.3 s
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail
 
         if request.cluster is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
+from tfbench.measuring.known_peaks import KnownPeaks
 from tfbench.models import NETWORKS
 from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
 from tfbench.peers.links import CONNECT_SECONDS
@@ -50,6 +52,7 @@ class Options:
         max_rendezvous_seconds: The ranks of a case of several hosts wait so long for each other.
         seed: Draw initial weights and data from it, the same in every TensorFlow, and keep the losses.
         data_dir: Folder of the TFRecords; None: the case needs none.
+        known_peaks: Limits of one device as an earlier repeat measured them; None: they are measured.
     """
 
     max_warmup_steps: int | None = None
@@ -60,6 +63,7 @@ class Options:
     max_rendezvous_seconds: float = CONNECT_SECONDS
     seed: int | None = None
     data_dir: Path | None = None
+    known_peaks: KnownPeaks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,7 @@ def parse(arguments: list[str]) -> Request:
             max_rendezvous_seconds=values.max_rendezvous_seconds,
             seed=values.seed,
             data_dir=Path(values.data_dir) if values.data_dir else None,
+            known_peaks=_known_peaks(values.known_peaks),
         ),
         print_record=values.print_record,
         find_max_batch=values.find_max_batch,
@@ -138,7 +143,7 @@ def help_text() -> str:
 
 
 def _check(values: flags.FlagValues) -> None:
-    """Check what one flag alone cannot tell."""
+    """Check what no single flag shows."""
     if values.model is None:
         raise FlagsError(f"--model is missing: one of {', '.join((*NETWORKS, DEVICE_MODEL))}")
     if (values.model == DEVICE_MODEL) != (values.mode == Mode.DEVICE) and values["mode"].present:
@@ -159,6 +164,26 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagsError(f"--seed keeps the loss of every step: leave out --steps_per_call={values.steps_per_call}")
     if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
         raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
+
+
+def _known_peaks(texts: list[str] | None) -> KnownPeaks | None:
+    """Read the two figures of --known_peaks.
+
+    Raises:
+        FlagsError: They are not two positive numbers.
+    """
+    if texts is None:
+        return None
+    try:
+        figures = [float(text) for text in texts]
+    except ValueError:
+        figures = []
+    if len(figures) != 2 or not all(0 < figure < math.inf for figure in figures):
+        raise FlagsError(
+            "--known_peaks must be operations and bytes per second of one device, e.g. 1.4e+13,4.1e+11. "
+            f"Received: {','.join(texts)}"
+        )
+    return KnownPeaks(*figures)
 
 
 def _cluster(values: flags.FlagValues) -> Cluster | None:
@@ -205,7 +230,7 @@ def _definitions() -> flags.FlagValues:
     flags.DEFINE_alias("num_batches", "num_steps", flag_values=values)
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", flag_values=values)
     flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", flag_values=values)
-    flags.DEFINE_string("output", None, "File for the record.", flag_values=values)
+    flags.DEFINE_string("output", None, "File for the record (default: stdout).", flag_values=values)
     flags.DEFINE_boolean(
         "print_record", False, "Print the file of --output at last, packed in lines.", flag_values=values
     )
@@ -270,6 +295,12 @@ def _define_options(values: flags.FlagValues) -> None:
         "telemetry", defaults.telemetry, "Observe power, clocks and heat while timing.", flag_values=values
     )
     flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's own limits after timing.", flag_values=values)
+    flags.DEFINE_list(
+        "known_peaks",
+        None,
+        "FLOPS,BYTES: limits of one device that an earlier repeat measured, per second; saves measuring them again.",
+        flag_values=values,
+    )
     flags.DEFINE_integer(
         "seed",
         None,

@@ -10,7 +10,7 @@ from results.schema import Check, Status
 from tfbench.environment import with_loaded_libraries
 from tfbench.inference.forward import Inference
 from tfbench.measuring import validity
-from tfbench.measuring.timing import announce, wait_for_loss
+from tfbench.measuring.timing import wait_for_loss
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.ranks import Ranks, agree, check_software, ranks_check
@@ -52,9 +52,9 @@ def gate(repeat: Repeat, built: Built, findings: Findings) -> First:
         CaseFailedError: A gate failed, or the hosts have loaded different libraries.
     """
     if isinstance(built.workload, Inference):
-        first = _first_inference(built.workload, built.next_batch(), findings.checks)
+        first = _first_inference(built.workload, built.next_batch(), findings)
     else:
-        first = _first_training(repeat, built, built.workload, findings.checks)
+        first = _first_training(repeat, built, built.workload, findings)
     require(findings.checks, repeat.peers)
     if findings.environment is not None:
         findings.environment = with_loaded_libraries(findings.environment)
@@ -86,22 +86,22 @@ def require(checks: list[Check], peers: Ranks) -> None:
     raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
 
 
-def _first_inference(inference: Inference, batch: Batch, checks: list[Check]) -> First:
-    announce("compiling")
+def _first_inference(inference: Inference, batch: Batch, findings: Findings) -> First:
+    findings.phases.enter("compiling")
     begin = time.perf_counter()
     first = First(wait_for_loss(inference.step(batch)), time.perf_counter() - begin)
-    announce("checking")
-    checks.extend(inference.checks(batch))
+    findings.phases.enter("checking")
+    findings.checks.extend(inference.checks(batch))
     return first
 
 
-def _first_training(repeat: Repeat, built: Built, training: Training, checks: list[Check]) -> First:
-    case, batch = repeat.case, built.next_batch()
+def _first_training(repeat: Repeat, built: Built, training: Training, findings: Findings) -> First:
+    case, batch, checks = repeat.case, built.next_batch(), findings.checks
     reference = None
     if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
-        announce("checking")
+        findings.phases.enter("checking")
         reference = validity.OneDeviceReference(training, _all_shards(repeat, batch))
-    announce("compiling")
+    findings.phases.enter("compiling")
     begin = time.perf_counter()
     first = First(wait_for_loss(training.one_step(batch)), time.perf_counter() - begin)
     checks.append(validity.finite_check("loss_finite_at_first", [first.loss]))
@@ -110,7 +110,7 @@ def _first_training(repeat: Repeat, built: Built, training: Training, checks: li
         names = ("loss_equals_one_device", "update_equals_one_device", "replicas_equal")
         checks.extend(validity.does_not_apply(name, reason) for name in names)
         return first
-    announce("checking")
+    findings.phases.enter("checking")
     for _ in range(MAX_SKIPPED_STEPS):
         if training.was_updated():
             break

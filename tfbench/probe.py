@@ -16,8 +16,9 @@
 `cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise. `index` is
 the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
 slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
-package or card does not tell is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
-`tfbench.machine.gpu_states.GPUState`, and `gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
+package or card does not report is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
+`tfbench.machine.gpu_states.GPUState`, a host without GPUs has those of `tfbench.machine.processor.ProcessorSpeed`, and
+`gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ import sys
 
 from tfbench.machine.gpu_states import read_states
 from tfbench.machine.host import host_facts
+from tfbench.machine.processor import processor_speed
 
 
 def main() -> int:
     """Print the facts."""
     states, raw = read_states()
-    told = {
+    reported = {
         **dataclasses.asdict(host_facts()),
         "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: where the engine keeps its images
         "gpu_states": [dataclasses.asdict(state) for state in states],
         "gpu_raw": raw,
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    if not reported["gpus"]:  # with GPUs, what a run takes follows from their specification
+        reported |= dataclasses.asdict(processor_speed())
+    sys.stdout.write(json.dumps(reported) + "\n")
     return 0
 
 

@@ -82,7 +82,7 @@ def agree(peers: Ranks, checks: Sequence[Check]) -> list[Check]:
     if peers.size == 1:
         return list(checks)
     of_ranks = [
-        [Check(**check) for check in told] for told in peers.gather("checks", [vars(check) for check in checks])
+        [Check(**check) for check in reported] for reported in peers.gather("checks", [vars(check) for check in checks])
     ]
     return [_worst(same) for same in zip(*of_ranks, strict=True)]
 
@@ -161,10 +161,10 @@ def rank_parts(peers: Peers, samples_per_step: int, timed: Interval) -> list[Ran
             rank=rank,
             host=peers.cluster.addresses[rank],
             samples=samples,
-            samples_per_second=samples / told["seconds"],
-            **told,
+            samples_per_second=samples / reported["seconds"],
+            **reported,
         )
-        for rank, told in enumerate(peers.gather("timed", mine))
+        for rank, reported in enumerate(peers.gather("timed", mine))
     ]
 
 
@@ -172,9 +172,9 @@ def combined(peers: Ranks, telemetry: Telemetry) -> Telemetry:
     """Return the telemetry of all hosts together."""
     if peers.size == 1:
         return telemetry
-    told: list[dict[str, Any]] = peers.gather("telemetry", vars(telemetry))
+    reported: list[dict[str, Any]] = peers.gather("telemetry", vars(telemetry))
     together: dict[str, Any] = {
-        item.name: _combine(item.name, [of[item.name] for of in told]) for item in fields(Telemetry)
+        item.name: _combine(item.name, [of[item.name] for of in reported]) for item in fields(Telemetry)
     }
     return Telemetry(**together)
 

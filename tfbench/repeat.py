@@ -22,7 +22,7 @@ from tfbench.measuring import validity
 from tfbench.measuring.early_stop import enough_for
 from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import soft_warnings
-from tfbench.measuring.timing import Interval, announce, print_steps, take_steps
+from tfbench.measuring.timing import Interval, print_steps, take_steps
 from tfbench.measuring.warmup import Warmup, default_ceiling, warm_up
 from tfbench.models import NETWORKS, Network
 from tfbench.outcomes.findings import Findings
@@ -66,7 +66,7 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     check_software(peers, findings.environment)
     try:
         if case.mode is Mode.DEVICE:
-            announce("timing")
+            findings.phases.enter("timing")
             measure_devices(case, strategy, findings, options, gpus)
         else:
             connect(strategy)  # NCCL's own memory, before the network has taken what there is
@@ -93,12 +93,15 @@ def measure(repeat: Repeat, findings: Findings) -> None:
         CaseFailedError: A gate failed.
         Exception: Anything that TensorFlow raises.
     """
+    findings.phases.enter("building")
     built = build(repeat)
     first = gate(repeat, built, findings)
     warm = warm_through(repeat, built, first, findings)
     timed = time_steps(repeat, built, warm.cooling, findings)
+    findings.phases.enter("peaks")
     findings.measurement = describe(repeat, built, first, warm.warmup, timed)
     if findings.environment is not None:
+        findings.phases.enter("checking")
         findings.environment = with_tf32_observed(findings.environment, first_device(repeat.case))
 
 
@@ -141,8 +144,10 @@ def warm_through(repeat: Repeat, built: Built, first: First, findings: Findings)
         CaseFailedError: A loss or an output is no number.
     """
     case, options = repeat.case, repeat.options
+    if len(repeat.gpus):
+        findings.phases.enter("cooling")
     cooling = cool_gpus(repeat.gpus, options.max_start_celsius, options.max_cooling_seconds)
-    announce("warming")
+    findings.phases.enter("warming")
     ceiling = options.max_warmup_steps
     warmup = warm_up(
         built.step,
@@ -173,18 +178,20 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
     """
     case, strategy = repeat.case, repeat.strategy
     comparison = _input_comparison(repeat, built)
-    announce("timing")
+    findings.phases.enter("timing")
     observer = Observer(repeat.gpus)
     meet = meeting_of(strategy) if case.num_hosts > 1 else None
     observer.start()
     if meet is not None:
         meet()
     report = print_steps(repeat.samples_per_step, repeat.network.unit)
-    interval = take_steps(built.step, case.num_steps, report, enough_for(case), case.steps_per_call)
+    interval = take_steps(
+        built.step, case.num_steps, report, enough_for(case), case.steps_per_call, case.min_seconds or 0.0
+    )
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     input_limit = None
     if comparison is not None and built.data_set is not None:
-        input_limit = comparison.result(interval, built.data_set, case.global_batch * case.num_steps)
+        input_limit = comparison.result(interval, built.data_set, case.global_batch * len(interval.losses))
     findings.checks.append(validity.finite_check(f"{repeat.quantity}_finite_while_timing", interval.losses))
     require(findings.checks, repeat.peers)
     if isinstance(repeat.peers, Peers):
@@ -223,7 +230,7 @@ def describe(repeat: Repeat, built: Built, first: First, warmup: Warmup, timed: 
     example_bytes = bytes_per_example(repeat.task, repeat.size, network.classes)
     return Measurement(
         **timed_fields(repeat.samples_per_step, interval),
-        **limit_fields(case, built.model, repeat.samples_per_step, interval, options.peaks),
+        **limit_fields(case, built.model, repeat.samples_per_step, interval, options.peaks, options.known_peaks),
         unit=network.unit,
         build_seconds=built.seconds,
         compile_seconds=first.compile_seconds,

@@ -21,7 +21,7 @@ def summary(record: Record) -> str:
 
 def _step_lines(case: Case, m: Measurement) -> list[str]:
     spread = "" if m.step_cv is None else f", CV {m.step_cv:.1%}"
-    early = "" if m.num_steps == case.num_steps else f" (of {case.num_steps} at most: known closely enough)"
+    early = "" if m.num_steps >= case.num_steps else f" (of {case.num_steps} at most: known closely enough)"
     return [
         f"{case.name}: {m.samples_per_second:.1f} {m.unit}/s",
         f"  {m.num_steps} steps{early} of {m.replicas} x {m.batch_per_gpu} {m.unit} in {m.seconds:.2f} s",

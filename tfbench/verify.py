@@ -27,7 +27,7 @@ def main() -> int:
     build = tf.sysconfig.get_build_info()
     cuda, cudnn = (str(build[key]) if build.get(key) else None for key in ("cuda_version", "cudnn_version"))
     libraries = load_by_name(opened_libraries(tf.__version__, cuda, cudnn))
-    told = {
+    reported = {
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
         "keras": keras_version(),
@@ -37,7 +37,7 @@ def main() -> int:
         "stand_ins": stand_ins(),
         "user": os.getuid(),
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reported) + "\n")
     return int(any(libraries.values()))
 
 

@@ -14,7 +14,6 @@ from tfbench.keras_versions.types import Model, Strategy, Tensor
 from tfbench.keras_versions.weights import draw_weights
 from tfbench.machine.nvml import GPUs
 from tfbench.measuring.input_limit import WaitingSource
-from tfbench.measuring.timing import announce
 from tfbench.models import Network
 from tfbench.peers.links import Alone
 from tfbench.ranks import Ranks
@@ -99,7 +98,6 @@ def build(repeat: Repeat) -> Built:
     case, network, strategy, seed = repeat.case, repeat.network, repeat.strategy, repeat.options.seed
     folder = repeat.options.data_dir
     data_set = None if folder is None else open_data_set(folder, network.classes)
-    announce("building")
     begin = time.perf_counter()
     model = network.build(typing.cast(BatchNorm, case.batch_norm), repeat.size, strategy)
     if seed is not None:

@@ -9,13 +9,16 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Mapping
 from typing import IO, Protocol
 
 from rich.console import Console
 
 from orchestrate.display.wording import Failures, clock, describe
+from orchestrate.estimating.outlook import Outlook
 from orchestrate.events import (
     Event,
+    HostLost,
     ImageProgress,
     JobResult,
     JobSpared,
@@ -40,8 +43,13 @@ class Display(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def planned(self, plan: Plan) -> None:
-        """Learn what is going to happen."""
+    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
+        """Learn what is going to happen.
+
+        Args:
+            plan: All repeats.
+            expected: Seconds of a repeat by fleet and case name, as far as anything is known.
+        """
 
     def show(self, event: Event) -> None:
         """Show an event."""
@@ -72,7 +80,7 @@ class NoDisplay:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
         """See `Display.planned`."""
 
     def show(self, event: Event) -> None:
@@ -109,11 +117,13 @@ class PlainDisplay(_LineDisplay):
         self._total = 0
         self._done = 0
         self._last_step: dict[str, float] = {}
+        self._outlook: Outlook | None = None
         self._failures = Failures()
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
         """See `Display.planned`."""
         self._total = len(plan.jobs)
+        self._outlook = Outlook(plan, expected) if expected else None
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
@@ -122,13 +132,22 @@ class PlainDisplay(_LineDisplay):
             self._done = event.done
         if isinstance(event, JobResult | JobSpared):
             self._done += 1
+        left = self._left_after(event)
         if isinstance(event, _FREQUENT) and not self._due(event.host):
             return
         counted = f"{self._done}/{self._total} " if self._total else ""
-        lines = [f"[{clock(time.monotonic() - self._began)}] {counted}{describe(event)}"]
+        lines = [f"[{clock(time.monotonic() - self._began)}] {counted}{describe(event)}{left}"]
         if isinstance(event, RunFinished):
             lines += self._failures.summary(event)
         self._write(*lines)
+
+    def _left_after(self, event: Event) -> str:
+        """Return how long the run still takes, where an event has changed that."""
+        if self._outlook is None or not isinstance(event, JobResult | JobSpared | HostLost):
+            return ""
+        self._outlook.note(event)
+        left = self._outlook.seconds_left()
+        return f"; about {clock(left)} left" if left and isinstance(event, JobResult) else ""
 
     def _due(self, host: str) -> bool:
         now = time.monotonic()

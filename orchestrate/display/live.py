@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrate.display.wording import Failures, clock, describe
+from orchestrate.estimating.outlook import Outlook
 from orchestrate.events import (
     Event,
     HostChecked,
@@ -59,6 +60,7 @@ class Row:
         failed: How many of them were not ok.
         lanes: Repeats that may run side by side; more than one: the host is a queue.
         states: Of the repeats of a queue that have begun or wait, by job.
+        expected_seconds: Until its end, from what was expected and what has ended; None: nothing was expected.
     """
 
     title: str
@@ -75,11 +77,16 @@ class Row:
     failed: int = 0
     lanes: int = 1
     states: dict[str, str] = field(default_factory=dict)
+    expected_seconds: float | None = None
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the repeats so far; None before there are any."""
-        if not self.ended or self.state in (DONE, SET_ASIDE):
+        """Estimate from what was expected, else from the repeats so far; None before there are any."""
+        if self.state in (DONE, SET_ASIDE):
+            return None
+        if self.expected_seconds is not None:
+            return self.expected_seconds
+        if not self.ended:
             return None
         left = self.total - self.position + (0 if self.state in set(Status) else 1)
         return self.seconds / self.ended * left / min(self.lanes, max(left, 1))
@@ -116,6 +123,7 @@ class LiveDisplay:
         self._rows: dict[str, Row] = {}
         self._jobs: dict[str, tuple[int, str, str]] = {}
         self._statuses: Counter[str] = Counter()
+        self._outlook: Outlook | None = None
         self._failures = Failures()
         self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
@@ -133,8 +141,9 @@ class LiveDisplay:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
         """See `Display.planned`."""
+        self._outlook = Outlook(plan, expected) if expected else None
         if len(plan.hosts) > MANY_HOSTS:
             self._live.refresh_per_second = 1
         with self._lock:
@@ -143,7 +152,9 @@ class LiveDisplay:
                 lanes = entry.host.lanes
                 led = [gang.job for gang in plan.gangs if gang.members[0].place == entry.host.place]
                 jobs = [*entry.jobs, *led]
-                self._rows[entry.host.key] = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes)
+                row = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes)
+                row.expected_seconds = self._outlook.seconds_left(entry.host.key) if self._outlook else None
+                self._rows[entry.host.key] = row
                 self._jobs.update(_job_titles(jobs))
 
     def show(self, event: Event) -> None:
@@ -151,6 +162,7 @@ class LiveDisplay:
         with self._lock:
             self._failures.note(event)
             self._note(event)
+            self._look_out(event)
         match event:
             case RunFinished():
                 self._print(describe(event), *self._failures.summary(event))
@@ -194,6 +206,14 @@ class LiveDisplay:
                 row.state = DONE if row.position >= row.total else row.state
             case HostLost():
                 row.state, row.step = SET_ASIDE, ""
+
+    def _look_out(self, event: Event) -> None:
+        """Correct what is expected of the host that an event is about."""
+        if self._outlook is None or not isinstance(event, JobResult | JobSpared | HostLost):
+            return
+        self._outlook.note(event)
+        if (row := self._rows.get(event.host)) is not None:
+            row.expected_seconds = self._outlook.seconds_left(event.host)
 
     def _end(self, row: Row, event: JobResult) -> None:
         self._statuses[event.status] += 1

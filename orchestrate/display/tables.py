@@ -12,6 +12,7 @@ from rich.text import Text
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
+from orchestrate.links.first_contact import NewKey
 from orchestrate.planning.budget import Estimate
 from orchestrate.planning.doubts import doubts, state_words
 from orchestrate.planning.facts import Facts
@@ -34,7 +35,7 @@ def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], con
             table,
             host.fleet,
             host.name,
-            _reached(host),
+            "\n".join([_reached(host), *([facts.engine] if facts.engine else [])]),
             f"{facts.cpu or ''} × {facts.cpu_limit or '?'}".strip(" ×"),
             memory,
             _gpus(facts),
@@ -48,6 +49,19 @@ def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], con
         notes = _image_notes(host, probed[host.place], _fleet(host, hosts, probed))
         for line in (*notes, *_environment_note(host)):
             console.print(line, markup=False, soft_wrap=True)
+
+
+def render_new_keys(new: Sequence[NewKey], console: Console) -> None:
+    """Show the host keys that were remembered, and where."""
+    if not new:
+        console.print("no new host keys", markup=False)
+        return
+    table = _table("fleet", "host", "address", "key", "fingerprint")
+    for item in new:
+        _row(table, item.fleet, item.name, item.key.where, item.key.kind, item.key.fingerprint)
+    console.print(table)
+    for file in dict.fromkeys(item.file for item in new):
+        console.print(f"new host keys are remembered in {file}", markup=False, soft_wrap=True)
 
 
 def render_plan(plan: Plan, console: Console) -> None:
@@ -72,15 +86,43 @@ def render_plan(plan: Plan, console: Console) -> None:
 
 
 def render_estimate(estimated: Estimate, console: Console) -> None:
-    """Show what a run may take and cost, and how much of that is known."""
-    minutes = estimated.seconds / 60
-    cost = "" if estimated.usd is None else f", about {estimated.usd:.2f} USD"
-    basis = (
-        "from earlier runs"
-        if estimated.seen == 1
-        else f"{estimated.seen:.0%} based on earlier runs, the rest is a guess"
-    )
-    console.print(f"estimate: {minutes:.0f} minutes{cost} ({basis})", markup=False, highlight=False)
+    """Show what a run may take and cost, for each of several fleets too, and what that is based on."""
+    shares = {
+        "from earlier runs": estimated.seen,
+        "computed from the networks' work and the hosts' speed": estimated.computed,
+        "guessed": 1 - estimated.seen - estimated.computed,
+    }
+    parts = {words: share for words, share in shares.items() if share > 0.001}
+    basis = ", ".join(words if len(parts) == 1 else f"{share:.0%} {words}" for words, share in parts.items())
+    _print_line(f"estimate: {_time_and_cost(estimated)} ({basis})", console)
+    if len(estimated.fleets) > 1:
+        for fleet, part in estimated.fleets.items():
+            _print_line(f"  {fleet}: {_time_and_cost(part)}", console)
+
+
+def render_taken(seconds: float, estimated: Estimate | None, console: Console) -> None:
+    """Show what a run took next to what was estimated."""
+    before = "" if estimated is None else f"; the estimate was {duration(estimated.seconds)}"
+    _print_line(f"took {duration(seconds)}{before}", console)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in the digits that an estimate has: `40 s`, `7 min 30 s`, `43 min`, `3 h 20 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 600:
+        minutes, rest = divmod(round(seconds / 10) * 10, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _time_and_cost(estimated: Estimate) -> str:
+    return duration(estimated.seconds) + ("" if estimated.usd is None else f", about {estimated.usd:.2f} USD")
+
+
+def _print_line(text: str, console: Console) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console) -> None:
@@ -162,7 +204,8 @@ def _reached(host: Host) -> str:
 
 def _gpus(facts: Facts) -> str:
     kinds = Counter(_gpu(gpu) for gpu in facts.gpus)
-    return "\n".join(f"{number} × {kind}" for kind, number in kinds.items()) or "none"
+    given = [f"given by {facts.gpu_runtime}"] if facts.gpus and facts.gpu_runtime else []
+    return "\n".join([*(f"{number} × {kind}" for kind, number in kinds.items()), *given]) or "none"
 
 
 def _gpu_states(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""`python -m orchestrate images list | build | push | verify | save | load`."""
+"""`python -m orchestrate images list | build | push | verify | save | load | inspect-wheel`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rich.text import Text
 
 from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
-from orchestrate.inventory.variants import Seen, Variant, read_variants
+from orchestrate.images.fat_binaries import inspect_wheel
+from orchestrate.inventory.variants import Seen, Variant, parse_version, read_variants
 from orchestrate.launchers.docker.sdk import DockerEngine
-from orchestrate.launchers.docker.transfer import controller_address, load_from_file, save_to_file
+from orchestrate.launchers.docker.transfer import controller_address, image_content, load_from_file, save_to_file
 from orchestrate.launchers.pulls import Progress
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
@@ -30,6 +31,9 @@ def images(parsed: argparse.Namespace) -> int:
     variants = read_variants()
     if parsed.action == "list":
         _list(variants)
+        return ExitCode.OK
+    if parsed.action == "inspect-wheel":
+        _inspect(parsed.wheel)
         return ExitCode.OK
     engine = DockerEngine(controller_address(parsed.engine))
     try:
@@ -105,6 +109,20 @@ def _list(variants: Sequence[Variant]) -> None:
     console.print(table)
 
 
+def _inspect(wheel: Path) -> None:
+    """Show how many of a wheel's fat binaries hold which architecture."""
+    found = inspect_wheel(wheel)
+    _answer(f"{wheel.name}: {found.count} fat binaries")
+    known = {*found.machine_code, *found.ptx}
+    for capability in sorted(known, key=parse_version):
+        shares = (
+            f"{what} in {count} ({count / found.count:.0%})"
+            for what, count in (("machine code", found.machine_code[capability]), ("PTX", found.ptx[capability]))
+            if count
+        )
+        _answer(f"{capability}: {', '.join(shares)}")
+
+
 def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> None:
     arguments = dict(_pair(text) for text in parsed.build_arg)
     if arguments.get("SLIM", variant.form) != variant.form:
@@ -138,7 +156,8 @@ def _save(engine: DockerEngine, variant: Variant, reference: str, folder: Path) 
     save_to_file(engine, reference, path, _progress(reference))
     index_path = folder / INDEX_NAME
     index = json.loads(index_path.read_text(encoding="utf-8")) if index_path.exists() else {}
-    index[reference] = {"file": path.name, "id": engine.image_id(reference)}
+    document = engine.image_document(reference)
+    index[reference] = {"file": path.name, "id": document["Id"], "content": image_content(document)}
     index_path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     _answer(str(path))
 
@@ -147,18 +166,32 @@ def _load(engine: DockerEngine, folder: Path) -> int:
     """Take in all images of a folder that `save` wrote; those that are there already are skipped."""
     try:
         index = json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))
-        entries = {str(name): (str(entry["file"]), str(entry["id"])) for name, entry in index.items()}
+        entries = {str(name): (str(entry["file"]), dict(entry)) for name, entry in index.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}: not a folder that `images save` wrote: {error}") from error
-    for reference, (file, identity) in entries.items():
-        if engine.image_id(reference) == identity:
+    for reference, (file, entry) in entries.items():
+        if _is_there(engine, reference, entry):
             _say(f"{reference}: is there already")
             continue
-        load_from_file(engine, folder / Path(file).name, _progress(reference))
-        if engine.image_id(reference) != identity:
-            raise UserError(f"{folder / file}: holds another image than {INDEX_NAME} says. Save it again")
-        _answer(f"{reference} {identity}")
+        loaded = load_from_file(engine, folder / Path(file).name, _progress(reference))
+        if not _is_there(engine, reference, entry) and _is_there(engine, loaded, entry):
+            place, _, tag = reference.rpartition(":")  # Podman saves tfbench:1 as localhost/tfbench:1
+            engine.tag(str(engine.image_document(loaded)["Id"]), place, tag)
+        if not _is_there(engine, reference, entry):
+            raise UserError(
+                f"{folder / file}: the engine has another image under {reference} than {INDEX_NAME} describes. "
+                "Save it again"
+            )
+        _answer(f"{reference} {engine.image_id(reference)}")
     return ExitCode.OK
+
+
+def _is_there(engine: DockerEngine, reference: str, entry: dict[str, object]) -> bool:
+    """Tell whether an engine has an image of the index: by its content, since its id depends on the engine's store."""
+    if engine.image_id(reference) is None:
+        return False
+    document = engine.image_document(reference)
+    return document["Id"] == entry.get("id") or image_content(document) == entry.get("content")
 
 
 def _show_findings(reference: str, findings: Sequence[Finding]) -> None:

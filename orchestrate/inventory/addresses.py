@@ -14,6 +14,24 @@ from orchestrate.yaml_files import Document, is_file, resolve_path
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostKeys:
+    """Which host keys ssh accepts.
+
+    Attributes:
+        policy: `strict`: those of `file`; `accept-new`: also those of hosts that `file` does not know, which are added
+            to it; None: what the ssh configuration accepts, and those of `file`.
+        file: The fleet's known-hosts file, which may not exist yet; None: there is no fleet.
+    """
+
+    policy: str | None = None
+    file: str | None = None
+
+
+AS_CONFIGURED = HostKeys()
+"""Those that the ssh configuration accepts."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DockerAddress:
     """How to reach a Docker engine.
 
@@ -24,6 +42,7 @@ class DockerAddress:
         socket: Path of the engine's socket on an ssh host.
         ssh_config: ssh configuration file; None: the user's own.
         tls: Paths of CA, certificate and key for tcp; None there: plain tcp, which the user has allowed.
+        via: `sudo`: only root may use the engine, for unix and ssh; None: this user may.
     """
 
     scheme: str
@@ -32,21 +51,29 @@ class DockerAddress:
     socket: str = "/var/run/docker.sock"
     ssh_config: str | None = None
     tls: tuple[str, str, str] | None = None
+    via: str | None = None
+
+    @property
+    def login(self) -> SSHAddress:
+        """Return where ssh goes, for `ssh` addresses."""
+        return SSHAddress(target=self.target, port=self.port, ssh_config=self.ssh_config)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SSHAddress:
-    """How to reach a host that has no Docker engine.
+    """Where ssh goes.
 
     Attributes:
         target: ssh destination: an alias of the ssh configuration, or `user@host`.
         port: None: as the ssh configuration says.
         ssh_config: ssh configuration file; None: the user's own.
+        jump: Where ssh goes first, as `ssh -J` takes it; None: as the ssh configuration says.
     """
 
     target: str
     port: int | None = None
     ssh_config: str | None = None
+    jump: str | None = None
 
 
 Address = DockerAddress | SSHAddress

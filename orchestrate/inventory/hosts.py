@@ -6,18 +6,25 @@ Settings stand under `defaults`, under a fleet or under a host; the innermost wi
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
-
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from typing import Any, NamedTuple
 
 from orchestrate.errors import DocumentError, UserError
-from orchestrate.inventory.addresses import Address, DockerAddress, SSHAddress, check_connection
+from orchestrate.inventory.addresses import (
+    AS_CONFIGURED,
+    Address,
+    DockerAddress,
+    HostKeys,
+    SSHAddress,
+    check_connection,
+)
 from orchestrate.inventory.environment import environment_problems, merge_environments
-from orchestrate.inventory.queues import KubernetesQueue, Queue, SlurmQueue, check_queue
+from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings
+from orchestrate.inventory.queues import Queue, SlurmQueue, check_queue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
@@ -27,176 +34,9 @@ from results.schema import Device
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """Names of fleets and hosts: they become parts of file and container names."""
 
-MOST = 1_000_000
-"""Larger numbers are slips, and would end as infinities or as plans that no memory holds."""
 
-_WORD = "[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*"
-_REPOSITORY = rf"(?:{_WORD}|\[[0-9A-Fa-f:]+\])(?::[0-9]{{1,5}})?(?:/{_WORD})*"
-
-Number = StrictInt | StrictFloat
-Count = Annotated[StrictInt, Field(ge=1, le=1000)]
-Positive = Annotated[Number, Field(gt=0, le=MOST)]
-Repository = Annotated[StrictStr, Field(pattern=f"^{_REPOSITORY}/?$")]
-Reference = Annotated[
-    StrictStr, Field(pattern=f"^{_REPOSITORY}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?$")
-]
-
-
-class Settings(BaseModel):
-    """What may stand at every level; None: not said at this level."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    suite: StrictStr | None = Field(
-        None, description="the name of a suite or the path of a suite file", examples=["standard"]
-    )
-    repeats: Count | None = Field(None, description="a whole number of at least 1", examples=["3"])
-    gpus: Literal["all"] | Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)] | None = (
-        Field(None, description="'all' or a list of integers", examples=["[0, 1]"])
-    )
-    device: Literal["auto", "gpu", "cpu"] | None = Field(
-        None, description="auto, gpu or cpu (auto: gpu where the host has one)", examples=["auto"]
-    )
-    variant: StrictStr | Annotated[list[StrictStr], Field(min_length=1)] | None = Field(
-        None,
-        description="'auto', an image variant of orchestrate/containers/images.toml, or a list of them",
-        examples=["cuda12.5"],
-    )
-    registry: Repository | None = Field(
-        None, description="an image registry and path, without a tag", examples=["ghcr.io/you"]
-    )
-    image: Reference | None = Field(
-        None,
-        description="an image reference, instead of registry and variant",
-        examples=["ghcr.io/you/tfbench:mine"],
-    )
-    image_source: Literal["pull", "local", "transfer"] | None = Field(
-        None,
-        description="pull (from the registry), local (built on the host) or transfer (from this machine's engine)",
-        examples=["pull"],
-    )
-    cpus: Positive | None = Field(None, description="a number above 0: CPUs that a benchmark may use", examples=["2"])
-    memory_gb: Positive | None = Field(None, description="a number above 0, in gigabytes (10⁹ bytes)", examples=["16"])
-    usd_per_gpu_hour: Annotated[Number, Field(ge=0, le=MOST)] | None = Field(
-        None, description="a price in US dollars, at least 0", examples=["0.17"]
-    )
-    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
-        None,
-        description="the absolute path, on the host or Slurm's nodes, of a folder of TFRecords, for data: tfrecord",
-        examples=["/data/imagenet"],
-    )
-    environment: Annotated[dict[StrictStr, StrictStr | StrictInt], Field(max_length=100)] | None = Field(
-        None,
-        description="a mapping of environment variables to texts or whole numbers",
-        examples=["{NCCL_DEBUG: INFO}"],
-    )
-    timeout_minutes: Positive | None = Field(
-        None, description="a number above 0: the longest that a repeat may take", examples=["60"]
-    )
-    silence_minutes: Positive | None = Field(
-        None, description="a number above 0: the longest that a repeat may print nothing", examples=["15"]
-    )
-
-    network: Literal["bridge", "host"] | None = Field(
-        None,
-        description="bridge (only the ports that are needed) or host, for cases of several hosts",
-        examples=["bridge"],
-    )
-    cluster_port: Annotated[StrictInt, Field(ge=1024, le=60_000)] | None = Field(
-        None,
-        description="a port of 1024 to 60000: the first at which hosts that train together reach each other",
-        examples=["29500"],
-    )
-
-
-class TLSFiles(BaseModel):
-    """Files for a `tcp://` engine: mutual TLS, both sides verified."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    ca: StrictStr = Field(description="the path of a PEM file", examples=["ca.pem"])
-    cert: StrictStr = Field(description="the path of a PEM file", examples=["cert.pem"])
-    key: StrictStr = Field(description="the path of a PEM file", examples=["key.pem"])
-
-
-class HostEntry(Settings):
-    """A machine: exactly one of `docker`, `ssh` and `process`."""
-
-    docker: StrictStr | None = Field(
-        None,
-        description="the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port",
-        examples=["ssh://bench@10.0.0.11"],
-    )
-    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
-        None,
-        description="the absolute path of the engine's socket on the host, for ssh://",
-        examples=["/run/user/1000/docker.sock"],
-    )
-    ssh_config: StrictStr | None = Field(
-        None,
-        description="the path of an ssh configuration file, instead of ~/.ssh/config",
-        examples=["ssh_config"],
-    )
-    address: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}$")] | None = Field(
-        None,
-        description="the name or address at which the fleet's other hosts reach this one, without a port",
-        examples=["10.0.0.11"],
-    )
-    ssh: StrictStr | None = Field(
-        None,
-        description="an ssh destination without a Docker engine: user@host:port, or an alias of the ssh configuration",
-        examples=["root@203.0.113.7:22044"],
-    )
-    python: Annotated[StrictStr, Field(pattern=r"^[/A-Za-z0-9][^\x00-\x1f]*$")] | None = Field(
-        None,
-        description="the path, on an ssh: host, of a Python that has TensorFlow, instead of locked packages",
-        examples=["/opt/conda/bin/python"],
-    )
-    process: StrictBool | None = Field(
-        None, description="true: a subprocess of this Python, without Docker", examples=["true"]
-    )
-    tls: TLSFiles | None = Field(
-        None,
-        description="a mapping of ca, cert and key to files",
-        examples=["{ca: ca.pem, cert: cert.pem, key: key.pem}"],
-    )
-
-    insecure: StrictBool | None = Field(
-        None, description="true: allow tcp:// without TLS; every table then warns", examples=["true"]
-    )
-
-
-class Fleet(Settings):
-    """A group of machines that are meant to be equal: named one by one, or given by a queue."""
-
-    hosts: Annotated[dict[str, HostEntry], Field(min_length=1)] | None = Field(
-        None, description="a mapping of names to hosts", examples=["{node-a: {docker: 'ssh://node-a'}}"]
-    )
-    slurm: SlurmQueue | None = Field(
-        None,
-        description="a mapping that describes a Slurm cluster",
-        examples=["{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}"],
-    )
-    kubernetes: KubernetesQueue | None = Field(
-        None,
-        description="a mapping that describes a namespace of a Kubernetes cluster",
-        examples=["{context: my-cluster, node_selector: {nvidia.com/gpu.product: NVIDIA-L4}}"],
-    )
-
-
-class HostsFile(BaseModel):
-    """The whole of `hosts.yml`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    version: Annotated[StrictInt, Field(ge=1, lt=2)] = Field(
-        description="1, the version of this file's format", examples=["1"]
-    )
-    defaults: Settings = Field(Settings(), description="a mapping of settings", examples=["{suite: standard}"])
-    fleets: Annotated[dict[str, Fleet], Field(min_length=1)] = Field(
-        description="a mapping of names to fleets",
-        examples=["{here: {hosts: {this-machine: {process: true}}}}"],
-    )
+CHOSEN_FOR = {"auto": "run", "per-fleet": "fleet", "per-host": "host"}
+"""Words for `variant` that name none, and for which hosts one image is then chosen."""
 
 
 class Place(NamedTuple):
@@ -214,9 +54,11 @@ class Host:
         docker: None: a queue where there is one, else a subprocess of this Python.
         ssh: A host without an engine, reached by ssh; None: it is reached otherwise.
         python: On an `ssh` host, an interpreter that has TensorFlow; None: locked packages are installed.
+        host_keys: Which host keys ssh accepts, of the host or of a queue's login host.
         queue: What gives the machines; None: this is one.
         gpus: GPU indices to use; None: all.
         variants: Image variants to measure with; empty: chosen by driver and GPU.
+        image_for: A chosen image is the newest that suits all hosts of the `run`, of the `fleet`, or this `host` alone.
         image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
         device: What to train on; None: the GPU where there is one.
         cpus: CPUs that a benchmark may use; None: all.
@@ -232,12 +74,14 @@ class Host:
     docker: DockerAddress | None
     ssh: SSHAddress | None = None
     python: str | None = None
+    host_keys: HostKeys = AS_CONFIGURED
     queue: Queue | None = None
     suite: str | None = None
     repeats: int | None = None
     gpus: tuple[int, ...] | None = None
     device: Device | None = None
     variants: tuple[str, ...] = ()
+    image_for: str = "run"
     registry: str | None = None
     image: str | None = None
     image_source: str | None = None
@@ -263,6 +107,15 @@ class Host:
             return None
         where = self.docker.target.rpartition("@")[2]
         return where.rpartition(":")[0].strip("[]") if self.docker.scheme == "tcp" else where
+
+    @property
+    def login(self) -> SSHAddress | None:
+        """Where ssh goes for this host, or for the login host of its queue; None: ssh is not used."""
+        if isinstance(self.queue, SlurmQueue):
+            return self.queue.login
+        if self.docker is not None:
+            return self.docker.login if self.docker.scheme == "ssh" else None
+        return self.ssh
 
     @property
     def place(self) -> Place:
@@ -308,24 +161,25 @@ def read_hosts(path: Path) -> list[Host]:
         DocumentError: All mistakes at once, in the order of their lines.
     """
     document = read_document(path)
-    hosts = _resolve(document, path.parent, validate_document(HostsFile, document))
+    hosts = _resolve(document, path, validate_document(HostsFile, document))
     if document.problems:
         raise DocumentError(document.report())
     return hosts
 
 
-def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> list[Host]:
+def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[Host]:
     """Check what types cannot express, and resolve the settings of each host, level by level in one pass.
 
     A malformed file is checked too, as far as it can be read, so that all of its mistakes come at once.
 
     Args:
         document: As parsed; takes the mistakes.
-        folder: Paths are relative to it.
+        file: Its path; paths in it are relative to its folder.
         checked: The document by its types; None: it has mistakes already, and gives no hosts.
     """
     hosts: list[Host] = []
     seen: dict[object, Path_] = {}
+    folder = file.parent
     check_level = _LevelCheck(document, folder)
     data = _mapping(document.data)
     defaults = _mapping(data.get("defaults"))
@@ -337,7 +191,7 @@ def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> lis
         levels = [checked.defaults, checked.fleets[fleet_name]] if checked else []
         if isinstance(raw_fleet, dict) and (kind := check_queue(document, path, fleet, defaults, folder)):
             _check_single(document, (*path, kind), None, seen)
-            hosts += [_queue_host(fleet_name, levels, folder)] if levels else []
+            hosts += [_queue_host(fleet_name, levels, file)] if levels else []
             continue
         for name, raw_entry in _mapping(fleet.get("hosts")).items():
             place, entry = (*path, "hosts", name), _mapping(raw_entry)
@@ -351,7 +205,8 @@ def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> lis
             if checked:
                 level = (checked.fleets[fleet_name].hosts or {})[name]
                 settings = _merge_settings(folder, *levels, level)
-                docker, ssh = _by_way(address)
+                docker, ssh = _by_way(address, settings.pop("docker_via", None))
+                host_keys = _host_keys(settings.pop("host_keys", None), file, fleet_name)
                 hosts.append(
                     Host(
                         fleet=fleet_name,
@@ -359,6 +214,7 @@ def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> lis
                         docker=docker,
                         ssh=ssh,
                         python=level.python,
+                        host_keys=host_keys,
                         address=level.address,
                         **settings,
                     )
@@ -366,16 +222,23 @@ def _resolve(document: Document, folder: Path, checked: HostsFile | None) -> lis
     return hosts
 
 
-def _queue_host(fleet_name: str, levels: Sequence[Settings], folder: Path) -> Host:
+def _queue_host(fleet_name: str, levels: Sequence[Settings], file: Path) -> Host:
     """Resolve the settings of the host that stands for a fleet's queue."""
     fleet = levels[-1]
     assert isinstance(fleet, Fleet), "the innermost level of a queue"
     queue = fleet.slurm or fleet.kubernetes
     assert queue is not None, "the caller looked"
-    settings = _merge_settings(folder, *levels) | {"gpus": None, "image_source": None}
+    settings = _merge_settings(file.parent, *levels) | {"gpus": None, "image_source": None}
+    settings.pop("docker_via", None)
+    settings["host_keys"] = _host_keys(settings.pop("host_keys", None), file, fleet_name)
     if isinstance(queue, SlurmQueue) and queue.container == "none":
         settings |= {"registry": None, "image": None, "variants": ()}
-    return Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(folder), **settings)
+    return Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(file.parent), **settings)
+
+
+def _host_keys(policy: str | None, file: Path, fleet: str) -> HostKeys:
+    """Return which host keys are accepted; each fleet has a file, so that it can go when the fleet's machines do."""
+    return HostKeys(policy=policy, file=str((file.parent / f"{file.stem}.{fleet}.known_hosts").absolute()))
 
 
 def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:
@@ -403,9 +266,11 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
         )
 
 
-def _by_way(address: Address | None) -> tuple[DockerAddress | None, SSHAddress | None]:
+def _by_way(address: Address | None, via: str | None) -> tuple[DockerAddress | None, SSHAddress | None]:
     """Return an address as that of an engine, or as that of a host without one."""
-    return (address, None) if isinstance(address, DockerAddress) else (None, address)
+    if not isinstance(address, DockerAddress):
+        return None, address
+    return (address if address.scheme == "tcp" else dataclasses.replace(address, via=via)), None
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -451,15 +316,17 @@ class _LevelCheck:
         """Check that variants are rows of `orchestrate/containers/images.toml`."""
         names = [name for name in (variant if isinstance(variant, list) else [variant]) if isinstance(name, str)]
         for name in names:
-            if name not in ("auto", *self._variants):
+            if name not in (*CHOSEN_FOR, *self._variants):
                 self._note(
                     path,
                     "variant",
-                    f"there is no image variant {shown(name)}. Variants: auto, {', '.join(self._variants)}. "
+                    f"there is no image variant {shown(name)}. Variants: {', '.join((*CHOSEN_FOR, *self._variants))}. "
                     "An image of your own is named by image:",
                 )
-        if isinstance(variant, list) and "auto" in names:
-            self._note(path, "variant", "auto stands alone, or not at all. Write variant: auto, or name variants")
+        for word in names if isinstance(variant, list) else ():
+            if word in CHOSEN_FOR:
+                text = f"{word} stands alone, or not at all. Write variant: {word}, or name variants"
+                self._note(path, "variant", text)
 
     def _check_repeated(self, path: tuple[str, ...], key: str, value: object) -> None:
         if isinstance(value, list) and any(value.count(item) > 1 for item in value):
@@ -486,11 +353,14 @@ def _check_unused(document: Document, path: tuple[str, ...], entry: dict[str, An
     """Refuse keys that would be ignored: the user meant something by them."""
     name = plain_text(path[-1], 80)
     bare, scheme = entry.get("ssh") is not None, str(entry.get("docker", "")).partition(":")[0].lower()
-    for key, needed in (("tls", "tcp"), ("insecure", "tcp"), ("docker_socket", "ssh"), ("ssh_config", "ssh")):
-        if entry.get(key) is not None and scheme != needed and not (bare and key == "ssh_config"):
+    over_ssh = ("docker_socket", "ssh_config", "host_keys")
+    for key, needed in (("tls", "tcp"), ("insecure", "tcp"), *((key, "ssh") for key in over_ssh)):
+        if entry.get(key) is not None and scheme != needed and not (bare and key in over_ssh[1:]):
             document.problem((*path, key), f"host {name}: {key} is for {needed}:// only. Remove it")
     if entry.get("python") is not None and not bare:
         document.problem((*path, "python"), f"host {name}: python is for ssh: hosts only. Remove it")
+    if entry.get("docker_via") is not None and scheme not in ("ssh", "unix"):
+        document.problem((*path, "docker_via"), f"host {name}: docker_via is for ssh:// and unix:// only. Remove it")
     without_engine = ("registry", "image", "image_source", "memory_gb")
     if entry.get("process") is True or bare:
         for key in without_engine if bare else (*without_engine, "variant", "address"):
@@ -522,7 +392,9 @@ def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:
     merged["gpus"] = None if gpus == "all" else tuple(gpus)
     merged["device"] = None if device == "auto" else Device(device)
     variant = merged.pop("variant", "auto")
-    merged["variants"] = () if variant == "auto" else tuple([variant] if isinstance(variant, str) else variant)
+    merged["image_for"] = CHOSEN_FOR.get(variant, "run") if isinstance(variant, str) else "run"
+    named = [variant] if isinstance(variant, str) else variant
+    merged["variants"] = tuple(name for name in named if name not in CHOSEN_FOR)
     return merged
 
 

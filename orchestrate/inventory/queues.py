@@ -21,6 +21,7 @@ from pydantic import (
     StrictStr,
 )
 
+from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.text import plain_text, shown
 from orchestrate.yaml_files import Document, is_file, resolve_path
 
@@ -111,6 +112,14 @@ class SlurmQueue(BaseModel):
     def gpu_name(self) -> str:
         """The GPUs' type in Slurm's words; `gpu` where it has none."""
         return "gpu" if self.gres is None else self.gres.removeprefix("gpu:").rpartition(":")[0] or "gpu"
+
+    @property
+    def login(self) -> SSHAddress | None:
+        """Where ssh goes to give commands; None: they are given on this machine."""
+        if self.ssh is None:
+            return None
+        target, colon, port = self.ssh.removeprefix("ssh://").partition(":")
+        return SSHAddress(target=target, port=int(port) if colon else None, ssh_config=self.ssh_config)
 
     def in_folder(self, folder: Path) -> SlurmQueue:
         """Return it with paths of this machine resolved: they are relative to the hosts file."""

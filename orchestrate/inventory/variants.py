@@ -136,6 +136,7 @@ class Fit:
     Attributes:
         status: `ok`, `unsupported` (this GPU never), `driver_too_old` (this GPU with a newer driver).
         code: Where kernels come from; None when the GPU is not supported.
+        partly: Only some kernels are compiled by the driver; for the others there is machine code.
         native: The driver is at least as new as the toolkit: nothing rests on minor-version compatibility.
         needed_driver: Oldest driver that will do; None when none will.
         reason: In words.
@@ -145,6 +146,7 @@ class Fit:
     status: Status
     reason: str
     code: Code | None = None
+    partly: bool = False
     native: bool = False
     needed_driver: str | None = None
 
@@ -204,7 +206,9 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
         return _without_gpu(driver_version, variants)
     candidates = [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
     fits = sorted(
-        (check_variant(variant, driver_version, compute_capability) for variant in candidates), key=_rank, reverse=True
+        (check_variant(variant, driver_version, compute_capability) for variant in candidates),
+        key=lambda fit: rank([fit]),
+        reverse=True,
     )
     if not fits:
         return Choice(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
@@ -242,6 +246,7 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
         status=Status.OK,
         reason=f"{variant.name}: TensorFlow {variant.tensorflow}, {why_code}, {support}",
         code=code,
+        partly=code is Code.COMPILED and _runs_some(variant, gpu),
         native=native,
         needed_driver=needed,
     )
@@ -271,7 +276,7 @@ def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
     compiled = [ptx for ptx in variant.ptx if parse_version(ptx) <= gpu]
     if not compiled:
         return None, f"neither machine code nor PTX for compute capability {shown}"
-    some = any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
+    some = _runs_some(variant, gpu)
     how_much = (
         "machine code for some kernels only, the driver compiles" if some else "no machine code, the driver compiles"
     )
@@ -279,16 +284,26 @@ def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
     return Code.COMPILED, f"{how_much} {what} for compute capability {shown} at the first start"
 
 
-def _rank(fit: Fit) -> tuple[bool, bool, Version, bool, Version]:
-    """Order fits, the best highest."""
-    cuda = parse_version(fit.variant.cuda or "0")
+def _runs_some(variant: Variant, gpu: Version) -> bool:
+    """Tell whether a GPU runs machine code of some kernels."""
+    return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
+
+
+def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
+    """Order variants, the best highest, by how one of them goes with each of some GPUs.
+
+    Args:
+        fits: Of one variant; not empty.
+    """
+    variant, native = fits[0].variant, all(fit.native for fit in fits)
+    cuda = parse_version(variant.cuda or "0")
     return (
-        fit.status is Status.OK,
-        fit.code is Code.MACHINE,
-        parse_version(fit.variant.tensorflow),
-        fit.native,
+        all(fit.status is Status.OK for fit in fits),
+        all(fit.code is Code.MACHINE for fit in fits),
+        parse_version(variant.tensorflow),
+        native,
         # Natively the newest libraries, else those nearest to the driver.
-        cuda if fit.native else tuple(-part for part in cuda),
+        cuda if native else tuple(-part for part in cuda),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from orchestrate.launchers.pulls import Progress
-from orchestrate.planning.facts import Facts
+from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job
 from results.schema import Status
 
@@ -128,6 +128,14 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Let go of the host; what runs there goes on."""
+
+
+@runtime_checkable
+class ImagePinner(Protocol):
+    """Finds out what the tag of an image means now, where that is not known by itself."""
+
+    def pin(self, image: Image) -> Image:
+        """Return the image with its digest, or with why it cannot be had."""
 
 
 @runtime_checkable

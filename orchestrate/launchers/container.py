@@ -36,6 +36,9 @@ GIBIBYTE = 1 << 30
 SHM_BYTES = GIBIBYTE  # NCCL's rings live there; the engine's 64 MiB is too little
 TMP_BYTES = 4 * GIBIBYTE
 MAX_FILE_BYTES = 256 << 20  # a benchmark writes a small record: nothing it writes may fill the host's disk
+MEMORY_LOCK = "memlock"
+"""Name of the limit of locked memory."""
+
 MAX_PROCESSES = 32_768  # threads count too, and TensorFlow and NCCL start hundreds of them for each GPU
 
 
@@ -142,25 +145,25 @@ def container_name(job: Job) -> str:
     return f"tfbench-{job.origin.run_id}-{job.id}"
 
 
-def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] = frozenset()) -> ContainerSpec:
+def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] | None = None) -> ContainerSpec:
     """Describe the container of a repeat.
 
     Args:
         job: The repeat.
         host: Settings of the host: limits and deadline.
         image: What to start, by digest.
-        cdi_devices: What the engine offers, where CDI is all that it has.
+        cdi_devices: What the engine lists, where GPUs are asked for by CDI; empty: it lists nothing. None: not by CDI.
     """
     limits = {"fsize": MAX_FILE_BYTES}
-    if job.gpus:  # NCCL pins memory; an engine without privileges may not raise the limit, so only where it is needed
-        limits["memlock"] = -1
+    if job.gpus:  # NCCL pins memory; an engine without privileges may not raise the limit: see `without_memory_lock`
+        limits[MEMORY_LOCK] = -1
     member = job.member
     return ContainerSpec(
         image=image,
         name=container_name(job),
         command=(
             *job.case.flags(),
-            *data_flags(job, DATA_PATH),
+            *host_flags(job, DATA_PATH),
             f"--output={RECORD_PATH}",
             f"--max_seconds={host.timeout_minutes * 60:g}",
         ),
@@ -171,8 +174,8 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
             "tfbench.case": job.case.name,
             "tfbench.repeat": str(job.origin.repeat),
         },
-        gpus=_cdi_names(job, cdi_devices) if cdi_devices else job.gpu_uuids or tuple(map(str, job.gpus)),
-        cdi=bool(cdi_devices),
+        gpus=job.gpu_uuids or tuple(map(str, job.gpus)) if cdi_devices is None else _cdi_names(job, cdi_devices),
+        cdi=cdi_devices is not None,
         data_dir=host.data_dir if job.case.data is Data.TFRECORD else None,
         cpus=host.cpus,
         memory_bytes=None if host.memory_gb is None else int(host.memory_gb * 1e9),
@@ -197,9 +200,17 @@ def with_cache(spec: ContainerSpec) -> ContainerSpec:
 
 
 def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
-    """Name a job's GPUs as the engine offers them: by UUID where it does, else by index."""
+    """Name a job's GPUs as the engine offers them: by UUID where it does, else by index, which a MIG slice has not."""
     names = [f"{CDI_GPU}={uuid}" for uuid in job.gpu_uuids or ()]
-    return tuple(names if names and devices.issuperset(names) else [f"{CDI_GPU}={index}" for index in job.gpus])
+    slices = any(uuid.startswith("MIG-") for uuid in job.gpu_uuids or ())
+    by_uuid = names and (slices or devices.issuperset(names))
+    return tuple(names if by_uuid else [f"{CDI_GPU}={index}" for index in job.gpus])
+
+
+def without_memory_lock(spec: ContainerSpec) -> ContainerSpec:
+    """Leave the limit of locked memory as it is, for an engine that may not lift it."""
+    limits = {name: value for name, value in spec.limits.items() if name != MEMORY_LOCK}
+    return dataclasses.replace(spec, limits=limits)
 
 
 def job_variables(job: Job, host: Host) -> dict[str, str]:
@@ -215,14 +226,17 @@ def job_variables(job: Job, host: Host) -> dict[str, str]:
     return variables
 
 
-def data_flags(job: Job, path: str | None) -> list[str]:
-    """Say where a case's files are, where it has any.
+def host_flags(job: Job, path: str | None) -> list[str]:
+    """Name what a repeat needs of its host: where its files are, and the limits of the device that are known.
 
     Args:
         job: The repeat.
         path: Of the data set, as the benchmark sees it.
     """
-    return [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
+    data = [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
+    if job.known_peaks is None:
+        return data
+    return [*data, f"--known_peaks={','.join(f'{figure:.6g}' for figure in job.known_peaks)}"]
 
 
 def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:

@@ -21,7 +21,7 @@ from orchestrate.errors import LaunchFailed, Lost
 from orchestrate.extras import missing_extra
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import data_flags, job_variables
+from orchestrate.launchers.container import host_flags, job_variables
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts, facts_from_probe
 from orchestrate.planning.plan import Job
@@ -80,7 +80,7 @@ class ProcessLauncher:
             return True
         folder.mkdir(parents=True, exist_ok=True)
         seconds = self._host.timeout_minutes * 60
-        data = data_flags(job, self._host.data_dir)
+        data = host_flags(job, self._host.data_dir)
         command = [*self._command, *job.case.flags(), *data, _output_flag(folder), f"--max_seconds={seconds:g}"]
         try:
             with (folder / "output.log").open("wb") as log, self._limited_cpus():

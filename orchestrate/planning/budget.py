@@ -6,8 +6,8 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Place
@@ -18,23 +18,59 @@ GUESSED_REPEAT_SECONDS = 150.0
 
 MAX_EARLIER_RUNS = 20
 
+Durations = Mapping[tuple[str, str], float]
+"""Seconds of a repeat by fleet and case name."""
+
 Meter = Place | str
 """What costs are counted under: a host, or the id of a repeat in a queue."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run may take.
+    """What a run, or a part of it, may take.
 
     Attributes:
         seconds: Until the slowest host is done.
         usd: All hosts together, each from its start to its end; None: not every host has a price.
-        seen: Share of repeats whose duration is known from earlier runs, 0 to 1; the rest is a guess.
+        seen: Share of repeats whose duration is known from earlier runs, 0 to 1.
+        computed: Share whose duration was computed from the network's work and the host's speed; the rest is a guess.
+        fleets: The same of each fleet, by its name; empty in those.
     """
 
     seconds: float
     usd: float | None
     seen: float
+    computed: float = 0.0
+    fleets: dict[str, Estimate] = field(default_factory=dict)
+
+
+@dataclass
+class _Sum:
+    """What the repeats of a fleet, or of all, add up to."""
+
+    seconds: dict[Place, float] = field(default_factory=dict)
+    usd: float | None = 0.0
+    seen: int = 0
+    computed: int = 0
+    count: int = 0
+
+    def add(self, entry: HostPlan, seconds: float, lanes: int = 1) -> None:
+        """Add what a host does; its lanes work side by side, and each is paid."""
+        place = entry.host.place
+        self.seconds[place] = self.seconds.get(place, 0.0) + seconds / lanes
+        price = hourly_usd(entry)
+        self.usd = None if self.usd is None or price is None else self.usd + price * seconds / 3600
+
+    def count_in(self, key: tuple[str, str], durations: Durations, computed: Durations) -> None:
+        """Count one repeat by what its duration comes from."""
+        self.count += 1
+        self.seen += key in durations
+        self.computed += key not in durations and key in computed
+
+    def estimate(self, fleets: dict[str, Estimate]) -> Estimate:
+        """Return the sum as an estimate."""
+        count, slowest = self.count or 1, max(self.seconds.values(), default=0.0)
+        return Estimate(slowest, self.usd, self.seen / count if self.count else 1.0, self.computed / count, fleets)
 
 
 def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
@@ -64,35 +100,40 @@ def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> No
         return
 
 
-def estimate(plan: Plan, durations: dict[tuple[str, str], float]) -> Estimate:
+def estimate(
+    plan: Plan, durations: Durations, computed: Durations | None = None, once: Mapping[Place, float] | None = None
+) -> Estimate:
     """Estimate duration and cost of a plan.
 
     Args:
         plan: What will run.
         durations: From `earlier_durations`.
+        computed: For repeats that no earlier run had, from the work of the networks; None: they are guessed.
+        once: Seconds of what a host does once in the run, by host.
     """
-    seconds: list[float] = []
-    usd: float | None = 0.0
-    seen = 0
+    computed = computed or {}
+    sums = {"": _Sum()} | {entry.host.fleet: _Sum() for entry in plan.hosts}
     for entry in plan.hosts:
-        known = [durations.get((entry.host.fleet, job.case.name)) for job in entry.jobs if job.blocked is None]
-        seen += sum(value is not None for value in known)
-        total = sum(value if value is not None else GUESSED_REPEAT_SECONDS for value in known)
-        seconds.append(total / min(entry.host.lanes, max(1, len(known))))
-        price = hourly_usd(entry)
-        usd = None if usd is None or price is None else usd + price * total / 3600
+        keys = [(entry.host.fleet, job.case.name) for job in entry.jobs if job.blocked is None]
+        total = sum(_seconds(key, durations, computed) for key in keys)
+        for part in (sums[""], sums[entry.host.fleet]):
+            part.add(entry, total, min(entry.host.lanes, max(1, len(keys))))
+            part.add(entry, (once or {}).get(entry.host.place, 0.0) if keys else 0.0)
+            for key in keys:
+                part.count_in(key, durations, computed)
     for gang in plan.gangs:
-        known_seconds = durations.get((gang.job.origin.fleet, gang.job.case.name))
-        seen += known_seconds is not None
-        took = GUESSED_REPEAT_SECONDS if known_seconds is None else known_seconds
+        key = gang.job.origin.fleet, gang.job.case.name
         places = {part.place for part in gang.members}
-        for index, entry in enumerate(plan.hosts):
-            if entry.host.place in places:
-                seconds[index] += took
-                price = hourly_usd(entry)
-                usd = None if usd is None or price is None else usd + price * took / 3600
-    count = sum(job.blocked is None for job in plan.jobs)
-    return Estimate(max(seconds, default=0.0), usd, seen / count if count else 1.0)
+        for part in (sums[""], sums[key[0]]):
+            part.count_in(key, durations, computed)
+            for entry in plan.hosts:
+                if entry.host.place in places:
+                    part.add(entry, _seconds(key, durations, computed))
+    return sums.pop("").estimate({fleet: part.estimate({}) for fleet, part in sums.items()})
+
+
+def _seconds(key: tuple[str, str], durations: Durations, computed: Durations) -> float:
+    return durations.get(key, computed.get(key, GUESSED_REPEAT_SECONDS))
 
 
 def hourly_usd(entry: HostPlan) -> float | None:
@@ -115,7 +156,7 @@ class Budget:
         durations: From `earlier_durations`; what this run sees itself counts more.
     """
 
-    def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: dict[tuple[str, str], float]) -> None:
+    def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: Durations) -> None:
         self._limit_usd = limit_usd
         self._rates = {entry.host.place: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
         self._durations = dict(durations)

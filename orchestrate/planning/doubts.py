@@ -66,6 +66,21 @@ def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
     return found
 
 
+def _missing_gpus(host: Host, facts: Facts) -> str | None:
+    """Say why a host that is not meant to be without GPUs shows none; None: it has some, or is meant to have none."""
+    if facts.gpus or not host.wants_gpus or host.queue is not None:
+        return None
+    if host.docker is not None and facts.gpu_runtime is None:
+        remedy = "its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there"
+    elif host.docker is not None:
+        remedy = f"its engine gives GPUs ({facts.gpu_runtime}), but no GPU was seen. Try nvidia-smi there"
+    else:
+        remedy = "no GPU was found. Try nvidia-smi there"
+    if host.device is Device.GPU:
+        return remedy
+    return f"{remedy}. Without a GPU its processor is measured: if that is meant, set device: cpu"
+
+
 def isolation_note(hosts: Iterable[Host]) -> str | None:
     """Say what containers would isolate and processes do not; None: every host has an engine or a queue."""
     bare = [host.key for host in hosts if host.ssh is not None]
@@ -95,10 +110,8 @@ def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
         )
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
         found.append("reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://")
-    if host.docker is not None and facts.gpu_runtime is None and host.device is Device.GPU:
-        found.append("its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there")
-    if facts.gpu_runtime is not None and not facts.gpus and host.wants_gpus:
-        found.append("its engine has an NVIDIA runtime, but no GPU was seen. Try nvidia-smi there")
+    if (missing_gpus := _missing_gpus(host, facts)) is not None:
+        found.append(missing_gpus)
     skew = facts.clock_skew_seconds
     if skew is not None and abs(skew) > MAX_CLOCK_SKEW_SECONDS:
         found.append(

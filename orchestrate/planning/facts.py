@@ -65,11 +65,14 @@ class Facts:
         gpus: In the driver's order, by its indices.
         gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
         gpu_states: What they did when the host was asked, in the same order; empty: not told.
+        architecture: Kind of its processor in the words of image registries, e.g. `amd64`, where its engine told.
         engine: Name and version of the Docker engine; None without one.
-        gpu_runtime: How the engine gives GPUs to containers; None: it cannot, or there is no engine.
+        gpu_runtime: How the engine gives GPUs to containers; None: it says that it cannot, or there is no engine.
         clock_skew_seconds: How far the host's clock is ahead of ours.
         disk_free_bytes: Where containers write.
         images: What benchmarks start from; empty without Docker.
+        cpu_flops_per_second: fp32 matrix products on all its cores, as the probe of a host without GPUs measured them.
+        cpu_loop_seconds: What the probe's loop of Python code took there.
         raw: All that engine and driver told, as JSON, for `facts/` of a run; empty once it is kept there.
     """
 
@@ -83,11 +86,14 @@ class Facts:
     gpus: tuple[GPU, ...] = ()
     gpu_states: tuple[GPUState, ...] = ()
     gpu_problems: tuple[str, ...] = ()
+    architecture: str | None = None
     engine: str | None = None
     gpu_runtime: str | None = None
     clock_skew_seconds: float | None = None
     disk_free_bytes: int | None = None
     images: tuple[Image, ...] = ()
+    cpu_flops_per_second: float | None = None
+    cpu_loop_seconds: float | None = None
     raw: str = field(default="", compare=False, repr=False)
 
     @property
@@ -123,6 +129,8 @@ def facts_from_probe(text: str | bytes) -> Facts:
         operating_system=_text(document, "operating_system"),
         driver=_text(document, "driver"),
         disk_free_bytes=_integer(document, "disk_free_bytes"),
+        cpu_flops_per_second=_positive(document, "cpu_flops_per_second"),
+        cpu_loop_seconds=_positive(document, "cpu_loop_seconds"),
         gpus=gpus,
         gpu_states=states,
         gpu_problems=_texts(document, "gpu_problems"),
@@ -162,3 +170,9 @@ def _integer(document: dict[str, Any], key: str) -> int | None:
 def _number(document: dict[str, Any], key: str) -> float | None:
     value = document.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _positive(document: dict[str, Any], key: str) -> float | None:
+    """Read a speed or a duration; what no machine has is not told: plans compute with it."""
+    value = _number(document, key)
+    return value if value is not None and 1e-6 <= value <= 1e18 else None

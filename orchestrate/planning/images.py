@@ -6,10 +6,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.variants import Choice, Variant, check_variant, choose_variant, parse_version
+from orchestrate.inventory.variants import (
+    Choice,
+    Variant,
+    check_variant,
+    choose_variant,
+    parse_version,
+)
 from orchestrate.planning.facts import Facts, Image
 from results.schema import Device, Status
 from results.schema.version import __version__
+
+ARCHITECTURE = "amd64"
+"""Of every image that is built here, in the words of image registries."""
 
 
 def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list[Image]:
@@ -20,6 +29,9 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
         facts: Driver and GPUs as the host told them.
         variants: From `read_variants`.
     """
+    if (problem := foreign_architecture(host, facts)) is not None:
+        reference = image_reference(host, "cpu")
+        return [Image(variant=None, reference=reference, reason="", status=Status.UNSUPPORTED, problem=problem)]
     known = {variant.name: variant for variant in variants}
     named = [_judge_named(host, facts, image, known) for image in named_images(host)]
     return named or [_chosen(host, facts, variants)]
@@ -35,6 +47,28 @@ def named_images(host: Host) -> tuple[Image, ...]:
     )
 
 
+def foreign_architecture(host: Host, facts: Facts) -> str | None:
+    """Say why a machine with another processor cannot run our images; None: it can, or the user's own is named."""
+    if facts.architecture in (None, ARCHITECTURE) or host.image is not None:
+        return None
+    return (
+        f"its processor is {facts.architecture} (as in GH200 and Grace), and these images are for {ARCHITECTURE}: "
+        "TensorFlow's CUDA packages exist for nothing else. Name an image of your own with image:"
+    )
+
+
+def probe_reference(host: Host, variants: Sequence[Variant]) -> str:
+    """Name the image that asks a host for its GPUs: one that its benchmarks start anyway, else the smallest.
+
+    Args:
+        host: May name an image of the user's own, or one or more variants.
+        variants: From `read_variants`; images of others have no probe.
+    """
+    ours = {variant.name for variant in variants if variant.base is None}
+    named = next((name for name in host.variants if name in ours), "cpu")
+    return host.image or image_reference(host, named)
+
+
 def image_reference(host: Host, variant: str) -> str:
     """Name the image of a variant on a host."""
     prefix = f"{host.registry.rstrip('/')}/" if host.registry else ""
@@ -46,10 +80,12 @@ def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Var
     variant = known.get(image.variant or "")
     if variant is None or variant.cuda is None or not facts.gpus or facts.driver is None:
         return image
-    fits = [check_variant(variant, facts.driver, capability) for capability in _capabilities(host, facts)]
+    fits = [check_variant(variant, facts.driver, capability) for capability in used_capabilities(host, facts)]
     worst = next((fit for fit in fits if fit.status is not Status.OK), None)
     if worst is not None:
         return dataclasses.replace(image, status=worst.status, problem=worst.reason)
+    if not fits:  # the driver reports no compute capability
+        return image
     return dataclasses.replace(
         image, reference=variant.base or image.reference, reason=f"{image.reason}; {fits[0].reason}"
     )
@@ -59,7 +95,7 @@ def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
     """Choose one variant that suits all GPUs of the host that are used."""
     if host.device is Device.CPU or not facts.gpus:
         return Image(variant="cpu", reference=image_reference(host, "cpu"), reason="trains on the processor")
-    capabilities = _capabilities(host, facts)
+    capabilities = used_capabilities(host, facts)
     choices = [choose_variant(facts.driver, capability, variants) for capability in capabilities]
     for choice in choices:
         if choice.variant is None or choice.status is not Status.OK:
@@ -86,7 +122,7 @@ def _impossible(host: Host, choice: Choice) -> Image:
     )
 
 
-def _capabilities(host: Host, facts: Facts) -> list[str]:
+def used_capabilities(host: Host, facts: Facts) -> list[str]:
     """Return the compute capabilities of the GPUs that are used, lowest first."""
     used = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or list(facts.gpus)
     return sorted({gpu.compute_capability for gpu in used if gpu.compute_capability}, key=parse_version)

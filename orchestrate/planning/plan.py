@@ -43,6 +43,8 @@ class Job:
         max_seconds: The longest that it may run; None: the host's `timeout_minutes`.
         blocked: Status and cause with which it ends without being started; None: it can be tried.
         member: This host's part in a case of several hosts; None: it has one.
+        known_peaks: Operations and bytes per second of one of its devices, as an earlier repeat of the run measured
+            them; None: it measures them itself.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Job:
     max_seconds: float | None = None
     blocked: tuple[Status, str] | None = None
     member: Member | None = None
+    known_peaks: tuple[float, float] | None = None
 
     @property
     def place(self) -> Place:

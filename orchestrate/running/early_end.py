@@ -57,7 +57,7 @@ class EarlyEnd:
             known = self._known.setdefault(_cell(job), _Known())
             known.rates.append(measured.samples_per_second)
             known.seconds.append(whole_seconds(record))
-            left = job.case.num_steps - measured.num_steps
+            left = max(0, job.case.num_steps - measured.num_steps)
             known.steps_saved_seconds += left * measured.seconds / measured.num_steps
 
     def spares(self, job: Job) -> bool:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from orchestrate.errors import HostError, UserError
+from orchestrate.estimating.expected import expected_durations
 from orchestrate.events import (
     EventBus,
     HostChecked,
@@ -22,11 +23,13 @@ from orchestrate.events import (
     Warned,
 )
 from orchestrate.inventory.hosts import Host, Place
-from orchestrate.launchers.base import Launcher, QueueLauncher
+from orchestrate.inventory.variants import read_variants
+from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
 from orchestrate.planning.budget import Budget, earlier_durations
 from orchestrate.planning.doubts import doubts, isolation_note
-from orchestrate.planning.facts import Facts
+from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan
+from orchestrate.planning.shared_images import share_images
 from orchestrate.running.early_end import EarlyEnd
 from orchestrate.running.gang_worker import work_together
 from orchestrate.running.options import Options, Stop
@@ -88,7 +91,26 @@ def probe_hosts(
             launcher.close()
 
     with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
-        return dict(zip([host.place for host in hosts], pool.map(probe, hosts), strict=True))
+        asked = dict(zip([host.place for host in hosts], pool.map(probe, hosts), strict=True))
+        shared = share_images(hosts, asked, read_variants())
+        concerned = [host for host in hosts if host.place in shared]
+        pinned = pool.map(lambda host: _with_image(host, asked[host.place], shared[host.place], make), concerned)
+        return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
+
+
+def _with_image(host: Host, facts: Facts | str, image: Image, make: MakeLauncher) -> Facts | str:
+    """Give a host another image than its own choice, and find out what its tag means there; or why it cannot."""
+    if isinstance(facts, str):
+        return facts
+    if facts.images and facts.images[0].reference == image.reference:
+        return dataclasses.replace(facts, images=(dataclasses.replace(facts.images[0], reason=image.reason),))
+    launcher = make(host)
+    try:
+        return dataclasses.replace(facts, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))
+    except HostError as error:
+        return error.cause
+    finally:
+        launcher.close()
 
 
 def execute(
@@ -189,7 +211,8 @@ def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:
     unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
     if unpriced:
         raise UserError(f"--max-cost needs a price of every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
-    return Budget(options.max_usd, plan.hosts, earlier_durations(folder.path.parent))
+    durations = {**expected_durations(plan), **earlier_durations(folder.path.parent)}
+    return Budget(options.max_usd, plan.hosts, durations)
 
 
 class _StopWatcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -102,9 +103,11 @@ class HostSession:
             def on_progress(done: int, total: int, image: str = image or "") -> None:
                 emit(ImageProgress(host=key, image=image, done_bytes=done, total_bytes=total))
 
+            began = time.monotonic()
             self.launcher.prepare(job, on_progress)
             if image is not None:
-                emit(ImageReady(host=key, image=image, digest=job.origin.image_digest))
+                took = time.monotonic() - began
+                emit(ImageReady(host=key, image=image, digest=job.origin.image_digest, seconds=took))
 
     def start(self, job: Job) -> None:
         """Start a repeat, or adopt what already runs under its name.

@@ -9,6 +9,7 @@ from functools import partial
 
 from orchestrate.errors import HostError
 from orchestrate.launchers.base import OnTurn, always_running
+from orchestrate.planning.device_peaks import DevicePeaks
 from orchestrate.planning.plan import HostPlan, Job, learn
 from orchestrate.running.attempt import Attempt
 from orchestrate.running.judge import failed_record, judge, now
@@ -36,6 +37,7 @@ class HostWorker:
         self._retries = Retries(shared)
         self._todo: deque[Job] = deque()
         self._lock = threading.Lock()
+        self._peaks = DevicePeaks()
 
     def work(self) -> None:
         """Run the host's repeats until they are done, the host is set aside, or the run is stopped."""
@@ -85,9 +87,10 @@ class HostWorker:
             if spare(job, self._host, self._shared):
                 self._leave_out(job)
                 continue
-            record = self._retries.run(job, partial(self._run_once, job))
+            record = self._retries.run(job, partial(self._run_once, self._with_known(job)))
             if record is None:
                 continue
+            self._peaks.learn(job, record)
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
             if self._retries.faults >= options.set_aside_after * self._host.lanes:
@@ -97,6 +100,10 @@ class HostWorker:
         """Take the next repeat; None: there is none, or it would cost too much."""
         job = self._todo.popleft() if self._todo else None
         return job if job is not None and affordable([self._host], job.case.name, self._shared) else None
+
+    def _with_known(self, job: Job) -> Job:
+        """Return a repeat that knows what earlier ones measured of this machine."""
+        return self._peaks.added_to(job)
 
     def _leave_out(self, job: Job) -> None:
         """Leave a repeat out whose case is known closely enough."""

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from results.audit.findings import Finding, Severity
-from results.audit.limits import flop_ratio
+from results.audit.limits import EVEN, EVEN_KINDS, flop_ratio
 from results.audit.reading.claims import Claim, read_claims
 from results.audit.scaling_audit import HEAVY
 from results.audit.series import expected_log_speed, grouped
-from results.reference import published, published_path
+from results.reference import networks, published, published_path
 
 FACTOR = 3.0
 """Claims above every measurement of one card, network, precision and GPU count by more contradict them.
@@ -55,12 +55,19 @@ LEAST_SPREAD = 0.05
 """Natural logarithm that honest ratios of two networks spread by at least, in robust standard deviations."""
 
 ENOUGH_NETWORKS = 5
-"""Networks that a column needs before outlying ratios are left out: only others tell an odd build from an exchange."""
+"""Networks that a column needs before outlying ratios are left out; fewer cannot show which one was exchanged."""
 
 MARGIN_WITHIN = 0.3
 """Natural logarithm by which a ratio may be beyond those of the other columns of its table, whatever their precision.
 
 Those must agree at least as well with each other.
+"""
+
+MARGIN_OF_FAMILY = 0.3
+"""Natural logarithm by which the ratio of two networks of a family may be beyond those of their FLOPs and traffic.
+
+No fit: e to this power is 1.35. ResNet152 needs 2.92 times the FLOPs and 2.15 times the traffic of ResNet50, so that
+ratios of 1.6 to 3.9 are taken for honest. Between families the margin is that of `EVEN`.
 """
 
 
@@ -178,6 +185,7 @@ def _swapped(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[Finding
             exchange = _exchange(column, usual, "published ratios") or _exchange(
                 column, within, "ratios in the other columns", clear_order=True
             )
+            exchange = exchange or _exchange(column, _ranges_by_work(column), "ratios by FLOPs and memory traffic")
         if exchange is not None:
             votes[exchange[0]].append((column, exchange[1]))
     found = []
@@ -286,6 +294,26 @@ def _ranges_within(column: Column, columns: Sequence[Column]) -> dict[RatioKey, 
         low, high = _usual(values)
         if len(values) >= FEWEST_RATIOS and high - low <= MARGIN_WITHIN:
             found[_ratio_key(column[one], column[another])] = low - MARGIN_WITHIN, high + MARGIN_WITHIN
+    return found
+
+
+def _ranges_by_work(column: Column) -> dict[RatioKey, Range]:
+    """Return the ranges of ratios of batch-normalised networks between what their FLOPs and their traffic let expect.
+
+    A network runs into one bound or the other, or into both in turn, so that its time lies between the two. Where the
+    traffic is not known, only networks of one family are compared, by FLOPs: they are built from the same layers.
+    """
+    known, found = networks(), {}
+    kinds = {model: kind for model in column for kind in EVEN_KINDS if model.startswith(kind)}
+    for one, other in itertools.combinations(sorted(kinds), 2):
+        expected = [math.log(flop_ratio(one, other))]
+        if one in known and other in known:
+            expected.append(math.log(known[other].elements_unfused / known[one].elements_unfused))
+        elif kinds[one] != kinds[other]:
+            continue
+        low, high = _extremes(expected)
+        margin = MARGIN_OF_FAMILY if kinds[one] == kinds[other] else math.log(EVEN["fp32"])
+        found[_ratio_key(column[one], column[other])] = low - margin, high + margin
     return found
 
 

@@ -32,6 +32,8 @@ from results.errors import UnknownFleet, UserError
 from results.schema.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from results.commands.command_line import Commands
     from results.grid import Grid
     from results.table.fleets import FleetRate
@@ -51,6 +53,9 @@ def add_show(commands: Commands) -> None:
     )
     parser.add_argument(
         "--foreign", metavar="FILE", type=Path, action="append", default=[], help="also show a table written by adopt"
+    )
+    parser.add_argument(
+        "--minutes", action="store_true", help="show where the time of the run went instead, per host and case"
     )
 
 
@@ -180,13 +185,28 @@ def _show(parsed: argparse.Namespace) -> int:
     from results.grid import print_grid
     from results.render.tables import render_ratios, render_results, render_wide
 
-    merged = merged_runs(placed(parsed.runs, parsed.runs_dir))
-    console = Console()
+    runs, console = placed(parsed.runs, parsed.runs_dir), Console()
+    if parsed.minutes:
+        return _show_minutes(runs, console)
+    merged = merged_runs(runs)
     render_results(merged, console)
     render_wide(merged, console)
     render_ratios(merged, console)
     for grid in _foreign_grids(parsed, merged):
         print_grid(grid, console)
+    return ExitCode.OK
+
+
+def _show_minutes(runs: Sequence[str], console: Console) -> int:
+    from results.grid import print_grid
+    from results.minutes.minutes_table import minutes_grid
+    from results.minutes.spent import spent_in
+    from results.runs.sources import stored_records
+
+    grid = minutes_grid(spent_in(stored_records(runs)))
+    if grid is None:
+        raise UserError("no record of these runs has a duration, and their folders hold no events.jsonl")
+    print_grid(grid, console)
     return ExitCode.OK
 
 

@@ -45,7 +45,7 @@ def adopt(paths: Sequence[Path], gpu: str, precision: str) -> str:
     """Return the runs found in files as CSV.
 
     Args:
-        paths: What runs of `tf_cnn_benchmarks` printed; several runs in one file are told apart.
+        paths: What runs of `tf_cnn_benchmarks` printed; several runs in one file are kept apart.
         gpu: What they ran on: it is not printed.
         precision: `fp32`, `tf32` or `fp16`: neither is that.
 

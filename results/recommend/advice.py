@@ -20,7 +20,7 @@ from results.table.cells import fleet_notes, value_text
 LABELS = {
     Basis.MEASURED: "measured by tfbench in these runs",
     Basis.PUBLISHED: "PUBLISHED by others, not measured here; one run each, so no interval",
-    Basis.BOUND: "≤: no figure, but an upper bound by memory bandwidth and arithmetic; not a prediction",
+    Basis.BOUND: "≤: an upper bound from memory bandwidth and arithmetic; neither measured nor predicted",
 }
 
 
@@ -133,9 +133,9 @@ def _notes(verdict: Verdict) -> list[str]:
         each = " | ".join(f"{significant(rate, 4)} with {text}" for rate, text in choice.evidence.elsewhere)
         notes.append(f"({choice.subject}): {each}")
     if any(choice.offer and choice.offer.retrieved_on for choice in verdict.choices):
-        notes.append("prices are dated examples; put yours into a CSV and name it with --prices")
+        notes.append("prices are dated examples; to use your own, pass a CSV with --prices")
     if any(
         c.offer and (c.offer.gpus_per_host or 0) > verdict.question.count and c.usd_per_hour for c in verdict.ranked
     ):
-        notes.append("×N: a host of N GPUs, paid for whole")
+        notes.append("×N: a host with N GPUs, rented as a whole")
     return notes

@@ -76,7 +76,7 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> Decision:
     if not verdicts:
         return Decision((), "No recommendation: no training or inference of one host was measured.")
     said = [headline(verdicts[0])] if len(verdicts) == 1 else overall(verdicts)
-    first = said[0] if said else "each setting has an answer of its own: see below"
+    first = said[0] if said else "each setting has its own answer: see below"
     return Decision(verdicts, f"{first[0].upper()}{first[1:]}.")
 
 
@@ -112,7 +112,7 @@ def decision_grid(decision: Decision) -> Grid | None:
     if len({text for row in rows for text in row[1:] if text}) < 2:
         return None
     columns = ["work", *(f"{count} GPU{'s' if count > 1 else ''}" for count in counts)]
-    notes = ["the cheapest per sample beyond the noise; a network that is named has an answer of its own"]
+    notes = ["cheapest per sample beyond the noise; a network that is named has its own answer"]
     return Grid("What to rent, by kind of work", columns, rows, notes)
 
 

@@ -310,7 +310,7 @@ def _software(rates: Sequence[FleetRate]) -> tuple[str, ...]:
     first, *others = rates
     columns = dict.fromkeys(name for other in others for name in match(first, other).differs)
     return tuple(
-        f"differs beside the hardware: {name} "
+        f"differs besides the hardware: {name} "
         + ", ".join(f"{rate.named(name) if rate.named(name) is not None else 'none'} ({rate.fleet})" for rate in rates)
         for name in columns
     )

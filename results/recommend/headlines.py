@@ -60,8 +60,8 @@ def reasons(verdict: Verdict) -> list[str]:
     needed = needed_memory_gib(verdict.question)
     if needed is not None:
         asked = verdict.question.memory_gib is not None
-        lines.append(f"memory: {needed:g} GiB per GPU asked for" if asked
-                     else f"memory: {needed:.1f} GiB per GPU at least, for activations alone")  # fmt: skip
+        lines.append(f"memory: {needed:g} GiB per GPU, as requested" if asked
+                     else f"memory: {needed:.1f} GiB per GPU or more, for activations alone")  # fmt: skip
     lines += break_even_lines(verdict)
     lines += [f"{_span_text(span)}{_worth(span, verdict)}" for span in _spans(verdict)]
     return [*lines, *_needed_speed(verdict), *_price_lines(verdict)]
@@ -120,7 +120,7 @@ def up_to(limit: tuple[Interval, str]) -> str:
     """Say up to which price per GPU-hour the best is the cheapest, and what is from there on."""
     interval, subject = limit
     text = with_interval(interval) if _finite(interval) else f"{interval.value:.3f}"
-    return f"; the cheapest per sample up to {text} USD, then {subject}"
+    return f"; above {text} USD, {subject} is cheaper per sample"
 
 
 def _only(verdict: Verdict, best: Choice) -> str:
@@ -134,7 +134,7 @@ def _only(verdict: Verdict, best: Choice) -> str:
 
 def beyond(verdict: Verdict) -> list[str]:
     """Return the remarks on cards whose upper bound decides against them."""
-    return [remark for remark in verdict.group.remarks if "cannot pass" in remark]
+    return [remark for remark in verdict.group.remarks if "reaches at most" in remark]
 
 
 def _spans(verdict: Verdict) -> list[Span]:
@@ -179,7 +179,7 @@ def _missing(verdict: Verdict) -> str:
     missing = [choice for choice in verdict.ranked if choice.usd_per_hour is None]
     flips = [f" (cheapest per sample below {item.wins_below:.3f} USD)" if item.wins_below else "" for item in missing]
     names = [f"{choice.subject}{flip}" for choice, flip in zip(missing, flips, strict=True)]
-    return f"ranked by speed, because no price is known of {', '.join(names)}"
+    return f"ranked by speed, because there is no known price for {', '.join(names)}"
 
 
 def _no_rank(verdict: Verdict) -> str:
@@ -230,7 +230,9 @@ def _telling(ranges: Sequence[Span], verdict: Verdict) -> list[Span]:
 
 def _span_text(span: Span) -> str:
     far = f"{span.low:.2f} to {span.high:.2f}" if f"{span.low:.2f}" != f"{span.high:.2f}" else f"{span.low:.2f}"
-    return f"{span.fast} did {far} × the samples/s of {span.slow} in {span.network}, in published settings that differ"
+    return (
+        f"{span.fast} reached {far} × the samples/s of {span.slow} in {span.network}, in published settings that differ"
+    )
 
 
 def _worth(span: Span, verdict: Verdict) -> str:
@@ -242,13 +244,13 @@ def _worth(span: Span, verdict: Verdict) -> str:
     low, high = span.low * slow, span.high * slow
     if fast is None:
         return (
-            f": against {span.slow} at {slow:.3f} USD it is the cheaper per sample below {low:.2f} USD and the dearer "
-            f"above {high:.2f}; its own price is not known"
+            f": against {span.slow} at {slow:.3f} USD it is cheaper per sample below {low:.2f} USD and more expensive "
+            f"above {high:.2f}; its own price is unknown"
         )
     if low <= fast <= high:
         return f": it costs {fast / slow:.2f} × as much, so either may be cheaper per sample"
     cheaper = span.fast if fast < low else span.slow
-    return f": it costs {fast / slow:.2f} × as much, so {cheaper} is cheaper per sample in all"
+    return f": it costs {fast / slow:.2f} × as much, so {cheaper} is cheaper per sample in every setting"
 
 
 def left_out(verdict: Verdict) -> Iterator[str]:
@@ -273,7 +275,7 @@ def _break_even(best: Choice, rival: Rival) -> str:
     worth = f"{fast.subject} is worth up to {_ratio(ratio)} × the price of {slow.subject}"
     if rival.price is None:
         missing = " and ".join(dict.fromkeys(choice.subject for choice in (best, other) if not choice.usd_per_hour))
-        return f"{worth}; no price known of {missing}"
+        return f"{worth}; no known price for {missing}"
     asked = rival.price if faster else 1 / rival.price
     if not rival.certain:
         return f"{worth}; at these prices it costs {asked:.2f} × as much: no significant difference in cost per sample"
@@ -322,10 +324,10 @@ def _price_lines(verdict: Verdict) -> list[str]:
     for name, item in {choice.subject: choice.evidence for choice in verdict.choices}.items():
         if len(set(item.prices.values())) > 1 and name not in typed:
             each = ", ".join(f"{price:.3f} ({host})" for host, price in item.prices.items())
-            lines.append(f"{name}: its hosts have different prices, each is an offer of its own: {each}")
+            lines.append(f"{name}: its hosts have different prices, each price is a separate offer: {each}")
     for card, size in verdict.too_small.items():
         if any(choice.gpu == card for choice in verdict.choices):
-            lines.append(f"{card}: offered on hosts of up to {size} GPU{'s' if size > 1 else ''} only")
+            lines.append(f"{card}: offered only on hosts with up to {size} GPU{'s' if size > 1 else ''}")
     shown = {choice.gpu for choice in verdict.choices}
     others = [card for card in verdict.unpriced if card not in shown]
     if others:
@@ -333,14 +335,14 @@ def _price_lines(verdict: Verdict) -> list[str]:
     spot = verdict.best.offer if verdict.best else None
     if spot and spot.commitment == "spot":
         firm = next((c for c in verdict.ranked if c.offer and c.offer.commitment != "spot"), None)
-        then = f"; otherwise the best is {firm.subject} at {firm.usd_per_hour:.3f} USD per hour" if firm else ""
-        lines.append(f"spot: the host may be taken away at any time{then}")
+        then = f"; without spot, the best is {firm.subject} at {firm.usd_per_hour:.3f} USD per hour" if firm else ""
+        lines.append(f"spot: the provider may reclaim the host at any time{then}")
     for name in verdict.ambiguous:
         lines.append(
-            f"a price of {name!r} fits several cards, so it is not used: name the card, e.g. {family(name)[0]!r}"
+            f"a price of {name!r} matches several cards and is ignored: name one card, e.g. {family(name)[0]!r}"
         )
     missing = dict.fromkeys(choice.gpu for choice in verdict.choices if choice.offer is None)
     missing.pop(EVERY_CARD, None)
     if missing:
-        lines.append(f"no price known of {', '.join(missing)}: give --price '{next(iter(missing))}=USD'")
+        lines.append(f"no known price for {', '.join(missing)}: give --price '{next(iter(missing))}=USD'")
     return lines

@@ -268,9 +268,9 @@ def _beyond_reach(
             )
             if best is not None and best.samples_per_second > item.samples_per_second:
                 yield (
-                    f"{item.gpu} cannot pass {item.samples_per_second:.4g} samples/s whatever the software: {card} did "
-                    f"{best.samples_per_second:.4g}, {best.samples_per_second / item.samples_per_second:.2f} × that, "
-                    f"with {best.place.software}"
+                    f"{item.gpu} reaches at most {item.samples_per_second:.4g} samples/s with any software; "
+                    f"{card} reached {best.samples_per_second:.4g}, "
+                    f"{best.samples_per_second / item.samples_per_second:.2f} × that, with {best.place.software}"
                 )
 
 

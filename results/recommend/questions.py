@@ -60,7 +60,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """What tells this question from others that were asked with it."""
+        """What distinguishes this question from others asked with it."""
         return f"{self.network} {self.precision} on {self.count} GPU{'s' if self.count > 1 else ''}"
 
     def wants(self, card: str) -> bool:

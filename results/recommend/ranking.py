@@ -149,7 +149,7 @@ class Verdict:
 
     @property
     def tied(self) -> list[Rival]:
-        """Rivals that cannot be told from the best."""
+        """Rivals that do not differ significantly from the best."""
         return [rival for rival in self.rivals if not rival.certain]
 
 

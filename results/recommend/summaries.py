@@ -79,7 +79,7 @@ def _leading(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
-    """Say once what no verdict can tell: what would be within the limits, or which card nobody measured."""
+    """Say once what no single verdict can say: what would be within the limits, or which card nobody measured."""
     limits = {text for verdict in verdicts for text in within_limits(verdict)}
     missing = {", ".join(verdict.uncompared) for verdict in verdicts}
     alone = {verdict.best.subject if verdict.best and not verdict.rivals else "" for verdict in verdicts}
@@ -218,7 +218,7 @@ def _lead(group: Sequence[Verdict]) -> str:
     names = ", ".join(dict.fromkeys(rival.choice.subject for rival in nearest))
     span = with_interval(low.speed) if low is high else f"{with_interval(low.speed)} to {with_interval(high.speed)}"
     unpriced = dict.fromkeys(c.subject for verdict in group for c in verdict.ranked if c.usd_per_hour is None)
-    prices = f"; ranked by speed, because no price is known of {', '.join(unpriced)}" if unpriced else ""
+    prices = f"; ranked by speed, because there is no known price for {', '.join(unpriced)}" if unpriced else ""
     return f", {span} × the next ({names}){prices}"
 
 

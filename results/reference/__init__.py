@@ -142,7 +142,7 @@ DRIVER_NAMES = {"h100 80gb hbm3": "H100 SXM5 80GB"}
 
 
 def gpu_words(name: str) -> frozenset[str]:
-    """Split a name into what tells cards apart: `NVIDIA A100-SXM4-40GB` and `A100 SXM4 40GB` are one."""
+    """Split a name into what distinguishes cards: `NVIDIA A100-SXM4-40GB` and `A100 SXM4 40GB` are one."""
     text = re.sub(r"(\d+)[ _]?gi?b\b", r"\1gb", name.lower())
     text = re.sub(r"\brtx[ _-]?(?=[a-z0-9])", "rtx ", text)
     text = re.sub(r"(?<=\d)ti\b", " ti", text)

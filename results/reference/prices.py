@@ -30,7 +30,7 @@ class Offer:
 
     Attributes:
         gpu: Name in `reference/gpu_specs.csv` where it is known there, else as it came.
-        gpus_per_host: GPUs of the instance that is offered; None when not told.
+        gpus_per_host: GPUs of the instance that is offered; None where it is not stated.
         usd_per_gpu_hour: Price of one of them.
         commitment: `on demand`, `spot`, …
         retrieved_on: Date, as exact as it is known.

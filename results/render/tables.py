@@ -14,6 +14,7 @@ from results.grid import Grid, print_grid, print_line
 from results.render.communication import communication_grid
 from results.render.comparison import ratio_grids
 from results.render.device_table import device_grid
+from results.render.warning_notes import warning_notes
 from results.schema import SETTINGS, TUNING, Case, Device, Mode, Status
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Value
@@ -103,7 +104,8 @@ def results_grid(merged: Merged) -> Grid:
         ]
         for row in rows
     ]
-    notes = [*_common_notes(rows, varying, software), *_causes(rows)]
+    explained = warning_notes(row.warnings for row in rows)
+    notes = [*_common_notes(rows, varying, software), *explained, *_causes(rows)]
     title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
     return Grid(title, columns, cells, notes).without_empty_columns()
 

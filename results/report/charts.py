@@ -329,7 +329,7 @@ def _chart(name: str, title: str, description: str, chart: Any) -> Chart:  # noq
     """Finish a chart: as wide as its place, no background, its data inside."""
     with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=True):
         spec = chart.properties(width="container", description=description).to_dict()
-    # The address of the schema is all that would point outside; the page tells Vega what the specification is.
+    # The address of the schema is all that would point outside; the page passes the specification to Vega.
     spec.pop("$schema", None)
     spec["background"] = None
     return Chart(name, title, description, printable_json(spec))

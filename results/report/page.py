@@ -22,6 +22,8 @@ import vl_convert
 from results.compare.overall import answer_lines
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
+from results.minutes.minutes_table import minutes_grid
+from results.minutes.spent import spent_in
 from results.program import command_line, started_as_tfbench
 from results.recommend.decision import Decision, decide, decision_grid, setting_lines
 from results.recommend.questions import asked_prices
@@ -65,6 +67,7 @@ class Report:
         verdict: The sentences at the top, what to rent first.
         cards: Specifications of the cards side by side; None where none is known.
         pairs: Comparisons of each pair of fleets.
+        minutes: Where the time of the runs went; None: not known.
     """
 
     title: str
@@ -75,6 +78,7 @@ class Report:
     rates: list[FleetRate]
     pairs: list[Pair]
     records: list[Record]
+    minutes: Grid | None = None
 
 
 def make_report(
@@ -109,6 +113,7 @@ def make_report(
         rates=rates,
         pairs=pairs,
         records=[item.record for item in stored if item.record is not None],
+        minutes=minutes_grid(spent_in(stored)),
     )
 
 
@@ -169,7 +174,8 @@ def report_html(report: Report) -> str:
 def _content(report: Report) -> dict[str, Any]:
     """Return what every page has."""
     drawn = _charts(report)
-    tables = [*map(_ratio_first, _grids(report)), *wide_grids(report.merged), *_device_grids(report)]
+    minutes = [report.minutes] if report.minutes else []
+    tables = [*map(_ratio_first, _grids(report)), *wide_grids(report.merged), *_device_grids(report), *minutes]
     return {
         "title": report.title,
         "verdict": report.verdict,

@@ -164,7 +164,7 @@ class RunFolder:
         return self.path / "logs" / f"{_checked_name(job_id, 'job id')}.log"
 
     def write_facts(self, host: str, text: str) -> None:
-        """Keep what a host told about itself, as JSON; nothing here reads it."""
+        """Keep what a host reported about itself, as JSON; nothing here reads it."""
         path = self.path / "facts" / f"{_checked_name(host, 'host')}.json"
         path.parent.mkdir(exist_ok=True)
         _write_whole(path, [text, "\n"])

@@ -84,6 +84,7 @@ class Case:
     * `all_reduce` False: replicas do not add up their gradients and train apart. What that saves is the share of
       communication; it is no training, and never in a table of speed.
     * `accumulate`: the global batch is that many times larger.
+    * `min_seconds`: takes as many steps as fit, which differ between hosts: comparisons are of rates.
     * `target_ci`: timed steps, and then repeats, end early when the 95 % interval of the throughput is at most ± this
       share of it; None: never.
     * `all_reduce_pack_mb`: the default is that of PyTorch's DistributedDataParallel (Li et al. 2020, VLDB 13, section
@@ -221,7 +222,7 @@ class Case:
         int,
         Setting(
             "Timed steps.",
-            column="Timed steps of a repeat; the most where `target_ci` is given.",
+            column="Timed steps of a repeat; the most where `target_ci` is given, the fewest with `min_seconds`.",
             unit="steps",
             always=True,
             least=1,
@@ -277,6 +278,17 @@ class Case:
             "Inference from a frozen graph: weights are constants, batch norm is folded.", part="frozen", tuning=True
         ),
     ] = False
+    min_seconds: Annotated[
+        float | None,
+        Setting(
+            "Time for at least this many seconds: steps go on after --num_steps until then. Default: no longer.",
+            part="min{:g}s",
+            column="A repeat takes more steps than `num_steps` until this time has passed; empty: it does not.",
+            unit="seconds",
+            least=1.0,
+            most=3600.0,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Put the network's own where nothing was named, so that a record says what was measured."""

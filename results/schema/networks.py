@@ -1,6 +1,6 @@
 """What a case of each network may ask for: known to what trains it, and to what plans it without TensorFlow.
 
-Standard library only, because this file also runs in every container. How a network is built is told in
+Standard library only, because this file also runs in every container. How a network is built is in
 `tfbench.models`.
 """
 
@@ -118,6 +118,9 @@ def tuning_refusal(case: Case) -> Refusal | None:
         return Refusal(f"precision {case.precision}", "all_reduce_dtype", case.all_reduce_dtype, reason)
     if case.steps_per_call > 1 and case.data is not Data.SYNTHETIC:
         return Refusal(f"data {case.data}", "steps_per_call", case.steps_per_call, "it needs a batch on the device")
+    if case.min_seconds is not None and case.num_hosts > 1:
+        reason = "hosts that train together take the same number of steps: leave it out, and raise num_steps"
+        return Refusal(f"num_hosts {case.num_hosts}", "min_seconds", case.min_seconds, reason)
     if case.num_steps % case.steps_per_call:
         return Refusal(
             f"{case.num_steps} timed steps", "steps_per_call", case.steps_per_call, "it must divide num_steps"

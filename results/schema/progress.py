@@ -28,7 +28,7 @@ from dataclasses import dataclass
 STEPS_PER_LINE = 10
 """A line every so many steps, as tf_cnn_benchmarks does by default."""
 
-STATES = ("starting", "building", "checking", "compiling", "warming", "timing", "writing")
+STATES = ("starting", "building", "checking", "compiling", "cooling", "warming", "timing", "peaks", "writing")
 
 
 @dataclass(frozen=True)

@@ -219,8 +219,10 @@ class Measurement:
             of the forward pass.
         bytes_per_sample: Memory traffic per sample where no two operations are fused, likewise.
         fused_bytes_per_sample: Memory traffic per sample where everything that can be fused is: a lower bound.
-        peak_flops_per_second: Of all replicas, measured by matrix products of this precision in this process.
-        peak_bytes_per_second: Of all replicas, read and written, measured in this process.
+        peak_flops_per_second: Of all replicas, measured by matrix products of this precision in this process, or in an
+            earlier one (`peaks_reused`).
+        peak_bytes_per_second: Of all replicas, read and written, likewise.
+        peaks_reused: Both are those of an earlier repeat of the run on the same device: it was not measured again.
         flops_utilisation: Achieved share of `peak_flops_per_second`.
         bandwidth_utilisation: Share of `peak_bytes_per_second` that `bytes_per_sample` would need; above 1 where
             fusion or a cache saves traffic.
@@ -283,6 +285,7 @@ class Measurement:
     ranks: list[Rank] = field(default_factory=list)
     all_reduce_bytes_per_second: float | None = None
     communication: Communication | None = None
+    peaks_reused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,6 +386,21 @@ class SoftWarning:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A part of a repeat's time.
+
+    Attributes:
+        name: One of `results.schema.progress.STATES`.
+        seconds: By the clock.
+        cpu_seconds: Processor time of all threads: also comparable on a machine that does other work.
+    """
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """What one repeat leaves, also when it failed.
 
@@ -391,6 +409,8 @@ class Record:
         started_at: UTC, ISO 8601.
         finished_at: UTC, ISO 8601.
         device_results: Of a case whose model is `device`; it has no `measurement`.
+        phases: Where the time went until the record was written; empty in records before this field, and where the
+            process died.
     """
 
     status: Status
@@ -405,5 +425,6 @@ class Record:
     validity: Validity | None = None
     warnings: list[SoftWarning] = field(default_factory=list)
     device_results: list[DeviceResult] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
     method_version: int = METHOD_VERSION

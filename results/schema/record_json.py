@@ -314,7 +314,8 @@ def _measurement_contradictions(case: Case, measurement: Measurement) -> list[st
     if (measurement.replicas, measurement.batch_per_gpu) != (case.replicas, case.batch_per_gpu):
         problems.append("measurement: replicas or batch_per_gpu differ from the case's")
     fewest = case.num_steps if case.target_ci is None else min(case.num_steps, FEWEST_STEPS)
-    if not fewest <= measurement.num_steps <= case.num_steps:
+    most = case.num_steps if case.min_seconds is None else MAX_LIST_LENGTH
+    if not fewest <= measurement.num_steps <= most:
         problems.append(f"measurement.num_steps is {measurement.num_steps}, but the case asked for {case.num_steps}")
     if measurement.ranks or case.num_hosts > 1:
         problems.extend(_rank_contradictions(case, measurement))

@@ -342,7 +342,7 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
         remedy: What to do about it; empty: split with `--by`.
 
     Raises:
-        MixedIdentities: A fleet measured one case with several identities that `by` does not tell apart; says which.
+        MixedIdentities: A fleet measured one case with several identities that `by` does not separate; says which.
     """
     cells: dict[_Key, list[FleetRate]] = defaultdict(list)
     for rate in rates:

@@ -10,7 +10,7 @@ from results.stats import LEVEL, Interval, t_quantile
 from results.table.fleets import FleetRate
 
 MIN_HOSTS = 3
-"""With two hosts nobody can tell which of them is the odd one."""
+"""With two hosts it is unknown which of them is the odd one."""
 
 TOLERANCE = 0.03
 """Smaller differences are not worth a look, however certain. Source: 39 hosts of one model spread by 0.3 % (ResNet50,

@@ -1,11 +1,13 @@
 """How many faults the audit finds, and how often it is wrong: published tables, honest and with one fault put in.
 
-    python -m tests.benchmarks.audit_recall [--draws 40] [--seed 15]
+    python -m tests.benchmarks.audit_recall [--draws 40] [--seeds 15]
+    python -m tests.benchmarks.audit_recall --draws 80 --seeds 201 202 203 204 205 206 207 208
 
 The honest tables are the 570 believed rows that come with tfbench, as their sources publish them: by source, by
 framework, by card; those of which no card has a specification are left out, the audit says that it cannot judge them. A table is never compared with itself: once its own rows are left out of the reference, once all
 rows of its source (leave one source out; then nothing is known of three of the networks). A fault counts as found when
-there is a finding above a note that the honest table does not have.
+there is a finding above a note that the honest table does not have. With several seeds the shares are those of all
+draws together; the last columns show the lowest and the highest of a seed.
 """
 
 from __future__ import annotations
@@ -254,22 +256,25 @@ def recall(kind: str, tables: Sequence[HonestTable], draws: int, seed: int) -> l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=40, help="faults of each kind; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=15)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[15])
     parser.add_argument("--parts", type=int, default=1000, help="small parts of honest tables; default: %(default)s")
     parser.add_argument("--missed", action="store_true", help="name the tables in which faults were missed")
     parsed = parser.parse_args()
     tables = honest_tables()
     alarms = [(table.name, *found) for table in tables for found in above_notes(table.claims, table.without_source)]
     lines = [f"{len(tables)} honest tables: {len(alarms)} findings above a note", *map(str, alarms)]
-    parts = false_alarms(tables, parsed.parts, parsed.seed)
-    lines += [f"{parsed.parts} small parts of them: {len(parts)} findings above a note", *map(str, parts)]
-    lines.append(f"{'found, without its own':30} rows  source")
+    parts = [found for seed in parsed.seeds for found in false_alarms(tables, parsed.parts, seed)]
+    count = parsed.parts * len(parsed.seeds)
+    lines += [f"{count} small parts of them: {len(parts)} findings above a note", *map(str, parts)]
+    lines.append(f"{'found, without its own':30} rows  source   by seed")
     for kind in MUTATIONS:
-        outcomes = recall(kind, tables, parsed.draws, parsed.seed)
-        rows, source = (sum(outcome[i] for outcome in outcomes) / len(outcomes) for i in (1, 2))
-        lines.append(f"{kind:30} {rows:4.0%}  {source:6.0%}")
+        by_seed = [recall(kind, tables, parsed.draws, seed) for seed in parsed.seeds]
+        shares = [[sum(of_draw[i] for of_draw in outcomes) / parsed.draws for i in (1, 2)] for outcomes in by_seed]
+        rows, source = (sum(share[i] for share in shares) / len(shares) for i in (0, 1))
+        lowest, highest = (limit(share[1] for share in shares) for limit in (min, max))
+        lines.append(f"{kind:30} {rows:4.0%}  {source:6.0%}   {lowest:.0%} to {highest:.0%}")
         if parsed.missed:
-            lines += sorted(f"    missed: {name}" for name, found, _ in outcomes if not found)
+            lines += sorted(f"    missed: {name}" for of_seed in by_seed for name, _, found in of_seed if not found)
     sys.stdout.write("\n".join(lines) + "\n")
 
 

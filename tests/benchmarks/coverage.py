@@ -91,7 +91,14 @@ DESIGNS = (
     Design("3 × 3, side a spreads twice as much", between=(0.01, 0.005)),
     Design("3 × 3, side a spreads five times as much", between=(0.025, 0.005)),
     Design("5 × 3, side a spreads five times as much", (5, 5), between=(0.025, 0.005)),
+    Design("2 × 3, side a spreads five times as much", (2, 2), between=(0.025, 0.005)),
+    Design("2 against 3 hosts, the 2 spread five times as much", (2, 3), between=(0.025, 0.005)),
+    Design("2 against 3 hosts, the 3 spread three times as much", (2, 3), between=(0.005, 0.015)),
+    Design("2 against 5 hosts, the 2 spread five times as much", (2, 5), between=(0.025, 0.005)),
+    Design("2 against 5 hosts, the 5 spread three times as much", (2, 5), between=(0.005, 0.015)),
     Design("2 against 10 hosts", (2, 10)),
+    Design("2 against 10 hosts, the 2 spread five times as much", (2, 10), between=(0.025, 0.005)),
+    Design("2 against 10 hosts, the 10 spread five times as much", (2, 10), between=(0.005, 0.025)),
     Design("3 × 3, one host lacks one case", lacks=frozenset({("a", 1, 2)})),
     Design(
         "3 × 3, two hosts lack two cases each", lacks=frozenset({("a", 1, 2), ("a", 1, 3), ("b", 0, 0), ("b", 0, 1)})
@@ -235,12 +242,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parsed = parser.parse_args(arguments)
     good = True
-    print(f"{'hosts × repeats':42}" + "".join(f"{name:>21}" for name in COLUMNS))
+    print(f"{'hosts × repeats':54}" + "".join(f"{name:>21}" for name in COLUMNS))
     for design in DESIGNS:
         if parsed.only in design.name:
             counts = covered(design, parsed.draws)
             good = good and all(count.good for count in counts.values())
-            print(f"{design.name:42}" + "".join(f"{counts[name]!s:>21}" for name in COLUMNS), flush=True)
+            print(f"{design.name:54}" + "".join(f"{counts[name]!s:>21}" for name in COLUMNS), flush=True)
     return 0 if coverage_early.print_rows(parsed.draws, parsed.only) and good else 1
 
 

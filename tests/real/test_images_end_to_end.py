@@ -12,9 +12,12 @@ import pytest
 
 from results.schema import Status
 from results.schema.record_json import from_json
+from results.schema.version import __version__
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, pip_settings
 from tests.support.engines.servers import Registry
+from tests.support.engines.standin import build_standin
+from tests.support.wheel import build_wheel, copy_source, without_checkout
 
 pytestmark = pytest.mark.docker
 
@@ -60,6 +63,50 @@ def test_an_image_is_built_verified_and_pushed_by_one_command_each(
     engines.first.client.images.remove(name)
 
 
+def test_a_wheel_alone_builds_an_image_that_trains(
+    engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path_factory: pytest.TempPathFactory
+):
+    folder = tmp_path_factory.mktemp("wheel-alone")
+    wheel = build_wheel(copy_source(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel"))
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        f"--target={folder / 'site'}",
+        str(wheel),
+    ]
+    subprocess.run(install, env=without_checkout(), cwd=folder, check=True, timeout=300)
+
+    def tfbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrate.cli", *arguments, f"--engine={engines.first.url}"],
+            cwd=folder,
+            env={**without_checkout(), "PYTHONPATH": str(folder / "site")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+
+    settings = [f"--build-arg={name}={value}" for name, value in {"BASE": base_image, **pip_settings()}.items()]
+    built = tfbench("images", "build", "cpu", "--registry=wheel", *settings)
+    assert built.returncode == 0, built.stderr
+    name = f"wheel/tfbench:{__version__}-cpu"
+    assert built.stdout.startswith(f"{name} sha256:") and "building from unknown" in built.stderr
+    verified = tfbench("images", "verify", "cpu", "--registry=wheel")
+    assert verified.returncode == 0, verified.stdout
+    assert "ok: trains two steps on the CPU" in verified.stdout and "FAILED" not in verified.stdout
+    layers, ours = (
+        engines.first.client.images.get(image).attrs["RootFS"]["Layers"] for image in (name, cpu_image.reference)
+    )
+    assert layers[:-1] == ours[:-1], "a wheel builds the packages of its checkout"
+    engines.first.client.images.remove(name)
+
+
 def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, cpu_image: PushedImage, tmp_path: Path):
     engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cuda12.5")
     verified = orchestrate(tmp_path, "images", "verify", "cuda12.5", engine=engines.first)
@@ -68,11 +115,17 @@ def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, c
     engines.first.client.images.remove("tfbench:0.1.0-cuda12.5")
 
 
+@pytest.fixture(scope="module")
+def small_image(engines: Engines, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Build a small image whose benchmark is a stand-in: how images travel does not depend on their size."""
+    return build_standin(engines.first, base_image, tmp_path_factory.mktemp("standin") / "base")
+
+
 def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
-    engines: Engines, cpu_image: PushedImage, tmp_path: Path
+    engines: Engines, small_image: str, tmp_path: Path
 ):
     mine = "tfbench:0.1.0-cpu"
-    engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cpu")
+    engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
     for image in engines.second.client.images.list():
         engines.second.client.images.remove(image.id, force=True)  # what earlier tests have brought there
     (tmp_path / "my.yml").write_text(SUITE)
@@ -98,8 +151,8 @@ def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
     engines.first.client.images.remove(mine)
 
 
-def test_images_travel_as_files(engines: Engines, cpu_image: PushedImage, tmp_path: Path):
-    engines.first.client.images.get(cpu_image.reference).tag("tfbench", "0.1.0-cpu")
+def test_images_travel_as_files(engines: Engines, small_image: str, tmp_path: Path):
+    engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
     saved = orchestrate(tmp_path, "images", "save", "cpu", f"--output={tmp_path / 'bundle'}", engine=engines.first)
     assert saved.returncode == 0, saved.stderr
     loaded = orchestrate(tmp_path, "images", "load", str(tmp_path / "bundle"), f"--engine={engines.second.url}")

@@ -102,6 +102,7 @@ def test_a_child_that_dies_fails_its_test_only(tmp_path: Path):
     [
         ("tests/real/test_end_to_end.py::test_a", "images"),
         ("tests/real/engines/test_engines.py::test_a[x::y]", "images"),
+        ("tests/real/test_wheel.py::test_a", "wheel"),
         ("tests/real/faults/test_data_dirs.py::test_a", "faults"),
         ("tests/real/slurm/test_slurm.py::test_a", "slurm"),
         ("tests/real/slurm/test_containers.py::test_a", "faults"),
@@ -122,9 +123,13 @@ def test_what_waits_for_engines_begins_first_then_what_trains_longest():
 
 
 def test_every_file_that_begins_early_is_there():
-    from tests.support.session.schedule import LONG_FILES, WITH_FAULTS
+    from tests.support.session.schedule import LONG_FILES, WHEEL, WITH_FAULTS
 
-    files = [ROOT / WITH_FAULTS, *(ROOT / "tests/real/training" / f"test_{name}.py" for name in LONG_FILES)]
+    files = [
+        ROOT / WITH_FAULTS,
+        ROOT / WHEEL,
+        *(ROOT / "tests/real/training" / f"test_{name}.py" for name in LONG_FILES),
+    ]
     assert [file for file in files if not file.is_file()] == []
 
 

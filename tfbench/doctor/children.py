@@ -57,15 +57,15 @@ def ask(module: str, arguments: Sequence[str], seconds: float, **variables: str)
     )
     problem = None
     try:
-        told, errors = child.communicate(timeout=seconds)
+        reported, errors = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         _end(child)
         problem = f"did not answer in {seconds:.0f} s"
-        told, errors = _rest(child)
+        reported, errors = _rest(child)
     if problem is None and child.returncode:
         code = child.returncode
         problem = f"crashed with {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return Answers(lines=_objects(told), problem=problem, last_words=_last_words(errors) if problem else "")
+    return Answers(lines=_objects(reported), problem=problem, last_words=_last_words(errors) if problem else "")
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -83,9 +83,9 @@ def _rest(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         return error.stdout or b"", error.stderr or b""
 
 
-def _objects(told: bytes) -> list[dict[str, Any]]:
+def _objects(reported: bytes) -> list[dict[str, Any]]:
     found = []
-    for line in told.splitlines():
+    for line in reported.splitlines():
         try:
             value = json.loads(line)
         except ValueError:

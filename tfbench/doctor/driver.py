@@ -349,8 +349,8 @@ def main() -> None:
         _say({"cuda_problem": cuda.problem, "cuda_devices": [device.name for device in cuda.devices]})
 
 
-def _say(told: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
+def _say(reported: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(reported) + "\n")
     sys.stdout.flush()
 
 

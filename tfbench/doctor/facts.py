@@ -78,9 +78,9 @@ def libraries_from(answers: Answers) -> list[Library]:
 
 def trial_from(answers: Answers) -> Trial:
     """Put the trial's lines together, and say in which stage it ended if not well."""
-    told = {key: value for line in answers.lines for key, value in line.items()}
+    reported = {key: value for line in answers.lines for key, value in line.items()}
     try:
-        trial = from_dict(Trial, told)
+        trial = from_dict(Trial, reported)
     except RecordError as error:
         return Trial(problem=f"the trial's answer is malformed: {error}")
     if answers.problem is None:

@@ -127,10 +127,10 @@ def _ptxas(folders: list[Path]) -> Library:
     if found is None:
         return Library(name="ptxas", problem="not found")
     try:
-        told = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+        reported = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return Library(name="ptxas", path=found, problem=str(error))
-    release = re.search(r"release [\d.]+, V([\d.]+)", told)
+    release = re.search(r"release [\d.]+, V([\d.]+)", reported)
     return Library(name="ptxas", file="ptxas", path=found, version=release[1] if release else None)
 
 

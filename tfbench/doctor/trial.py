@@ -46,9 +46,9 @@ class Trial:
     problem: str | None = None
 
 
-def say(**told: object) -> None:
+def say(**reported: object) -> None:
     """Print one line of JSON."""
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reported) + "\n")
     sys.stdout.flush()
 
 

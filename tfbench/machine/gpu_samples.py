@@ -102,6 +102,6 @@ def _mean_power(gpu: Sequence[Sample], seconds: float) -> float | None:
 
 
 def _total(values: Sequence[float | None], of: Callable[[float], float]) -> float | None:
-    """Add up over the GPUs; None where there is none, or one of them does not tell."""
+    """Add up over the GPUs; None where there is none, or one of them does not report."""
     known = [of(value) for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""What the GPUs do at this moment, and all else that their driver tells of them: for `check`, before a run."""
+"""What the GPUs do at this moment, and all else that their driver reports: for `check`, before a run."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GPUState:
-    """What a GPU does at this moment; what it does not tell is None.
+    """What a GPU does at this moment; what it does not report is None.
 
     Attributes:
         index: As in `results.schema.GPU`.
         utilisation: Share of the last moments in which a kernel ran, 0 to 1.
         memory_used_bytes: By all processes of the machine.
-        processes: Those that compute or draw; in a container only its own are told.
+        processes: Those that compute or draw; in a container only its own are listed.
         power_limit_default_watts: The card's default; the enforced limit is in `GPU`. None for a MIG slice.
     """
 
@@ -107,8 +107,8 @@ def _state(device: Visible) -> GPUState:
 
 def _processes(handle: Handle) -> int | None:
     kinds = (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses)
-    told = [found for kind in kinds if (found := offered(kind, handle)) is not None]
-    return len({process.pid for found in told for process in found}) if told else None
+    reported = [found for kind in kinds if (found := offered(kind, handle)) is not None]
+    return len({process.pid for found in reported for process in found}) if reported else None
 
 
 def _raw(handle: Handle) -> dict[str, Any]:

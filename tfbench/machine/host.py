@@ -95,7 +95,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def out_of_memory_kills(root: Path = Path("/")) -> int | None:
-    """Count the processes of this control group that the kernel killed for want of memory; None: not told.
+    """Count the processes of this control group that the kernel killed for want of memory; None: not reported.
 
     Args:
         root: Of the file systems `proc` and `sys`.

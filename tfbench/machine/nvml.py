@@ -164,11 +164,11 @@ class GPUs:
         return [offered(pynvml.nvmlDeviceGetMaxClockInfo, board, pynvml.NVML_CLOCK_SM) for board in self._boards]
 
     def temperatures_celsius(self) -> list[float]:
-        """Return the temperatures of those GPUs that tell it."""
+        """Return the temperatures of those GPUs that report it."""
         return [s.temperature_celsius for s in self.sample() if s.temperature_celsius is not None]
 
     def processes(self) -> int | None:
-        """Count the processes that compute on these GPUs; None where no GPU tells."""
+        """Count the processes that compute on these GPUs; None where no GPU reports it."""
         lists = [offered(pynvml.nvmlDeviceGetComputeRunningProcesses, device.handle) for device in self._devices]
         known = [{process.pid for process in found} for found in lists if found is not None]
         return len(set().union(*known)) if known else None

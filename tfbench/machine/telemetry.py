@@ -14,7 +14,7 @@ from tfbench.machine.gpu_samples import Sample
 from tfbench.machine.nvml import GPUs
 
 SAMPLE_PERIOD_SECONDS = 0.1
-"""Power is averaged by the driver itself, over up to a second: more often would tell nothing more."""
+"""Power is averaged by the driver itself, over up to a second: more often would add nothing."""
 
 COOLING_POLL_SECONDS = 1.0
 
@@ -124,7 +124,7 @@ def cool_down(
     A warm GPU clocks lower, and two cases that follow each other would not start alike.
 
     Args:
-        temperatures: Reads all GPUs; empty where none tells, and then there is nothing to wait for.
+        temperatures: Reads all GPUs; empty where none reports one, and then there is nothing to wait for.
         max_celsius: Start at this or below.
         max_seconds: Bound of the wait.
         sleep: Waits.
@@ -140,7 +140,7 @@ def cool_down(
 
 
 def _difference(before: list[float | None], after: list[float | None]) -> float | None:
-    """Add up what counters gained; None where there is none, or one of them does not tell."""
+    """Add up what counters gained; None where there is none, or one of them does not report."""
     pairs = list(zip(before, after, strict=False))
     known = [end - start for start, end in pairs if start is not None and end is not None]
     return sum(known) if known and len(known) == len(before) else None

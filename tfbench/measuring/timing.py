@@ -11,13 +11,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from results.schema.progress import STEPS_PER_LINE, state_line, step_line
+from results.schema.bounds import MAX_LIST_LENGTH
+from results.schema.progress import STEPS_PER_LINE, step_line
 from tfbench.keras_versions.types import Tensor
 
 STEPS_IN_FLIGHT = 2
 """Steps handed to the devices and not yet finished: the next one waits there when one ends, no more than
 that.
 """
+
+
+MOST_STEPS = MAX_LIST_LENGTH // 2
+"""Steps after which a minimum of time waits no longer: a record keeps the duration of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +61,9 @@ def take_steps(
     report: Report = lambda *_: None,
     enough: Enough = lambda _: False,
     steps_per_call: int = 1,
+    least_seconds: float = 0.0,
 ) -> Interval:
-    """Take `count` steps, or fewer where those are enough, and time them.
+    """Take `count` steps, or fewer where those are enough, or more until a time has passed, and time them.
 
     A second thread waits for each step and notes the time, while this one already hands over the next
     step. To wait here after every step would leave a GPU idle while the host prepares the next; to wait for
@@ -69,6 +75,8 @@ def take_steps(
         report: Called every `STEPS_PER_LINE` steps and after the last.
         enough: Says when to end early; what is in flight then is taken too.
         steps_per_call: Steps that one call takes; they count as equally long.
+        least_seconds: After `count` steps more are taken until the last finished one ended this long after the start;
+            those in flight then are taken too.
     """
     calls = -(-count // steps_per_call)
     count = calls * steps_per_call
@@ -87,7 +95,7 @@ def take_steps(
         finished.extend(before + share * step for step in range(1, steps_per_call))
         finished.append(at)
         taken = len(finished)
-        if taken // STEPS_PER_LINE > (taken - steps_per_call) // STEPS_PER_LINE or taken == count:
+        if taken // STEPS_PER_LINE > (taken - steps_per_call) // STEPS_PER_LINE or taken == count or not waiting:
             since = finished[reported - 1] if reported else start
             report(taken, (at - since) / (taken - reported), loss)
             reported = taken
@@ -96,15 +104,20 @@ def take_steps(
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(time.perf_counter).result()  # the thread exists before the clock starts
         start = time.perf_counter()
-        for _ in range(calls):
-            if ended:
-                break
+        begun = 0
+        while not ended and (begun < calls or _is_early(start, finished, begun * steps_per_call, least_seconds)):
+            begun += 1
             waiting.append(pool.submit(_timed_wait, step()))
             while len(waiting) >= STEPS_IN_FLIGHT:
                 collect()
         while waiting:
             collect()
     return Interval(seconds=finished[-1] - start, step_seconds=durations(start, finished), losses=losses)
+
+
+def _is_early(start: float, finished: Sequence[float], begun: int, least_seconds: float) -> bool:
+    """Tell whether the steps so far took less than `least_seconds`, and a record can hold one more call's."""
+    return (finished[-1] if finished else start) - start < least_seconds and begun < MOST_STEPS
 
 
 def durations(start: float, finished: Sequence[float]) -> list[float]:
@@ -120,11 +133,6 @@ def wait_for_loss(shares: Sequence[Tensor]) -> float:
 def _timed_wait(shares: Sequence[Tensor]) -> tuple[float, float]:
     """Wait until a step is finished on all replicas; return its loss and the time."""
     return wait_for_loss(shares), time.perf_counter()
-
-
-def announce(state: str) -> None:
-    """Print the line that announces a phase on stderr."""
-    print(state_line(state), file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
 
 
 def print_steps(samples_per_step: int, unit: str) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from results.schema import Check, DeviceResult, Environment, Measurement, SoftWarning, Telemetry
+from tfbench.outcomes.phases import Phases
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Findings:
     checks: list[Check] = field(default_factory=list)
     warnings: list[SoftWarning] = field(default_factory=list)
     device_results: list[DeviceResult] = field(default_factory=list)
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def valid(self) -> bool:

@@ -146,7 +146,7 @@ def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
         printed: The end of its stderr.
     """
     crashed = f"the process crashed in native code ({signal_name})"
-    if words := tells_of_memory(printed):
+    if words := memory_error_line(printed):
         return Outcome(Status.OOM, f"{crashed} after: {words}")
     stand_ins = about_stand_ins()
     words = _last_line(_PERHAPS_MEMORY, printed)
@@ -168,7 +168,7 @@ def doctor_hint(outcome: Outcome, *, on_gpu: bool) -> str | None:
     return f"{DOCTOR} checks this machine's driver, libraries and GPUs"
 
 
-def tells_of_memory(printed: str) -> str | None:
+def memory_error_line(printed: str) -> str | None:
     """Find the line in which an allocator gave up; not every operation turns that into an error, some crash of it.
 
     Returns:

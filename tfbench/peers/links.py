@@ -261,10 +261,10 @@ class Peers:
         self._complete[message["gather"]] = values
         self._changed.notify_all()
 
-    def _failure(self, told: dict[str, Any]) -> Outcome:
+    def _failure(self, reported: dict[str, Any]) -> Outcome:
         """Read another rank's failure; nothing that came in is trusted."""
         try:
-            status, rank, cause = Status(told["status"]), int(told["rank"]), str(told["cause"])[:2000]
+            status, rank, cause = Status(reported["status"]), int(reported["rank"]), str(reported["cause"])[:2000]
             said = cause if cause.startswith("rank ") else f"{self.cluster.name(rank)}: {cause}"
             return Outcome(Status.LOST if status is Status.OK else status, said)
         except (KeyError, ValueError, TypeError, IndexError):
@@ -285,7 +285,7 @@ class Peers:
 
 
 def may_be_a_peers(error: Exception) -> bool:
-    """Say whether an exception may only mean that another rank is gone, as TensorFlow's collectives tell it."""
+    """Say whether an exception may only mean that another rank is gone, as TensorFlow's collectives report it."""
     names = {kind.__name__ for kind in type(error).__mro__}
     of_the_network = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "OSError"}
     return bool(names & of_the_network) or "ollective" in str(error)

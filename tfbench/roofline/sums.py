@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from results.schema import Case, Data, Device
 from tfbench.keras_versions.types import Model
+from tfbench.measuring.known_peaks import KnownPeaks
 from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
 from tfbench.measuring.timing import Interval, coefficient_of_variation, drift, percentile
 from tfbench.roofline.limits import work_per_sample
@@ -43,6 +44,7 @@ class LimitFields(TypedDict, total=False):
     peak_bytes_per_second: float | None
     bandwidth_utilisation: float | None
     bandwidth_bound_samples_per_second: float | None
+    peaks_reused: bool
 
 
 def timed_fields(samples_per_step: int, timed: Interval) -> TimedFields:
@@ -66,8 +68,17 @@ def timed_fields(samples_per_step: int, timed: Interval) -> TimedFields:
     }
 
 
-def limit_fields(case: Case, model: Model, samples_per_step: int, timed: Interval, measure_peaks: bool) -> LimitFields:
-    """Return the fields that compare with the device's limits, measured now on the first device.
+def limit_fields(
+    case: Case,
+    model: Model,
+    samples_per_step: int,
+    timed: Interval,
+    measure_peaks: bool,
+    known: KnownPeaks | None = None,
+) -> LimitFields:
+    """Return the fields that compare with the device's limits, measured now on the first device unless they are known.
+
+    A known limit that the network itself has passed is measured again.
 
     Logical CPU devices share one processor, so that their peak is that of one.
 
@@ -77,6 +88,7 @@ def limit_fields(case: Case, model: Model, samples_per_step: int, timed: Interva
         samples_per_step: Over all replicas.
         timed: The timed steps.
         measure_peaks: Else only the network's work is given.
+        known: Limits that an earlier process measured; None: they are measured.
     """
     work = work_per_sample(model, samples_per_step / case.global_batch)
     step_flops = work.flops(case.mode)
@@ -92,8 +104,15 @@ def limit_fields(case: Case, model: Model, samples_per_step: int, timed: Interva
     devices = case.replicas if case.device is Device.GPU else case.num_hosts
     device = first_device(case)
     needed = rate * step_flops / devices / UTILISATION_LIMIT
-    flops = credible_peak(lambda: matrix_flops_per_second(case.precision, device), needed)
-    bandwidth = credible_peak(lambda: memory_bytes_per_second(device), rate * fused / devices)
+    needed_bytes = rate * fused / devices
+    flops: float | None
+    bandwidth: float | None
+    if known is not None and known.flops_per_second >= needed and known.bytes_per_second >= needed_bytes:
+        flops, bandwidth = known.flops_per_second, known.bytes_per_second
+        fields["peaks_reused"] = True
+    else:
+        flops = credible_peak(lambda: matrix_flops_per_second(case.precision, device), needed)
+        bandwidth = credible_peak(lambda: memory_bytes_per_second(device), needed_bytes)
     if flops is not None:
         fields["peak_flops_per_second"] = flops * devices
         fields["flops_utilisation"] = rate * step_flops / (flops * devices)

@@ -15,13 +15,20 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from orchestrate.errors import HostError, LaunchFailed, PullFailed, Unreachable
-from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.archives import only_file, read_bounded
 from orchestrate.launchers.container import ContainerSpec, container_document
-from orchestrate.launchers.docker.http import TIMEOUT_SECONDS, TRANSPORT_ERRORS, EngineHTTP, Refused
+from orchestrate.launchers.docker.http import (
+    LIBPOD,
+    LISTS_DEVICES_API,
+    TIMEOUT_SECONDS,
+    TRANSPORT_ERRORS,
+    EngineHTTP,
+    Refused,
+)
 from orchestrate.launchers.docker.log_frames import stamped_lines, unframed
 from orchestrate.launchers.docker.refusals import MAX_SAID, explain, launch_refusal
-from orchestrate.launchers.tunnel import SSHTunnel
+from orchestrate.links.sudo import tunnel_to
 from orchestrate.text import plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 
@@ -44,15 +51,16 @@ class NameTaken(HostError):
 
 
 class ContainerEngine:
-    """One engine and its containers, by unix socket, through ssh, or by mutual TLS.
+    """One engine and its containers, by unix socket, through ssh, by sudo, or by mutual TLS.
 
     Args:
         address: Where it is.
+        keys: Which host keys ssh accepts on the way.
     """
 
-    def __init__(self, address: DockerAddress) -> None:
+    def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
         self._address = address
-        self._tunnel = SSHTunnel(address) if address.scheme == "ssh" else None
+        self._tunnel = tunnel_to(address, keys)
         self._http: EngineHTTP | None = None
         self._lock = threading.Lock()
         self._answered = False
@@ -60,6 +68,21 @@ class ContainerEngine:
     def info(self) -> dict[str, Any]:
         """Return what the engine reports about itself and its machine."""
         return _document(self._ask(lambda http: http.ask("GET", "/info")))
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is reached over a network."""
+        return self._address.scheme != "unix"
+
+    @property
+    def is_podman(self) -> bool:
+        """Whether it is Podman, which answers as a Docker engine, with differences."""
+        return self._ask(lambda http: http.is_podman)
+
+    @property
+    def lists_devices(self) -> bool:
+        """Whether `info` lists the devices that CDI offers, where there are any."""
+        return self._ask(lambda http: not http.is_podman and http.api >= LISTS_DEVICES_API)
 
     def close(self) -> None:
         """Let go of the engine; what runs there goes on."""
@@ -87,6 +110,43 @@ class ContainerEngine:
         configuration = self._image(reference).get("Config")
         labels = configuration.get("Labels") if isinstance(configuration, dict) else None
         return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
+
+    def image_document(self, reference: str) -> dict[str, Any]:
+        """Return all that the engine knows of an image.
+
+        Raises:
+            NotThere: It is not on the host.
+        """
+        return self._image(reference)
+
+    def tag(self, image: str, repository: str, tag: str) -> None:
+        """Give an image on the host a name."""
+        query = {"repo": repository, "tag": tag}
+        self._ask(lambda http: http.ask("POST", f"/images/{image}/tag", query))
+
+    def remove_image(self, reference: str) -> None:
+        """Remove a name of an image, and the image with its last name; nothing happens when there is none."""
+        with contextlib.suppress(NotThere):
+            self._ask(lambda http: http.ask("DELETE", f"/images/{reference}"))
+
+    def check_folder(self, image: str, name: str, folder: str) -> None:
+        """Have Podman look whether a folder of its machine exists: Podman's answer to Docker's requests makes it.
+
+        Args:
+            image: On the host.
+            name: Of the container that is created for it, and removed.
+            folder: Absolute path.
+
+        Raises:
+            HostError: It does not exist.
+        """
+        mount = {"type": "bind", "source": folder, "destination": "/data", "options": ["ro"]}
+        document = {"image": image, "name": name, "mounts": [mount]}
+        try:
+            self._ask(lambda http: http.ask("POST", "/containers/create", None, document, api=LIBPOD))
+        finally:
+            with contextlib.suppress(HostError):
+                self.remove(name)
 
     def _image(self, reference: str) -> dict[str, Any]:
         try:

@@ -24,8 +24,15 @@ MAX_ANSWER_BYTES = 16 << 20
 MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
 
-NEWEST_API = (1, 47)
+NEWEST_API = (1, 51)
 """The newest version of the engine's API that this was written for; an older engine is asked in its own."""
+
+LISTS_DEVICES_API = (1, 50)
+"""From this version on `/info` lists the devices that CDI offers.
+Source: version history of the Docker Engine API, v1.50, `DiscoveredDevices`."""
+
+LIBPOD = "/v4.0.0/libpod"
+"""Where Podman has its own API, next to Docker's; every Podman since 4.0 answers in this version."""
 
 TRANSPORT_ERRORS = (OSError, http.client.HTTPException)
 """What a connection that cannot be made, or breaks, raises; those of `ssl` and time-outs are among them."""
@@ -58,6 +65,10 @@ class EngineHTTP:
     Args:
         address: Where the engine is.
         socket_path: Of a unix socket that leads there, for `ssh` addresses.
+
+    Attributes:
+        api: Version of the API in which it is asked, since `connect`.
+        is_podman: It is Podman, which answers as a Docker engine, with differences.
     """
 
     def __init__(self, address: DockerAddress, socket_path: str | None = None) -> None:
@@ -66,6 +77,8 @@ class EngineHTTP:
         self._idle: list[http.client.HTTPConnection] = []
         self._tls: ssl.SSLContext | None = None
         self._prefix = ""
+        self.api = (0, 0)
+        self.is_podman = False
 
     def connect(self) -> None:
         """Make a first connection, and agree on a version of the API.
@@ -77,12 +90,13 @@ class EngineHTTP:
         with self._exchange("GET", "/_ping") as response:
             _read(response, MAX_MESSAGE_BYTES)
             told = response.getheader("Api-Version", "")
+            self.is_podman = response.getheader("Libpod-Api-Version") is not None
         try:
             major, minor = map(int, told.split("."))
         except ValueError as error:
             raise BadAnswer("the server there is not a Docker engine: it sends no Api-Version") from error
-        major, minor = min((major, minor), NEWEST_API)
-        self._prefix = f"/v{major}.{minor}"
+        self.api = min((major, minor), NEWEST_API)
+        self._prefix = "/v{}.{}".format(*self.api)
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
@@ -97,14 +111,23 @@ class EngineHTTP:
         document: object = None,
         *,
         seconds: float = TIMEOUT_SECONDS,
+        api: str | None = None,
     ) -> object:
         """Make a request and return the JSON of its answer; None: it has none.
+
+        Args:
+            method: Of HTTP.
+            path: Below the version of the API.
+            query: What stands behind the `?`.
+            document: Body of the request, as JSON; None: it has none.
+            seconds: Longest silence before the request is given up.
+            api: Instead of the version that was agreed on, e.g. `LIBPOD`.
 
         Raises:
             Refused: The engine said no, or nothing that can be understood.
         """
         body = None if document is None else json.dumps(document).encode()
-        with self._exchange(method, self._target(path, query), body, seconds) as response:
+        with self._exchange(method, self._target(path, query, api), body, seconds) as response:
             answer = _read(response, MAX_ANSWER_BYTES)
             if not response.isclosed() and response.read(1):
                 raise BadAnswer(f"the engine's answer is larger than {MAX_ANSWER_BYTES} bytes")
@@ -127,8 +150,8 @@ class EngineHTTP:
                 raise http.client.IncompleteRead(b"", response.length)
             response.read()  # nothing is left, but only now the connection can be used again
 
-    def _target(self, path: str, query: Mapping[str, str] | None) -> str:
-        target = self._prefix + quote(path)
+    def _target(self, path: str, query: Mapping[str, str] | None, api: str | None = None) -> str:
+        target = (self._prefix if api is None else api) + quote(path)
         return f"{target}?{urlencode(query)}" if query else target
 
     @contextlib.contextmanager

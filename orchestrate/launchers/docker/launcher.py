@@ -18,28 +18,31 @@ from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import (
     CACHE_LABEL,
-    CDI_GPU,
     JOB_LABEL,
     RECORD_PATH,
     RUN_LABEL,
+    ContainerSpec,
     container_name,
     job_container,
     probe_container,
     registry_of,
     repository,
+    unique_name,
     with_cache,
+    without_memory_lock,
 )
 from orchestrate.launchers.docker.engine import NameTaken, NotThere
+from orchestrate.launchers.docker.gpus import Way, gpu_ways, is_rootless, working_ways
+from orchestrate.launchers.docker.refusals import NoGPUs, NoMemoryLock
 from orchestrate.launchers.docker.sdk import DockerEngine
-from orchestrate.launchers.docker.transfer import controller_address, send_image
+from orchestrate.launchers.docker.transfer import controller_address, send_image, sent_name
 from orchestrate.launchers.pulls import Progress, PullLimits, PullMeter
 from orchestrate.planning.facts import Facts, Image, facts_from_probe, raw_json
-from orchestrate.planning.images import image_reference, wanted_images
+from orchestrate.planning.images import foreign_architecture, probe_reference, wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
 
-CDI = "CDI"
 MAY_HOLD_SECRETS = ("HttpProxy", "HttpsProxy", "NoProxy", "Labels", "Swarm", "RegistryConfig")
 """What is not kept of an engine's facts."""
 
@@ -60,9 +63,11 @@ class ContainerLauncher:
         if host.docker is None:
             raise ValueError(f"host {host.name} has no Docker engine")
         self._host = host
-        self._engine = DockerEngine(host.docker)
+        self._engine = DockerEngine(host.docker, host.host_keys)
         self._pulls = pulls
-        self._devices: frozenset[str] | None = None
+        self._ways: tuple[Way, ...] = ()
+        self._lifts_memory_lock = True
+        self._names: dict[str, str] = {}
         self._tidied = False
         # Only asked where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
@@ -70,28 +75,51 @@ class ContainerLauncher:
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
         asked_at = datetime.now(UTC)
-        facts = _engine_facts(self._engine.info(), self._host, asked_at)
-        if facts.gpu_runtime and self._host.wants_gpus:
-            facts = self._ask_driver(facts)
+        info = self._engine.info()
+        facts = _engine_facts(info, self._host, asked_at, is_podman=self._engine.is_podman)
+        if self._host.wants_gpus and not foreign_architecture(self._host, facts):
+            self._ways = working_ways(self._engine, self._ways_of(info))
+            if self._ways:
+                way = self._ways[0]
+                facts = self._ask_driver(dataclasses.replace(facts, gpu_runtime=way.name), way)
         images = wanted_images(self._host, facts, read_variants())
-        return dataclasses.replace(facts, images=tuple(map(self._pin, images)))
+        return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
+
+    def pin(self, image: Image) -> Image:
+        """See `ImagePinner.pin`: every repeat of the run then starts that."""
+        if image.status is not Status.OK:
+            return image
+        try:
+            return dataclasses.replace(image, digest=self._digest(image.reference))
+        except PullFailed as error:
+            return dataclasses.replace(image, status=error.status, problem=error.cause)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`: pulls by digest, and believes nothing else."""
-        self._bring(_pinned(job.origin.image or "", job.origin.image_digest, self._host), on_progress)
+        image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
+        self._names[image] = self._bring(image, on_progress)
         self._engine.release_sdk()
         if job.gpus and not self._tidied:
             self._tidied = True
             self._remove_orphaned_caches()
 
     def start(self, job: Job) -> bool:
-        """See `Launcher.start`."""
-        image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
+        """See `Launcher.start`: what the engine refuses to give, and can do without, is not asked for again."""
+        while True:
+            try:
+                return self._start(job)
+            except (NoGPUs, NoMemoryLock) as error:
+                if not self._does_without(error):
+                    raise
+
+    def _start(self, job: Job) -> bool:
+        """Create and start a container, or adopt the one that has its name."""
         adopted = False
+        spec = self._spec(job)
+        if spec.data_dir is not None and self._engine.is_podman:
+            self._engine.check_folder(spec.image, unique_name("look"), spec.data_dir)
         try:
-            devices = self._cdi_devices() if job.gpus else frozenset()
-            spec = job_container(job, self._host, image, devices)
-            self._engine.create(with_cache(spec) if job.gpus else spec)
+            self._engine.create(spec)
         except NameTaken:
             adopted = True
             if self._state_of_ours(job) != "created":
@@ -103,6 +131,40 @@ class ContainerLauncher:
                 self._engine.remove(container_name(job))  # a refused start leaves a created container behind
             raise
         return adopted
+
+    def _spec(self, job: Job) -> ContainerSpec:
+        """Describe a repeat's container as this engine takes it."""
+        pinned = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
+        image = self._names.get(pinned, pinned)
+        if not job.gpus:
+            return job_container(job, self._host, image)
+        if not self._ways:
+            self._ways_of(self._engine.info())
+        way = self._ways[0]
+        spec = job_container(job, self._host, image, way.devices if way.cdi else None)
+        return with_cache(spec if self._lifts_memory_lock else without_memory_lock(spec))
+
+    def _ways_of(self, info: dict[str, Any]) -> tuple[Way, ...]:
+        """Learn how this engine may give GPUs to a container, and what it has no right to give."""
+        engine = self._engine
+        self._lifts_memory_lock = not is_rootless(info)
+        self._ways = gpu_ways(info, is_podman=engine.is_podman, lists_devices=engine.lists_devices)
+        return self._ways
+
+    def _does_without(self, refusal: NoGPUs | NoMemoryLock) -> bool:
+        """Change what is asked of the engine after a refusal; False: nothing is left to try."""
+        if isinstance(refusal, NoGPUs):
+            self._ways = self._ways[1:]
+            return bool(self._ways)
+        if not self._lifts_memory_lock:
+            return False
+        self._lifts_memory_lock = False
+        self._pulls.tell(
+            self._host.key,
+            "its engine may not lift the limit of locked memory, so containers run with its own limit: NCCL may fail "
+            "where a case has several GPUs",
+        )
+        return True
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
@@ -172,16 +234,10 @@ class ContainerLauncher:
             )
         return str(told["State"].get("Status"))
 
-    def _pin(self, image: Image) -> Image:
-        """Find out what an image's tag means now; every repeat of the run then starts that."""
-        if image.status is not Status.OK:
-            return image
-        try:
-            return dataclasses.replace(image, digest=self._digest(image.reference))
-        except PullFailed as error:
-            return dataclasses.replace(image, status=error.status, problem=error.cause)
-
     def _digest(self, reference: str) -> str:
+        if self._host.pulls and self._engine.is_podman:
+            with self._pulls.turn(registry_of(reference)):
+                return self._engine.pull_tag(reference, PullMeter(lambda done, total: None, self._tell_retry))
         if self._host.pulls:
             return self._engine.registry_digest(reference)
         found = (self._controller or self._engine).image_id(reference)
@@ -190,17 +246,20 @@ class ContainerLauncher:
             raise PullFailed(f"image {reference} is not {where}. Build it there, or set registry: to pull it")
         return found
 
-    def _bring(self, image: str, on_progress: Progress) -> None:
+    def _bring(self, image: str, on_progress: Progress) -> str:
+        """Bring an image to the host, and return what its engine calls it."""
         if self._engine.image_id(image) is not None:
-            return
+            return image
         if self._controller is not None:
+            if (sent := self._engine.image_id(sent_name(image))) is not None:
+                return sent
             with self._pulls.turn("transfer"):
-                send_image(self._controller, self._engine, image, on_progress)
-            return
+                return send_image(self._controller, self._engine, image, on_progress)
         if not self._host.pulls:
             raise PullFailed(f"image {image} is no longer on the host")
         with self._pulls.turn(registry_of(image)):
             self._engine.pull(image, PullMeter(on_progress, self._tell_retry))
+        return image
 
     def _remove_orphaned_caches(self) -> None:
         """Remove what was compiled for images that are no longer on the host; what stays for now does no harm."""
@@ -212,18 +271,17 @@ class ContainerLauncher:
     def _tell_retry(self, cause: str) -> None:
         self._pulls.tell(self._host.key, f"retrying the pull: {cause}")
 
-    def _ask_driver(self, facts: Facts) -> Facts:
+    def _ask_driver(self, facts: Facts, way: Way) -> Facts:
         """Ask the NVIDIA driver, through a container that sees all GPUs.
 
-        Any image will do, the smallest is chosen: the NVIDIA container toolkit brings the driver's library along.
+        Any image of ours will do: the NVIDIA container toolkit brings the driver's library along.
 
         Raises:
             HostError: The container could not be started, or did not answer as expected.
         """
-        reference = self._host.image or image_reference(self._host, "cpu")
-        image = _pinned(reference, self._digest(reference), self._host)
-        self._bring(image, lambda done, total: None)
-        spec = probe_container(image, cdi=facts.gpu_runtime == CDI)
+        reference = probe_reference(self._host, read_variants())
+        image = self._bring(_pinned(reference, self._digest(reference), self._host), lambda done, total: None)
+        spec = probe_container(image, cdi=way.cdi)
         self._engine.create(spec)
         try:
             self._engine.start(spec.name)
@@ -244,13 +302,6 @@ class ContainerLauncher:
             raw=raw_json(**{**json.loads(facts.raw), **json.loads(told.raw)}),
         )
 
-    def _cdi_devices(self) -> frozenset[str]:
-        """Return the GPUs that the engine offers by CDI, where that is the only way; asked once."""
-        if self._devices is None:
-            info = self._engine.info()
-            self._devices = _cdi_gpus(info) if _gpu_runtime(info) == CDI else frozenset()
-        return self._devices
-
 
 def _pinned(reference: str, digest: str | None, host: Host) -> str:
     """Return the image to start: by digest if there is one, because tags move."""
@@ -259,7 +310,7 @@ def _pinned(reference: str, digest: str | None, host: Host) -> str:
     return f"{repository(reference)}@{digest}" if host.pulls else digest
 
 
-def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts:
+def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_podman: bool = False) -> Facts:
     """Read the report of the engine; nothing in it is trusted."""
     cpus = info.get("NCPU")
     memory = info.get("MemTotal")
@@ -269,27 +320,17 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime) -> Facts
         memory_bytes=memory if isinstance(memory, int) else None,
         kernel=plain_text(str(info.get("KernelVersion")), 100),
         operating_system=plain_text(str(info.get("OperatingSystem")), 100),
-        engine=f"docker {plain_text(str(info.get('ServerVersion')), 50)}",
-        gpu_runtime=_gpu_runtime(info),
+        architecture=_architecture(str(info.get("Architecture", ""))),
+        engine=f"{'podman' if is_podman else 'docker'} {plain_text(str(info.get('ServerVersion')), 50)}",
         clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
         raw=raw_json(engine={key: value for key, value in info.items() if key not in MAY_HOLD_SECRETS}),
     )
 
 
-def _gpu_runtime(info: dict[str, Any]) -> str | None:
-    """Name the way in which an engine gives GPUs to containers; None: it cannot."""
-    runtimes = info.get("Runtimes")
-    if isinstance(runtimes, dict) and "nvidia" in runtimes:
-        return "NVIDIA runtime"
-    return CDI if _cdi_gpus(info) else None
-
-
-def _cdi_gpus(info: dict[str, Any]) -> frozenset[str]:
-    """Return the names of the GPUs that an engine has found by CDI."""
-    devices = info.get("DiscoveredDevices")
-    found = devices if isinstance(devices, list) else []
-    names = (str(device.get("ID", "")) for device in found if isinstance(device, dict))
-    return frozenset(name for name in names if name.startswith(f"{CDI_GPU}="))
+def _architecture(told: str) -> str | None:
+    """Name a processor's kind as image registries do; engines use the kernel's name for it, or theirs."""
+    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    return names.get(told, plain_text(told, 30)) or None
 
 
 def _skew(stamp: str, asked_at: datetime) -> float | None:

@@ -13,6 +13,17 @@ from results.schema import Status
 MAX_SAID = 300
 """Most that is quoted of an engine, in characters."""
 
+MAX_READ = 4000
+"""Most that is searched for a known reason, in characters: the reason stands at the end of what runtimes say."""
+
+
+class NoGPUs(LaunchFailed):
+    """The engine says that it has no such GPUs to give."""
+
+
+class NoMemoryLock(LaunchFailed):
+    """The engine has no right to lift the limit of locked memory."""
+
 
 def explain(error: BaseException, address: DockerAddress) -> str:
     """Explain in one line why an engine could not be reached."""
@@ -35,11 +46,12 @@ def explain(error: BaseException, address: DockerAddress) -> str:
 
 def launch_refusal(said: str) -> HostError:
     """Turn the engine's words into an error with a status and a remedy."""
-    said = plain_text(said, MAX_SAID)
+    whole = plain_text(said, MAX_READ)
+    quoted = whole[:MAX_SAID]
     for sign, (status, remedy) in _REFUSALS.items():
-        if sign in said:
-            return LaunchFailed(f"{remedy}. The engine reported: {said}", status)
-    return LaunchFailed(f"the engine refused: {said or 'no reason given'}")
+        if sign in whole:
+            return _KINDS.get(sign, LaunchFailed)(f"{remedy}. The engine reported: {quoted}", status)
+    return LaunchFailed(f"the engine refused: {quoted or 'no reason given'}")
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -75,19 +87,41 @@ _TLS_REMEDIES = {
     "WRONG_VERSION_NUMBER": "the host does not speak TLS on that port",
 }
 
+_NO_DATA = (
+    "the folder data_dir does not exist on the host, or the engine may not read it. Correct data_dir in hosts.yml, or "
+    "copy the data there"
+)
+_NO_LOCK = "the engine may not lift the limit of locked memory (memlock)"
+
 _REFUSALS = {
     "could not select device driver": (
         Status.NO_GPU,
         "the engine cannot give GPUs to containers. Install the NVIDIA container toolkit there",
+    ),
+    "unresolvable CDI devices": (
+        Status.NO_GPU,
+        "the engine knows no such GPU. Install the NVIDIA container toolkit there, and describe the GPUs to it: "
+        "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     ),
     "unsatisfied condition: cuda": (
         Status.DRIVER_TOO_OLD,
         "the NVIDIA driver is too old for this image. Choose an older variant or update the driver",
     ),
     "nvidia-container-cli": (Status.NO_GPU, "the NVIDIA container toolkit failed on the host"),
-    "bind source path does not exist": (
-        Status.BAD_INPUT,
-        "the folder data_dir does not exist on the host. Correct data_dir in hosts.yml, or copy the data there",
+    "bind source path does not exist": (Status.BAD_INPUT, _NO_DATA),
+    "statfs ": (Status.BAD_INPUT, _NO_DATA),
+    "rlimit type 8": (Status.ERROR, _NO_LOCK),
+    "RLIMIT_MEMLOCK": (Status.ERROR, _NO_LOCK),
+    "catatonit": (
+        Status.ERROR,
+        "Podman lacks catatonit, the init process of containers. Install the package catatonit there",
     ),
     "no space left on device": (Status.ERROR, "the host's disk is full. Free some space, or remove old images"),
+}
+
+_KINDS: dict[str, type[LaunchFailed]] = {
+    "could not select device driver": NoGPUs,
+    "unresolvable CDI devices": NoGPUs,
+    "rlimit type 8": NoMemoryLock,
+    "RLIMIT_MEMLOCK": NoMemoryLock,
 }

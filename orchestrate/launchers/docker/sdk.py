@@ -7,6 +7,7 @@ tried again when the network failed. And every exception of the SDK becomes one 
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, TypeVar
@@ -19,7 +20,8 @@ from docker.errors import APIError, DockerException
 from docker.tls import TLSConfig
 
 from orchestrate.errors import BuildFailed, PullFailed, Unreachable
-from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
+from orchestrate.launchers.container import repository
 from orchestrate.launchers.docker.engine import ContainerEngine
 from orchestrate.launchers.docker.http import TIMEOUT_SECONDS
 from orchestrate.launchers.docker.refusals import MAX_SAID, explain, launch_refusal
@@ -27,6 +29,12 @@ from orchestrate.launchers.pulls import PullMeter
 from orchestrate.text import plain_text
 
 T = TypeVar("T")
+
+PLATFORM = "linux/amd64"
+"""What images are built for, also on machines of another kind: TensorFlow's CUDA packages are for x86-64."""
+
+NOTHING = bytes(1024)
+"""A tar file without entries: two empty blocks. Source: POSIX.1-1988 ustar."""
 
 _TRANSPORT = (
     requests.exceptions.ConnectionError,
@@ -56,10 +64,11 @@ class DockerEngine(ContainerEngine):
 
     Args:
         address: Where it is.
+        keys: Which host keys ssh accepts on the way.
     """
 
-    def __init__(self, address: DockerAddress) -> None:
-        super().__init__(address)
+    def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
+        super().__init__(address, keys)
         self._sdk: APIClient | None = None
         self._sdk_lock = threading.Lock()
 
@@ -76,7 +85,7 @@ class DockerEngine(ContainerEngine):
             sdk.close()
 
     def registry_digest(self, reference: str) -> str:
-        """Ask the registry, through the engine, what a tag means now; nothing is pulled.
+        """Ask the registry, through the engine, what a tag means now; nothing is pulled. Podman cannot: see `pull_tag`.
 
         Raises:
             PullFailed: There is no such image, or the registry does not answer.
@@ -85,6 +94,20 @@ class DockerEngine(ContainerEngine):
             return str(self._by_sdk(lambda client: client.inspect_distribution(reference))["Descriptor"]["digest"])
         except (APIError, KeyError) as error:
             raise PullFailed(f"image {reference} is not in the registry: {_said(error)}") from error
+
+    def pull_tag(self, reference: str, meter: PullMeter) -> str:
+        """Pull what a tag means now, and return its digest in the registry.
+
+        Raises:
+            PullFailed: It cannot be had.
+        """
+        self.pull(reference, meter)
+        digests = [str(name).partition("@") for name in self.image_document(reference).get("RepoDigests") or ()]
+        wanted = repository(reference)
+        for name, _, digest in digests:
+            if name in (wanted, f"docker.io/{wanted}", f"docker.io/library/{wanted}") and digest:
+                return digest
+        raise PullFailed(f"image {reference}: pulled, but the engine does not report its digest")
 
     def pull(self, reference: str, meter: PullMeter) -> None:
         """Pull an image by its digest, watching its progress.
@@ -136,7 +159,8 @@ class DockerEngine(ContainerEngine):
                 raise _judge_pull(reference, plain_text(str(message["error"]), 300))
             complete = complete or str(message.get("status", "")).startswith("Status: ")
             meter.note(message)
-        if not complete:
+        # Podman names no status at the end: what is there decides, which for a digest is certain.
+        if not complete and self.image_id(reference) is None:
             raise PullInterrupted(f"image {reference}: the pull ended before it was complete")
 
     def _pull_error(self, reference: str, error: BaseException) -> PullFailed:
@@ -158,6 +182,7 @@ class DockerEngine(ContainerEngine):
                 tag=tag,
                 buildargs=arguments,
                 network_mode="host",
+                platform=PLATFORM,
                 rm=True,
                 forcerm=True,
                 decode=True,
@@ -201,20 +226,41 @@ class DockerEngine(ContainerEngine):
         except APIError as error:
             raise PullFailed(f"image {reference}: {_said(error)}") from error
 
-    def load(self, chunks: Iterable[bytes]) -> None:
+    def load(self, chunks: Iterable[bytes]) -> str:
         """Take in an image that `save` gave; layers that are there already are not stored twice.
 
+        Returns:
+            What the engine calls it: its id there, or a name.
+
         Raises:
-            HostError: The engine refused.
+            HostError: The engine refused, or does not name what it took in.
         """
+        name = ""
         try:
             for message in self._client().load_image(chunks):
                 if "error" in message:
                     raise PullFailed(f"the engine rejected the image: {plain_text(str(message['error']), 300)}")
+                if loaded := _LOADED.search(str(message.get("stream", ""))):
+                    name = loaded[1]
         except APIError as error:
             raise launch_refusal(_said(error)) from error
         except (*_TRANSPORT, DockerException) as error:
             raise PullFailed(f"the image did not arrive: {explain(error, self._address)}") from error
+        if not name:
+            raise PullFailed("the image was sent, but the host's engine does not name what it took in")
+        return name
+
+    def import_empty(self, name: str) -> None:
+        """Make an image without files.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        place, _, tag = name.rpartition(":")
+        try:
+            self._by_sdk(lambda client: client.import_image_from_data(NOTHING, repository=place, tag=tag))
+        except APIError as error:
+            raise launch_refusal(_said(error)) from error
 
     # -- connection --------------------------------------------------------------------------------------------
 
@@ -257,6 +303,10 @@ class DockerEngine(ContainerEngine):
         if isinstance(answer, APIError):
             raise answer
         return answer
+
+
+_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+"""How an engine names what it took in: Docker an id by `ID`, Podman without."""
 
 
 def _said(error: Exception) -> str:

@@ -29,7 +29,7 @@ from orchestrate.launchers.container import (
     SHM_BYTES,
     TMP_BYTES,
     container_name,
-    data_flags,
+    host_flags,
     repository,
 )
 from orchestrate.planning.plan import Job
@@ -194,7 +194,7 @@ def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None)
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
-        "args": [*job.case.flags(), *data_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
+        "args": [*job.case.flags(), *host_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_host_environment(host), *_rank_environment(job)],
         "resources": _resources(job, host),
         "securityContext": {

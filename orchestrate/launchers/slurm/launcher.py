@@ -104,7 +104,7 @@ class SlurmLauncher:
     def __init__(self, host: Host, queue: SlurmQueue) -> None:
         self._host = host
         self._queue = queue
-        self._shell = LoginShell(queue.ssh, queue.ssh_config)
+        self._shell = LoginShell(queue.login, host.host_keys)
         self._poller = Poller(f"Slurm of fleet {host.fleet}", self._look, float(queue.poll_seconds))
         self._lock = threading.Lock()
         self._submitting = threading.Lock()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.container import DATA_PATH, NO_GPU, data_flags, job_container
+from orchestrate.launchers.container import DATA_PATH, NO_GPU, host_flags, job_container
 from orchestrate.launchers.slurm.templates import environment_lines, run_lines
 from orchestrate.planning.images import image_reference
 from orchestrate.planning.plan import Job
@@ -178,7 +178,7 @@ def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
 
 
 def _arguments(job: Job, host: Host, queue: SlurmQueue) -> list[str]:
-    data = data_flags(job, host.data_dir if queue.container == "none" else DATA_PATH)
+    data = host_flags(job, host.data_dir if queue.container == "none" else DATA_PATH)
     return [*job.case.flags(), *data, f"--max_seconds={_limit_seconds(job, host, queue):g}"]
 
 

@@ -9,10 +9,14 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from typing import IO
 
 from orchestrate.errors import Unreachable
-from orchestrate.launchers.tunnel import OPTIONS, explain_ssh
+from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
+from orchestrate.links.refusals import ssh_failure
+from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
+from orchestrate.links.starts import persist, starting
 from orchestrate.text import plain_text
 
 SCRIPT_SECONDS = 120.0
@@ -27,18 +31,15 @@ class LoginShell:
     """Runs scripts where Slurm's commands are.
 
     Args:
-        destination: Of ssh; None: this machine.
-        ssh_config: An ssh configuration file; None: the user's own.
+        login: Where ssh goes; None: this machine.
+        keys: Which host keys ssh accepts.
     """
 
-    def __init__(self, destination: str | None, ssh_config: str | None = None) -> None:
-        self.name = "this machine" if destination is None else f"ssh {destination}"
-        self._command = ["sh", "-s"]
-        if destination is not None:
-            config = [] if ssh_config is None else ["-F", ssh_config]
-            # A login shell: clusters set PATH in its profile.
-            self._command = ["ssh", "-T", *OPTIONS, *config, "--", destination, "exec sh -l -s"]
-        self._destination = destination
+    def __init__(self, login: SSHAddress | None, keys: HostKeys = AS_CONFIGURED) -> None:
+        self.name = "this machine" if login is None else f"ssh {login.target}"
+        self._login = login
+        self._keys = keys
+        self._flags = ["-T"]
 
     def run(self, script: str, seconds: float = SCRIPT_SECONDS) -> list[str]:
         """Run a script to its end.
@@ -56,12 +57,7 @@ class LoginShell:
         mark = f"tfbench-{secrets.token_hex(8)}"
         # As a function the shell reads all of it before anything runs: no command can eat the rest of the script.
         text = f"main() {{\necho {mark}\n{script}\n:\n}}\nmain </dev/null || exit\necho {mark}\n"
-        with tempfile.TemporaryFile() as errors:
-            code, answer = self._run(text.encode(), errors, seconds)
-            errors.seek(0)
-            said = errors.read(10_000)
-        if self._destination is not None and code == SSH_FAILED:
-            raise Unreachable(explain_ssh(self._destination, said, code))
+        code, answer, said = persist(lambda: self._connect(text.encode(), seconds))
         if code != 0:
             why = f"no answer within {seconds:.0f} s" if code == -signal.SIGKILL else _last_words(said, code)
             raise Unreachable(f"{self.name}: {why}")
@@ -70,14 +66,37 @@ class LoginShell:
             raise Unreachable(f"{self.name}: its answer is incomplete, or longer than {MAX_ANSWER_BYTES} bytes")
         return parts[1].split("\n")
 
-    def _run(self, text: bytes, errors: IO[bytes], seconds: float) -> tuple[int, bytes]:
+    def _connect(self, text: bytes, seconds: float) -> tuple[int, bytes, bytes]:
+        """Run a script, and return exit code, output and errors.
+
+        Raises:
+            Unreachable: No connection, or it broke; Dropped: before anything ran.
+        """
+        if self._login is None:
+            with tempfile.TemporaryFile() as errors:
+                return *self._run(["sh", "-s"], text, errors, seconds, lambda: None), _read(errors)
+        # A login shell: clusters set PATH in its profile.
+        command = ssh_command(self._login, self._keys, *self._flags, remote="exec sh -l -s")
+        with tempfile.TemporaryFile() as errors, starting(self._login) as opened:
+            code, answer = self._run(command, text, errors, seconds, opened)
+            said = _read(errors)
+        if code == -signal.SIGKILL:  # a connection that the user shares may be dead without ssh's noticing
+            self._flags = ["-T", OWN_CONNECTION]
+        if code == SSH_FAILED:
+            failure = ssh_failure(self._login.target, said, code)
+            raise Unreachable(failure.cause) if answer else failure
+        return code, answer, said
+
+    def _run(
+        self, command: list[str], text: bytes, errors: IO[bytes], seconds: float, on_output: Callable[[], None]
+    ) -> tuple[int, bytes]:
         """Return exit code and output; a process that takes too long or says too much is killed."""
         try:
             process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
             )
         except OSError as error:
-            raise Unreachable(f"{self._command[0]} cannot be started: {error}") from error
+            raise Unreachable(f"{command[0]} cannot be started: {error}") from error
         assert process.stdin is not None and process.stdout is not None
         timer = threading.Timer(seconds, _kill, [process])
         timer.daemon = True
@@ -88,6 +107,7 @@ class LoginShell:
                 process.stdin.write(text)
                 process.stdin.close()
             while chunk := os.read(process.stdout.fileno(), CHUNK_BYTES):
+                on_output()
                 answer += chunk
                 if len(answer) > MAX_ANSWER_BYTES:
                     _kill(process)
@@ -107,6 +127,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read(errors: IO[bytes]) -> bytes:
+    errors.seek(0)
+    return errors.read(10_000)
 
 
 def _last_words(said: bytes, code: int) -> str:

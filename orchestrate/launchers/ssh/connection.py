@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrate.errors import LaunchFailed, Lost, Unreachable
-from orchestrate.inventory.addresses import SSHAddress
+from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.launchers.ssh import bootstrap
 from orchestrate.launchers.ssh.bootstrap import PLACE, bring_script
-from orchestrate.launchers.tunnel import OPTIONS, explain_ssh
+from orchestrate.links.refusals import Dropped, ssh_failure
+from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
+from orchestrate.links.starts import delays, starting
 from orchestrate.text import plain_text
 
 AGENT = Path(__file__).with_name("agent.py").read_bytes()
@@ -68,10 +70,18 @@ class Connection:
         address: Where the host is.
         root: Folder of ours on the host.
         image_file: Describes the image that the host was started from, if it was.
+        keys: Which host keys ssh accepts.
     """
 
-    def __init__(self, address: SSHAddress, root: str = ROOT, image_file: str = IMAGE_FILE) -> None:
+    def __init__(
+        self,
+        address: SSHAddress,
+        root: str = ROOT,
+        image_file: str = IMAGE_FILE,
+        keys: HostKeys = AS_CONFIGURED,
+    ) -> None:
         self._address = address
+        self._keys = keys
         pythons = (*PYTHONS, f"{root}/{PLACE}/bin/python3")
         self._common = {"root": root, "image_file": image_file, "pythons": pythons}
         self._find_python = _FIND_PYTHON.format(pythons=" ".join(pythons))
@@ -117,7 +127,21 @@ class Connection:
 
     def _talk(self, command: str, text: bytes, mark: str, seconds: float) -> Generator[dict[str, Any]]:
         """Run a command of the host's login shell, send it a text, and yield the lines of its answer after the mark."""
-        with self._process(command) as process, _Said(process) as said:
+        for delay in delays():
+            try:
+                yield from self._talk_once(command, text, mark, seconds)
+                return
+            except Dropped:  # before the mark: nothing was yielded
+                time.sleep(delay)
+        yield from self._talk_once(command, text, mark, seconds)
+
+    def _talk_once(self, command: str, text: bytes, mark: str, seconds: float) -> Generator[dict[str, Any]]:
+        """Do what `_talk` does, in one connection.
+
+        Raises:
+            Dropped: The connection never stood.
+        """
+        with starting(self._address) as opened, self._process(command) as process, _Said(process) as said:
             # Sent by a thread, because an answer that fills its pipe must not stop the request half way. Our end of
             # standard input stays open: the agent ends with it.
             threading.Thread(target=_send, args=(process.stdin, text), daemon=True).start()
@@ -129,7 +153,9 @@ class Connection:
                     silence.broken()
                     if marked:
                         yield self._read(line)
-                    marked = marked or line.strip() == mark.encode()
+                    if not marked and line.strip() == mark.encode():
+                        marked = True
+                        opened()
                     before += len(line)
                     if not marked and before > MAX_PROFILE_BYTES:
                         raise Unreachable(f"{self.name}: its login prints more than {MAX_PROFILE_BYTES >> 20} MiB")
@@ -141,10 +167,7 @@ class Connection:
             self._explain(code, marked, said.text())
 
     def _command(self, command: str) -> list[str]:
-        address = self._address
-        config = [] if address.ssh_config is None else ["-F", address.ssh_config]
-        port = [] if address.port is None else ["-p", str(address.port)]
-        return ["ssh", "-T", *OPTIONS, *config, *port, "--", address.target, command]
+        return ssh_command(self._address, self._keys, "-T", OWN_CONNECTION, remote=command)
 
     @contextlib.contextmanager
     def _process(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -184,7 +207,8 @@ class Connection:
             names = ", ".join(PYTHONS)
             raise NoPython(f"{self.name}: no Python 3.8 or newer was found. Looked for: {names}")
         if code == SSH_FAILED:
-            raise Unreachable(explain_ssh(self._address.target, said, code))
+            failure = ssh_failure(self._address.target, said, code)
+            raise Unreachable(failure.cause) if marked else failure
         if code != 0 or not marked:
             raise Unreachable(f"{self.name}: the connection broke. {plain_text(said.decode('utf-8', 'replace'), 300)}")
 

@@ -14,7 +14,7 @@ from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import Variant, read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
-from orchestrate.launchers.container import data_flags, job_variables
+from orchestrate.launchers.container import host_flags, job_variables
 from orchestrate.launchers.pulls import Progress, PullLimits
 from orchestrate.launchers.ssh import bootstrap
 from orchestrate.launchers.ssh.connection import Connection, NoPython
@@ -64,7 +64,7 @@ class SSHLauncher:
             raise ValueError(f"host {host.name} is not reached by ssh")
         self._host = host
         self._pulls = pulls
-        self._connection = connection or Connection(host.ssh)
+        self._connection = connection or Connection(host.ssh, keys=host.host_keys)
         self._lock = threading.Lock()
         self._software: dict[str | None, Software] = {}
 
@@ -115,7 +115,7 @@ class SSHLauncher:
                 "-m",
                 "tfbench",
                 *job.case.flags(),
-                *data_flags(job, self._host.data_dir),
+                *host_flags(job, self._host.data_dir),
                 f"--output={root}/jobs/{job.origin.run_id}/{job.id}/record.json",
                 f"--max_seconds={self._host.timeout_minutes * 60:g}",
             ],

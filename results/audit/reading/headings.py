@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from results.reference import MODEL_NAMES, gpu_members, model_key
 from results.schema import SETTINGS
 
-_OTHER_ROLES = ("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "target_ci")
+_OTHER_ROLES = (
+    "model",
+    "precision",
+    "batch_per_gpu",
+    "num_gpus",
+    "num_hosts",
+    "communication",
+    "target_ci",
+    "min_seconds",
+)
 """Settings of a case that are no settings of a published table: it names them elsewhere, or not at all."""
 
 ALIASES = {

@@ -70,7 +70,7 @@ def write_hosts(folder: Path, hosts: int, cases: int) -> Path:
     for number in range(hosts):
         fleet = fleets.setdefault(f"fleet-{number // FLEET_SIZE:02d}", {"hosts": {}})
         fleet["hosts"][f"node-{number:04d}"] = {"docker": f"unix://{socket_path(folder, number)}"}
-    defaults = {"suite": "fleet.yml", "registry": "registry.example/you", "variant": "cpu"}
+    defaults = {"suite": "fleet.yml", "registry": "registry.example/you", "variant": "cpu", "device": "cpu"}
     path = folder / "hosts.yml"
     path.write_text(json.dumps({"version": 1, "defaults": defaults, "fleets": fleets}, indent=1))
     return path

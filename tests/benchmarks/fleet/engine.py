@@ -102,6 +102,7 @@ class StandInEngine:
 
     def _routes(self) -> dict[str, Callable[[Request, Response], Awaitable[None] | None]]:
         return {
+            "HEAD _ping": lambda request, response: response.send(200, b"", "text/plain"),  # by Docker's own CLI
             "GET _ping": lambda request, response: response.send(200, b"OK", "text/plain"),
             "GET version": lambda request, response: response.send(200, _VERSION),
             "GET info": lambda request, response: response.send_json(_info(self._name)),

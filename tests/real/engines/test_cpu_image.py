@@ -54,10 +54,15 @@ print(json.dumps({
 INSTALLED = """
 import json
 from importlib.metadata import distributions
+from importlib.util import cache_from_source
+from pathlib import Path
 found = list(distributions(path=["/opt/site"]))
+modules = [path for name in ("tensorflow", "keras") for path in Path("/opt/site", name).rglob("*.py")]
 print(json.dumps({
     "packages": [(item.metadata["Name"], item.version) for item in found],
     "required": [line for item in found for line in item.requires or ()],
+    "modules": len(modules),
+    "not_compiled": [str(path) for path in modules if not Path(cache_from_source(path)).exists()],
 }))
 """
 
@@ -167,6 +172,8 @@ def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines
     assert {canonicalize_name(item["name"]): item["version"] for item in listed["components"]} == lock
     missing = [line for line in seen["required"] if not satisfied(Requirement(line), lock)]
     assert missing == [], "the lock lacks what its packages need"
+    assert seen["modules"] > 1000
+    assert seen["not_compiled"] == [], "every container would compile them anew"
 
 
 def test_two_builds_from_one_lock_have_the_same_packages_and_layers(

@@ -52,6 +52,12 @@ def work(output: Path, case: schema.Case, seconds: float) -> None:
     _leave(output, good_record(case))
 
 
+def devices(output: Path, case: schema.Case, _seconds: float) -> None:
+    """Say which GPUs this container has."""
+    print("devices:", *sorted(path.name for path in Path("/dev").glob("nvidia*")), flush=True)
+    _leave(output, good_record(case))
+
+
 def hang(_output: Path, _case: schema.Case, _seconds: float) -> None:
     """Say nothing more, for ever."""
     while True:
@@ -155,7 +161,7 @@ def fill_disk(output: Path, case: schema.Case, _seconds: float) -> None:
 DOES = {
     function.__name__: function
     for function in (
-        work, hang, hang_on, chatter, one_line, huge_record, eat_memory, malformed, deep, escapes, evil_cause, exit_code, nothing,
+        work, devices, hang, hang_on, chatter, one_line, huge_record, eat_memory, malformed, deep, escapes, evil_cause, exit_code, nothing,
         folder, link, fill_disk,
     )
 }  # fmt: skip
@@ -173,6 +179,7 @@ def good_record(case: schema.Case, name: str = "stand-in") -> schema.Record:
         environment=schema.Environment(
             tfbench=name, python=name, tensorflow=name, keras=name, kernel=name, operating_system=name, cpu=name,
             cpu_count=1, cpu_limit=1.0, memory_bytes=None, intra_op_threads=1, inter_op_threads=1, tf32_enabled=False,
+            variables={name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
         ),
         measurement=schema.Measurement(
             unit="images", samples_per_second=samples / seconds, samples=samples, seconds=seconds,

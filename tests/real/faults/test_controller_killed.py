@@ -61,7 +61,7 @@ def test_a_run_survives_the_death_of_its_controller(
     with Relay(short_path / "r.sock", engine.socket, moment=when, act=lambda: victim[0].kill()) as relay:
         hosts = runs.hosts({"here": {"hosts": {"one": {"docker": relay.url}}}}, REPEATS, image=standins.image())
         victim.append(runs.start("run", f"--hosts={hosts}", "--display=none"))
-        assert victim[0].wait(60) == -9
+        assert victim[0].wait(180) == -9
         assert relay.reached.wait(10)
         resumed = runs.run("resume", "--display=plain")
 
@@ -83,8 +83,9 @@ def test_a_running_benchmark_is_adopted_and_the_dead_controllers_tunnel_ends(
         (survivor,) = wait_until(lambda: running(engines.second), "a benchmark")
         wait_until(lambda: b"step" in survivor.logs(), "its first step")
         controller.kill()
-    wait_until(lambda: not tunnels(ssh_host), "the end of the tunnel", seconds=5)
-    assert [container.id for container in running(engines.second)] == [survivor.id]
+    wait_until(lambda: not tunnels(ssh_host), "the end of the tunnel")
+    # Running or, on a slow machine, ended by now.
+    assert [container.id for container in ours(engines.second)] == [survivor.id]
 
     resumed = runs.run("resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 from results.schema import Status
 from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import CASE, Runs, ours, running, wait_until
+from tests.real.faults.controller import CASE, Runs, ours, wait_until
 from tests.support.engines.docker import Engines
 
 
@@ -24,9 +24,9 @@ def test_a_container_gets_the_hosts_data_read_only(runs: Runs, engines: Engines,
     hosts = hosts_file(runs, standins, engines, tmp_path)
     with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
         try:
-            (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
+            (benchmark,) = wait_until(lambda: ours(engines.first), "a benchmark")
             told = benchmark.attrs
-            assert controller.wait(60) == 0, (runs.folder / "stderr").read_text()
+            assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()
         finally:
             controller.kill()
     mounts = {mount["Destination"]: mount for mount in told["Mounts"]}

@@ -51,9 +51,10 @@ def fragile_engine(fragile: FragileEngine) -> Iterator[FragileEngine]:
 def test_an_engine_that_crashes_is_asked_again_and_its_benchmark_has_the_right_word(
     engines: Engines, fragile_engine: FragileEngine, standins: Standins, runs: Runs
 ):
-    image = standins.image(seconds=10)  # it runs on without its engine, and must not end before that is back
-    hosts = {"crashes": {"docker": fragile_engine.url}, "good": {"docker": engines.first.url}}
-    file = runs.hosts({"all": {"hosts": hosts}}, repeats=2, image=image)
+    image = standins.image(seconds=15)  # it runs on without its engine, and must not end before that is back
+    good = {"docker": engines.first.url, "image": standins.image()}
+    hosts = {"crashes": {"docker": fragile_engine.url, "image": image}, "good": good}
+    file = runs.hosts({"all": {"hosts": hosts}}, repeats=2)
     with runs.start("run", f"--hosts={file}", "--display=plain") as controller:
         (victim,) = wait_until(lambda: running(fragile_engine), "a benchmark")
         try:
@@ -61,7 +62,7 @@ def test_an_engine_that_crashes_is_asked_again_and_its_benchmark_has_the_right_w
             fragile_engine.kill()
             time.sleep(1)  # a crash is not mended at once
             fragile_engine.start()
-            assert controller.wait(60) == 3
+            assert controller.wait(180) == 3
         finally:
             controller.kill()
 

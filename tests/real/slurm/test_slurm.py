@@ -48,7 +48,7 @@ def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
         slurm_cluster.kill_node("n2")
         try:
-            assert controller.wait(120) == 3
+            assert controller.wait(240) == 3
         finally:
             slurm_cluster.start_node("n2")
     lost = [record for record in runs.records().values() if record.status is not Status.OK]
@@ -114,9 +114,11 @@ def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
         controller.send_signal(signal.SIGINT)
-        assert controller.wait(60) == 130
+        assert controller.wait(180) == 130
     records = runs.records()
-    assert [record.status for record in records.values()] == [Status.OK] * 2
+    # Both that ran, and what followed on a node that was through with its first one before the signal came.
+    assert 2 <= len(records) < 5
+    assert {record.status for record in records.values()} == {Status.OK}
     assert slurm_cluster.queue() == []
     assert left_behind(slurm_cluster) == []
 
@@ -133,7 +135,7 @@ def test_a_second_interrupt_ends_what_runs(slurm_cluster: SlurmCluster, make_run
         controller.send_signal(signal.SIGINT)
         wait_until(lambda: "nothing more" in (runs.folder / "stderr").read_text(), "the first answer")
         controller.send_signal(signal.SIGINT)
-        assert controller.wait(60) == 130
+        assert controller.wait(180) == 130
     records = runs.records()
     assert [record.status for record in records.values()] == [Status.STOPPED] * 2
     assert {record.origin.host for record in records.values() if record.origin} == set(NODES)
@@ -158,13 +160,13 @@ def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: 
 def test_a_job_that_somebody_cancels_is_lost_and_the_others_go_on(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
-    runs = make_runs(seconds=3)
+    runs = make_runs(seconds=6)
     hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 3)
     with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
         wait_until(lambda: busy_nodes(runs), "a job")
         first = slurm_cluster.queue("--states=RUNNING", "--format=%F_%K")[0]
         slurm_cluster.command("scancel", first)
-        assert controller.wait(60) == 3
+        assert controller.wait(180) == 3
     statuses = Counter(record.status for record in runs.records().values())
     assert statuses == {Status.OK: 2, Status.LOST: 1}
 
@@ -172,7 +174,7 @@ def test_a_job_that_somebody_cancels_is_lost_and_the_others_go_on(
 def test_a_job_that_slurm_starts_again_waits_once_more_and_measures_once(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
-    runs = make_runs(seconds=4)
+    runs = make_runs(seconds=8)
     hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender, requeue=True)}, 1)
     with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
         wait_until(lambda: busy_nodes(runs), "a job")
@@ -185,7 +187,7 @@ def test_a_job_that_slurm_starts_again_waits_once_more_and_measures_once(
     (record,) = runs.records().values()
     assert record.status is Status.OK
     (result,) = runs.events("job_result")
-    assert result["seconds"] < 30, "what it waited does not count"
+    assert result["seconds"] < 60, "what it waited does not count"
 
 
 def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
@@ -252,8 +254,8 @@ def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_r
     cluster = fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))
     hosts = runs.hosts({"lab": {**cluster, "device": "cpu"}}, 1)
     quick = YAML(typ="safe").load(PROJECT / "orchestrate" / "suites" / "quick.yml")
-    for case in quick["cases"]:  # as it is, but for smaller images and batches, which take a tenth of the time
-        case.update(image_size=96, batch_per_gpu=2)
+    for case in quick["cases"]:  # its networks and settings, with the smallest images that all of them take
+        case.update(image_size=75, batch_per_gpu=2, warmup_steps=1, num_steps=3)
     (runs.folder / "one.yml").write_text(json.dumps(quick))
     done = runs.run("run", f"--hosts={hosts}", "--repeats=1", "--display=plain", seconds=840)
     assert done.returncode == 0, done.stderr
@@ -272,7 +274,7 @@ def test_a_training_step_over_two_nodes_gives_one_record_with_two_ranks(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns
 ):
     runs = make_runs()
-    case = {"model": "googlenet", "batch_per_gpu": 1, "image_size": 96, "device": "cpu", "num_hosts": 2}
+    case = {"model": "googlenet", "batch_per_gpu": 1, "image_size": 64, "device": "cpu", "num_hosts": 2}
     hosts = runs.hosts({"lab": fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))}, 1)
     suite = {"repeats": 1, "cases": [case | {"warmup_steps": 1, "num_steps": 2}]}
     (runs.folder / "one.yml").write_text(json.dumps(suite))

@@ -106,13 +106,19 @@ def test_stop_asks_first_so_that_a_record_is_left(make_launcher):
     assert from_json(launcher.collect(job())).status is Status.STOPPED
 
 
-def test_what_ignores_the_request_is_killed(make_launcher, monkeypatch):
+def test_what_ignores_the_request_is_killed(make_launcher, tmp_path):
     launcher = make_launcher(does="hang_on", seconds=60)
     launcher.start(job())
-    time.sleep(1)
+    child = json.loads((jobs_folder(tmp_path) / "state.json").read_text())["child"].split()[0]
+    wait_for(lambda: ignores(Path("/proc", child), signal.SIGTERM))
     launcher.stop(job())
     ending = launcher.follow(job(), lambda line: None)
     assert ending.exit_code == 128 + signal.SIGKILL and launcher.collect(job()) is None
+
+
+def ignores(process: Path, number: signal.Signals) -> bool:
+    (line,) = [line for line in (process / "status").read_text().splitlines() if line.startswith("SigIgn:")]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_what_cannot_be_started_says_so_each_time(make_launcher, tmp_path):

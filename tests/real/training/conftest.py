@@ -12,23 +12,23 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 
 
+def run_tfbench(*arguments, **variables):
+    """Run `python -m tfbench` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "tfbench", *map(str, arguments)],
+        cwd=REPOSITORY,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
 @pytest.fixture
 def tfbench():
-    """Run `python -m tfbench` in a process of its own."""
-
-    def run(*arguments, **variables):
-        command = [sys.executable, "-m", "tfbench", *map(str, arguments)]
-        return subprocess.run(
-            command,
-            cwd=REPOSITORY,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-
-    return run
+    """Give the function that runs `python -m tfbench`."""
+    return run_tfbench
 
 
 @pytest.fixture(scope="session")

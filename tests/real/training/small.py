@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from unittest import mock
 
 from results.schema import BatchNorm, Case, Device
@@ -20,29 +22,95 @@ FEWER = {
 """Options of the builders."""
 
 
-def _resnet152(**arguments) -> Model:
-    """Build the first two blocks of each stage of `keras.applications.ResNet152`, at half the width."""
+def _resnet(blocks: Sequence[int], name: str, **arguments) -> Model:
+    """Build the first blocks of each stage of `keras.applications.ResNet50` or `ResNet152`, at half the width."""
     from keras.src.applications.resnet import ResNet, stack_residual_blocks_v1
 
     def stages(x):
-        x = stack_residual_blocks_v1(x, 32, 2, stride1=1, name="conv2")
-        for number, width in ((3, 64), (4, 128), (5, 256)):
-            x = stack_residual_blocks_v1(x, width, 2, name=f"conv{number}")
+        for number, (width, count) in enumerate(zip((32, 64, 128, 256), blocks, strict=True), start=2):
+            x = stack_residual_blocks_v1(x, width, count, stride1=1 if number == 2 else 2, name=f"conv{number}")
         return x
 
-    return ResNet(stages, preact=False, use_bias=True, name="resnet152", **arguments)
+    return ResNet(stages, preact=False, use_bias=True, name=name, **arguments)
+
+
+def _efficientnet_b0(**arguments) -> Model:
+    """Build the kinds of blocks of `keras.applications.EfficientNetB0` that differ, and two of one that repeats."""
+    from keras.src.applications.efficientnet import DEFAULT_BLOCKS_ARGS, EfficientNet
+
+    kinds = [{**kind, "repeats": min(2, kind["repeats"])} for kind in DEFAULT_BLOCKS_ARGS[:3]]
+    return EfficientNet(1.0, 1.0, 224, 0.2, blocks_args=kinds, name="efficientnetb0", **arguments)
 
 
 def _efficientnet_v2_s(**arguments) -> Model:
-    """Build one block of each kind that repeats in `keras.applications.EfficientNetV2S`, and two where it repeats."""
+    """Build the fused stages of `keras.applications.EfficientNetV2S` and the first of the others, two blocks at most each."""
     from keras.src.applications.efficientnet_v2 import DEFAULT_BLOCKS_ARGS, EfficientNetV2
 
-    kinds = [{**kind, "num_repeat": min(2, kind["num_repeat"])} for kind in DEFAULT_BLOCKS_ARGS["efficientnetv2-s"]]
+    stages = DEFAULT_BLOCKS_ARGS["efficientnetv2-s"][:4]
+    kinds = [{**stage, "num_repeat": min(2, stage["num_repeat"])} for stage in stages]
     return EfficientNetV2(1.0, 1.0, 384, blocks_args=kinds, name="efficientnetv2-s", **arguments)
 
 
-SHALLOW = {"resnet152": ("ResNet152", _resnet152), "efficientnet_v2_s": ("EfficientNetV2S", _efficientnet_v2_s)}
-"""Networks of `keras.applications` that have hundreds of equal layers: name there, and one with fewer of each kind."""
+def _inception_v3(*, input_shape, classes, classifier_activation, **_) -> Model:
+    """Build the stem of `keras.applications.InceptionV3` and one block of each kind, at a quarter of the width."""
+    from keras.src.applications.inception_v3 import conv2d_bn
+    from tensorflow import keras
+
+    def chain(x, *convolutions, **options):
+        """Apply convolutions of given filters, rows and columns; options are for the last."""
+        for number, (filters, rows, columns) in enumerate(convolutions, start=1):
+            x = conv2d_bn(x, filters // 4, rows, columns, **(options if number == len(convolutions) else {}))
+        return x
+
+    def pool(x):
+        return keras.layers.MaxPooling2D(3, 2)(x)
+
+    def mean(x):
+        return keras.layers.AveragePooling2D(3, 1, padding="same")(x)
+
+    halve = {"strides": (2, 2), "padding": "valid"}
+    images = keras.Input(input_shape)
+    x = pool(chain(chain(chain(images, (32, 3, 3), **halve), (32, 3, 3), padding="valid"), (64, 3, 3)))
+    x = pool(chain(chain(x, (80, 1, 1), padding="valid"), (192, 3, 3), padding="valid"))
+    x = keras.layers.Concatenate()(  # mixed 0
+        [
+            chain(x, (64, 1, 1)),
+            chain(x, (48, 1, 1), (64, 5, 5)),
+            chain(x, (64, 1, 1), (96, 3, 3), (96, 3, 3)),
+            chain(mean(x), (32, 1, 1)),
+        ]
+    )
+    x = keras.layers.Concatenate()(  # mixed 3
+        [chain(x, (384, 3, 3), **halve), chain(x, (64, 1, 1), (96, 3, 3), (96, 3, 3), **halve), pool(x)]
+    )
+    x = keras.layers.Concatenate()(  # mixed 4
+        [
+            chain(x, (192, 1, 1)),
+            chain(x, (128, 1, 1), (128, 1, 7), (192, 7, 1)),
+            chain(x, (128, 1, 1), (128, 7, 1), (128, 1, 7), (128, 7, 1), (192, 1, 7)),
+            chain(mean(x), (192, 1, 1)),
+        ]
+    )
+    narrow = chain(x, (384, 1, 1))
+    x = keras.layers.Concatenate()(  # mixed 9
+        [chain(x, (320, 1, 1)), chain(narrow, (384, 1, 3)), chain(narrow, (384, 3, 1)), chain(mean(x), (192, 1, 1))]
+    )
+    x = keras.layers.GlobalAveragePooling2D(name="avg_pool")(x)
+    logits = keras.layers.Dense(classes, activation=classifier_activation, name="predictions")(x)
+    return keras.Model(images, logits, name="inception_v3")
+
+
+SHALLOW = {
+    "resnet50": ("ResNet50", functools.partial(_resnet, (1, 2, 1, 1), "resnet50")),
+    "resnet152": ("ResNet152", functools.partial(_resnet, (2, 2, 2, 2), "resnet152")),
+    "efficientnet_b0": ("EfficientNetB0", _efficientnet_b0),
+    "efficientnet_v2_s": ("EfficientNetV2S", _efficientnet_v2_s),
+    "inception_v3": ("InceptionV3", _inception_v3),
+}
+"""Networks of `keras.applications` that have dozens of equal layers: name there, and one with fewer of each kind."""
+
+INCEPTIONS = ((64, 96, 128, 16, 32, 32), None, (192, 96, 208, 16, 48, 64), None, (256, 160, 320, 32, 128, 128))
+"""Of GoogLeNet's nine modules: one of each resolution."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,13 +125,26 @@ class ShallowNetwork(Network):
             return super().build(batch_norm, size, strategy)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShallowGoogLeNet(Network):
+    """GoogLeNet with fewer modules."""
+
+    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
+        with mock.patch("tfbench.models.googlenet._INCEPTIONS", INCEPTIONS):
+            return super().build(batch_norm, size, strategy)
+
+
 PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}
 TOKENS = 16
 CLASSES = 40
 
 
-def small_network(name: str) -> Network:
-    """Return a network that is like the one of that name, but small."""
+def small_network(name: str, *, shallow: bool = True) -> Network:
+    """Return a network that is like the one of that name, but small.
+
+    Args:
+        shallow: With fewer of its equal layers, too.
+    """
     network = NETWORKS[name]
     if network.inputs.sequence_length is not None:
         inputs = dataclasses.replace(network.inputs, sequence_length=TOKENS, longest=2 * TOKENS)
@@ -71,6 +152,10 @@ def small_network(name: str) -> Network:
         inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
     options = {**network.options, **FEWER.get(name, {})}
     small = dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
+    if not shallow:
+        return small
+    if name == "googlenet":
+        return ShallowGoogLeNet(**vars(small))
     return ShallowNetwork(**vars(small)) if name in SHALLOW else small
 
 

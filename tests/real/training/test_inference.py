@@ -118,18 +118,6 @@ def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
     assert findings.measurement is None
 
 
-def test_inference_counts_the_forward_pass_only(one_replica):
-    from tfbench.models import NETWORKS, NONE
-    from tfbench.roofline.limits import work_per_sample
-
-    network = NETWORKS["googlenet"]
-    work = work_per_sample(network.build(NONE, network.inputs.image_size, one_replica))
-    assert work.flops(Mode.INFER) / 1e9 == pytest.approx(3.165, rel=0.02)
-    assert work.flops(Mode.TRAIN) == work.training_flops
-    traffic = work.bytes(Precision.FP32, Mode.INFER)
-    assert work.fused_bytes(Precision.FP32, Mode.INFER) < traffic < work.bytes(Precision.FP32)
-
-
 def test_the_program_writes_a_valid_record_of_an_inference(tfbench, tmp_path):
     output = tmp_path / "record.json"
     done = tfbench(*SMALL, "--mode=infer", "--num_gpus=2", "--warmup_steps=2", "--num_steps=12", f"--output={output}")

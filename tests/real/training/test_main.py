@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from results.schema import Case, Status
 from results.schema.progress import RecordReader, State, Step, parse_line
 from results.schema.record_json import MAX_RECORD_BYTES, from_json
-from tests.real.training.conftest import REPOSITORY
+from tests.real.training.conftest import REPOSITORY, run_tfbench
 
 pytestmark = pytest.mark.tensorflow
 
@@ -66,26 +67,36 @@ def test_a_missing_gpu_is_no_gpu_and_never_a_run_on_the_cpu(tfbench):
     assert "python -m tfbench.doctor" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("flags", "status"),
-    [
-        ((*SMALL, "--warmup_steps=1", "--num_steps=2"), Status.OK),
-        ((*SMALL, "--num_steps=100000", "--max_seconds=8"), Status.TIMEOUT),
-        (("--model=resnet50", "--device=gpu", "--num_gpus=64"), Status.NO_GPU),
-    ],
-)
-def test_print_record_ends_the_output_with_the_file_however_the_repeat_ended(tfbench, tmp_path, flags, status):
-    output = tmp_path / "record.json"
-    done = tfbench(*flags, "--print_record", f"--output={output}")
+ENDS = {
+    Status.OK: (*SMALL, "--warmup_steps=1", "--num_steps=2"),
+    Status.TIMEOUT: (*SMALL, "--num_steps=100000", "--max_seconds=8"),
+    Status.NO_GPU: ("--model=resnet50", "--device=gpu", "--num_gpus=64"),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Give a function that runs a repeat which ends so, once for all tests; returns the process and its record's file."""
+
+    @functools.cache
+    def end(status):
+        output = tmp_path_factory.mktemp("ended") / "record.json"
+        return run_tfbench(*ENDS[status], "--print_record", f"--output={output}"), output
+
+    return end
+
+
+@pytest.mark.parametrize("status", list(ENDS))
+def test_print_record_ends_the_output_with_the_file_however_the_repeat_ended(ended, status):
+    done, output = ended(status)
     reader = RecordReader(MAX_RECORD_BYTES)
     assert all(reader.take(line) for line in done.stdout.splitlines())
     assert reader.payload() == output.read_bytes()
     assert from_json(output.read_text()).status is status, done.stderr
 
 
-def test_a_repeat_that_takes_too_long_is_a_timeout(tfbench, tmp_path):
-    output = tmp_path / "record.json"
-    done = tfbench(*SMALL, "--num_steps=100000", "--max_seconds=8", f"--output={output}")
+def test_a_repeat_that_takes_too_long_is_a_timeout(ended):
+    done, output = ended(Status.TIMEOUT)
     record = from_json(output.read_text())
     assert (record.status, done.returncode) == (Status.TIMEOUT, 3)
     assert record.case == Case(**{**vars(record.case), "num_steps": 100000, "batch_per_gpu": 2, "model": "googlenet"})

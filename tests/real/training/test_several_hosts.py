@@ -27,6 +27,13 @@ import tfbench.__main__ as main
 sys.exit(main.main(sys.argv[1:]))
 """
 
+TINY = """
+from tests.real.training.tiny import TinyNetwork
+from tfbench.models import NETWORKS
+NETWORKS["googlenet"] = TinyNetwork()
+"""
+"""A network of three layers under that name, where what happens to a rank does not depend on what it trains."""
+
 NOT_REDUCED = """
 from tfbench.training.step import Training
 Training.__init__.__kwdefaults__["all_reduce"] = list
@@ -139,7 +146,7 @@ def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
 
 
 def test_replicas_of_several_devices_and_hosts_train_as_one(start):
-    gang = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TWO_REPLICAS_EACH)
+    gang = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TINY + TWO_REPLICAS_EACH)
     assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
     record = gang.record()
     passed = {check.name for check in record.validity.checks if check.passed}
@@ -151,7 +158,7 @@ def test_replicas_of_several_devices_and_hosts_train_as_one(start):
     ("fault", "gate"), [(NOT_REDUCED, "update_equals"), (ONE_RANK_ADDS_A_THOUSANDTH, "ranks_equal")]
 )
 def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, gate):
-    gang = start("--num_steps=4", fault=fault)
+    gang = start("--num_steps=4", fault=TINY + fault)
     assert gang.wait() == [3, 3]
     for rank in (0, 1):
         assert gang.record(rank).status is Status.INVALID
@@ -160,7 +167,7 @@ def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, gate):
 
 
 def test_without_all_reduce_the_gates_are_skipped_and_the_record_says_so(start):
-    gang = start("--num_steps=4", "--noall_reduce")
+    gang = start("--num_steps=4", "--noall_reduce", fault=TINY)
     assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
     record = gang.record()
     assert not record.case.all_reduce and "no-all-reduce" in record.case.name
@@ -171,7 +178,7 @@ def test_without_all_reduce_the_gates_are_skipped_and_the_record_says_so(start):
 
 @pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
 def test_a_rank_that_is_killed_or_hangs_ends_the_other_with_its_name(start, victim, number):
-    gang = start("--num_steps=100000")
+    gang = start("--num_steps=100000", fault=TINY)
     gang.wait_for("state timing")
     began = time.monotonic()
     os.killpg(gang.processes[victim].pid, number)
@@ -183,7 +190,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_other_with_its_name(start, vict
 
 
 def test_the_failure_of_one_rank_is_the_status_of_the_case(start):
-    gang = start("--num_steps=4", fault=ONE_RANK_IS_FULL)
+    gang = start("--num_steps=4", fault=TINY + ONE_RANK_IS_FULL)
     assert gang.wait() == [3, 3]
     assert gang.record(1).status is Status.OOM
     assert gang.record(0).status is Status.OOM

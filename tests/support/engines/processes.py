@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -11,8 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 """A server that does not answer after so long is not going to."""
+
+_PORTS = itertools.count(random.SystemRandom().randrange(10_000, 30_000))
+"""Below 32,768, where Linux's own choice begins; each process of a session begins somewhere else."""
 
 STOP_SECONDS = 30.0
 """A server that has not ended so long after SIGTERM is killed."""
@@ -26,7 +32,7 @@ def missing_requirements() -> str | None:
     """Say why no engine can be started here; None when it can."""
     if os.name != "posix" or os.geteuid() != 0:
         return "starting a Docker engine needs root"
-    programs = ("dockerd", "docker-registry", "sshd", "ssh", "ssh-keygen", "debootstrap", "setpriv")
+    programs = ("dockerd", "docker-registry", "sshd", "ssh", "ssh-keygen", "debootstrap", "dpkg-deb", "setpriv")
     missing = [name for name in programs if find_program(name) is None]
     return f"not installed: {', '.join(missing)} (.ci/run installs them)" if missing else None
 
@@ -36,11 +42,21 @@ def find_program(name: str) -> str | None:
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
 
 
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """Return the first of `count` neighbouring TCP ports of the loopback interface that nobody listens on now.
+
+    No port is returned twice, and none is of those that the kernel hands out itself: whoever asks listens on it later, and
+    until then some connection of another test would take it.
+    """
+    while True:
+        ports = [next(_PORTS) for _ in range(count)]
+        with contextlib.ExitStack() as probes:
+            try:
+                for port in ports:
+                    probes.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return ports[0]
 
 
 def port_answers(port: int) -> bool:

@@ -17,7 +17,7 @@ NODES = ("n1", "n2")
 GPU_FILES = ("/dev/null", "/dev/zero")
 """Slurm binds GPUs by device files; any that exist will do."""
 
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
 
 

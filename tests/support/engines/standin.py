@@ -24,15 +24,16 @@ RUN mkdir -p /small/usr/lib /small/out /small/tmp && chown 10001:10001 /small/ou
  && cp -a --parents /usr/lib/python3.11 . \\
  && rm -rf usr/lib/python3.11/test usr/lib/python3.11/config-* usr/lib/python3.11/ensurepip \\
       usr/lib/python3.11/lib2to3 usr/lib/python3.11/pydoc_data usr/lib/python3.11/idlelib \\
- && find usr -name __pycache__ -prune -exec rm -rf {{}} + \\
  && ldd /usr/bin/python3.11 usr/lib/python3.11/lib-dynload/*.so | grep -o '/[^ :]*\\.so[^ :]*' \\
       | grep -v ^/small | grep -v lib-dynload | sort -u | xargs cp -L --parents -t . \\
  && cp --parents /usr/bin/python3.11 .
+COPY results/ /small/opt/results/
+COPY benchmark.py /small/opt/benchmark.py
+# Compiled here: dozens of containers start, and none may write what it compiles.
+RUN python3.11 -m compileall -q -s /small /small/opt
 FROM scratch
 COPY --from=debian /small/ /
 COPY --from=debian --chown=10001:10001 /small/out /out
-COPY results/ /opt/results/
-COPY benchmark.py /opt/benchmark.py
 ENV PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
 VOLUME /out

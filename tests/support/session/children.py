@@ -7,6 +7,7 @@ also when the function, its graph and its devices are gone. Only the end of a pr
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -120,13 +121,16 @@ def _indices(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[int, int 
 
 def _serve(session: pytest.Session, connection: Connection) -> None:
     """Run tests for the parent until there is no more, then end without the parent's own teardown."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    c_library = ctypes.CDLL(None)
+    c_library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     code, last = 0, _OnlySession(session)
     try:
         while (asked := connection.recv()) is not None:
             index, following = asked
             nextitem: Any = last if following is None else session.items[following]
             reports = runtestprotocol(session.items[index], log=False, nextitem=nextitem)
+            gc.collect()
+            c_library.malloc_trim(0)  # what the last test has freed is not held against the next one
             hook = session.config.hook
             connection.send([hook.pytest_report_to_serializable(config=session.config, report=r) for r in reports])
         session._setupstate.teardown_exact(last)  # type: ignore[arg-type]

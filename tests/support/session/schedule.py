@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-FIRST = ("images", "faults", "slurm", "ssh")
+FIRST = ("images", "faults", "slurm", "wheel", "ssh")
 """Groups that mostly wait for engines, queues and connections. Each stays in one process, which starts what it needs once."""
 
 BY_FILE = ("training", "browser", "processes")
@@ -12,6 +12,9 @@ BY_FILE = ("training", "browser", "processes")
 
 WITH_FAULTS = "tests/real/slurm/test_containers.py"
 """Needs the engines and stand-in images of `tests/real/faults`, and a Slurm cluster, which starts faster than they do."""
+
+WHEEL = "tests/real/test_wheel.py"
+"""Needs no engine: it installs environments, while the images are built."""
 
 LONG_FILES = ("several_hosts", "networks", "inference", "models", "limits", "large_batches", "main")
 """Of `tests/real/training`, the longest first, so that none of them is what all processes wait for in the end."""
@@ -32,6 +35,8 @@ def group_of(nodeid: str) -> str:
         return file
     if file == WITH_FAULTS:
         return "faults"
+    if file == WHEEL:
+        return "wheel"
     return parts[2] if parts[2] in FIRST else "images"
 
 

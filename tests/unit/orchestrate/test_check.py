@@ -11,6 +11,7 @@ from rich.console import Console
 from orchestrate.display.tables import render_check, render_plan
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.doubts import doubts
 from orchestrate.planning.facts import Facts, GPUState, Image
@@ -30,7 +31,7 @@ def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
 
 def test_nothing_is_doubtful_about_a_good_host():
     assert doubts(host(), GOOD) == []
-    assert doubts(host(None), Facts()) == []
+    assert doubts(host(None, device=Device.CPU), Facts()) == []
     idle = GPUState(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
     other = GPUState(index=1, processes=7)
     assert doubts(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
@@ -42,7 +43,9 @@ def test_nothing_is_doubtful_about_a_good_host():
     [
         ({"address": DockerAddress(scheme="tcp", target="h:2375")}, {}, "without TLS"),
         ({"device": Device.GPU}, {"gpu_runtime": None, "gpus": ()}, "Install the NVIDIA container toolkit"),
-        ({}, {"gpus": ()}, "no GPU was seen"),
+        ({}, {"gpus": ()}, "its engine gives GPUs (CDI), but no GPU was seen. Try nvidia-smi there"),
+        ({}, {"gpu_runtime": None, "gpus": ()}, "its processor is measured: if that is meant, set device: cpu"),
+        ({"address": None}, {"gpu_runtime": None, "gpus": ()}, "no GPU was found. Try nvidia-smi there. Without a GPU"),
         ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Synchronise it with NTP"),
         ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk space is free"),
@@ -77,6 +80,20 @@ def test_each_doubt_has_a_remedy(settings: dict, changes: dict, said: str):
     facts = Facts(**{**{name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}, **changes})
     (found,) = doubts(host(**settings), facts)
     assert said in found
+
+
+def test_a_host_that_is_meant_to_be_without_gpus_or_a_queue_is_not_doubtful_for_having_none():
+    without = dataclasses.replace(GOOD, gpus=(), gpu_runtime=None)
+    assert doubts(host(device=Device.CPU), without) == []
+    queue = SlurmQueue(partition="cpu", container="none", shared_folder="/home/x")
+    assert doubts(host(None, queue=queue), without) == []
+
+
+def test_check_shows_the_engine_and_how_it_gives_gpus():
+    stream = io.StringIO()
+    facts = dataclasses.replace(GOOD, engine="podman 5.8.6")
+    render_check([host()], {host().place: facts}, Console(file=stream, width=230))
+    assert "podman 5.8.6" in stream.getvalue() and "given by CDI" in stream.getvalue()
 
 
 def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():

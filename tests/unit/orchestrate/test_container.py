@@ -13,6 +13,7 @@ from orchestrate.launchers.container import (
     job_container,
     probe_container,
     with_cache,
+    without_memory_lock,
 )
 from orchestrate.planning.plan import Job
 from results.schema import Case, Origin
@@ -46,7 +47,23 @@ def test_gpus_are_asked_for_as_the_engine_names_them(uuids, devices, wanted):
     offered = frozenset(f"nvidia.com/gpu={name}" for name in devices)
     if offered:
         wanted = {**wanted, "DeviceIDs": [f"nvidia.com/gpu={name}" for name in wanted["DeviceIDs"]]}
-    assert requests(job_container(job(gpu_uuids=uuids), host(), "image", offered)) == [wanted]
+    assert requests(job_container(job(gpu_uuids=uuids), host(), "image", offered or None)) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("uuids", "names"),
+    [(UUIDS, ["0", "1"]), (("MIG-aaaa", "MIG-bbbb"), ["MIG-aaaa", "MIG-bbbb"])],
+    ids=["cards", "slices"],
+)
+def test_an_engine_that_lists_nothing_is_asked_by_index_which_a_slice_has_not(uuids, names):
+    (asked,) = requests(job_container(job(gpu_uuids=uuids), host(), "image", frozenset()))
+    assert asked == {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}" for name in names]}
+
+
+def test_only_the_limit_of_locked_memory_is_left_out_for_an_engine_that_may_not_lift_it():
+    spec = job_container(job(), host(), "image")
+    assert spec.limits == {"fsize": 256 << 20, "memlock": -1}
+    assert without_memory_lock(spec).limits == {"fsize": 256 << 20}
 
 
 def test_variables_of_the_hosts_file_reach_the_container():

@@ -181,7 +181,7 @@ def test_what_is_not_json_is_refused(serve, body):
         engine.ask("GET", "/info")
 
 
-@pytest.mark.parametrize(("told", "asked"), [(b"1.24", "1.24"), (b"1.99", "1.47"), (b"2.0", "1.47")])
+@pytest.mark.parametrize(("told", "asked"), [(b"1.24", "1.24"), (b"1.50", "1.50"), (b"1.99", "1.51"), (b"2.0", "1.51")])
 def test_an_engine_is_asked_in_a_version_that_both_know(serve, told, asked, monkeypatch):
     monkeypatch.setitem(globals(), "PING", PING.replace(b"1.41", told))
     script, engine = serve(answer(1))

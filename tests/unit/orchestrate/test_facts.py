@@ -7,7 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrate.launchers.docker.launcher import _engine_facts
+from orchestrate.launchers.container import ContainerSpec
+from orchestrate.launchers.docker.gpus import gpu_ways
+from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts
+from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import MAX_RAW_CHARACTERS, Facts, GPUState, facts_from_probe, raw_json
 from orchestrate.planning.plan import HostPlan, Plan
@@ -61,14 +64,70 @@ def test_an_engines_raw_facts_hold_no_addresses_of_proxies():
     assert "secret" not in facts.raw and json.loads(facts.raw)["engine"] == {"ServerVersion": "28.3"}
 
 
+LISTED = [{"ID": "nvidia.com/gpu=all"}, {"ID": "nvidia.com/gpu=0"}]
+
+
 @pytest.mark.parametrize(
-    ("info", "runtime"),
+    ("info", "engine", "ways"),
     [
-        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, "NVIDIA runtime"),
-        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=all"}]}, "CDI"),
-        ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, None),
-        ({"DiscoveredDevices": "nvidia.com/gpu=0"}, None),
+        ({"Runtimes": {"nvidia": {}}, "DiscoveredDevices": LISTED}, {}, [("NVIDIA runtime", False, True)]),
+        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": LISTED}, {}, [("CDI", True, True)]),
+        ({"Runtimes": 7, "DiscoveredDevices": [3, {"ID": "vendor.com/net=1"}]}, {}, [("NVIDIA toolkit", False, False)]),
+        ({"DiscoveredDevices": "nvidia.com/gpu=0"}, {}, [("NVIDIA toolkit", False, False)]),
+        ({}, {"lists_devices": False}, [("NVIDIA toolkit", False, False), ("CDI", True, False)]),
+        ({"Runtimes": {"nvidia": {}}}, {"is_podman": True}, [("CDI", True, False)]),
     ],
 )
-def test_how_an_engine_gives_gpus(info, runtime):
-    assert _engine_facts(info, host(), NOW).gpu_runtime == runtime
+def test_how_an_engine_may_give_gpus(info, engine, ways):
+    assert [(way.name, way.cdi, way.announced) for way in gpu_ways(info, **engine)] == ways
+
+
+def test_podman_and_the_processor_are_named():
+    podman = _engine_facts({"ServerVersion": "5.8.6", "Architecture": "arm64"}, host(), NOW, is_podman=True)
+    assert (podman.engine, podman.architecture) == ("podman 5.8.6", "arm64")
+    docker = _engine_facts({"ServerVersion": "28.5", "Architecture": "x86_64"}, host(), NOW)
+    assert (docker.engine, docker.architecture) == ("docker 28.5", "amd64")
+
+
+class EngineWithGPU:
+    """The least that a probe needs of an engine; notes which images it is asked for."""
+
+    is_podman, lists_devices = False, True
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+        self.started: list[str] = []
+
+    def info(self) -> dict[str, object]:
+        return {"ServerVersion": "28.5", "Runtimes": {"nvidia": {}}}
+
+    def registry_digest(self, reference: str) -> str:
+        self.asked.add(reference)
+        return "sha256:" + "a" * 64
+
+    def image_id(self, reference: str) -> str:
+        return "sha256:" + "b" * 64
+
+    def create(self, spec: ContainerSpec) -> None:
+        self.started.append(spec.image)
+
+    def start(self, name: str) -> None:
+        pass
+
+    def wait(self, name: str, seconds: float) -> None:
+        pass
+
+    def output(self, name: str, limit: int) -> bytes:
+        return json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()
+
+    def remove(self, name: str) -> None:
+        pass
+
+
+def test_a_host_with_a_named_variant_is_asked_through_the_image_of_that_variant_and_no_other():
+    named, engine = host(variants=("cuda12.5",), registry="r.example/you"), EngineWithGPU()
+    launcher = ContainerLauncher(named, PullLimits())
+    launcher._engine = engine  # type: ignore[assignment]
+    (image,) = launcher.probe().images
+    assert engine.asked == {image.reference} == {"r.example/you/tfbench:0.1.0-cuda12.5"}
+    assert engine.started == [f"r.example/you/tfbench@{image.digest}"]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.addresses import DockerAddress, SSHAddress
-from orchestrate.inventory.hosts import Fleet, Host, HostEntry, HostsFile, Settings, TLSFiles, read_hosts
+from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
+from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings, TLSFiles
+from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue, Toleration
 from results.schema import Device
 
@@ -54,6 +55,7 @@ fleets:
         fleet="a4000",
         name="node-a",
         docker=DockerAddress(scheme="ssh", target="bench@Host.Example", port=2222),
+        host_keys=HostKeys(file=str(tmp_path / "hosts.a4000.known_hosts")),
         suite="quick",
         repeats=5,
         gpus=(0, 2),
@@ -147,8 +149,11 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, gpus: [-1]}", "gpus must be 'all' or a list of integers"),
         ("{process: true, device: tpu}", "device must be auto, gpu or cpu"),
         ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
-        ("{docker: 'ssh://a', variant: cuda13}", "there is no image variant 'cuda13'. Variants: auto, cuda11.8"),
-        ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto', an image variant"),
+        (
+            "{docker: 'ssh://a', variant: cuda13}",
+            "there is no image variant 'cuda13'. Variants: auto, per-fleet, per-host, cuda11.8",
+        ),
+        ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto' (one for the whole run)"),
         ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),
         ("{process: true, environment: {PATH: /x}}", "host h: environment: PATH cannot be set here"),
         ("{process: true, environment: {CUDA_VISIBLE_DEVICES: 0}}", "use gpus: instead"),
@@ -169,6 +174,10 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{ssh: a, image_source: local}", "image_source is for Docker engines only"),
         ("{ssh: a, python: /opt/python, variant: cpu}", "python replaces variant"),
         ("{process: true, python: /opt/python}", "python is for ssh: hosts only"),
+        ("{docker: 'ssh://a', host_keys: yes}", "host_keys must be strict (only host keys of the fleet's file) or acc"),
+        ("{docker: 'tcp://a:2375', insecure: true, host_keys: strict}", "host_keys is for ssh:// only"),
+        ("{ssh: a, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),
+        ("{process: true, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),
         ("just text", "host h: value must be"),
         ("[1, 2]", "host h: value must be"),
     ],
@@ -219,6 +228,28 @@ def test_a_missing_file_says_so(tmp_path: Path):
 def test_a_host_without_docker_is_reached_by_ssh(tmp_path: Path, text: str, address: SSHAddress):
     (host,) = read_hosts(write(tmp_path, one_host(f"{{ssh: '{text}'}}")))
     assert (host.ssh, host.docker, host.launcher) == (address, None, "ssh")
+
+
+def test_host_keys_and_sudo_are_settings_of_each_level_where_they_mean_something(tmp_path: Path):
+    text = """version: 1
+defaults: {host_keys: accept-new, docker_via: sudo}
+fleets:
+  a:
+    hosts:
+      one: {docker: "ssh://one"}
+      two: {ssh: two, host_keys: strict}
+      three: {docker: "tcp://three:2375", insecure: true}
+      four: {docker: "unix:///run/docker.sock"}
+  b.c: {slurm: {container: none, shared_folder: /home/b, ssh: "ssh://bench@login:2222", python: /p, project: /q}}
+"""
+    one, two, three, four, queue = read_hosts(write(tmp_path, text))
+    fleet = str(tmp_path / "hosts.a.known_hosts")
+    assert one.host_keys == HostKeys(policy="accept-new", file=fleet)
+    assert two.host_keys == HostKeys(policy="strict", file=fleet)
+    assert queue.host_keys == HostKeys(policy="accept-new", file=str(tmp_path / "hosts.b.c.known_hosts"))
+    assert [host.docker.via for host in (one, three, four)] == ["sudo", None, "sudo"]
+    assert one.login == SSHAddress(target="one") and two.login == two.ssh and three.login is four.login is None
+    assert queue.login == SSHAddress(target="bench@login", port=2222)
 
 
 def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):

@@ -16,8 +16,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.addresses import Address, DockerAddress, SSHAddress
-from orchestrate.inventory.hosts import Host, Settings, read_hosts
+from orchestrate.inventory.addresses import Address, DockerAddress, HostKeys, SSHAddress
+from orchestrate.inventory.form import Settings
+from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.queues import QUEUES
 from orchestrate.suites import read_suite
 from orchestrate.text import plain_text
@@ -138,8 +139,10 @@ def expected_hosts(folder: Path, document: dict[str, Any]) -> Iterator[Host]:
             where = expected_address(folder, connection)
             docker, ssh = (None, where) if isinstance(where, SSHAddress) else (where, None)
             assert python is None or ssh is not None
+            if (via := said.pop("docker_via", None)) and docker is not None and docker.scheme != "tcp":
+                docker = dataclasses.replace(docker, via=via)
             reached = {"docker": docker, "ssh": ssh, "python": python, "address": address}
-            yield Host(fleet=fleet_name, name=name, **reached, **resolved(folder, said))
+            yield Host(fleet=fleet_name, name=name, **reached, **resolved(folder, fleet_name, said))
 
 
 def innermost(*levels: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +164,7 @@ def expected_queue(folder: Path, fleet_name: str, fleet: dict[str, Any], levels:
     (kind,) = [kind for kind in QUEUES if fleet.get(kind) is not None]
     said = innermost(*levels)
     assert fleet.get("gpus") is None and fleet.get("image_source") is None
-    for key in ("gpus", "image_source"):
+    for key in ("gpus", "image_source", "docker_via"):
         said.pop(key, None)
     entry = dict(fleet[kind])
     if kind == "slurm":
@@ -176,12 +179,16 @@ def expected_queue(folder: Path, fleet_name: str, fleet: dict[str, Any], levels:
         assert any(level.get("image") or level.get("registry") for level in levels)
         if entry.get("kubeconfig") is not None:
             entry["kubeconfig"] = str(folder / entry["kubeconfig"])
-    return Host(fleet=fleet_name, name=kind, docker=None, queue=QUEUES[kind](**entry), **resolved(folder, said))
+    return Host(
+        fleet=fleet_name, name=kind, docker=None, queue=QUEUES[kind](**entry), **resolved(folder, fleet_name, said)
+    )
 
 
-def resolved(folder: Path, said: dict[str, Any]) -> dict[str, Any]:
+def resolved(folder: Path, fleet_name: str, said: dict[str, Any]) -> dict[str, Any]:
     """Translate settings into the fields of `Host`."""
     fields = dict(said)
+    known = str((folder / f"hosts.{fleet_name}.known_hosts").absolute())
+    fields["host_keys"] = HostKeys(policy=said.get("host_keys"), file=known)
     if "suite" in fields:
         fields["suite"] = str(folder / said["suite"]) if said["suite"].endswith((".yml", ".yaml")) else said["suite"]
     for name, value in said["environment"].items():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.images import wanted_images
+from orchestrate.planning.images import probe_reference, wanted_images
 from results.schema import GPU, Device, Status
 
 ADDRESS = DockerAddress(scheme="ssh", target="h")
@@ -70,3 +72,29 @@ def test_mixed_gpus_get_one_image_that_suits_all_or_a_remedy():
 def test_an_image_of_the_users_own_is_not_judged():
     (image,) = wanted_images(host(image="mine:1"), facts("470.256.02", "8.6"), read_variants())
     assert (image.reference, image.status, image.variant) == ("mine:1", Status.OK, None)
+
+
+def test_a_machine_with_another_processor_is_refused_in_words_unless_the_image_is_the_users_own():
+    grace = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
+    (image,) = wanted_images(host(), grace, read_variants())
+    assert image.status is Status.UNSUPPORTED
+    assert (image.problem or "").startswith(
+        "its processor is arm64 (as in GH200 and Grace), and these images are for amd64"
+    )
+    (image,) = wanted_images(host(image="mine:arm64"), grace, read_variants())
+    assert image.status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "example.org/you/tfbench:0.1.0-cpu"),
+        ({"variants": ("cuda12.5",)}, "example.org/you/tfbench:0.1.0-cuda12.5"),
+        ({"variants": ("cuda12.3-slim", "cuda12.5")}, "example.org/you/tfbench:0.1.0-cuda12.3-slim"),
+        ({"variants": ("ngc25.02",)}, "example.org/you/tfbench:0.1.0-cpu"),  # NVIDIA's own: it has no probe
+        ({"variants": ("ngc25.02", "cuda12.9")}, "example.org/you/tfbench:0.1.0-cuda12.9"),
+        ({"image": "tfbench:mine"}, "tfbench:mine"),
+    ],
+)
+def test_the_probe_needs_no_second_image_where_one_is_named(settings: dict[str, object], name: str):
+    assert probe_reference(host(**settings), read_variants()) == name

@@ -1,4 +1,4 @@
-"""Two thousand repeats in a queue cost the controller no more each than two hundred."""
+"""Twelve hundred repeats in a queue cost the controller no more each than two hundred."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cost(repeats: int) -> Cost:
 
 @pytest.mark.slow
 def test_what_a_repeat_costs_does_not_grow_with_their_number():
-    few, many = cost(200), cost(2000)
+    few, many = cost(200), cost(1200)
     assert (few.calls["sbatch"], many.calls["sbatch"]) == (1, 2), "an array has at most a thousand tasks"
     assert many.calls.total() / many.repeats <= few.calls.total() / few.repeats
     assert many.cpu_seconds / many.repeats <= 1.3 * few.cpu_seconds / few.repeats

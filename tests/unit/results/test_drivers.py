@@ -125,3 +125,25 @@ def test_a_case_measured_with_several_softwares_is_not_counted_once_for_each():
 def test_one_fleets_cells_hold_both_drivers_hosts():
     (grid,) = wide_grids(merge_records(stored(*two_drivers("a4000", "NVIDIA RTX A4000", 100.0))))
     assert len(grid.rows) == len(MODELS) and "driver" not in grid.headings
+
+
+def test_four_drivers_of_one_card_are_one_line_with_the_spread_between_hosts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
+    monkeypatch.setitem(DRIVERS, "node-a", "535.183")
+    monkeypatch.setitem(DRIVERS, "node-b", "550.127")
+    monkeypatch.setitem(DRIVERS, "node-c", "570.86")
+    monkeypatch.setitem(DRIVERS, "node-d", "580.95")
+    run = RunFolder.create(tmp_path, "run-1")
+    records = [
+        *two_drivers("a4000", "NVIDIA RTX A4000", 100.0, hosts=tuple(DRIVERS)),
+        *two_drivers("a5000", "NVIDIA RTX A5000", 150.0, hosts=("node-d",)),
+    ]
+    for number, record in enumerate(records):
+        run.write_record(f"{number}", record)
+    assert call("compare", "a5000", "a4000") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "drivers 535.183 on node-a, 550.127 on node-b, 570.86 on node-c, 580.95 on node-d" in out
+    assert "geometric mean of 4 cases" in out
+    of_fleet, _ = wide_grids(merge_records(stored(*records)))
+    assert len(of_fleet.rows) == len(MODELS), "one table, in which no case is split by driver"
+    assert call("compare", "a5000", "a4000", "--strict") == 2

@@ -58,7 +58,7 @@ def test_the_first_sentence_says_what_to_rent_up_to_which_price_with_its_interva
     assert first.startswith(
         "Rent a4000 (hosts.yml) at 0.170 USD per GPU-hour, in all 4 settings below, measured on one"
     )
-    assert re.search(r"the cheapest per sample up to 0\.23\d+ ± 0\.0\d+ USD, then a5000\.$", first)
+    assert re.search(r"; above 0\.23\d+ ± 0\.0\d+ USD, a5000 is cheaper per sample\.$", first)
 
 
 def test_the_first_sentence_is_the_answer_of_recommend(page, capsys):

@@ -57,11 +57,13 @@ def without_mig(machine):
 
 
 def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
-    told = ask(build(without_mig(eight_h100(lost=1)), tmp_path))
-    assert [gpu["index"] for gpu in told["gpus"]] == [0, 1, 2, 4, 5, 6]
-    assert told["gpus"][3]["uuid"] == f"GPU-{gpu_uuid(4)}"
-    assert told["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], "a GPU without a handle has no PCI id to ask for"
-    assert told["warnings"] == {"gpu_unusable": told["problems"][0]}
+    reported = ask(build(without_mig(eight_h100(lost=1)), tmp_path))
+    assert [gpu["index"] for gpu in reported["gpus"]] == [0, 1, 2, 4, 5, 6]
+    assert reported["gpus"][3]["uuid"] == f"GPU-{gpu_uuid(4)}"
+    assert reported["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], (
+        "a GPU without a handle has no PCI id to ask for"
+    )
+    assert reported["warnings"] == {"gpu_unusable": reported["problems"][0]}
 
 
 def test_a_lost_gpu_whose_handle_still_opens_is_named_by_its_pci_id(tmp_path):
@@ -83,10 +85,10 @@ def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):
 
 
 def test_a_machine_offers_its_whole_gpus_and_says_what_it_leaves_out(h100s):
-    told = ask(h100s, code=("-m", "tfbench.probe"))
-    assert [gpu["index"] for gpu in told["gpus"]] == [0, 1, 2, 4, 5, 7]
-    assert [state["index"] for state in told["gpu_states"]] == [0, 1, 2, 4, 5, 7]
-    assert told["gpu_problems"] == [
+    reported = ask(h100s, code=("-m", "tfbench.probe"))
+    assert [gpu["index"] for gpu in reported["gpus"]] == [0, 1, 2, 4, 5, 7]
+    assert [state["index"] for state in reported["gpu_states"]] == [0, 1, 2, 4, 5, 7]
+    assert reported["gpu_problems"] == [
         "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost",
         "GPU 6 (0000:CB:00.0) is in MIG mode, and left out next to whole GPUs",
     ]
@@ -107,9 +109,9 @@ def test_a_process_gets_the_first_slice_where_nothing_was_chosen(h100s):
 
 def test_a_machine_of_slices_alone_offers_the_first(tmp_path):
     machine = FakeMachine(gpus=[gpu for gpu in eight_h100().gpus if gpu.mig])
-    told = ask(build(machine, tmp_path), code=("-m", "tfbench.probe"))
-    assert [gpu["uuid"] for gpu in told["gpus"]] == [f"MIG-{slice_uuid(0)}"]
-    (state,) = told["gpu_states"]
+    reported = ask(build(machine, tmp_path), code=("-m", "tfbench.probe"))
+    assert [gpu["uuid"] for gpu in reported["gpus"]] == [f"MIG-{slice_uuid(0)}"]
+    (state,) = reported["gpu_states"]
     assert (state["memory_used_bytes"], state["power_watts"], state["power_limit_default_watts"]) == (0, None, None)
 
 
@@ -144,26 +146,26 @@ def test_an_unknown_or_ambiguous_entry_ends_the_list_as_it_does_for_cuda(h100s):
         "-1": [],
         "": [],
     }
-    told = ask(h100s, *entries, code=("-c", VISIBLE))
-    assert {entry: [index for index, *_ in found] for entry, found in told.items()} == entries
+    reported = ask(h100s, *entries, code=("-c", VISIBLE))
+    assert {entry: [index for index, *_ in found] for entry, found in reported.items()} == entries
 
 
 def test_power_and_energy_of_a_slice_are_left_out_with_the_reason(h100s):
-    told = ask(h100s)
-    assert (told["sample"]["power_watts"], told["energy"], told["limits"]) == (None, [None], [None])
-    assert told["sample"]["temperature_celsius"] == 34, "the slices share a chip"
+    reported = ask(h100s)
+    assert (reported["sample"]["power_watts"], reported["energy"], reported["limits"]) == (None, [None], [None])
+    assert reported["sample"]["temperature_celsius"] == 34, "the slices share a chip"
     assert (
         "MIG 1g.10gb is a slice of GPU 6: power and energy are measured for the whole board only"
-        in (told["warnings"]["mig_slice"])
+        in (reported["warnings"]["mig_slice"])
     )
 
 
 def test_cudas_own_order_counts_above_the_variable(h100s):
-    told = ask(h100s, FAKE_CUDA_ORDER="7,0,4", CUDA_VISIBLE_DEVICES="1")
-    assert [gpu["index"] for gpu in told["gpus"]] == [7, 0, 4]
-    assert len(told["energy"]) == 3 and None not in told["energy"]
-    told = ask(h100s, FAKE_CUDA_ORDER="6/1")
-    assert [gpu["name"] for gpu in told["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
+    reported = ask(h100s, FAKE_CUDA_ORDER="7,0,4", CUDA_VISIBLE_DEVICES="1")
+    assert [gpu["index"] for gpu in reported["gpus"]] == [7, 0, 4]
+    assert len(reported["energy"]) == 3 and None not in reported["energy"]
+    reported = ask(h100s, FAKE_CUDA_ORDER="6/1")
+    assert [gpu["name"] for gpu in reported["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
 
 
 def test_a_display_card_that_tensorflow_passes_over_is_passed_over_here_too(tmp_path):
@@ -174,8 +176,8 @@ def test_a_display_card_that_tensorflow_passes_over_is_passed_over_here_too(tmp_
 
 
 def test_where_cuda_cannot_start_the_variable_counts(h100s):
-    told = ask(h100s, FAKE_CUDA_INIT="802", CUDA_VISIBLE_DEVICES="1,2")
-    assert [gpu["index"] for gpu in told["gpus"]] == [1, 2]
+    reported = ask(h100s, FAKE_CUDA_INIT="802", CUDA_VISIBLE_DEVICES="1,2")
+    assert [gpu["index"] for gpu in reported["gpus"]] == [1, 2]
 
 
 def test_mig_mode_without_slices_is_a_problem(tmp_path):

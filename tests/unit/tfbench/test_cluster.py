@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from results.schema import Status
+from tests.support.engines import processes
 from tfbench.flags import FlagsError, parse
 from tfbench.outcomes.outcome import CaseFailedError, Outcome
 from tfbench.peers import links as module
@@ -82,14 +83,7 @@ def test_flags_of_several_hosts_are_checked(monkeypatch, flags, said):
 
 def free_port():
     """Find a port that is free, and the one above it too."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port = first.getsockname()[1]
-            try:
-                with socket.create_server(("127.0.0.1", port + 1)):
-                    return port
-            except (OSError, OverflowError):
-                continue
+    return processes.free_port(2)
 
 
 class Ranks:

@@ -372,8 +372,8 @@ def test_a_child_finds_the_packages_that_its_parent_finds(tmp_path, monkeypatch)
 
 def test_where_cuda_hangs_what_nvml_said_still_counts():
     answers = ask("tests.real.training.misbehaving", ["fail"], 60.0)
-    told = {"version": "550.54.14", "gpus": [{"index": 0, "bus_id": None}]}
-    facts = driver_from(replace(answers, lines=[told], problem="did not answer in 20 s", last_words=""))
+    reported = {"version": "550.54.14", "gpus": [{"index": 0, "bus_id": None}]}
+    facts = driver_from(replace(answers, lines=[reported], problem="did not answer in 20 s", last_words=""))
     assert (facts.version, len(facts.gpus), facts.cuda_problem) == ("550.54.14", 1, "did not answer in 20 s")
 
 

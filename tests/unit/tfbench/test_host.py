@@ -72,8 +72,8 @@ def test_the_probe_prints_one_object_without_tensorflow():
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told.pop("disk_free_bytes") > 0
-    assert told.pop("gpu_states") is not None and told.pop("gpu_raw") is not None
-    facts = HostFacts(**told)
+    reported = json.loads(done.stdout)
+    assert reported.pop("disk_free_bytes") > 0
+    assert reported.pop("gpu_states") is not None and reported.pop("gpu_raw") is not None
+    facts = HostFacts(**reported)
     assert facts.python == ".".join(map(str, sys.version_info[:3]))

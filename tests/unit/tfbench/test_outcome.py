@@ -12,9 +12,9 @@ from tfbench.outcomes.outcome import (
     CaseFailedError,
     Outcome,
     doctor_hint,
+    memory_error_line,
     outcome_of,
     outcome_of_crash,
-    tells_of_memory,
 )
 
 
@@ -153,6 +153,6 @@ def test_an_error_of_a_graph_says_what_went_wrong_and_not_where_it_was_defined(t
     ],
 )  # fmt: skip
 def test_the_line_in_which_an_allocator_gave_up_is_found(printed, found):
-    told = tells_of_memory(f"tfbench: state timing\n{printed}\nFatal Python error: Aborted\n")
-    assert (told is None) == (found is None)
-    assert found is None or told.startswith(found)
+    reported = memory_error_line(f"tfbench: state timing\n{printed}\nFatal Python error: Aborted\n")
+    assert (reported is None) == (found is None)
+    assert found is None or reported.startswith(found)

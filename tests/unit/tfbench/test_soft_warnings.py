@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
-from results.schema import GPU, Case, Environment, Measurement, Precision, Telemetry
+import tfbench.measuring.soft_warnings
+from results.render.warning_notes import MEANINGS, warning_notes
+from results.schema import GPU, Case, Device, Environment, Measurement, Precision, Telemetry
 from tfbench.measuring.soft_warnings import needs_ptx_jit, soft_warnings
+from tfbench.measuring.timing import drift
 
 ENVIRONMENT = Environment(
     tfbench="0",
@@ -97,6 +102,51 @@ def test_a_clean_measurement_has_no_warning():
 )
 def test_each_finding_has_its_own_warning(part, values, code):
     assert codes(**{part: values}) == [code]
+
+
+CPU_CASE = Case(model="resnet50", device=Device.CPU)
+
+
+def spread_steps(count, cv, drifting=0.0):
+    """Steps around 1 s whose spread is `cv`, alternating, and whose last third is longer by `drifting`."""
+    third = count // 3
+    return [1.0 + (cv if step % 2 else -cv) + (drifting if step >= count - third else 0.0) for step in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("case", "cv", "expected"),
+    [(CPU_CASE, 0.037, []), (CPU_CASE, 0.15, ["high_cv"]), (Case(model="resnet50"), 0.037, ["high_cv"])],
+)
+def test_steps_vary_too_much_for_what_they_ran_on(case, cv, expected):
+    assert codes(case=case, measurement={"step_cv": cv}) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "cv", "drifting", "expected"),
+    [
+        (10, 0.04, 0.06, []),  # three steps against three that vary by 4 % are no evidence of 6 %
+        (66, 0.04, 0.06, ["drift"]),
+        (66, 0.04, 0.04, []),  # certain, and too small to matter on a processor
+        (10, 0.001, 0.06, ["drift"]),
+    ],
+)
+def test_a_drift_matters_and_is_more_than_the_spread_of_the_steps(count, cv, drifting, expected):
+    steps = spread_steps(count, cv, drifting)
+    assert codes(case=CPU_CASE, measurement={"step_seconds": steps, "step_drift": drift(steps)}) == expected
+
+
+def test_every_warning_is_explained_below_the_table():
+    sources = Path(tfbench.measuring.soft_warnings.__file__).parents[1]
+    texts = [path.read_text() for folder in ("measuring", "machine") for path in (sources / folder).glob("*.py")]
+    found = {code for text in texts for code in re.findall(r'code="(\w+)"', text)}
+    found |= set(re.findall(r'\("(throttled_\w+)"', texts[0] + "".join(texts)))
+    assert found >= {"high_cv", "throttled_power", "throttled_thermal"}
+    found |= {"throttled_hardware"}
+    assert found == set(MEANINGS)
+    assert warning_notes(["drift (2 of 3), high_cv", None, "drift"]) == [
+        f"drift: {MEANINGS['drift']}",
+        f"high_cv: {MEANINGS['high_cv']}",
+    ]
 
 
 def test_tf32_that_the_device_lacks_is_said():

@@ -181,12 +181,12 @@ def test_cooling_is_bounded_and_asks_nothing_of_a_cpu():
 
 
 def test_the_probe_tells_what_the_gpus_do_now_and_keeps_all_that_the_driver_says(fake_driver):
-    told = run(fake_driver, "shared", "-m", "tfbench.probe")
-    idle, busy = told["gpu_states"]
+    reported = run(fake_driver, "shared", "-m", "tfbench.probe")
+    idle, busy = reported["gpu_states"]
     assert (idle["index"], idle["utilisation"], idle["processes"], idle["temperature_celsius"]) == (0, 0.0, 0, 60)
     assert (busy["index"], busy["utilisation"], busy["processes"], busy["memory_used_bytes"]) == (1, 0.87, 1, 2000)
     assert (busy["power_watts"], busy["power_limit_default_watts"]) == (120.0, 200.0)
-    raw = told["gpu_raw"][1]
+    raw = reported["gpu_raw"][1]
     assert (raw["uuid"], raw["utilisation_percent"]["gpu"], raw["power_limit_milliwatts"]) == ("GPU-1", 87, 140000)
     assert raw["memory"] == {"total": 16000, "free": 14000, "used": 2000}
     assert "vbios" not in raw, "this driver does not offer it"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -46,6 +47,19 @@ def test_step_times_add_up_to_the_interval_and_losses_are_kept():
     assert interval.seconds >= 25 * 0.001
 
 
+def test_steps_go_on_until_the_asked_time_has_passed():
+    device = Device(0.002)
+    reported = []
+    interval = take_steps(device.step, 3, lambda step, *_: reported.append(step), least_seconds=0.1)
+    assert interval.seconds >= 0.1
+    assert 3 < len(interval.step_seconds) == len(interval.losses) == reported[-1]
+    *_, before_last_two = list(itertools.accumulate(interval.step_seconds))[:-STEPS_IN_FLIGHT]
+    assert before_last_two < 0.1, "no more than what was in flight is taken beyond it"
+    assert len(take_steps(device.step, 5, least_seconds=0.001).step_seconds) == 5
+    calls = take_steps(device.step, 4, steps_per_call=4, least_seconds=0.02)
+    assert len(calls.step_seconds) % 4 == 0 and calls.seconds >= 0.02
+
+
 def test_the_host_prepares_the_next_step_while_the_device_works():
     device = Device(0.005)
 
@@ -89,15 +103,15 @@ def test_spread_and_drift_have_the_textbook_values():
 
 
 def test_steps_end_early_when_enough_says_so_and_every_step_that_began_counts():
-    told = []
+    reported = []
 
     def enough(step_seconds):
-        told.append(len(step_seconds))
+        reported.append(len(step_seconds))
         return len(step_seconds) >= 20
 
     device = Device(0.0001)
     interval = take_steps(device.step, 100, enough=enough)
-    assert told == [10, 20]
+    assert reported == [10, 20]
     assert not device.due
     assert len(interval.losses) == len(interval.step_seconds)
     assert 20 <= len(interval.losses) < 20 + STEPS_IN_FLIGHT

@@ -1,0 +1,147 @@
+"""After a run: the user's own command, and rented machines that still cost money."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from orchestrate.errors import HostError, NoUsableHost, UserError
+from orchestrate.inventory.hosts import Host
+from orchestrate.launchers.base import Launcher
+from orchestrate.planning.budget import hourly_usd
+from orchestrate.planning.plan import HostPlan, Plan
+
+Tell = Callable[[str], None]
+"""Takes a line for the user."""
+
+ANSWER_SECONDS = 15.0
+"""Longest wait for hosts to answer: a little more than ssh needs to give up a machine that is gone."""
+
+MAX_ASKED = 64
+"""Hosts asked at a time."""
+
+MAX_NAMED = 20
+
+STDERR = 2
+"""Descriptor. Standard output holds the tables of a run, for programs too."""
+
+
+@contextmanager
+def when_done(command: str | None, tell: Tell) -> Iterator[None]:
+    """Run a shell command after the block, however it ends, e.g. to return rented machines.
+
+    It does not run after a mistake in flags or files: nothing was measured, and the user is about to try again.
+
+    Args:
+        command: For `sh`; None: nothing is run.
+        tell: Told of its start and end.
+    """
+    try:
+        yield
+    except UserError as error:
+        if command is not None and isinstance(error, NoUsableHost):
+            run_command(command, tell)
+        elif command is not None:
+            tell(f"--when-done did not run, because nothing was measured: {command}")
+        raise
+    except BaseException:
+        if command is not None:
+            run_command(command, tell)
+        raise
+    if command is not None:
+        run_command(command, tell)
+
+
+def run_command(command: str, tell: Tell) -> int:
+    """Run a shell command to its end, with its output on stderr and nothing to read.
+
+    It has a session of its own: a Ctrl-C that was meant for the run must not end it half way. A second one does.
+
+    Returns:
+        Its exit code, which changes nothing about that of the run; negative: it was ended by that signal.
+    """
+    tell(f"--when-done: {command}")
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=STDERR, stderr=STDERR, start_new_session=True
+    )
+    asked_before = False
+    while True:
+        try:
+            code = process.wait()
+            break
+        except KeyboardInterrupt:
+            if asked_before:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            else:
+                tell("--when-done is still running. Press Ctrl-C again to end it")
+            asked_before = True
+    if code == 0:
+        tell("--when-done succeeded")
+    else:
+        tell(f"--when-done FAILED with exit code {code}: {command}. Check whether your machines still cost money")
+    return code
+
+
+def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:
+    """Name the hosts with a price that answer now, and what they cost; None: there are none.
+
+    Args:
+        plan: Of the run; queues are left out, because nobody pays for their nodes while nothing runs.
+        make: Gives a launcher for a host.
+        seconds: Longest wait.
+    """
+    priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]
+    costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in _answering(priced, plan.run_id, make, seconds)}
+    if not costs:
+        return None
+    named = [f"{key} {usd:.2f}" for key, usd in list(costs.items())[:MAX_NAMED]]
+    more = [f"{len(costs) - MAX_NAMED} more"] if len(costs) > MAX_NAMED else []
+    one = len(costs) == 1
+    subject = "1 host still answers and costs" if one else f"{len(costs)} hosts still answer and cost"
+    usd = f"{sum(costs.values()):.2f} USD per hour until you return {'it' if one else 'them'}"
+    return f"{subject} {usd}: {', '.join(named + more)}"
+
+
+def _answering(
+    entries: list[HostPlan], run_id: str, make: Callable[[Host], Launcher], seconds: float
+) -> list[HostPlan]:
+    """Ask hosts side by side, and return those that answered in time, in their order."""
+    answered: set[str] = set()
+    left = iter(entries)
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                entry = next(left, None)
+            if entry is None:
+                return
+            if _answers(entry.host, run_id, make):
+                answered.add(entry.host.key)
+
+    # Daemons: the program does not wait for a host that holds its connection open and says nothing.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MAX_ASKED, len(entries)))]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [entry for entry in entries if entry.host.key in answered]
+
+
+def _answers(host: Host, run_id: str, make: Callable[[Host], Launcher]) -> bool:
+    launcher = make(host)
+    try:
+        launcher.running(run_id)
+    except HostError:
+        return False
+    finally:
+        launcher.close()
+    return True

@@ -1,0 +1,192 @@
+"""The form of `hosts.yml`: its keys and their types. What types cannot express is checked in `hosts.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+
+MOST = 1_000_000
+"""Larger numbers are slips, and would end as infinities or as plans that no memory holds."""
+
+_WORD = "[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*"
+_REPOSITORY = rf"(?:{_WORD}|\[[0-9A-Fa-f:]+\])(?::[0-9]{{1,5}})?(?:/{_WORD})*"
+
+Number = StrictInt | StrictFloat
+Count = Annotated[StrictInt, Field(ge=1, le=1000)]
+Positive = Annotated[Number, Field(gt=0, le=MOST)]
+Repository = Annotated[StrictStr, Field(pattern=f"^{_REPOSITORY}/?$")]
+Reference = Annotated[
+    StrictStr, Field(pattern=f"^{_REPOSITORY}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?$")
+]
+
+
+class Settings(BaseModel):
+    """What may stand at every level; None: not said at this level."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    suite: StrictStr | None = Field(
+        None, description="the name of a suite or the path of a suite file", examples=["standard"]
+    )
+    repeats: Count | None = Field(None, description="a whole number of at least 1", examples=["3"])
+    gpus: Literal["all"] | Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)] | None = (
+        Field(None, description="'all' or a list of integers", examples=["[0, 1]"])
+    )
+    device: Literal["auto", "gpu", "cpu"] | None = Field(
+        None, description="auto, gpu or cpu (auto: gpu where the host has one)", examples=["auto"]
+    )
+    variant: StrictStr | Annotated[list[StrictStr], Field(min_length=1)] | None = Field(
+        None,
+        description="'auto' (one for the whole run), 'per-fleet', 'per-host', an image variant of "
+        "orchestrate/containers/images.toml, or a list of them",
+        examples=["cuda12.5"],
+    )
+    registry: Repository | None = Field(
+        None, description="an image registry and path, without a tag", examples=["ghcr.io/you"]
+    )
+    image: Reference | None = Field(
+        None,
+        description="an image reference, instead of registry and variant",
+        examples=["ghcr.io/you/tfbench:mine"],
+    )
+    image_source: Literal["pull", "local", "transfer"] | None = Field(
+        None,
+        description="pull (from the registry), local (built on the host) or transfer (from this machine's engine)",
+        examples=["pull"],
+    )
+    cpus: Positive | None = Field(None, description="a number above 0: CPUs that a benchmark may use", examples=["2"])
+    memory_gb: Positive | None = Field(None, description="a number above 0, in gigabytes (10⁹ bytes)", examples=["16"])
+    usd_per_gpu_hour: Annotated[Number, Field(ge=0, le=MOST)] | None = Field(
+        None, description="a price in US dollars, at least 0", examples=["0.17"]
+    )
+    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
+        None,
+        description="the absolute path, on the host or Slurm's nodes, of a folder of TFRecords, for data: tfrecord",
+        examples=["/data/imagenet"],
+    )
+    environment: Annotated[dict[StrictStr, StrictStr | StrictInt], Field(max_length=100)] | None = Field(
+        None,
+        description="a mapping of environment variables to texts or whole numbers",
+        examples=["{NCCL_DEBUG: INFO}"],
+    )
+    timeout_minutes: Positive | None = Field(
+        None, description="a number above 0: the longest that a repeat may take", examples=["60"]
+    )
+    silence_minutes: Positive | None = Field(
+        None, description="a number above 0: the longest that a repeat may print nothing", examples=["15"]
+    )
+
+    host_keys: Literal["strict", "accept-new"] | None = Field(
+        None,
+        description="strict (only host keys of the fleet's file) or accept-new (new hosts are added to it), for ssh",
+        examples=["accept-new"],
+    )
+    docker_via: Literal["sudo"] | None = Field(
+        None,
+        description="sudo: reach the engine by `sudo docker`, for users outside of the group docker",
+        examples=["sudo"],
+    )
+
+    network: Literal["bridge", "host"] | None = Field(
+        None,
+        description="bridge (only the ports that are needed) or host, for cases of several hosts",
+        examples=["bridge"],
+    )
+    cluster_port: Annotated[StrictInt, Field(ge=1024, le=60_000)] | None = Field(
+        None,
+        description="a port of 1024 to 60000: the first at which hosts that train together reach each other",
+        examples=["29500"],
+    )
+
+
+class TLSFiles(BaseModel):
+    """Files for a `tcp://` engine: mutual TLS, both sides verified."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca: StrictStr = Field(description="the path of a PEM file", examples=["ca.pem"])
+    cert: StrictStr = Field(description="the path of a PEM file", examples=["cert.pem"])
+    key: StrictStr = Field(description="the path of a PEM file", examples=["key.pem"])
+
+
+class HostEntry(Settings):
+    """A machine: exactly one of `docker`, `ssh` and `process`."""
+
+    docker: StrictStr | None = Field(
+        None,
+        description="the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port",
+        examples=["ssh://bench@10.0.0.11"],
+    )
+    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
+        None,
+        description="the absolute path of the engine's socket on the host, for ssh://",
+        examples=["/run/user/1000/docker.sock"],
+    )
+    ssh_config: StrictStr | None = Field(
+        None,
+        description="the path of an ssh configuration file, instead of ~/.ssh/config",
+        examples=["ssh_config"],
+    )
+    address: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}$")] | None = Field(
+        None,
+        description="the name or address at which the fleet's other hosts reach this one, without a port",
+        examples=["10.0.0.11"],
+    )
+    ssh: StrictStr | None = Field(
+        None,
+        description="an ssh destination without a Docker engine: user@host:port, or an alias of the ssh configuration",
+        examples=["root@203.0.113.7:22044"],
+    )
+    python: Annotated[StrictStr, Field(pattern=r"^[/A-Za-z0-9][^\x00-\x1f]*$")] | None = Field(
+        None,
+        description="the path, on an ssh: host, of a Python that has TensorFlow, instead of locked packages",
+        examples=["/opt/conda/bin/python"],
+    )
+    process: StrictBool | None = Field(
+        None, description="true: a subprocess of this Python, without Docker", examples=["true"]
+    )
+    tls: TLSFiles | None = Field(
+        None,
+        description="a mapping of ca, cert and key to files",
+        examples=["{ca: ca.pem, cert: cert.pem, key: key.pem}"],
+    )
+
+    insecure: StrictBool | None = Field(
+        None, description="true: allow tcp:// without TLS; every table then warns", examples=["true"]
+    )
+
+
+class Fleet(Settings):
+    """A group of machines that are meant to be equal: named one by one, or given by a queue."""
+
+    hosts: Annotated[dict[str, HostEntry], Field(min_length=1)] | None = Field(
+        None, description="a mapping of names to hosts", examples=["{node-a: {docker: 'ssh://node-a'}}"]
+    )
+    slurm: SlurmQueue | None = Field(
+        None,
+        description="a mapping that describes a Slurm cluster",
+        examples=["{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}"],
+    )
+    kubernetes: KubernetesQueue | None = Field(
+        None,
+        description="a mapping that describes a namespace of a Kubernetes cluster",
+        examples=["{context: my-cluster, node_selector: {nvidia.com/gpu.product: NVIDIA-L4}}"],
+    )
+
+
+class HostsFile(BaseModel):
+    """The whole of `hosts.yml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Annotated[StrictInt, Field(ge=1, lt=2)] = Field(
+        description="1, the version of this file's format", examples=["1"]
+    )
+    defaults: Settings = Field(Settings(), description="a mapping of settings", examples=["{suite: standard}"])
+    fleets: Annotated[dict[str, Fleet], Field(min_length=1)] = Field(
+        description="a mapping of names to fleets",
+        examples=["{here: {hosts: {this-machine: {process: true}}}}"],
+    )

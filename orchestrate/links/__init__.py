@@ -1,0 +1,1 @@
+"""How this machine reaches hosts: ssh commands, host keys, tunnels to Docker engines. See ARCHITECTURE.md."""

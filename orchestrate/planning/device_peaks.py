@@ -1,0 +1,51 @@
+"""Limits of a host's devices that a repeat has measured: the next ones of the run need not measure them again."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from orchestrate.planning.plan import Job
+from results.schema import Case, Device, Mode, Record, Status
+
+DOUBTFUL = frozenset({"above_peak", "gpu_shared", "throttled_power", "throttled_thermal", "throttled_hardware"})
+"""Warnings of a repeat whose limits are not to be passed on: the device did not reach what it can."""
+
+_Key = tuple[Device, str, str, str | None]
+
+
+class DevicePeaks:
+    """What the devices of one host reached in this run, by device, precision and image. Callable from any thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Key, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, job: Job, record: Record) -> None:
+        """Take in the limits that a repeat has measured, where nothing held the device back."""
+        measured = record.measurement
+        if record.status is not Status.OK or measured is None or measured.peaks_reused:
+            return
+        flops, traffic = measured.peak_flops_per_second, measured.peak_bytes_per_second
+        if not flops or not traffic or DOUBTFUL & {warning.code for warning in record.warnings}:
+            return
+        devices = devices_of(job.case)
+        with self._lock:
+            self._known.setdefault(_key(job), (flops / devices, traffic / devices))
+
+    def added_to(self, job: Job) -> Job:
+        """Return a job that knows its device's limits, as far as this run does."""
+        if job.case.mode is Mode.DEVICE or job.case.num_hosts > 1:
+            return job
+        with self._lock:
+            return dataclasses.replace(job, known_peaks=self._known.get(_key(job)))
+
+
+def devices_of(case: Case) -> int:
+    """Return how many devices share a case's limits: logical CPU devices are one processor."""
+    return case.replicas if case.device is Device.GPU else case.num_hosts
+
+
+def _key(job: Job) -> _Key:
+    first = next(iter((*job.gpu_uuids, *map(str, job.gpus))), "")
+    return job.case.device, first, job.case.precision, job.origin.image_digest

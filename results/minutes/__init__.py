@@ -1,0 +1,1 @@
+"""Where the time of a run went: per host and case, from records and events."""

@@ -1,0 +1,158 @@
+"""The engines of the matrix, one after another, and the table of what works on which."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CACHE
+from tests.real.faults.controller import Runs
+from tests.support import fake_driver
+from tests.support.engines.docker import DockerEngine
+from tests.support.engines.images import REPOSITORY, make_base_image, push_image
+from tests.support.engines.roots import KINDS, Kind, RootEngine, make_root, roots_folder
+from tests.support.engines.servers import Registry
+from tests.support.engines.standin import STANDIN, build_standin, build_variant
+
+_cells: dict[str, dict[str, str]] = defaultdict(dict)
+
+
+@dataclass(frozen=True)
+class Home:
+    """What stands on this machine for all engines of the matrix.
+
+    Attributes:
+        engine: Debian bookworm's own, which plays the engine of the user's machine.
+        other: A second one of it.
+        image: Name of the stand-in's image in `engine`, whose repeats take half a second.
+        slow: Likewise; its repeats take long enough to kill a controller.
+        gpus: Likewise; it has the probe, and its repeats print their devices.
+        pushed: Path of `image` in the registry, without the registry's address.
+        digest: Of `image` in the registry.
+    """
+
+    engine: DockerEngine
+    other: DockerEngine
+    image: str
+    slow: str
+    gpus: str
+    pushed: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """An engine of the matrix.
+
+    Attributes:
+        registry: The registry's address, as this engine reaches it.
+        has_gpus: Its machine has two stand-in GPUs, by CDI.
+    """
+
+    kind: Kind
+    engine: DockerEngine
+    registry: str
+    has_gpus: bool
+
+
+@pytest.fixture(scope="session")
+def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """Start the user's machine, with the stand-in's images."""
+    first = DockerEngine("home", engine_folder, engine_folder / "home-data")
+    second = DockerEngine("other", engine_folder, engine_folder / "other-data")
+    folder = tmp_path_factory.mktemp("home")
+    try:
+        first.start()
+        second.start()
+        build_standin(first, make_base_image(first, CACHE), folder / "base")
+        pushed = "matrix/standin:1"
+        reference = f"{registry.address}/{pushed}"
+        image = build_variant(first, reference, folder / "work", does="work", seconds=0.5)
+        slow = build_variant(first, "matrix-slow:1", folder / "slow", does="work", seconds=8)
+        gpus = _with_probe(first, folder / "gpus")
+        yield Home(first, second, image, slow, gpus, pushed, push_image(first, reference).digest)
+    finally:
+        second.close()
+        first.close()
+
+
+def _with_probe(engine: DockerEngine, folder: Path) -> str:
+    """Build the stand-in with what asks the driver."""
+    import pynvml
+
+    shutil.copytree(REPOSITORY / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(pynvml.__file__, folder / "pynvml.py")
+    (folder / "Dockerfile").write_text(
+        f'FROM {STANDIN}\nENV STANDIN=\'{{"does": "devices"}}\'\nCOPY tfbench/ /opt/tfbench/\nCOPY pynvml.py /opt/\n'
+    )
+    engine.client.images.build(path=str(folder), tag="matrix-gpus:1", rm=True, forcerm=True)
+    return "matrix-gpus:1"
+
+
+def _unprivileged_folder() -> Path:
+    """Make a folder with a short name that engines without root reach too."""
+    folder = Path(tempfile.mkdtemp(prefix="tfb-m-"))
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
+def target(
+    request: pytest.FixtureRequest, home: Home, registry: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target]:
+    """Start one engine of the matrix; what it needs and lacks fails its cells with the reason."""
+    kind: Kind = request.param
+    folder = _unprivileged_folder()
+    engine: DockerEngine
+    if kind.release == "bookworm":
+        engine, address, driver = DockerEngine("b20", folder, folder / "data"), registry.address, None
+    else:
+        driver = None
+        if kind.release == "sid":
+            driver = fake_driver.build(fake_driver.two_a4000(), tmp_path_factory.mktemp("driver"))
+        root = make_root(kind.release, roots_folder(CACHE / "roots"))
+        engine = RootEngine(kind, root, folder, registry.address, driver)
+        address = engine.registry
+    try:
+        engine.start()
+        yield Target(kind, engine, address, driver is not None)
+    finally:
+        engine.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, home: Home, target: Target) -> Runs:
+    """Give a user's folder; the user's own engine is the one of `home`."""
+    return Runs(tmp_path, DOCKER_HOST=home.engine.url)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    row, kind = getattr(item, "originalname", item.name), getattr(item, "callspec", None)
+    if kind is not None and (report.when == "call" or report.outcome != "passed"):
+        reason = {"passed": "works", "skipped": "-"}.get(report.outcome, "FAILS")
+        _cells[row.removeprefix("test_").replace("_", " ")][kind.id] = reason
+        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+            _cells[row.removeprefix("test_").replace("_", " ")][kind.id] = report.longrepr[2].removeprefix("Skipped: ")
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the matrix."""
+    if not _cells:
+        return
+    names = [kind.name for kind in KINDS if any(kind.name in row for row in _cells.values())]
+    terminalreporter.section("engines")
+    terminalreporter.write_line("| | " + " | ".join(names) + " |")
+    terminalreporter.write_line("|---" * (len(names) + 1) + "|")
+    for row, cells in _cells.items():
+        terminalreporter.write_line(f"| {row} | " + " | ".join(cells.get(name, "did not run") for name in names) + " |")

@@ -1,0 +1,228 @@
+"""What a user does, on every engine of the matrix: `make test-engines`. Each test is a row, each engine a column."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from orchestrate.launchers.container import ContainerSpec, unique_name
+from orchestrate.launchers.docker.engine import NameTaken
+from orchestrate.launchers.docker.sdk import DockerEngine as Engine
+from orchestrate.launchers.docker.transfer import SENT_REPOSITORY, controller_address
+from results.schema import Status
+from tests.real.engines.matrix.conftest import Home, Target
+from tests.real.faults.controller import CASE, Finished, Runs, ours, running, wait_until
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.skipif(os.environ.get("TFBENCH_TEST_MATRIX") != "1", reason="opt-in: make test-engines"),
+]
+
+HARDENING = """
+import os, pathlib
+status = dict(line.split(":\\t") for line in pathlib.Path("/proc/self/status").read_text().splitlines() if ":\\t" in line)
+try:
+    pathlib.Path("/opt/new").write_text("x")
+    root = "writable"
+except OSError as error:
+    root = error.strerror
+print(os.getuid(), status["CapEff"].strip(), status["NoNewPrivs"].strip(), status["Seccomp"].strip(), root,
+      ",".join(sorted(os.listdir("/sys/class/net"))), sep="|")
+"""
+
+
+def run_on(runs: Runs, target: Target, image: str, *, expect: int = 0, repeats: int = 1, **settings: str) -> Finished:
+    """Run the stand-in's case on the engine."""
+    fleet = {"image": image, "hosts": {"one": {"docker": target.engine.url}}, **settings}
+    done = runs.run("run", f"--hosts={runs.hosts({'here': fleet}, repeats)}", "--display=plain")
+    assert done.returncode == expect, done.stderr
+    return done
+
+
+def test_check(target: Target, home: Home, runs: Runs):
+    hosts = runs.hosts(
+        {"here": {"hosts": {"one": {"docker": target.engine.url}}}}, image=f"{target.registry}/{home.pushed}"
+    )
+    done = runs.run("check", f"--hosts={hosts}")
+    assert done.returncode == 0, done.stdout
+    assert ("podman 5." if target.kind.podman else "docker 2") in done.stdout and "ready" in done.stdout, done.stdout
+
+
+def test_check_says_that_it_has_no_gpus(target: Target, home: Home, runs: Runs):
+    if target.has_gpus:
+        pytest.skip("its machine has stand-in GPUs")
+    fleet = {"image": home.image, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
+    done = runs.run("check", f"--hosts={runs.hosts({'here': fleet}, device='auto')}")
+    assert "its engine cannot give GPUs to containers" in done.stdout and "set device: cpu" in done.stdout, done.stdout
+    images = target.engine.client.api.images()
+    assert not [name for image in images for name in image["RepoTags"] or () if "empty" in name], "left behind"
+    assert target.engine.client.api.containers(all=True) == []
+
+
+def test_image_build(target: Target):
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        for name, text in {
+            "orchestrate/containers/Dockerfile": "FROM scratch\nARG WHAT=x\nCOPY hello /\nLABEL what=${WHAT}\n",
+            "hello": "hello",
+        }.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    context.seek(0)
+    engine, lines = Engine(controller_address(target.engine.url)), []
+    try:
+        built = engine.build(context, "matrix-built:1", {"WHAT": "matrix"}, lines.append)
+        document = engine.image_document(built)
+        assert (document["Config"]["Labels"]["what"], document["Architecture"]) == ("matrix", "amd64")
+    finally:
+        engine.close()
+
+
+def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs: Runs):
+    run_on(runs, target, f"{target.registry}/{home.pushed}")
+    ((job, record),) = runs.records().items()
+    assert record.status is Status.OK and record.origin is not None
+    assert record.origin.image_digest == home.digest
+    assert "step" in (runs.path / "logs" / f"{job}.log").read_text()
+    assert ours(target.engine) == [], "containers were left behind"
+
+
+def test_transfer_to_it(target: Target, home: Home, runs: Runs, tmp_path: Path):
+    done = run_on(runs, target, home.gpus, image_source="transfer")
+    (record,) = runs.records().values()
+    assert record.status is Status.OK and "pulling" in done.stderr
+    again = Runs(tmp_path / "again", DOCKER_HOST=home.engine.url)
+    again.folder.mkdir()
+    assert "pulling" not in run_on(again, target, home.gpus, image_source="transfer").stderr, "sent twice"
+    tags = [name for image in target.engine.client.api.images() for name in image["RepoTags"] or ()]
+    assert sum(SENT_REPOSITORY in name for name in tags) == 1
+
+
+def test_transfer_from_it(target: Target, home: Home, tmp_path: Path):
+    source = Engine(controller_address(target.engine.url))
+    try:
+        engine = Engine(controller_address(home.engine.url))
+        try:
+            source.load(engine.save(home.slow))
+        finally:
+            engine.close()
+        if source.image_id("matrix-slow:1") is None:
+            pytest.fail("the image was loaded, but lost its name")
+    finally:
+        source.close()
+    fast = Runs(tmp_path, DOCKER_HOST=target.engine.url)
+    fleet = {"image": "matrix-slow:1", "image_source": "transfer", "hosts": {"one": {"docker": home.other.url}}}
+    done = fast.run("run", f"--hosts={fast.hosts({'here': fleet})}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    for image in home.other.client.images.list():
+        home.other.client.images.remove(image.id, force=True)  # the next engine sends it again
+
+
+def test_save_and_load(target: Target, home: Home, runs: Runs, tmp_path: Path):
+    name = "tfbench:0.1.0-cpu"
+    home.engine.client.images.get(home.image).tag("tfbench", "0.1.0-cpu")
+    for number, (source, goal) in enumerate(((home.engine, target.engine), (target.engine, home.other))):
+        folder = tmp_path / f"saved-{number}"
+        saved = runs.run("images", "save", "cpu", f"--output={folder}", f"--engine={source.url}")
+        assert saved.returncode == 0, saved.stderr
+        for said in ("of", "is there already"):
+            loaded = runs.run("images", "load", str(folder), f"--engine={goal.url}")
+            assert loaded.returncode == 0 and said in loaded.stderr, loaded.stderr
+    home.other.client.images.remove(name, force=True)
+
+
+def test_kill_of_the_controller_and_resume(target: Target, home: Home, runs: Runs):
+    fleet = {"image": home.slow, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
+    with runs.start("run", f"--hosts={runs.hosts({'here': fleet})}", "--display=none") as controller:
+        (survivor,) = wait_until(lambda: running(target.engine), "a benchmark", 120)
+        controller.kill()
+    resumed = runs.run("resume", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [event["state"] for event in runs.events("job_state")].count("adopted") == 1
+    (record,) = runs.records().values()
+    assert record.status is Status.OK and survivor.id
+    assert ours(target.engine) == []
+
+
+def test_stop(target: Target, home: Home, runs: Runs):
+    fleet = {"image": home.slow, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
+    with runs.start("run", f"--hosts={runs.hosts({'here': fleet})}", "--display=none") as controller:
+        wait_until(lambda: running(target.engine), "a benchmark", 120)
+        controller.kill()
+    stopped = runs.run("stop")
+    assert stopped.returncode == 0 and "1 benchmarks ended and removed" in stopped.stderr, stopped.stderr
+    assert ours(target.engine) == []
+
+
+def test_hardening_of_the_container(target: Target, home: Home):
+    engine = Engine(controller_address(target.engine.url))
+    spec = ContainerSpec(
+        image=f"{target.registry}/{home.pushed.partition(':')[0]}@{home.digest}",
+        name=unique_name("hard"),
+        entrypoint=("/usr/bin/python3.11", "-c", HARDENING),
+    )
+    try:
+        engine.create(spec)
+        with pytest.raises(NameTaken):
+            engine.create(spec)
+        engine.start(spec.name)
+        engine.wait(spec.name, 60)
+        said = engine.output(spec.name, 10_000).decode().strip()
+    finally:
+        engine.remove(spec.name)
+        engine.close()
+    assert said == "10001|0000000000000000|1|2|Read-only file system|lo"
+
+
+def test_a_data_dir_that_is_missing_is_refused(target: Target, home: Home, runs: Runs):
+    missing = Path(target.engine.socket).parent / "missing"
+    fleet = {
+        "image": f"{target.registry}/{home.pushed}",
+        "data_dir": str(missing),
+        "hosts": {"one": {"docker": target.engine.url}},
+    }
+    hosts = runs.hosts({"here": fleet})
+    (runs.folder / "one.yml").write_text(
+        f"repeats: 1\ncases: [{{{', '.join(f'{k}: {v}' for k, v in CASE.items())}, data: tfrecord}}]\n"
+    )
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 3, done.stderr
+    (record,) = runs.records().values()
+    assert record.status is Status.BAD_INPUT and "the folder data_dir does not exist" in (record.cause or "")
+    assert not missing.exists()
+
+
+def test_each_case_gets_exactly_its_gpus(target: Target, home: Home, runs: Runs):
+    if not target.has_gpus:
+        pytest.skip("CDI only where a user switched it on, before Docker 28")
+    suite = "repeats: 1\ncases:\n" + "".join(
+        f"  - {{model: googlenet, batch_per_gpu: {2 + n}, num_gpus: {n}, num_steps: 3, device: gpu}}\n" for n in (1, 2)
+    )
+    seen = {}
+    for gpus in ("all", [1]):
+        fleet = {
+            "image": home.gpus,
+            "image_source": "transfer",
+            "gpus": gpus,
+            "hosts": {"one": {"docker": target.engine.url}},
+        }
+        folder = runs.folder / str(gpus)
+        folder.mkdir()
+        mine = Runs(folder, DOCKER_HOST=home.engine.url)
+        hosts = mine.hosts({"here": fleet}, device="auto")
+        (folder / "one.yml").write_text(suite)
+        checked = mine.run("check", f"--hosts={hosts}")
+        assert "2 × Fake A4000" in checked.stdout and "given by CDI" in checked.stdout, checked.stdout + checked.stderr
+        done = mine.run("run", f"--hosts={hosts}", "--display=plain")
+        assert done.returncode == 0, done.stderr
+        for job in mine.records():
+            (line,) = [
+                line for line in (mine.path / "logs" / f"{job}.log").read_text().splitlines() if "devices:" in line
+            ]
+            seen[str(gpus), job.split("-")[3]] = line.partition("devices: ")[2]
+    assert seen == {("all", "1gpu"): "nvidia0", ("all", "2gpu"): "nvidia0 nvidia1", ("[1]", "1gpu"): "nvidia1"}

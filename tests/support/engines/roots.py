@@ -1,0 +1,256 @@
+"""Engines of other Debian releases: Docker and Podman, with root and without, started from a root folder of that release.
+
+Each runs in a mount namespace of its own, in which that folder is `/`, so that nothing on this machine changes; it uses
+this machine's network. `TFBENCH_TEST_ROOTS` names a folder that keeps the roots, a few hundred megabytes each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from tests.support.engines.docker import DockerEngine
+from tests.support.engines.processes import EngineError, Server, find_program
+
+USER = 1001
+NVML = "libnvidia-ml.so.1"
+PACKAGES = {
+    "trixie": ("ca-certificates", "docker.io", "iptables"),
+    "sid": (
+        "ca-certificates",
+        "docker.io",
+        "containerd",
+        "iptables",
+        "uidmap",
+        "slirp4netns",
+        "rootlesskit",
+        "iproute2",
+        "podman",
+        "catatonit",
+        "passt",
+        "fuse-overlayfs",
+        "crun",
+    ),
+}
+"""Debian packages by release."""
+
+ENTER = r"""set -e
+root=$1; work=$2; shift 2
+mount --bind "$root" "$root"
+for part in proc sys; do mount --rbind "/$part" "$root/$part"; done
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"; cd "$root/dev"; mkdir pts shm mqueue net
+for node in null zero full random urandom tty ptmx fuse; do touch $node; mount --bind /dev/$node $node; done
+mount --bind /dev/pts pts; mount -t tmpfs -o mode=1777 tmpfs shm; ln -s /proc/self/fd fd
+mknod -m 666 net/tun c 10 200; for number in 0 1; do mknod -m 666 nvidia$number c 1 3; done
+mount -t tmpfs tmpfs "$root/run"; mount -t tmpfs tmpfs "$root/tmp"; chmod 1777 "$root/tmp"
+mkdir -p "$root$work"; mount --bind "$work" "$root$work"
+# crun takes no hierarchy that is half of the old kind and half of the new.
+umount "$root/sys/fs/cgroup/unified" 2>/dev/null || true
+mkdir -p "$root/etc/cdi"; if [ -d "$work/cdi" ]; then mount --bind "$work/cdi" "$root/etc/cdi"; fi
+cd "$root"; pivot_root . mnt; umount -l /mnt; mount --make-rshared /
+mkdir -p "/run/user/$TFBENCH_USER"; chown "$TFBENCH_USER" "/run/user/$TFBENCH_USER"
+exec "$@"
+"""
+"""A user namespace cannot be made below a chroot, so the folder becomes the root of the mount namespace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of engine.
+
+    Attributes:
+        name: For people and for the table.
+        release: Of Debian; `bookworm` is this machine's own engine.
+        podman: Podman's service instead of dockerd.
+        rootless: Started as a user without rights.
+        settings: For `daemon.json`.
+    """
+
+    name: str
+    release: str
+    podman: bool = False
+    rootless: bool = False
+    containerd_store: bool = False
+
+
+KINDS = (
+    Kind(name="Docker 20.10, overlay2", release="bookworm"),
+    Kind(name="Docker 26.1, overlay2", release="trixie"),
+    Kind(name="Docker 28.5, overlay2", release="sid"),
+    Kind(name="Docker 28.5, containerd store", release="sid", containerd_store=True),
+    Kind(name="Docker 28.5, rootless", release="sid", rootless=True),
+    Kind(name="Podman 5.8", release="sid", podman=True),
+    Kind(name="Podman 5.8, rootless", release="sid", podman=True, rootless=True),
+)
+
+
+def roots_folder(otherwise: Path) -> Path:
+    """Return the folder that keeps roots from one session to the next."""
+    return Path(os.environ.get("TFBENCH_TEST_ROOTS") or otherwise)
+
+
+def make_root(release: str, folder: Path) -> Path:
+    """Return the root folder of a Debian release with its engines; made once.
+
+    Raises:
+        EngineError: debootstrap failed.
+    """
+    root = folder / release
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{release}.lock"):
+        if not (root / "usr/bin/dockerd").exists() and not (root / "usr/sbin/dockerd").exists():
+            partial = folder / f"{release}.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            command = [find_program("debootstrap") or "debootstrap", "--variant=minbase"]
+            made = subprocess.run(
+                [*command, f"--include={','.join(PACKAGES[release])}", release, partial],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if made.returncode != 0:
+                raise EngineError(f"debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+            partial.rename(root)
+        for name in ("subuid", "subgid"):  # for engines without root
+            (root / "etc" / name).write_text(f"{USER}:200000:65536\n")
+        passwd = root / "etc/passwd"
+        if f":{USER}:" not in passwd.read_text():
+            with passwd.open("a") as file:
+                file.write(f"bench:x:{USER}:{USER}::/tmp:/bin/sh\n")
+    return root
+
+
+class RootEngine(DockerEngine):
+    """An engine of another release, whose machine has two GPUs by CDI where it is asked to.
+
+    Args:
+        kind: Which.
+        root: From `make_root`.
+        folder: For its socket, images and containers; its name is short.
+        registry: Address of a registry without TLS that it trusts.
+        driver: Folder with the stand-in for NVIDIA's `libnvidia-ml.so.1`; None: it has no GPUs.
+    """
+
+    def __init__(self, kind: Kind, root: Path, folder: Path, registry: str, driver: Path | None = None) -> None:
+        self.folder = folder / "".join(word[0] for word in kind.name.replace(",", "").lower().split())
+        self.folder.mkdir()
+        self._data_folder, self._exec_folder = self.folder / "data", self.folder / "exec"
+        self.socket = self.folder / "d.sock"
+        self.url = f"unix://{self.socket}"
+        # Without root, an engine has a network of its own, in which this machine's loopback has another address.
+        self.registry = registry.replace("127.0.0.1", "10.0.2.2") if kind.rootless and not kind.podman else registry
+        if kind.rootless:
+            os.chown(self.folder, USER, USER)
+        if driver is not None:
+            self._describe_gpus(driver)
+        as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if kind.rootless else []
+        runtime = f"/run/user/{USER}"
+        environment = {
+            "HOME": str(self.folder),
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "TFBENCH_USER": str(USER),
+            "XDG_RUNTIME_DIR": runtime,
+            "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
+            "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
+        }
+        command = self._podman(kind, runtime) if kind.podman else self._docker(kind, runtime)
+        self._server = Server(
+            [
+                "env",
+                "--ignore-environment",
+                *(f"{name}={value}" for name, value in environment.items()),
+                "unshare",
+                "--mount",
+                "--propagation=private",
+                "sh",
+                "-c",
+                ENTER,
+                "enter",
+                str(root),
+                str(self.folder),
+                *as_user,
+                *command,
+            ],
+            self.folder / "log",
+            self.answers,
+        )
+
+    def _docker(self, kind: Kind, runtime: str) -> list[str]:
+        settings = {
+            "insecure-registries": [self.registry],
+            **({"features": {"containerd-snapshotter": True}} if kind.containerd_store else {}),
+        }
+        (self.folder / "daemon.json").write_text(json.dumps(settings))
+        without_root = [
+            "rootlesskit",
+            f"--state-dir={runtime}/rootlesskit",
+            "--net=slirp4netns",
+            "--mtu=65520",
+            "--port-driver=builtin",
+            "--copy-up=/etc",
+            "--copy-up=/run",
+            "--propagation=rslave",
+        ]
+        return [
+            *(without_root if kind.rootless else []),
+            "dockerd",
+            *(["--rootless"] if kind.rootless else []),
+            f"--host={self.url}",
+            f"--config-file={self.folder / 'daemon.json'}",
+            f"--data-root={self._data_folder}",
+            f"--exec-root={f'{runtime}/exec' if kind.rootless else self._exec_folder}",
+            f"--pidfile={self.folder / 'd.pid'}",
+            "--bridge=none",
+            "--iptables=false",
+            "--shutdown-timeout=5",
+        ]
+
+    def _podman(self, kind: Kind, runtime: str) -> list[str]:
+        (self.folder / "registries.conf").write_text(f'[[registry]]\nlocation = "{self.registry}"\ninsecure = true\n')
+        return [
+            "podman",
+            "--cgroup-manager=cgroupfs",
+            f"--root={self._data_folder}",
+            f"--runroot={f'{runtime}/containers' if kind.rootless else self.folder / 'run'}",
+            "system",
+            "service",
+            "--time=0",
+            self.url,
+        ]
+
+    def _describe_gpus(self, driver: Path) -> None:
+        """Write what `nvidia-ctk cdi generate` would: two GPUs, each by index and UUID, and all of them."""
+        library = self.folder / NVML
+        shutil.copy(driver / NVML, library)
+        of_gpus = {"0": [0], "1": [1], "GPU-0": [0], "GPU-1": [1], "all": [0, 1]}
+        document = {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "devices": [
+                {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{gpu}"} for gpu in gpus]}}
+                for name, gpus in of_gpus.items()
+            ],
+            "containerEdits": {
+                "mounts": [
+                    {
+                        "hostPath": str(library),
+                        "containerPath": f"/usr/lib/x86_64-linux-gnu/{NVML}",
+                        "options": ["ro", "nosuid", "nodev", "bind"],
+                    }
+                ]
+            },
+        }
+        (self.folder / "cdi").mkdir()
+        (self.folder / "cdi" / "nvidia.json").write_text(json.dumps(document))
+
+    def close(self) -> None:
+        """End the engine and everything in it, and free what it holds."""
+        super().close()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,37 @@
+"""The wheel of this checkout, and an environment in which only what was installed is found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+PACKAGES = ("orchestrate", "results", "tfbench")
+
+
+def copy_source(copy: Path) -> Path:
+    """Copy what a wheel is made of into an empty folder, and return that."""
+    for package in PACKAGES:
+        shutil.copytree(
+            PROJECT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "*.crt")
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(PROJECT / name, copy / name)
+    return copy
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """Build a wheel from a source tree or archive, with the locked setuptools, so that nothing is downloaded."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, f"--wheel-dir={folder}", str(source)], cwd=folder, check=True, timeout=300)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def without_checkout() -> dict[str, str]:
+    """Return an environment in which neither this checkout nor its packages are found."""
+    ours = ("PYTHON", "VIRTUAL_ENV", "TFBENCH_", "DOCKER_HOST")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"COLUMNS": "200"}

@@ -1,0 +1,196 @@
+"""Whether a host is worth keeping: faults are named, honest hosts are accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from orchestrate.accepting.figures import GPUFigures, HostFigures
+from orchestrate.accepting.judging import Verdict, judge
+
+ACCEPT, DOUBTFUL, REJECT = Verdict
+H100 = GPUFigures(
+    index=0,
+    name="NVIDIA H100 80GB HBM3",
+    products={"fp32": 51e12, "tf32": 370e12, "fp16": 640e12},
+    memory_bytes_per_second=2.9e12,
+    to_device_bytes_per_second=26e9,
+    to_host_bytes_per_second=25e9,
+    pcie_generation=5,
+    pcie_width=16,
+    pcie_width_max=16,
+    clock_mhz=1500.0,
+    clock_max_mhz=1980.0,
+    power_watts=690.0,
+    power_limit_watts=700.0,
+    power_limit_default_watts=700.0,
+    temperature_celsius=66.0,
+    throttle_power_share=0.9,  # any honest card under such a load
+    throttle_thermal_share=0.0,
+    throttle_hardware_share=0.0,
+    ecc_uncorrected_errors=0,
+    row_remap_failed=False,
+    row_remap_pending=False,
+    xid_errors=(),
+    products_right=True,
+)
+PAIRS = {(first, second): 210e9 for first in range(8) for second in range(first + 1, 8)}
+HOST = HostFigures(
+    fleet="h100",
+    host="node-a",
+    gpus=tuple(dataclasses.replace(H100, index=index) for index in range(8)),
+    all_reduce_bytes_per_second=360e9,
+    pairs=PAIRS,
+    cpu_products=3e12,
+    cpu_loop_seconds=0.06,
+    cpu_memory_bytes_per_second=2e11,
+    disk_bytes_per_second=2e9,
+)
+SLOWER = {kind: 0.7 * rate for kind, rate in H100.products.items()}
+
+
+def with_gpu(host=HOST, index=0, **changes):
+    gpus = [dataclasses.replace(gpu, **changes) if gpu.index == index else gpu for gpu in host.gpus]
+    return dataclasses.replace(host, gpus=tuple(gpus))
+
+
+def test_three_faults_of_eight_gpus_are_named_and_the_healthy_ones_accepted():
+    host = with_gpu(HOST, 2, products=SLOWER, throttle_thermal_share=0.8, clock_mhz=1040.0, temperature_celsius=91.0)
+    host = with_gpu(host, 5, pcie_width=4, to_device_bytes_per_second=6.5e9, to_host_bytes_per_second=6.4e9)
+    host = with_gpu(host, 7, memory_bytes_per_second=2.5e12)
+    (verdict,) = judge([host])
+    assert verdict.verdict is REJECT
+    healthy = dict.fromkeys(range(8), ACCEPT)
+    assert verdict.gpus == healthy | {2: REJECT, 5: REJECT, 7: DOUBTFUL}
+    texts = {(found.gpu, found.figure): found.text for found in verdict.findings}
+    assert texts[2, "clock"] == "heat held the clock down in 80% of the time under load, 1040 MHz on average, 91 °C"
+    assert texts[2, "fp16 products"] == "448 TFLOP/s, 30% below the fleet's median (640 TFLOP/s)"
+    assert texts[5, "PCIe link"] == "4 of 16 lanes under load: reseat the card or its riser"
+    assert texts[5, "copies to the GPU"] == "6.5 GB/s, 75% below the fleet's median (26 GB/s)"
+    assert texts[7, "memory"] == "2.5e+03 GB/s, 14% below the fleet's median (2.9e+03 GB/s)"
+    assert {gpu for gpu, _ in texts} == {2, 5, 7}
+    assert [found.verdict for found in verdict.findings] == sorted(
+        (found.verdict for found in verdict.findings), key=list(Verdict).index, reverse=True
+    )
+
+
+def drawn_fleet(random_, hosts):
+    """Draw an honest fleet: hosts as Lambda's 39 H100 (0.63 %), GPUs of a host 1.5 %, repeats 0.3 %, copies 3 %."""
+
+    def near(value, *spreads):
+        for spread in spreads:
+            value *= max(0.0, random_.gauss(1.0, spread))
+        return value
+
+    fleet = []
+    for number in range(hosts):
+        own = random_.gauss(1.0, 0.0063)
+        gpus = [
+            dataclasses.replace(
+                H100,
+                index=index,
+                products={kind: near(own * rate, 0.015, 0.003) for kind, rate in H100.products.items()},
+                memory_bytes_per_second=near(2.9e12, 0.004, 0.003),
+                to_device_bytes_per_second=near(26e9, 0.03),
+                to_host_bytes_per_second=near(25e9, 0.03),
+            )
+            for index in range(8)
+        ]
+        fleet.append(
+            dataclasses.replace(
+                HOST,
+                host=f"node-{number}",
+                gpus=tuple(gpus),
+                all_reduce_bytes_per_second=near(360e9, 0.01),
+                pairs={pair: near(rate, 0.02) for pair, rate in PAIRS.items()},
+                cpu_products=near(3e12, 0.03),
+                cpu_loop_seconds=near(0.06, 0.03),
+                cpu_memory_bytes_per_second=near(2e11, 0.03),
+                disk_bytes_per_second=near(2e9, 0.1),
+            )
+        )
+    return fleet
+
+
+def test_honest_fleets_are_accepted_alone_together_and_against_their_earlier_checks():
+    random_ = random.Random(19)
+    doubted = judged = 0
+    for _ in range(200):
+        size = random_.choice([1, 1, 2, 4, 8])
+        before = drawn_fleet(random_, size)
+        verdicts = judge(drawn_fleet(random_, size), {(host.fleet, host.host): [host] for host in before})
+        judged += len(verdicts)
+        doubted += sum(verdict.verdict is not ACCEPT for verdict in verdicts)
+    assert doubted <= 0.01 * judged
+
+
+def test_a_slow_host_among_its_mates_is_named_and_they_are_not():
+    fleet = [dataclasses.replace(HOST, host=f"node-{number}") for number in range(4)]
+    slow = {kind: 0.85 * rate for kind, rate in H100.products.items()}
+    fleet[1] = dataclasses.replace(
+        fleet[1], gpus=tuple(dataclasses.replace(gpu, products=slow) for gpu in HOST.gpus), disk_bytes_per_second=2e8
+    )
+    verdicts = judge(fleet)
+    assert [verdict.verdict for verdict in verdicts] == [ACCEPT, DOUBTFUL, ACCEPT, ACCEPT]
+    assert {found.figure for found in verdicts[1].findings} == {
+        *("fp32 products", "tf32 products", "fp16 products"),
+        "disk",
+    }
+
+
+def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
+    alone = dataclasses.replace(HOST, gpus=HOST.gpus[:1], pairs={}, all_reduce_bytes_per_second=None)
+    slower = with_gpu(alone, 0, memory_bytes_per_second=2.6e12)
+    (verdict,) = judge([slower], {("h100", "node-a"): [alone, alone]})
+    assert [(found.gpu, found.figure) for found in verdict.findings] == [(0, "memory")]
+    assert "10% below its earlier checks" in verdict.findings[0].text
+    assert judge([slower])[0].verdict is ACCEPT, "within what a card of this specification may have"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "figure"),
+    [
+        ({"ecc_uncorrected_errors": 2}, REJECT, "ECC"),
+        ({"row_remap_failed": True}, REJECT, "ECC"),
+        ({"row_remap_pending": True}, DOUBTFUL, "ECC"),
+        ({"xid_errors": (13, 79)}, REJECT, "Xid"),
+        ({"xid_errors": (63,)}, DOUBTFUL, "Xid"),
+        ({"xid_errors": (13, 31)}, ACCEPT, None),  # a fault of a program, not of the card
+        ({"products_right": False}, REJECT, "products"),
+        ({"power_limit_watts": 500.0}, DOUBTFUL, "power limit"),
+        ({"pcie_width": 8}, DOUBTFUL, "PCIe link"),
+        ({"throttle_hardware_share": 0.1}, DOUBTFUL, "clock"),
+        ({"throttle_power_share": 1.0}, ACCEPT, None),
+    ],
+)
+def test_a_fault_of_a_card_without_mates(changes, verdict, figure):
+    alone = dataclasses.replace(HOST, gpus=HOST.gpus[:1], pairs={}, all_reduce_bytes_per_second=None)
+    (judged,) = judge([with_gpu(alone, 0, **changes)])
+    assert (judged.verdict, [found.figure for found in judged.findings]) == (verdict, [figure] if figure else [])
+
+
+def test_without_mates_the_specification_decides():
+    alone = dataclasses.replace(HOST, gpus=HOST.gpus[:1], pairs={}, all_reduce_bytes_per_second=None)
+    (judged,) = judge([with_gpu(alone, 0, memory_bytes_per_second=1.6e12, to_host_bytes_per_second=9e9)])
+    assert [found.text for found in judged.findings] == [
+        "1.6e+03 GB/s is 48% of the specification (3.35e+03 GB/s); at least 65% is usual",
+        "9 GB/s is 14% of what PCIe 5 x16 carries (63 GB/s); at least 25% is usual",
+    ]
+
+
+def test_missing_gpus_and_slow_pairs_are_of_the_host():
+    mate = dataclasses.replace(HOST, host="node-b")
+    fewer = dataclasses.replace(HOST, gpus=HOST.gpus[:7], pairs={**PAIRS, (0, 3): 20e9})
+    verdict, other = judge([fewer, mate])
+    assert other.verdict is ACCEPT and verdict.verdict is DOUBTFUL
+    assert [found.text for found in verdict.findings] == [
+        "7 GPUs answer, others of the fleet have 8",
+        "20 GB/s between GPU 0 and GPU 3, 210 between most pairs",
+    ]
+
+
+def test_what_was_not_measured_says_nothing():
+    bare = HostFigures(fleet="f", host="h", gpus=(GPUFigures(index=0, name="Unknown card"),))
+    assert judge([bare])[0].verdict is ACCEPT

@@ -1,0 +1,88 @@
+"""The limits of a device are measured by one repeat of a run on a host; the others are given them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestrate.launchers.container import host_flags
+from orchestrate.planning.device_peaks import DevicePeaks
+from orchestrate.planning.plan import Job
+from results.schema import Case, Device, Origin, Precision, Record, SoftWarning, Status
+from tests.unit.results.factory import make_measurement
+from tfbench.flags import FlagsError, parse
+
+CASE = Case(model="resnet50", num_gpus=2, batch_per_gpu=8, num_steps=4)
+JOB = Job(
+    id="a.one.r1",
+    case=CASE,
+    origin=Origin(run_id="r", fleet="a", host="one", launcher="docker", repeat=1, image_digest="sha256:1"),
+    gpus=(0, 1),
+    gpu_uuids=("GPU-a", "GPU-b"),
+)
+
+
+def measured(*, case=CASE, warnings=(), **changes):
+    peaks = {"peak_flops_per_second": 2e13, "peak_bytes_per_second": 8e11} | changes
+    return Record(
+        status=Status.OK,
+        case=case,
+        started_at="2026-11-01T10:00:00+00:00",
+        finished_at="2026-11-01T10:01:00+00:00",
+        measurement=dataclasses.replace(make_measurement(case, 100.0), **peaks),
+        warnings=[SoftWarning(code=code, message="") for code in warnings],
+    )
+
+
+def after(record, job=JOB, first=JOB):
+    peaks = DevicePeaks()
+    peaks.learn(first, record)
+    return peaks.added_to(job).known_peaks
+
+
+def test_the_next_repeat_is_given_the_limits_of_one_device():
+    assert after(measured()) == (1e13, 4e11)
+    cpu = dataclasses.replace(JOB, case=dataclasses.replace(CASE, device=Device.CPU))
+    assert after(measured(case=cpu.case), cpu, cpu) == (2e13, 8e11), "logical devices are one processor"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        dataclasses.replace(JOB, case=dataclasses.replace(CASE, precision=Precision.FP16)),
+        dataclasses.replace(JOB, gpu_uuids=("GPU-c", "GPU-b")),
+        dataclasses.replace(JOB, origin=dataclasses.replace(JOB.origin, image_digest="sha256:2")),
+        dataclasses.replace(JOB, case=dataclasses.replace(CASE, num_hosts=2)),
+    ],
+)
+def test_another_device_precision_or_image_measures_its_own(job):
+    assert after(measured(), job) is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        measured(warnings=["throttled_power"]),
+        measured(warnings=["above_peak"]),
+        measured(peak_bytes_per_second=None),
+        measured(peaks_reused=True),
+        dataclasses.replace(measured(), status=Status.OOM),
+    ],
+)
+def test_limits_that_may_be_too_low_are_not_passed_on(record):
+    assert after(record) is None
+
+
+def test_the_command_line_carries_them():
+    job = dataclasses.replace(JOB, known_peaks=(1.25e13, 4e11))
+    (flag,) = host_flags(job, None)
+    known = parse(["--model=resnet50", flag]).options.known_peaks
+    assert (known.flops_per_second, known.bytes_per_second) == (1.25e13, 4e11)
+    assert host_flags(JOB, None) == []
+
+
+@pytest.mark.parametrize("text", ["1e13", "1e13,x", "1e13,0", "nan,1", "1,2,3"])
+def test_known_peaks_must_be_two_positive_numbers(text):
+    with pytest.raises(FlagsError, match="--known_peaks must be operations and bytes per second"):
+        parse(["--model=resnet50", f"--known_peaks={text}"])

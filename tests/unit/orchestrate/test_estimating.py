@@ -1,0 +1,160 @@
+"""How long a run takes before anything like it ran, and while it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import statistics
+
+import pytest
+from rich.console import Console
+
+from orchestrate.display.display import PlainDisplay
+from orchestrate.display.tables import duration, render_estimate, render_taken
+from orchestrate.estimating.expected import expected_durations, host_seconds, repeat_seconds, speed_of
+from orchestrate.estimating.networks import WORK, work_of
+from orchestrate.estimating.outlook import Outlook
+from orchestrate.events import HostLost, JobResult, JobSpared
+from orchestrate.inventory.hosts import Host
+from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, estimate
+from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.plan import make_plan
+from orchestrate.suites import read_suite
+from results.reference import all_published
+from results.schema import GPU, Case, Device, Precision
+
+HERE = Host(fleet="here", name="this-machine", docker=None)
+CPU = Facts(cpu_limit=2.0, cpu_flops_per_second=1.08e11, cpu_loop_seconds=0.1)
+"""The machine whose runs are known: NumPy's products reach 108 GFLOP/s on it, with nothing else to do (docs/method.md)."""
+
+QUICK_OF_TEN_STEPS = 399.0
+"""Seconds of twelve repeats of ten timed steps each on that machine, without the limits of the device being passed on."""
+
+
+def quick_plan(host=HERE, facts=CPU):
+    return make_plan([host], {host.place: facts}, read_suite, run_id="r", seed=1)
+
+
+def suite_of(host):
+    return dataclasses.replace(host, suite="quick")
+
+
+def test_the_quick_suite_is_known_within_a_factor_of_a_half_before_its_first_run():
+    plan = quick_plan(suite_of(HERE))
+    cases = [dataclasses.replace(job.case, min_seconds=None) for job in plan.hosts[0].jobs]
+    before = sum(repeat_seconds(case, HERE, CPU) for case in cases) + 12 * host_seconds(plan.hosts[0])
+    assert QUICK_OF_TEN_STEPS / 1.25 < before < QUICK_OF_TEN_STEPS * 1.25
+    computed = expected_durations(plan)
+    estimated = estimate(plan, {}, computed, {HERE.place: host_seconds(plan.hosts[0])})
+    assert estimated.seconds == pytest.approx(3 * sum(computed.values()) + host_seconds(plan.hosts[0]))
+    assert (estimated.seen, estimated.computed) == (0, 1)
+    assert 12 * 15 + 100 < estimated.seconds < 8 * 60, (
+        "fifteen seconds of timed steps a repeat, and ended in eight minutes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "rate"), [("googlenet", 17.0), ("inception_v3", 5.1), ("resnet152", 2.52), ("resnet50", 6.8)]
+)
+def test_a_processors_steps_are_near_those_that_were_measured(model, rate):
+    case = Case(model=model, device=Device.CPU, batch_per_gpu=4)
+    flops, _, _ = work_of(case)
+    assert speed_of(case, HERE, CPU).flops_per_second / flops * 4 == pytest.approx(rate, rel=0.15)
+
+
+def test_cards_are_near_their_published_figures():
+    """Of one card, apart from figures that their own source contradicts: half of the rows within 1.25, nine in ten within 1.65."""
+    errors = []
+    for row in all_published():
+        if row["model"] in WORK and row["num_gpus"] == "1" and not row["suspect"] and row["unit"] == "images":
+            case = Case(
+                model=row["model"], precision=Precision(row["precision"]), batch_per_gpu=int(row["batch_per_gpu"] or 64)
+            )
+            facts = Facts(gpus=(GPU(index=0, name=row["gpu"]),))
+            speed = speed_of(case, HERE, facts)
+            if speed is not None:
+                flops, traffic, _ = work_of(case)
+                step = flops / speed.flops_per_second + traffic / speed.bytes_per_second
+                ratio = case.batch_per_gpu / step / float(row["samples_per_second"])
+                errors.append(max(ratio, 1 / ratio))
+    errors.sort()
+    assert len(errors) > 20
+    assert statistics.median(errors) < 1.25
+    assert errors[int(0.9 * len(errors))] < 1.65
+
+
+def test_what_nobody_can_know_is_left_out_and_guessed():
+    unknown = Facts(gpus=(GPU(index=0, name="A card of tomorrow"),))
+    plan = quick_plan(suite_of(dataclasses.replace(HERE, usd_per_gpu_hour=2.0)), unknown)
+    assert expected_durations(plan) == {}
+    estimated = estimate(plan, {}, {})
+    assert (estimated.seconds, estimated.computed) == (12 * GUESSED_REPEAT_SECONDS, 0)
+
+
+def test_each_fleet_has_its_own_estimate_and_cost():
+    card = Facts(gpus=(GPU(index=0, name="RTX A4000"),), images=(Image(variant="cpu", reference="r:cpu", reason=""),))
+    hosts = [
+        Host(fleet=fleet, name="a", docker=None, suite="quick", usd_per_gpu_hour=price)
+        for fleet, price in (("x", 1.0), ("y", 3.0))
+    ]
+    plan = make_plan(hosts, {host.place: card for host in hosts}, read_suite, run_id="r", seed=1)
+    seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
+    estimated = estimate(plan, seen, {("y", name): 60.0 for _, name in seen}, {hosts[0].place: 90.0})
+    assert {fleet: (part.seconds, part.usd) for fleet, part in estimated.fleets.items()} == {
+        "x": (450.0, pytest.approx(450 / 3600)),
+        "y": (720.0, pytest.approx(3 * 720 / 3600)),
+    }
+    console = Console(file=io.StringIO(), width=200)
+    render_estimate(estimated, console)
+    render_taken(400.0, estimated, console)
+    assert console.file.getvalue().splitlines() == [
+        "estimate: 12 min, about 0.72 USD (50% from earlier runs, 50% computed from the networks' work and the hosts' speed)",
+        "  x: 7 min 30 s, about 0.12 USD",
+        "  y: 12 min, about 0.60 USD",
+        "took 6 min 40 s; the estimate was 12 min",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (40.4, "40 s"),
+        (59.6, "60 s"),
+        (360, "6 min"),
+        (447, "7 min 30 s"),
+        (599, "10 min"),
+        (2600, "43 min"),
+        (12000, "3 h 20 min"),
+    ],
+)
+def test_a_duration_has_the_digits_that_an_estimate_has(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_what_is_left_follows_the_repeats_that_have_ended():
+    plan = quick_plan(suite_of(HERE))
+    jobs = plan.hosts[0].jobs
+    outlook = Outlook(plan, {("here", job.case.name): 30.0 for job in jobs})
+    assert outlook.seconds_left() == 360
+    for job in jobs[:6]:
+        outlook.ended("here.this-machine", job.id, 60.0)
+    assert 300 < outlook.seconds_left("here.this-machine") < 360, "the rest will take twice as long, too"
+    outlook.ended("here.this-machine", jobs[6].id, None)
+    assert outlook.seconds_left() < 300
+    outlook.drop("here.this-machine")
+    assert outlook.seconds_left() == 0
+
+
+def test_plain_lines_say_what_is_left():
+    plan = quick_plan(suite_of(HERE))
+    first, second, *_ = plan.hosts[0].jobs
+    stream = io.StringIO()
+    display = PlainDisplay(stream)
+    display.planned(plan, {("here", job.case.name): 30.0 for job in plan.jobs})
+    result = {"host": "here.this-machine", "status": "ok", "cause": None, "samples_per_second": 5.0, "unit": "images"}
+    display.show(JobResult(job=first.id, seconds=30.0, **result))
+    display.show(JobSpared(job=second.id, host="here.this-machine", case="", why=""))
+    display.show(HostLost(host="here.this-machine", status="lost", cause=""))
+    lines = stream.getvalue().splitlines()
+    assert lines[0].endswith("after 30 s; about 05:30 left")
+    assert "left" not in lines[2]

@@ -1,0 +1,199 @@
+"""Command lines of ssh, turns to start connections, and what ssh's last words mean; no sshd is needed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import Unreachable
+from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
+from orchestrate.links.host_keys import read_key, read_keys, remember
+from orchestrate.links.refusals import Dropped, ssh_failure, sudo_failure
+from orchestrate.links.ssh import configuration, entrance, hops, ssh_command
+from orchestrate.links.starts import RETRIES, Turns, delays, persist
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an OpenSSH client")
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+FINGERPRINT = "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"
+"""GitHub's, as it publishes them."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "ssh config"
+    path.write_text(
+        """
+Host behind-two
+  ProxyJump bob@first.example:2222,second
+Host behind-one
+  ProxyJump second
+Host by-command
+  ProxyCommand cloud connect %h
+Host second
+  HostName 192.0.2.2
+Host *
+  UserKnownHostsFile /home/me/known
+"""
+    )
+    configuration.cache_clear()
+    return str(path)
+
+
+@needs_ssh
+def test_jump_hosts_come_from_the_ssh_configuration_the_nearest_first(config: str):
+    assert [hop.target for hop in hops(SSHAddress(target="behind-two", ssh_config=config))] == [
+        "bob@first.example",
+        "second",
+    ]
+    assert hops(SSHAddress(target="second", ssh_config=config)) == []
+    entrances = [
+        entrance(SSHAddress(target=name, ssh_config=config))
+        for name in ("behind-two", "behind-one", "by-command", "second")
+    ]
+    assert entrances == ["first.example:2222", "192.0.2.2:22", "cloud connect %h", None]
+
+
+@needs_ssh
+def test_without_a_policy_the_ssh_configuration_decides_and_the_fleets_file_counts_too(config: str, tmp_path: Path):
+    login, file = SSHAddress(target="behind-one", ssh_config=config), tmp_path / "hosts.a.known_hosts"
+    for keys in (AS_CONFIGURED, HostKeys(file=str(file))):
+        plain = " ".join(ssh_command(login, keys))
+        assert "StrictHostKeyChecking" not in plain and "KnownHosts" not in plain and "Proxy" not in plain
+    file.touch()
+    words = ssh_command(login, HostKeys(file=str(file)))
+    assert f'-oUserKnownHostsFile="/home/me/known" "{file}"' in words
+    assert not any("StrictHostKeyChecking" in word for word in words)
+
+
+@needs_ssh
+def test_jump_hosts_get_the_same_host_keys_through_any_number_of_shells(config: str):
+    keys = HostKeys(policy="strict", file="/my hosts/50%.known_hosts")
+    words = ssh_command(SSHAddress(target="behind-two", ssh_config=config), keys, remote="true")
+    assert words[-3:] == ["--", "behind-two", "true"]
+    known = '-oUserKnownHostsFile="/my hosts/50%%.known_hosts"'  # ssh reads % as the beginning of a token
+    assert known in words and "-oStrictHostKeyChecking=yes" in words
+    (outer,) = [word.partition("=")[2] for word in words if word.startswith("-oProxyCommand=")]
+    second = shlex.split(outer.replace("%%", "%"))  # what ssh does with a ProxyCommand, then what the shell does
+    assert second[-4:] == ["-W", "[%h]:%p", "--", "second"] and known in second
+    assert "-J" not in second, "ssh takes a jump host or a proxy command"
+    (inner,) = [word.partition("=")[2] for word in second if word.startswith("-oProxyCommand=")]
+    first = shlex.split(inner.replace("%%", "%"))
+    assert first[-4:] == ["-W", "[%h]:%p", "--", "bob@first.example"] and known in first and "2222" in first
+    assert "-oControlMaster=no" in second and "-oControlMaster=no" in first
+
+
+def test_a_key_has_the_fingerprint_that_its_owner_publishes(tmp_path: Path):
+    key = read_key(f"[github.com]:22 ssh-ed25519 {KEY} comment")
+    assert key is not None and (key.where, key.kind, key.fingerprint) == ("[github.com]:22", "ED25519", FINGERPRINT)
+    for line in ("", "# comment", "host ssh-rsa", "host ssh-rsa not/base64!"):
+        assert read_key(line) is None
+    file = tmp_path / "known_hosts"
+    file.write_text("# mine, without an end of line")
+    assert remember(file, [key, key]) == [key] and remember(file, [key]) == []
+    assert read_keys(file) == [key] and file.read_text().startswith("# mine, without an end of line\n")
+    assert read_keys(tmp_path / "nowhere") == []
+
+
+def test_no_more_than_the_allowed_starts_go_on_at_a_time():
+    turns, running, most, lock = Turns(at_a_time=3), 0, 0, threading.Lock()
+
+    def start() -> None:
+        nonlocal running, most
+        with turns.turn():
+            with lock:
+                running += 1
+                most = max(most, running)
+            time.sleep(0.02)
+            with lock:
+                running -= 1
+
+    threads = [threading.Thread(target=start) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 3
+
+
+def test_a_start_that_hangs_does_not_keep_others_from_the_jump_host():
+    turns = Turns(at_a_time=1, seconds=0.05)
+    with turns.turn(), turns.turn() as opened:
+        opened()
+        with turns.turn():
+            opened()
+
+
+def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    monkeypatch.setattr("orchestrate.links.starts.time.sleep", slept.append)
+    answers: list[Exception | str] = [Dropped("busy"), Dropped("busy"), "connected"]
+
+    def start() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert persist(start) == "connected" and len(slept) == 2
+    answers[:] = [Unreachable("refused"), "connected"]
+    with pytest.raises(Unreachable, match="refused"):
+        persist(start)
+    answers[:] = [Dropped(f"busy {number}") for number in range(RETRIES + 1)]
+    with pytest.raises(Dropped, match=f"busy {RETRIES}"):
+        persist(start)
+    assert 20 < sum(delays()) < 70
+
+
+@pytest.mark.parametrize(
+    ("said", "dropped", "remedy"),
+    [
+        ("kex_exchange_identification: Connection closed by remote host", True, "MaxStartups"),
+        ("kex_exchange_identification: read: Connection reset by peer\nConnection reset by ::1 port 22", True, "MaxS"),
+        ("Connection closed by UNKNOWN port 65535", True, "MaxStartups"),
+        ("Connection timed out during banner exchange", True, "MaxStartups"),
+        ("Connection to 10.0.0.1 closed by remote host.", False, "closed by remote host"),
+        ("client_loop: send disconnect: Broken pipe", False, "Broken pipe"),
+        ("Permission denied (publickey).\nConnection closed by UNKNOWN port 65535", False, "Add your key"),
+        ("Host key verification failed.\nConnection closed by UNKNOWN port 65535", False, "check --trust-new"),
+        (
+            "channel 0: open failed: connect failed: Connection refused\nstdio forwarding failed\n"
+            "kex_exchange_identification: Connection closed by remote host",
+            False,
+            "Check the port",
+        ),
+        (
+            "ssh: connect to host bastion port 22: Connection timed out\n"
+            "kex_exchange_identification: Connection closed by remote host",
+            False,
+            "timed out",
+        ),
+        ("", False, "exit code 255"),
+    ],
+)
+def test_only_a_connection_that_an_sshd_dropped_is_worth_another_try(said: str, dropped: bool, remedy: str):
+    failure = ssh_failure("node-a", said.encode(), 255)
+    assert isinstance(failure, Dropped) is dropped
+    assert failure.cause.startswith("ssh node-a: ") and remedy in failure.cause and "\n" not in failure.cause
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("sudo: a password is required", "NOPASSWD"),
+        ("sudo: a terminal is required to read the password; either use the -S option", "NOPASSWD"),
+        ("Sorry, user bench is not allowed to execute '/usr/bin/docker' as root on node-a.", "NOPASSWD"),
+        ("sudo: docker: command not found", "Install the Docker CLI"),
+        ("sh: 1: sudo: not found", "remove docker_via"),
+        ("failed to open the raw stream connection: dial unix /x.sock: connect: no such file", "docker_socket"),
+        ("", "exit code 1"),
+    ],
+)
+def test_why_sudo_failed_comes_with_a_remedy(said: str, remedy: str):
+    cause = sudo_failure("ssh node-a", said.encode(), 1).cause
+    assert cause.startswith("ssh node-a: sudo docker: ") and remedy in cause

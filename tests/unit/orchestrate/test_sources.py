@@ -1,0 +1,234 @@
+"""`tfbench hosts --from`: what other tools print, in; a hosts.yml that `plan` reads, out.
+
+The samples in `cases/sources` are printed by the tools' own models (`tests/real/renting/samples`); those of RunPod,
+which has no models on PyPI, follow the examples of its API's documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrate.command_line import SOURCE_NAMES
+from orchestrate.errors import UserError
+from orchestrate.inventory.addresses import DockerAddress, SSHAddress
+from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.inventory.sources import SOURCES, import_hosts
+from orchestrate.inventory.sources.hosts_file import fleet_name, hosts_file
+from orchestrate.inventory.sources.machines import Found, Machine, destination
+
+CASES = Path(__file__).parent / "cases" / "sources"
+SAMPLES = (
+    ("ansible", "ansible"),
+    ("sky", "sky"),
+    ("dstack", "dstack"),
+    ("vast", "vast"),
+    ("runpod", "runpod-rest1"),
+    ("runpod", "runpod-rest2"),
+    ("runpod", "runpod-graphql"),
+)
+
+
+def hosts_of(text: str, folder: Path) -> dict[str, Host]:
+    path = folder / "hosts.yml"
+    path.write_text(text)
+    return {host.key: host for host in read_hosts(path)}
+
+
+def test_the_command_offers_every_source():
+    assert tuple(SOURCES) == SOURCE_NAMES
+
+
+@pytest.mark.parametrize(("source", "name"), SAMPLES)
+def test_a_sample_becomes_a_hosts_file_that_plan_reads(tmp_path: Path, source: str, name: str):
+    text = import_hosts(source, str(CASES / f"{name}.json"))
+    assert text == (CASES / f"{name}.yml").read_text()
+    assert hosts_of(text, tmp_path)
+
+
+def test_an_instance_of_vast_is_a_container_with_its_direct_address_and_its_price(tmp_path: Path):
+    hosts = hosts_of((CASES / "vast.yml").read_text(), tmp_path)
+    direct, proxied, jupyter = hosts["a4000.vast-27001"], hosts["a4000.second"], hosts["a5000.vast-27003"]
+    assert direct.ssh == SSHAddress(target="root@203.0.113.7", port=41022) and direct.usd_per_gpu_hour == 0.1712
+    assert proxied.ssh == SSHAddress(target="root@ssh5.vast.ai", port=27002) and proxied.usd_per_gpu_hour == 0.17
+    assert jupyter.ssh == SSHAddress(target="root@ssh5.vast.ai", port=27004), "the proxy's port for jupyter is one less"
+    assert jupyter.usd_per_gpu_hour == 0.36, "half of what two GPUs cost"
+
+
+@pytest.mark.parametrize("api", ["rest1", "rest2", "graphql"])
+def test_a_pod_of_runpod_is_the_same_host_whatever_api_describes_it(tmp_path: Path, api: str):
+    pod = hosts_of((CASES / f"runpod-{api}.yml").read_text(), tmp_path)["a4000.tfbench-a4000"]
+    assert (pod.ssh, pod.usd_per_gpu_hour) == (SSHAddress(target="root@203.0.113.7", port=10341), 0.17)
+
+
+def test_a_cluster_of_skypilot_is_reached_by_its_aliases_as_a_container_or_a_machine(tmp_path: Path):
+    hosts = hosts_of((CASES / "sky.yml").read_text(), tmp_path)
+    assert hosts["a4000.tfbench-a4000"].ssh == SSHAddress(target="tfbench-a4000")
+    assert hosts["l4.tfbench-in-docker"].ssh == SSHAddress(target="tfbench-in-docker"), (
+        "image_id: docker:… is a container"
+    )
+    assert hosts["a10g.tfbench-a10g-worker1"].docker == DockerAddress(scheme="ssh", target="tfbench-a10g-worker1")
+
+
+def test_an_ansible_inventory_is_read_by_ansible_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "ansible-inventory"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "-i {tmp_path}/lab.ini --list" ] && cat {CASES}/ansible.json\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert import_hosts("ansible", f"{tmp_path}/lab.ini") == (CASES / "ansible.yml").read_text()
+    program.write_text("#!/bin/sh\necho 'ERROR! lab.ini:3: wrong' >&2; exit 4\n")
+    with pytest.raises(UserError, match=r"lab\.ini: ERROR! lab\.ini:3: wrong"):
+        import_hosts("ansible", f"{tmp_path}/lab.ini")
+    program.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        UserError, match=r"Install ansible-core, or: ansible-inventory -i lab\.ini --list \| tfbench hosts"
+    ):
+        import_hosts("ansible", "lab.ini")
+
+
+def test_what_is_ambiguous_in_an_inventory_is_a_comment(tmp_path: Path):
+    groups = {"a4000": {"hosts": ["n", "m"]}, "rtx_a5000": {"hosts": ["n"]}, "lab": {"hosts": ["m", "o"]}}
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps({"_meta": {"hostvars": {"o": {"ansible_port": "x"}}}, **groups}))
+    text = import_hosts("ansible", str(path))
+    assert "# ambiguous: in groups a4000, rtx_a5000, which are all named like a GPU\n" in text
+    assert "#   o: no ssh address: user None, host o, port x\n" in text
+    assert set(hosts_of(text, tmp_path)) == {"a4000.m", "unknown-gpu.n"}
+
+
+SSH_CONFIG = """\
+Host gpu-a "gpu b" web-*
+  HostName 203.0.113.10
+Host=gpu-c
+  HostName=203.0.113.11
+  Port 2222
+  ProxyJump bastion
+Host again
+  HostName 203.0.113.11
+  Port 2222
+  ProxyJump bastion
+Host github.com
+  User git
+Host bastion !other
+  User jump
+Include {folder}/more/*.conf
+Match host gpu-a
+  User bench
+"""
+
+
+def test_aliases_of_an_ssh_configuration_mean_what_ssh_says(tmp_path: Path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "1.conf").write_text("Host included\n  HostName 203.0.113.12\n")
+    config = tmp_path / "ssh_config"
+    config.write_text(SSH_CONFIG.format(folder=tmp_path))
+    text = import_hosts("ssh-config", str(config))
+    hosts = hosts_of(text, tmp_path)
+    assert set(hosts) == {f"unknown-gpu.{name}" for name in ("gpu-a", "gpu-c", "bastion", "included")}
+    assert hosts["unknown-gpu.gpu-a"].docker == DockerAddress(scheme="ssh", target="gpu-a", ssh_config=str(config))
+    assert "      # through bastion\n      gpu-c: " in text
+    for reason in (
+        "gpu b: hosts.yml takes no such name",
+        "again: the same machine as gpu-c (203.0.113.11, port 2222)",
+        "github.com: its user is git, which has no shell",
+    ):
+        assert f"#   {reason}\n" in text
+
+
+def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path: Path):
+    config = tmp_path / "ssh_config"
+    config.write_text("Host a\n  Prot 22\n")
+    with pytest.raises(UserError, match=r"ssh refuses it: .*line 2: Bad configuration option: prot"):
+        import_hosts("ssh-config", str(config))
+    with pytest.raises(UserError, match="needs the path of the file"):
+        import_hosts("ssh-config", "-")
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "said"),
+    [
+        ("vast", "", "not JSON: .*Expected the output of: vastai show instances --raw"),
+        ("vast", "[]", "no machine that can be reached:\n  it is empty"),
+        ("vast", '[{"id": 1, "actual_status": "exited"}]', r"vast-1 \(1\): its status is exited, not running"),
+        ("vast", '[{"id": 1, "num_gpus": "many"}]', r"not the output of: .*\n  0\.num_gpus: Input should be"),
+        ("vast", '[{"id": 1, "dph_total": NaN}]', r"0\.dph_total: "),
+        ("runpod", '{"errors": [{"message": "Unauthorized"}]}', "RunPod answered with an error: .*Unauthorized"),
+        ("runpod", '[{"id": "p", "desiredStatus": "RUNNING"}]', "use a template with 22/tcp"),
+        ("dstack", '{"name": "f", "instances": []}', "this is a fleet, and dstack does not report how to log in"),
+        ("dstack", "{}", "runs: Field required"),
+        ("sky", '{"a": 1}', "not the output of: sky status --output json"),
+        ("ansible", "[gpus]\nn", "not JSON. Expected the output of: ansible-inventory -i INVENTORY --list"),
+        ("ansible", '{"all": {}}', "it has no _meta.hostvars"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_expected(tmp_path: Path, source: str, content: str, said: str):
+    path = tmp_path / "input.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=said):
+        import_hosts(source, str(path))
+    with pytest.raises(UserError, match="No such file"):
+        import_hosts(source, str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fleet"),
+    [
+        *((name, "a4000") for name in ("RTX A4000", "RTX_A4000", "RTXA4000", "A4000", "NVIDIA RTX A4000", "rtx-a4000")),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("A100", "a100"),
+        ("A100-80GB", "a100-80gb"),
+        ("L4", "l4"),
+        ("  ", "unknown-gpu"),
+        (None, "unknown-gpu"),
+    ],
+)
+def test_a_fleet_is_named_by_its_gpu(gpu: str | None, fleet: str):
+    assert fleet_name(gpu) == fleet
+
+
+texts = st.text(max_size=80)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(texts, texts, texts, st.none() | st.floats(0, 1e6), texts), min_size=1, max_size=6))
+def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, described):
+    machines = [
+        Machine(
+            name=name, way="ssh", target=f"root@h{number}", port=22, gpu=gpu, gpus=1, usd_per_hour=usd, notes=(note,)
+        )
+        for number, (name, gpu, note, usd, _) in enumerate(described)
+    ]
+    found = Found(machines=machines, left_out=[reason for *_, reason in described], notes=[described[0][2]])
+    assert len(hosts_of(hosts_file(found, "vast"), tmp_path_factory.mktemp("hosts"))) == len(machines)
+
+
+@given(texts, texts)
+def test_an_address_is_plain_or_none(user: str, host: str):
+    address = destination(user, host)
+    assert address is None or address in (f"{user}@{host}", f"{user}@[{host}]")
+    assert destination("root", "2001:db8::1") == "root@[2001:db8::1]"
+    assert destination("root", "-oProxyCommand=x") is destination("-l", "h") is destination("a b", "h") is None
+
+
+def test_the_same_address_twice_is_one_host(tmp_path: Path):
+    twice = [Machine(name=name, way="ssh", target="root@h", port=22) for name in ("a", "b")]
+    text = hosts_file(Found(machines=twice), "vast")
+    assert set(hosts_of(text, tmp_path)) == {"unknown-gpu.a"} and "#   b: the same address as a\n" in text
+
+
+def test_the_command_reads_standard_input_and_prints_the_file(tmp_path: Path):
+    command = [sys.executable, "-m", "orchestrate", "hosts", "--from", "vast", "-"]
+    sample = (CASES / "vast.json").read_bytes()
+    done = subprocess.run(command, input=sample, capture_output=True, cwd=Path(__file__).parents[3], check=True)
+    assert done.stdout.decode() == (CASES / "vast.yml").read_text() and done.stderr == b""
+    done = subprocess.run(command, input=b"{}", capture_output=True, cwd=Path(__file__).parents[3])
+    assert done.returncode == 2 and b"Traceback" not in done.stderr and done.stdout == b""
