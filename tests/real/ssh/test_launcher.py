@@ -202,6 +202,12 @@ def test_locked_packages_are_installed_once_and_used(make_launcher, small_lock, 
     assert (environment / "site" / "tfbench_nothing.py").exists()
     software = launcher._software_of(job(), lambda done, total: None)
     assert str(environment / "site") in software.environment["PYTHONPATH"]
+    toolchain = environment / "site" / "nvidia" / "cuda_nvcc"
+    toolchain.mkdir(parents=True)
+    launcher.start(job())
+    assert (jobs_folder(tmp_path) / "cuda_sdk_lib").resolve() == toolchain, "XLA would use another ptxas"
+    launcher.remove(job())
+    assert toolchain.is_dir() and not jobs_folder(tmp_path).exists()
     small_lock.unlink()  # whoever installed again would fail now
     make_launcher(image=False).prepare(job(), lambda done, total: None)
     assert environments(tmp_path) == [environment]
