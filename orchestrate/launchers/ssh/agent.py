@@ -47,6 +47,10 @@ MAX_LOG_BYTES = 20 << 20
 MAX_FILE_BYTES = 256 << 20
 """Of any file that a benchmark writes, as in a container: its record is small, and the host's disk is not ours."""
 
+XLA_TOOLCHAIN = "cuda_sdk_lib"
+"""Where XLA looks first for ptxas and libdevice, below its working folder: the default of `xla_gpu_cuda_data_dir`. With
+it, a host that has another CUDA, or none, at /usr/local/cuda compiles as an image does."""
+
 EXIT_BYTES = 4096
 """Room for `exit.json`, taken before the benchmark starts: it may fill the disk."""
 
@@ -345,6 +349,8 @@ def start_child(request: Request, folder: Path) -> subprocess.Popen[bytes]:
     """Start the benchmark; whatever fails, nothing runs afterwards and no state says that it does."""
     (folder / "exit.part").write_bytes(b" " * EXIT_BYTES)
     (folder / "output.log").touch()
+    if request["toolchain"] and Path(request["toolchain"]).is_dir():
+        (folder / XLA_TOOLCHAIN).symlink_to(request["toolchain"])
     if request["cpus"]:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, allowed[: max(1, int(request["cpus"]))])

@@ -122,6 +122,7 @@ class SSHLauncher:
             environment={**software.environment, "PYTHONUNBUFFERED": "1", **job_variables(job, self._host)},
             unset=[] if job.case.device is Device.CPU or job.gpus else ["CUDA_VISIBLE_DEVICES"],
             cpus=self._host.cpus,
+            toolchain=software.toolchain,
         )
         return answer.get("adopted") is True
 

@@ -59,10 +59,12 @@ class Software:
     Attributes:
         python: Path of the interpreter on the host.
         environment: Variables that it needs.
+        toolchain: Folder with ptxas and libdevice, for XLA; None: where TensorFlow finds them by itself.
     """
 
     python: str
     environment: Mapping[str, str]
+    toolchain: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +246,11 @@ def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: s
         digest: See `environment_digest`.
     """
     site = f"{root}/environments/{digest}/site"
-    return Software(python=str(python["path"]), environment=_variables(root, runner, site, digest))
+    return Software(
+        python=str(python["path"]),
+        environment=_variables(root, runner, site, digest),
+        toolchain=f"{site}/nvidia/cuda_nvcc",
+    )
 
 
 def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 
 from results.__main__ import main
 from results.schema import Status
+from results.schema.version import __version__
 from tests.real.faults.conftest import Standins
 from tests.real.faults.controller import Runs
 from tests.real.ssh.rented import Rented, make_pretender
@@ -54,7 +55,7 @@ def test_one_run_on_instances_and_an_engine_makes_one_table(
     assert checked.returncode == 0, checked.stdout
     assert "ssh rented-0" in checked.stdout and f"unix://{engines.first.socket}" in checked.stdout
     assert f"rented.python: {python['python']}, with the TensorFlow that it has" in checked.stdout
-    assert "rented.ours: tfbench:0.1.0-cpu: the instance's own image" in checked.stdout
+    assert f"rented.ours: tfbench:{__version__}-cpu: the instance's own image" in checked.stdout
 
     done = runs.run("run", f"--hosts={hosts}", "--display=plain")
     assert done.returncode == 0, done.stderr

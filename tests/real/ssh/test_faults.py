@@ -17,9 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.errors import LaunchFailed
+from orchestrate.launchers.ssh.launcher import SSHLauncher
 from results.schema import Status
 from tests.real.faults.controller import Runs, folder_bytes, wait_until
 from tests.real.ssh.rented import Rented, below, make_pretender, make_relay
+from tests.real.ssh.test_launcher import job
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
 
@@ -212,3 +215,26 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(rent: Rent,
     assert record.status is Status.ERROR
     assert "exit code 1" in (record.cause or "") and "No space left on device" in (record.cause or "")
     assert small.jobs() == [] and shutil.disk_usage(small.root).free > DISK_BYTES * 0.8
+
+
+def test_nothing_runs_after_a_start_on_a_full_disk_and_it_starts_once_there_is_room(
+    make_launcher: Callable[..., SSHLauncher], tmp_path: Path
+):
+    skip_without("a small disk", mounts_missing)
+    home = tmp_path / "home"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4M", "tfbench-small", home], check=True)
+    try:
+        launcher = make_launcher(seconds=0.1)
+        launcher._software_of(job(), lambda done, total: None)
+        filler = home / "filler"
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(home).free)
+        for _ in range(2):
+            with pytest.raises(LaunchFailed, match="the disk is full"):
+                launcher.start(job())
+        filler.unlink()
+        assert launcher.start(job()) is False
+        assert launcher.follow(job(), lambda line: None).exit_code == 0
+    finally:
+        subprocess.run(["umount", "--lazy", home], check=False)

@@ -140,6 +140,9 @@ def test_a_host_that_was_restarted_says_so(make_launcher, tmp_path):
     ending = launcher.follow(job(), lambda line: None)
     assert ending.exit_code is None and "restarted" in ending.detail
     assert launcher.collect(job()) is None
+    assert make_launcher(seconds=0.1).start(job()) is False, "what left nothing is started anew by resume"
+    assert launcher.follow(job(), lambda line: None).exit_code == 0
+    assert launcher.start(job()) is True, "what has ended is never started again"
 
 
 def test_a_repeat_whose_folder_is_gone_is_lost(make_launcher):
@@ -162,6 +165,8 @@ def test_endless_output_is_bounded_and_the_benchmark_goes_on(make_launcher, tmp_
 
 
 def test_a_named_python_without_tensorflow_is_refused(make_launcher):
+    with pytest.raises(LaunchFailed, match="has no TensorFlow"):
+        make_launcher(image=False, python="/usr/bin/python3").probe()
     launcher = make_launcher(image=False, python="/usr/bin/python3")
     if "tensorflow" in sys.modules:
         pytest.skip("needs a Python without TensorFlow")
@@ -197,6 +202,12 @@ def test_locked_packages_are_installed_once_and_used(make_launcher, small_lock, 
     assert (environment / "site" / "tfbench_nothing.py").exists()
     software = launcher._software_of(job(), lambda done, total: None)
     assert str(environment / "site") in software.environment["PYTHONPATH"]
+    toolchain = environment / "site" / "nvidia" / "cuda_nvcc"
+    toolchain.mkdir(parents=True)
+    launcher.start(job())
+    assert (jobs_folder(tmp_path) / "cuda_sdk_lib").resolve() == toolchain, "XLA would use another ptxas"
+    launcher.remove(job())
+    assert toolchain.is_dir() and not jobs_folder(tmp_path).exists()
     small_lock.unlink()  # whoever installed again would fail now
     make_launcher(image=False).prepare(job(), lambda done, total: None)
     assert environments(tmp_path) == [environment]
