@@ -90,7 +90,7 @@ def build_context(certificates: Iterable[Path] = ()) -> IO[bytes]:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in CONTEXT:
-            tar.add(PROJECT / name, arcname=name, filter=_without_caches)
+            tar.add(PROJECT / name, arcname=name, filter=_without_rest)
         for number, path in enumerate(certificates):
             try:
                 tar.add(path, arcname=f"orchestrate/containers/ca/user-{number}.crt")
@@ -100,10 +100,11 @@ def build_context(certificates: Iterable[Path] = ()) -> IO[bytes]:
     return buffer
 
 
-def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _without_rest(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out what Python made, and what a wheel has not: it builds from the layers that its checkout has built."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
-    return None if "__pycache__" in member.name else member
+    return None if "__pycache__" in member.name or member.name.endswith("/.gitignore") else member
 
 
 def build_variant(
