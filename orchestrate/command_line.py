@@ -183,6 +183,13 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="end timed steps (after 500) and repeats (after 6) early once a case is known to ± PERCENT, e.g. 2%%",
     )
+    parser.add_argument(
+        "--decide",
+        type=_share,
+        metavar="PERCENT",
+        help="leave out repeats once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or clearly on "
+        "one side of the price ratio; plans up to 10 repeats (change with --repeats)",
+    )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:

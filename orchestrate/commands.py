@@ -55,6 +55,9 @@ THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
 MAX_ROWS_SHOWN = 1_000
 """Rows up to which a run ends by showing all of them; of more, the tables per fleet, and how to see the rest."""
 
+MOST_REPEATS = 10
+"""Repeats of each case that are planned with `--decide`; most of them are left out."""
+
 MAX_REPORTED = 5_000
 """Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
 
@@ -185,6 +188,7 @@ def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder, est
     took = time.monotonic() - began
     _show_results(folder, outcome.ok + outcome.failed, quiet=parsed.display == "json", report=parsed.report)
     tables.render_taken(took, estimated, Console(stderr=True))
+    _tell(*outcome.answers)
     if stop.launching.is_set() and outcome.missing:
         _tell(f"stopped. {_resume_hint(folder)}")
         return ExitCode.STOPPED
@@ -270,16 +274,17 @@ def _plan(
     def chosen(name: str) -> Suite:
         return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
 
+    repeats = parsed.repeats or (None if parsed.decide is None else MOST_REPEATS)
     alone = make_plan(
         with_fleets_image(hosts, probed, read_variants()),
         probed,
         chosen,
         run_id=run_id,
         seed=parsed.seed,
-        repeats=parsed.repeats,
+        repeats=repeats,
         durations=earlier_durations(parsed.runs_dir),
     )
-    return add_gangs(alone, chosen, repeats=parsed.repeats)
+    return dataclasses.replace(add_gangs(alone, chosen, repeats=repeats), decide=parsed.decide)
 
 
 def _hosts(parsed: argparse.Namespace) -> list[Host]:

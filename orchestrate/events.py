@@ -108,12 +108,20 @@ class JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpared:
-    """A repeat is left out, because its case is known as closely as was asked."""
+    """A repeat is left out, because its case is known as closely as was asked, or its comparisons are decided."""
 
     job: str
     host: str
     case: str
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A comparison between fleets needs no more repeats."""
+
+    case: str
+    answer: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +147,7 @@ class RunFinished:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
-        spared: Repeats that were not needed, because their case was known closely enough.
+        spared: Repeats that were not needed (`--target-ci`, `--decide`).
         saved_seconds: What they and the steps that were not needed would have taken.
     """
 
@@ -161,6 +169,7 @@ Event = (
     | JobStep
     | JobResult
     | JobSpared
+    | Decided
     | Warned
     | HostLost
     | RunFinished
@@ -175,6 +184,7 @@ NAMES: dict[type, str] = {
     JobStep: "job_step",
     JobResult: "job_result",
     JobSpared: "job_spared",
+    Decided: "decided",
     Warned: "warning",
     HostLost: "host_lost",
     RunFinished: "run_finished",

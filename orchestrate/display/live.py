@@ -17,6 +17,7 @@ from rich.text import Text
 from orchestrate.display.wording import Failures, clock, describe
 from orchestrate.estimating.outlook import Outlook
 from orchestrate.events import (
+    Decided,
     Event,
     HostChecked,
     HostLost,
@@ -168,7 +169,7 @@ class LiveDisplay:
                 self._print(describe(event), *self._failures.summary(event))
             case JobResult(status=Status.OK):
                 pass  # the table shows it; a thousand lines would hide what went wrong
-            case RunStarted() | HostLost() | Warned() | JobResult():
+            case RunStarted() | HostLost() | Warned() | Decided() | JobResult():
                 self._print(describe(event))
             case HostChecked() if event.problem:
                 self._print(describe(event))

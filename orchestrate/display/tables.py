@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrate.deciding.left_out import LeftOut
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
@@ -17,7 +18,6 @@ from orchestrate.planning.budget import Estimate
 from orchestrate.planning.doubts import doubts, state_words
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
-from orchestrate.running.early_end import EarlyEnd
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
 
@@ -128,12 +128,13 @@ def _print_line(text: str, console: Console) -> None:
 def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console) -> None:
     """Show how many repeats of each host have ended, and how."""
     table = _table("fleet", "host", "done", "ok", "failed", "why")
+    early = LeftOut(plan)
+    of_job = {job.id: folder.read_record(job.id) for job in plan.jobs}
+    for job in plan.jobs:
+        if (record := of_job[job.id]) is not None:
+            early.add(job, record)
     for fleet, host, jobs in _places(plan):
-        early = EarlyEnd()
-        records = [folder.read_record(job.id) for job in jobs]
-        for job, record in zip(jobs, records, strict=True):
-            if record is not None:
-                early.add(job, record)
+        records = [of_job[job.id] for job in jobs]
         left_out = early.among(job for job, record in zip(jobs, records, strict=True) if record is None)
         done = [record for record in records if record is not None]
         failed = Counter(str(record.status) for record in done if record.status is not Status.OK)
@@ -144,6 +145,8 @@ def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console
         words = ", ".join(f"{number} {status}" for status, number in failed.items())
         _row(table, fleet, host, counts, str(ok), words, causes)
     console.print(table)
+    for answer in early.answers:
+        console.print(answer, markup=False, soft_wrap=True)
     state = "a controller is active" if running else "no controller is active"
     console.print(f"run {plan.run_id}: {state}; {folder.path}", markup=False, soft_wrap=True)
 

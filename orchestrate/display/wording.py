@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from orchestrate.events import (
+    Decided,
     Event,
     HostChecked,
     HostLost,
@@ -100,6 +101,8 @@ def _describe(event: Event) -> str:
             return f"{event.job}: {_result(event)} after {event.seconds:.0f} s"
         case JobSpared():
             return f"{event.job}: left out: {event.why}"
+        case Decided():
+            return f"decided: {event.answer}"
         case Warned():
             return f"warning: {event.host + ': ' if event.host else ''}{event.message}"
         case HostLost():
@@ -118,7 +121,7 @@ def _summary(event: RunFinished) -> str:
     parts = [f"{event.ok} ok", f"{event.failed} failed"] + ([f"{event.missing} not run"] if event.missing else [])
     if event.spared:
         parts.append(f"{event.spared} left out")
-    saved = f" (--target-ci saved about {clock(event.saved_seconds)} of machine time)" if event.saved_seconds else ""
+    saved = f" (about {clock(event.saved_seconds)} of machine time saved)" if event.saved_seconds else ""
     return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
 
 

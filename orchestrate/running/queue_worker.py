@@ -12,7 +12,7 @@ from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn
 from orchestrate.planning.plan import HostPlan, Job
 from orchestrate.running.attempt import Attempt
 from orchestrate.running.session import HostSession
-from orchestrate.running.shared import Shared, affordable, set_aside
+from orchestrate.running.shared import Shared, affordable, set_aside, spare
 from orchestrate.running.watchdog import Watched
 from orchestrate.running.worker import HostWorker
 from results.schema import Record
@@ -68,7 +68,15 @@ class QueueWorker(HostWorker):
         return job
 
     def _leave_out(self, job: Job) -> None:
-        self._session.attempt(f"take {job.id} back", lambda: self._queue.withdraw([job]))
+        """Take a repeat out of the queue, and with it all others that are not needed either, in few requests.
+
+        Also those that have just begun: nobody follows them, so that they would leave their results behind.
+        """
+        with self._lock:
+            others = [other for other in self._todo if spare(other, self._host, self._shared)]
+            gone = {other.id for other in others}
+            self._todo = deque(other for other in self._todo if other.id not in gone)
+        self._session.attempt("take back what is not needed", lambda: self._queue.clear([job, *others]))
 
     def _give_up(self, record: Record) -> list[Job]:
         if left := super()._give_up(record):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from orchestrate.deciding.left_out import LeftOut
 from orchestrate.errors import HostError, UserError
 from orchestrate.estimating.expected import expected_durations
 from orchestrate.events import (
@@ -30,7 +31,6 @@ from orchestrate.planning.doubts import doubts, isolation_note
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.shared_images import share_images
-from orchestrate.running.early_end import EarlyEnd
 from orchestrate.running.gang_worker import work_together
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.queue_worker import QueueWorker
@@ -52,13 +52,15 @@ class Outcome:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
-        spared: Repeats without a record, because their case was known closely enough (`--target-ci`).
+        spared: Repeats without a record, because they were not needed (`--target-ci`, `--decide`).
+        answers: What became of each comparison that was to be decided, in words.
     """
 
     ok: int
     failed: int
     missing: int
     spared: int = 0
+    answers: tuple[str, ...] = ()
 
 
 def probe_hosts(
@@ -138,7 +140,7 @@ def execute(
     """
     began = time.monotonic()
     budget = _budget(plan, folder, options)
-    early = EarlyEnd()
+    early = LeftOut(plan)
     done = _done_before(plan, folder, options, early)
     settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
     total = len(plan.jobs)
@@ -160,7 +162,7 @@ def execute(
             work_together(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()
-    outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs], early.spared)
+    outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs], early)
     bus.emit(
         RunFinished(
             run_id=plan.run_id,
@@ -177,19 +179,20 @@ def execute(
 
 def count_records(plan: Plan, folder: RunFolder) -> Outcome:
     """Count how the repeats of a plan have ended so far."""
-    early = EarlyEnd()
+    early = LeftOut(plan)
     done = _done_before(plan, folder, Options(again=frozenset()), early)
     early.among(job for job in plan.jobs if job.id not in done)
-    return _outcome([done.get(job.id) for job in plan.jobs], early.spared)
+    return _outcome([done.get(job.id) for job in plan.jobs], early)
 
 
-def _outcome(statuses: Sequence[Status | None], spared: int) -> Outcome:
-    """Count how repeats have ended; None: one has no record, as so many that were spared."""
+def _outcome(statuses: Sequence[Status | None], early: LeftOut) -> Outcome:
+    """Count how repeats have ended; None: one has no record, as those that were spared."""
+    spared, answers = early.spared, tuple(early.answers)
     ok, without = statuses.count(Status.OK), statuses.count(None)
-    return Outcome(ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared)
+    return Outcome(ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared, answers=answers)
 
 
-def _done_before(plan: Plan, folder: RunFolder, options: Options, early: EarlyEnd) -> dict[str, Status]:
+def _done_before(plan: Plan, folder: RunFolder, options: Options, early: LeftOut) -> dict[str, Status]:
     """Return the status of each repeat that has its result; what should be measured again is moved aside first.
 
     `early` learns the numbers.

@@ -6,12 +6,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrate.events import EventBus, HostLost, JobResult, JobSpared, Warned
+from orchestrate.deciding.left_out import LeftOut
+from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSpared, Warned
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.budget import Budget
 from orchestrate.planning.plan import Job
-from orchestrate.running.early_end import EarlyEnd
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.watchdog import Watchdog
@@ -39,7 +39,7 @@ class Shared:
     budget: Budget | None
     options: Options
     statuses: dict[str, Status]
-    early: EarlyEnd
+    early: LeftOut
 
 
 def set_record_aside(folder: RunFolder, job: Job) -> None:
@@ -110,7 +110,7 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
     """
     shared.folder.write_record(job.id, record)
     shared.statuses[job.id] = record.status
-    shared.early.add(job, record)
+    decided = shared.early.add(job, record)
     measured = record.measurement if record.status is Status.OK else None
     if shared.budget is not None and record.status is Status.OK:
         shared.budget.learn(job.origin.fleet, job.case.name, seconds)
@@ -127,3 +127,5 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
             fleet=host.fleet,
         )
     )
+    for answer in decided:
+        shared.bus.emit(Decided(case=job.case.name, answer=answer))

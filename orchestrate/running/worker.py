@@ -98,7 +98,7 @@ class HostWorker:
 
     def _next(self) -> Job | None:
         """Take the next repeat; None: there is none, or it would cost too much."""
-        job = self._todo.popleft() if self._todo else None
+        job = self._shared.early.take_next(self._todo) if self._todo else None
         return job if job is not None and affordable([self._host], job.case.name, self._shared) else None
 
     def _with_known(self, job: Job) -> Job:

@@ -17,6 +17,7 @@ from results.compare.clusters import CLUSTER_COLUMNS, cluster_name
 from results.compare.two_way import host_levels
 from results.schema import Case
 from results.stats import (
+    LEVEL,
     Estimate,
     Interval,
     estimate,
@@ -179,16 +180,17 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     return _exponential(sum_of_estimates([left, right], [1.0, -1.0], alike=alike))
 
 
-def compare_pair(a: FleetRate, b: FleetRate, *, threshold: float = THRESHOLD) -> Comparison:
+def compare_pair(a: FleetRate, b: FleetRate, *, threshold: float = THRESHOLD, level: float = LEVEL) -> Comparison:
     """Compare two rates that may be compared: see `results.table.comparable`.
 
     Args:
         a: First side, with a number.
         b: Second side, with a number.
         threshold: Smallest relative difference that is more than `~`.
+        level: Of the interval.
     """
     a, b = _same_hosts(a, b)
-    value, interval = _ratio(a, b)
+    value, interval = _ratio(a, b, level)
     reason = "" if interval else "fewer than 2 repeats on a side: no interval"
     return Comparison(a.case, a, b, _mark(value, interval, threshold), value, interval, reason, match(a, b).differs)
 
@@ -245,20 +247,20 @@ def _same_machines(a: FleetRate, b: FleetRate) -> bool:
     return (a.software.gpu, a.software.cpu) == (b.software.gpu, b.software.cpu)
 
 
-def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
+def _ratio(a: FleetRate, b: FleetRate, level: float) -> tuple[float, Interval | None]:
     """Return a over b with its interval; host by host where both sides are the same several hosts.
 
     What a host has of its own cancels in its own ratio: a slow host is slow on both days.
     """
     if a.of_fleet and a.rates.keys() == b.rates.keys() and _same_machines(a, b):
         left, right = a.host_means, b.host_means
-        interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]))
+        interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]), level)
         return interval.value, interval
     assert a.mean is not None and b.mean is not None, "callers look at `rates` first"
     known = a.estimate, b.estimate
     if known[0] is None or known[1] is None:
         return a.mean / b.mean, None
-    interval = ratio_of_estimates(known[0], known[1], alike=a.repeated == b.repeated)
+    interval = ratio_of_estimates(known[0], known[1], level=level, alike=a.repeated == b.repeated)
     return interval.value, interval
 
 
@@ -292,9 +294,9 @@ def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
     return sum_of_estimates(known, [1 / len(known)] * len(known))
 
 
-def _exponential(of_logarithm: Estimate) -> Interval:
-    interval = of_logarithm.interval()
-    return Interval(math.exp(interval.value), math.exp(interval.low), math.exp(min(interval.high, 700.0)))
+def _exponential(of_logarithm: Estimate, level: float = LEVEL) -> Interval:
+    interval = of_logarithm.interval(level)
+    return Interval(math.exp(interval.value), math.exp(interval.low), math.exp(min(interval.high, 700.0)), level)
 
 
 def case_label(rates: Sequence[FleetRate], rate: FleetRate, *, count: bool = True) -> str:

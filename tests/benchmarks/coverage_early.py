@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter  # type: ignore[import-untyped]
 
-from orchestrate.running.early_end import half_width
+from orchestrate.deciding.early_end import half_width
 from results.schema import Case
 from results.schema.progress import STEPS_PER_LINE
 from results.stats import t_interval

@@ -77,13 +77,15 @@ def write_plan(folder: Path, repeats: int, fleet: dict[str, Any]) -> None:
     (folder / "hosts.yml").write_text(json.dumps(document))
 
 
-def run_controller(folder: Path, environment: Mapping[str, str]) -> Ran:
+def run_controller(folder: Path, environment: Mapping[str, str], *flags: str) -> Ran:
     """Run the plan of a folder to its end."""
     command = [sys.executable, "-m", "orchestrate", "run", f"--hosts={folder / 'hosts.yml'}", "--display=plain"]
     variables = {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs"), "COLUMNS": "200", **environment}
     began = time.perf_counter()
     with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen([*command, "--no-report"], cwd=PROJECT, env=variables, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [*command, "--no-report", *flags], cwd=PROJECT, env=variables, stdout=output, stderr=output
+        )
         cpu_seconds, peak_bytes = _watch(process)
     return Ran(process.returncode, cpu_seconds, peak_bytes, time.perf_counter() - began)
 

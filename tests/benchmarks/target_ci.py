@@ -7,7 +7,7 @@
 Every case was measured in full; here it is looked at twice. *Fixed*: its first three repeats with all their steps give
 a throughput, an interval and a duration. *Adaptive*: `--target-ci` is set to the width that fixed got, and the same
 repeats are walked through in the same order with the same rules as in a run (`tfbench.measuring.early_stop`,
-`orchestrate.running.early_end`): steps end early, then repeats. Both see the same noise, so that the difference is the rule's.
+`orchestrate.deciding.early_end`): steps end early, then repeats. Both see the same noise, so that the difference is the rule's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from orchestrate.running.early_end import FEWEST_REPEATS, half_width, whole_seconds
+from orchestrate.deciding.early_end import FEWEST_REPEATS, half_width, whole_seconds
 from results.runs.store import RunFolder
 from results.schema import Record, Status
 from results.schema.progress import STEPS_PER_LINE

@@ -31,7 +31,7 @@ def measure(repeats: int, *, lanes: int, seconds: float, poll_seconds: float) ->
     """
     folder = Path(tempfile.mkdtemp(prefix="tfb-queue-"))
     try:
-        ran = run_controller(folder, _prepare(folder, repeats, lanes, seconds, poll_seconds))
+        ran = run_controller(folder, prepare(folder, repeats, lanes, seconds, poll_seconds))
         calls = Counter((folder / "calls").read_text().split())
         left = [path.name for path in (folder / "shared").iterdir()]
         faults = [*find_faults(folder, repeats, ran), *([f"left behind: {left}"] if left else [])]
@@ -40,7 +40,7 @@ def measure(repeats: int, *, lanes: int, seconds: float, poll_seconds: float) ->
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prepare(folder: Path, repeats: int, lanes: int, seconds: float, poll_seconds: float) -> dict[str, str]:
+def prepare(folder: Path, repeats: int, lanes: int, seconds: float, poll_seconds: float) -> dict[str, str]:
     """Write the hosts file, the suite and the commands; return what is added to the controller's environment."""
     for name in ("bin", "shared"):
         (folder / name).mkdir()

@@ -49,7 +49,15 @@ def sbatch(state: dict[str, Any], arguments: list[str]) -> None:
     number = 100 + len(state["arrays"]) * 10_000
     root = str(Path(arguments[-1]).absolute().parent)
     told = {key: options[key] for key in ("job-name", "comment")}
-    array = {"number": number, "begins": begins, "most": int(most), "root": root, "told": told, "done": 0}
+    array = {
+        "number": number,
+        "begins": begins,
+        "most": int(most),
+        "root": root,
+        "told": told,
+        "done": 0,
+        "cancelled": [],
+    }
     state["arrays"].append({**array, "jobs": len(jobs)})
     (FOLDER / f"jobs-{number}.json").write_text(json.dumps(jobs))
     print(number)
@@ -74,11 +82,15 @@ def squeue(state: dict[str, Any], arguments: list[str]) -> None:
             array["done"] = ended
         kept = max(0, int((passed - KEPT_SECONDS) / state["seconds"])) * array["most"]
         for index in range(kept, ended) if "--states=all" in arguments else ():
-            show(array, str(index), "COMPLETED", node(index, array))
+            cancelled = index in array["cancelled"]
+            show(array, str(index), "CANCELLED" if cancelled else "COMPLETED", node(index, array))
         for index in range(ended, running):
-            show(array, str(index), "RUNNING", node(index, array))
-        if running < array["jobs"]:
+            if index not in array["cancelled"]:
+                show(array, str(index), "RUNNING", node(index, array))
+        if not array["cancelled"] and running < array["jobs"]:
             show(array, f"[{running}-{array['jobs'] - 1}%{array['most']}]", "PENDING", "")
+        elif waiting := [index for index in range(running, array["jobs"]) if index not in array["cancelled"]]:
+            show(array, f"[{','.join(map(str, waiting))}%{array['most']}]", "PENDING", "")
 
 
 def node(index: int, array: dict[str, Any]) -> str:
@@ -97,6 +109,8 @@ def leave_results(array: dict[str, Any], first: int, last: int) -> None:
     root = Path(array["root"])
     jobs = json.loads((FOLDER / f"jobs-{array['number']}.json").read_text())
     for index, (job, flags) in enumerate(jobs[first:last], start=first):
+        if index in array["cancelled"]:
+            continue
         words = dict(word.removeprefix("--").split("=", 1) for word in shlex.split(flags))
         folder = root / "jobs" / job
         folder.mkdir()
@@ -115,8 +129,16 @@ def sinfo(_state: dict[str, Any], arguments: list[str]) -> None:
     )
 
 
-def scancel(_state: dict[str, Any], _arguments: list[str]) -> None:
-    """Nothing is ever cancelled here."""
+def scancel(state: dict[str, Any], arguments: list[str]) -> None:
+    """Take tasks out that wait; what runs goes on."""
+    for name in (word for word in arguments if not word.startswith("--")):
+        number, _, tasks = name.partition("_")
+        array = next(array for array in state["arrays"] if array["number"] == int(number))
+        waves = max(0, int((time.time() - array["begins"]) / state["seconds"]) + 1)
+        for span in tasks.strip("[]").split(","):
+            first, _, last = span.partition("-")
+            named = range(int(first), int(last or first) + 1)
+            array["cancelled"] += [index for index in named if index >= waves * array["most"]]
 
 
 COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sinfo": sinfo, "scancel": scancel}

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 import pytest
 from scipy import stats
 
+from orchestrate.deciding.early_end import half_width
+from orchestrate.deciding.left_out import LeftOut
 from orchestrate.events import JobSpared, RunFinished
-from orchestrate.running.early_end import EarlyEnd, half_width
 from orchestrate.running.run import Outcome, count_records
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import Record, Status
@@ -82,12 +83,12 @@ def test_a_failed_repeat_says_nothing_and_a_case_without_a_target_is_never_known
     bench = TargetBench(tmp_path, a=FakeHost())
     job = bench.plan.jobs[0]
     free = dataclasses.replace(job, case=dataclasses.replace(job.case, target_ci=None))
-    early = EarlyEnd()
+    early = LeftOut(bench.plan)
     for other in (job, free):
         for _ in range(8):
             early.add(other, with_seconds(ok_record(other.case), 2.0))
     assert early.spares(job) and not early.spares(free)
-    failed = EarlyEnd()
+    failed = LeftOut(bench.plan)
     for _ in range(8):
         failed.add(job, dataclasses.replace(ok_record(job.case), status=Status.OOM, cause="no memory"))
     assert not failed.spares(job)
@@ -99,6 +100,6 @@ def test_steps_that_were_not_needed_are_counted_as_saved(tmp_path):
     job = bench.plan.jobs[0]
     long = dataclasses.replace(job, case=dataclasses.replace(job.case, num_steps=100))
     record = ok_record(dataclasses.replace(long.case, num_steps=60), seconds=6.0)
-    early = EarlyEnd()
+    early = LeftOut(bench.plan)
     early.add(long, dataclasses.replace(record, case=long.case))
     assert early.saved_seconds == pytest.approx(40 * 0.1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.benchmarks.queue_cost import Cost
-from tests.benchmarks.slurm.bench_slurm import measure
+from results.runs.store import RunFolder, latest_run
+from tests.benchmarks.queue_cost import Cost, run_controller
+from tests.benchmarks.slurm.bench_slurm import measure, prepare
 
 LANES = 200
 
@@ -23,3 +26,17 @@ def test_what_a_repeat_costs_does_not_grow_with_their_number():
     assert (few.calls["sbatch"], many.calls["sbatch"]) == (1, 2), "an array has at most a thousand tasks"
     assert many.calls.total() / many.repeats <= few.calls.total() / few.repeats
     assert many.cpu_seconds / many.repeats <= 1.3 * few.cpu_seconds / few.repeats
+
+
+@pytest.mark.slow
+def test_repeats_that_decided_cases_do_not_need_are_taken_out_of_slurms_queue(tmp_path: Path):
+    environment = prepare(tmp_path, 80, 4, seconds=0.3, poll_seconds=0.2)
+    ran = run_controller(tmp_path, environment, "--decide=2%")
+    output = (tmp_path / "output.txt").read_text()
+    assert ran.exit_code == 0, output
+    records = list(RunFolder.open(latest_run(tmp_path / "runs")).records())
+    assert 16 <= len(records) < 80 and f"{len(records)} ok, 0 failed, {80 - len(records)} left out" in output
+    assert "cluster is known to ± 0.0%" in output
+    calls = (tmp_path / "calls").read_text().split()
+    assert calls.count("sbatch") == 1 and "scancel" in calls
+    assert not list((tmp_path / "shared").iterdir()), "nothing is left behind"

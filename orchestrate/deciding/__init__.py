@@ -1,0 +1,1 @@
+"""Which repeats are not needed any more."""
