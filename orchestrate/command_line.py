@@ -21,7 +21,14 @@ DISPLAYS = ("auto", "live", "plain", "json", "none")
 
 def add_check(commands: Commands) -> None:
     """Add `check`."""
-    _add_hosts(_command(commands, "check", "ask every host for its hardware, and whether it can measure"))
+    parser = _command(commands, "check", "ask every host for its hardware, and whether it can measure")
+    _add_hosts(parser)
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="measure each host for two minutes and judge whether it is worth keeping; exit code 4 if one is rejected",
+    )
+    add_format(parser, "text", "json")
 
 
 def add_plan(commands: Commands) -> None:
@@ -41,6 +48,9 @@ def add_run(commands: Commands) -> None:
     _add_hosts(parser)
     _add_planning(parser)
     parser.add_argument("--run-id", help="name of the run (default: start time and four random digits)")
+    parser.add_argument(
+        "--accept", action="store_true", help="check --deep first, and leave out the hosts that it rejects"
+    )
     _add_running(parser)
 
 
