@@ -23,6 +23,9 @@ FOLDER = "checks"
 MOST_GPUS = 16
 """GPUs of a host that are checked together."""
 
+CHECK_SECONDS = 600.0
+"""Longest check: five times what it takes; a GPU that hangs is found by it."""
+
 MAX_EARLIER = 10
 """Earlier checks that a host is compared with: the latest ones."""
 
@@ -61,7 +64,8 @@ def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
     """Keep the case of the most GPUs; of a processor, whose logical devices are one, that of a single device."""
     ordered = sorted(jobs, key=lambda job: job.case.num_gpus)
     on_gpus = [job for job in ordered if job.case.device == "gpu"]
-    return tuple(on_gpus[-1:] or ordered[:1])
+    chosen = on_gpus[-1:] or ordered[:1]
+    return tuple(dataclasses.replace(job, max_seconds=CHECK_SECONDS) for job in chosen)
 
 
 def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> Checked:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from orchestrate.accepting.deep import FOLDER, earlier_figures, judge_records, plan_deep_check
-from orchestrate.accepting.judging import Verdict
+from orchestrate.accepting.judging import Verdict, judge
 from orchestrate.accepting.reading import figures_of
 from orchestrate.accepting.verdict_table import verdict_grid, verdicts_json
 from orchestrate.inventory.hosts import Host
@@ -19,11 +22,13 @@ from orchestrate.planning.facts import Facts
 from results.grid import print_grid
 from results.runs.store import RunFolder
 from results.schema import GPU, Check, Device, DeviceObservation, DeviceResult, Record, Status, Validity
-from results.schema.record_json import from_json, to_json
+from results.schema.record_json import from_dict, from_json, to_json
+from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid
 from tests.unit.results.factory import make_environment
 from tfbench.machine.host_speed import disk_bytes_per_second, file_system
 from tfbench.machine.xid import kernel_messages, short_bus_id, xid_errors
 
+ROOT = Path(__file__).parents[3]
 NAME = "NVIDIA A100-SXM4-80GB"
 GPUS = tuple(GPU(index=index, name=NAME, uuid=f"GPU-{index}") for index in range(4))
 HOSTS = [Host(fleet="a100", name=name, docker=None) for name in ("one", "two", "away")]
@@ -132,6 +137,60 @@ def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
     assert (gpu.index, gpu.pcie_width, gpu.xid_errors, gpu.row_remap_failed) == (1, 8, (79,), True)
     assert gpu.products["fp16"] == 240e12, "under load, not alone"
     assert figures_of(again).cpu_loop_seconds == pytest.approx(0.1)
+
+
+OBSERVE = """
+import dataclasses, json, time
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.observation import observations
+from tfbench.machine.telemetry import Observer
+
+gpus = GPUs(8)
+observer = Observer(gpus, period_seconds=0.002)
+observer.start()
+give_up_at = time.monotonic() + 60
+while len(observer.samples[0]) < 5 and time.monotonic() < give_up_at:
+    time.sleep(0.002)
+observer.stop()
+print(json.dumps([dataclasses.asdict(seen) for seen in observations(gpus, observer.samples)]))
+"""
+
+
+def test_eight_gpus_of_a_driver_one_throttled_one_narrow_one_with_a_bad_row_one_of_slow_memory(tmp_path):
+    """From the driver's library to the verdict; only the rates are made up, because no GPU computes here."""
+    wrong = {2: {"reasons": 0x40, "clock": 800, "temperature": 91}, 5: {"width": 4}, 6: {"rows_failed": 1}}
+    healthy = {"clock": 1500, "power": 690_000, "temperature": 66, "reasons": 0x4}
+    machine = FakeMachine(
+        gpus=[
+            FakeGPU(bus_id=f"0000:{0x18 + index:02X}:00.0", uuid=gpu_uuid(index), **healthy | wrong.get(index, {}))
+            for index in range(8)
+        ]
+    )
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(build(machine, tmp_path / "driver")), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", OBSERVE]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = [from_dict(DeviceObservation, document) for document in json.loads(done.stdout)]
+    assert [(item.place, item.index, item.pcie_width_max, item.power_limit_default_watts) for item in seen[:2]] == [
+        (0, 0, 16, 700.0),
+        (1, 1, 16, 700.0),
+    ]
+    gpus = tuple(GPU(index=index, name="NVIDIA H100 80GB HBM3") for index in range(8))
+    job = plan_deep_check(HOSTS[:1], {HOSTS[0].place: Facts(gpus=gpus)}, "r").hosts[0].jobs[0]
+    rates = [result("sustained_product", 640e12, place, "fp16") for place in range(8)]
+    rates += [result("memory_add", 2.5e12 if place == 7 else 2.9e12, place) for place in range(8)]
+    rates += [result("host_to_device", 6e9 if place == 5 else 25e9, place) for place in range(8)]
+    (verdict,) = judge(
+        [figures_of(dataclasses.replace(record_of(job), device_results=rates, device_observations=seen))]
+    )
+    assert verdict.verdict is Verdict.REJECT
+    assert {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Verdict.ACCEPT} == {
+        **{2: "reject", 5: "reject", 6: "reject"},
+        7: "doubtful",
+    }
+    assert {(found.gpu, found.figure) for found in verdict.findings} == {
+        *((2, "clock"), (5, "PCIe link"), (5, "copies to the GPU"), (6, "ECC"), (7, "memory")),
+    }
 
 
 def test_xid_errors_are_read_from_the_kernel_log_by_bus_id(tmp_path):
