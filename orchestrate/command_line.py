@@ -38,6 +38,12 @@ def add_check(commands: Commands) -> None:
         action="store_true",
         help="show the ssh host keys of new hosts once, and remember them in a file next to the hosts file",
     )
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="measure each host for two minutes and judge whether it is worth keeping; exit code 4 if one is rejected",
+    )
+    add_format(parser, "text", "json")
 
 
 def add_plan(commands: Commands) -> None:
@@ -57,6 +63,9 @@ def add_run(commands: Commands) -> None:
     _add_hosts(parser)
     _add_planning(parser)
     parser.add_argument("--run-id", help="name of the run (default: start time and four random digits)")
+    parser.add_argument(
+        "--accept", action="store_true", help="check --deep first, and leave out the hosts that it rejects"
+    )
     _add_running(parser)
 
 

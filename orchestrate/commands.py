@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,9 @@ import stamina.instrumentation
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from orchestrate.accepting.deep import FOLDER, Checked, judge_records, plan_deep_check
+from orchestrate.accepting.judging import Verdict
+from orchestrate.accepting.verdict_table import verdict_grid, verdicts_json
 from orchestrate.afterwards import still_costing, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import make_display
@@ -25,7 +28,7 @@ from orchestrate.display.wording import describe
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.estimating.expected import expected_durations, host_seconds
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
-from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.inventory.hosts import Host, Place, read_hosts
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
@@ -41,6 +44,7 @@ from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
 from orchestrate.running.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import Suite, read_suite
+from results.grid import print_grid
 from results.program import command_line, started_as_tfbench
 from results.runs.store import Journal, RunFolder, latest_run
 from results.schema import Status
@@ -77,8 +81,51 @@ def check(parsed: argparse.Namespace) -> int:
         tables.render_new_keys(remember_new_keys(hosts), _stdout())
     bus.subscribe(_show_warnings)
     probed = probe_hosts(hosts, _maker(None, bus), bus)
+    if parsed.deep:
+        checked = _deep_check(parsed, hosts, probed)
+        if parsed.format == "json":
+            sys.stdout.write(verdicts_json(checked))
+        rejected = any(found.verdict is Verdict.REJECT for found in checked.verdicts)
+        return ExitCode.NO_HOST if rejected else ExitCode.OK
     tables.render_check(hosts, probed, _stdout())
     return ExitCode.OK if any(_usable(facts) for facts in probed.values()) else ExitCode.NO_HOST
+
+
+def _deep_check(parsed: argparse.Namespace, hosts: list[Host], probed: Mapping[Place, Facts | str]) -> Checked:
+    """Measure every host that answers, all side by side, and show what each is worth."""
+    run_id = new_run_id()
+    planned = plan_deep_check(hosts, probed, run_id)
+    folder = RunFolder.create(parsed.runs_dir / FOLDER, run_id)
+    folder.write_plan(plan_to_json(planned))
+    bus, stop = EventBus(), Stop()
+    display = make_display("auto", Console(stderr=True))
+    display.planned(planned)
+    collect_rarely()
+    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
+        bus.subscribe(_store_in(journal))
+        bus.subscribe(display.show)
+        execute(planned, folder, _maker(folder.path, bus), bus, stop, Options())
+    checked = judge_records(planned, folder, parsed.runs_dir)
+    if getattr(parsed, "format", "text") == "text":
+        print_grid(verdict_grid(checked), _stdout())
+    return checked
+
+
+def _accepted(parsed: argparse.Namespace) -> list[Host]:
+    """Return the hosts that a deep check does not reject.
+
+    Raises:
+        NoUsableHost: It rejects all.
+    """
+    hosts = _hosts(parsed)
+    checked = _deep_check(parsed, hosts, probe_hosts(hosts, _maker(None), EventBus()))
+    rejected = {(found.fleet, found.host) for found in checked.verdicts if found.verdict is Verdict.REJECT}
+    kept = [host for host in hosts if (host.fleet, host.name) not in rejected]
+    if not kept:
+        raise NoUsableHost("every host was rejected by its deep check: see the lines above")
+    if rejected:
+        _tell(f"left out, rejected by the deep check: {', '.join('/'.join(place) for place in sorted(rejected))}")
+    return kept
 
 
 def plan(parsed: argparse.Namespace) -> int:
@@ -117,7 +164,8 @@ def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     """Plan and measure; return the plan and the exit code."""
     run_id = parsed.run_id or new_run_id()
     raw: dict[str, str] = {}
-    planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__)
+    hosts = _accepted(parsed) if parsed.accept else None
+    planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__, hosts)
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
         raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: {command_line('orchestrate', 'check')}")
@@ -216,7 +264,6 @@ def _options(parsed: argparse.Namespace) -> Options:
 
 def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
-    from results.grid import print_grid
     from results.minutes.minutes_table import minutes_grid
     from results.minutes.spent import spent_in
     from results.render.tables import render_ratios, render_results, render_wide, write_csv
@@ -262,10 +309,14 @@ def _report_hint(folder: RunFolder) -> str:
 
 
 def _plan(
-    parsed: argparse.Namespace, run_id: str, bus: EventBus, keep: Callable[[str, str], None] | None = None
+    parsed: argparse.Namespace,
+    run_id: str,
+    bus: EventBus,
+    keep: Callable[[str, str], None] | None = None,
+    hosts: list[Host] | None = None,
 ) -> Plan:
-    """Ask all hosts and plan; `keep` takes their raw facts."""
-    hosts = _hosts(parsed)
+    """Ask all hosts, or those that are given, and plan; `keep` takes their raw facts."""
+    hosts = _hosts(parsed) if hosts is None else hosts
     read = lru_cache(read_suite)
     for host in hosts:  # mistakes in names come before anything is asked of a host
         read(parsed.suite or host.suite or "standard")

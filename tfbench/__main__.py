@@ -116,6 +116,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         warnings=findings.warnings,
         device_results=findings.device_results,
         phases=findings.phases.ended(),
+        device_observations=findings.device_observations,
     )
 
 

@@ -17,7 +17,7 @@
 the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
 slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
 package or card does not report is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
-`tfbench.machine.gpu_states.GPUState`, a host without GPUs has those of `tfbench.machine.processor.ProcessorSpeed`, and
+`tfbench.machine.gpu_states.GPUState`, a host without GPUs has those of `tfbench.machine.host_speed.ProcessorSpeed`, and
 `gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
 """
 
@@ -30,7 +30,7 @@ import sys
 
 from tfbench.machine.gpu_states import read_states
 from tfbench.machine.host import host_facts
-from tfbench.machine.processor import processor_speed
+from tfbench.machine.host_speed import processor_speed
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from results.schema import Case, Data, Device, InputLimit, Latency, Measurement, Mode, Rank, Status, Telemetry
 from results.schema.networks import tuning_refusal
+from tfbench.deep_check import deep_check
 from tfbench.device_case import measure_devices
 from tfbench.environment import read_environment, with_tf32_observed
 from tfbench.flags import Options
@@ -67,7 +68,10 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     try:
         if case.mode is Mode.DEVICE:
             findings.phases.enter("timing")
-            measure_devices(case, strategy, findings, options, gpus)
+            if case.deep_check:
+                deep_check(case, strategy, findings, gpus)
+            else:
+                measure_devices(case, strategy, findings, options, gpus)
         else:
             connect(strategy)  # NCCL's own memory, before the network has taken what there is
             network = NETWORKS[case.model]

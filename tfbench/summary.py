@@ -53,5 +53,9 @@ def _device_line(result: DeviceResult) -> str:
         name += f" over {result.devices}"
     if result.value is None:
         return f"{name:<24} not measured: {result.reason}"
-    size = f"n = {result.size}" if result.metric == "matrix_product" else f"{result.size:,} bytes"
+    if result.gpu is not None:
+        name += f", device {result.gpu}"
+    if result.size is None:
+        return f"{name:<24} {result.value:10.4g} {result.unit}"
+    size = f"n = {result.size}" if result.metric.endswith("_product") else f"{result.size:,} bytes"
     return f"{name:<24} {result.value / 1e9:10.2f} G{result.unit}  ({size})"

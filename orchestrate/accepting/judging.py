@@ -80,6 +80,11 @@ def judge(
     return verdicts
 
 
+def worse(first: Verdict, second: Verdict) -> Verdict:
+    """Return the worse of two verdicts."""
+    return max(first, second, key=_WORSE.index)
+
+
 def _worst(findings: Iterable[Finding]) -> Verdict:
     return max((found.verdict for found in findings), key=_WORSE.index, default=Verdict.ACCEPT)
 

@@ -62,7 +62,7 @@ MEMORY_OF_SPECIFICATION = 0.65
 (our choice)."""
 
 COPY_OF_LINK = 0.25
-"""Share of what a link of this width and generation carries: TensorFlow's copies also stage in pinned memory, so that
+"""Share of what a link of this width and generation carries: TensorFlow copies from and to pageable memory, so that
 only a link that is far slower than it says is doubtful (our choice)."""
 
 LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}

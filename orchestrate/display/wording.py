@@ -114,7 +114,7 @@ def _describe(event: Event) -> str:
 def _result(event: JobResult) -> str:
     if event.samples_per_second is not None:
         return f"{event.status}, {event.samples_per_second:.2f} {event.unit}/s"
-    return f"{event.status}: {event.cause}"
+    return f"{event.status}: {event.cause}" if event.cause else event.status
 
 
 def _summary(event: RunFinished) -> str:

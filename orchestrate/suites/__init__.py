@@ -236,7 +236,7 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
     if DEVICE_MODEL in _listed(block.model):
         if _listed(block.model) != [DEVICE_MODEL]:
             yield "model", f"{DEVICE_MODEL} is no network and stands in a case of its own. Received: {block.model}"
-        said = block.model_fields_set - {"model", "mode", "num_gpus", "device"}
+        said = block.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}
         if said:
             yield min(said), f"{min(said)} says nothing about model: {DEVICE_MODEL}. Remove it"
         if "mode" in block.model_fields_set and modes != [Mode.DEVICE]:

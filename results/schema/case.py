@@ -278,6 +278,13 @@ class Case:
             "Inference from a frozen graph: weights are constants, batch norm is folded.", part="frozen", tuning=True
         ),
     ] = False
+    deep_check: Annotated[
+        bool,
+        Setting(
+            "Check whether the machine is worth keeping: each device alone, then all under load. With --model=device.",
+            part="deep-check",
+        ),
+    ] = False
     min_seconds: Annotated[
         float | None,
         Setting(

@@ -118,6 +118,8 @@ def tuning_refusal(case: Case) -> Refusal | None:
         return Refusal(f"precision {case.precision}", "all_reduce_dtype", case.all_reduce_dtype, reason)
     if case.steps_per_call > 1 and case.data is not Data.SYNTHETIC:
         return Refusal(f"data {case.data}", "steps_per_call", case.steps_per_call, "it needs a batch on the device")
+    if case.deep_check and case.mode is not Mode.DEVICE:
+        return Refusal(f"mode {case.mode}", "deep_check", True, f"it is for mode {Mode.DEVICE}")
     if case.min_seconds is not None and case.num_hosts > 1:
         reason = "hosts that train together take the same number of steps: leave it out, and raise num_steps"
         return Refusal(f"num_hosts {case.num_hosts}", "min_seconds", case.min_seconds, reason)

@@ -145,7 +145,8 @@ class DeviceResult:
     """One micro-benchmark of the devices: what was reached, or why nothing could be.
 
     Attributes:
-        metric: `matrix_product`, `memory_add`, `memory_copy`, `host_to_device`, `device_to_host` or `all_reduce`.
+        metric: `matrix_product`, `memory_add`, `memory_copy`, `host_to_device`, `device_to_host` or `all_reduce`; of a
+            deep check also `sustained_product`, `python_loop`, `disk_read`.
         unit: Of `value`: `FLOP/s`, `OP/s` (integers) or `B/s`.
         arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`, `int8`; None where bytes are only moved.
         devices: That took part.
@@ -158,6 +159,7 @@ class DeviceResult:
         reason: Why there is no value; None where there is one.
         compiled: Whether XLA compiled the operation; TensorFlow has no kernel of its own for it.
         chained: Operations that one call of a function starts one after another; `amount` and `seconds` are of one.
+        gpu: Place of the device among those of the case, in a deep check; None: the first, or all of them.
     """
 
     metric: str
@@ -173,6 +175,47 @@ class DeviceResult:
     reason: str | None = None
     compiled: bool = False
     chained: int = 1
+    gpu: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceObservation:
+    """What the driver reports of one GPU in a deep check, under load and after it; what it does not offer is None.
+
+    Attributes:
+        place: Place among the GPUs of the case, as `DeviceResult.gpu`.
+        index: The driver's own.
+        throttle_power_share: Share of the samples under load in which the power limit held the clock down.
+        throttle_thermal_share: Likewise a temperature.
+        throttle_hardware_share: Likewise a power brake or another hardware slowdown.
+        pcie_width_max: Lanes that card and slot could use.
+        ecc_uncorrected_errors: Since the driver was loaded.
+        row_remap_failed: Whether a faulty row of its memory could not be replaced.
+        row_remap_pending: Whether one will be at the next reset.
+        xid_known: Whether the kernel log could be read.
+        xid_errors: Numbers of its Xid errors in there, each once.
+    """
+
+    place: int
+    index: int
+    name: str
+    clock_mean_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    power_mean_watts: float | None = None
+    power_limit_watts: float | None = None
+    power_limit_default_watts: float | None = None
+    temperature_max_celsius: float | None = None
+    throttle_power_share: float | None = None
+    throttle_thermal_share: float | None = None
+    throttle_hardware_share: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    ecc_uncorrected_errors: int | None = None
+    row_remap_failed: bool | None = None
+    row_remap_pending: bool | None = None
+    xid_known: bool = False
+    xid_errors: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,6 +454,7 @@ class Record:
         device_results: Of a case whose model is `device`; it has no `measurement`.
         phases: Where the time went until the record was written; empty in records before this field, and where the
             process died.
+        device_observations: Each GPU of a deep check.
     """
 
     status: Status
@@ -426,5 +470,6 @@ class Record:
     warnings: list[SoftWarning] = field(default_factory=list)
     device_results: list[DeviceResult] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
+    device_observations: list[DeviceObservation] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
     method_version: int = METHOD_VERSION

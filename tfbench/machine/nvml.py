@@ -139,6 +139,11 @@ class GPUs:
     def _boards(self) -> list[Handle]:
         return [device.board.handle for device in self._devices]
 
+    @property
+    def devices(self) -> tuple[Visible, ...]:
+        """The GPUs in the order of the case."""
+        return tuple(self._devices)
+
     def sample(self) -> list[Sample]:
         """Read every GPU once."""
         return [_sample(device) for device in self._devices]

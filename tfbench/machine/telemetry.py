@@ -46,6 +46,11 @@ class Observer:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
 
+    @property
+    def samples(self) -> list[list[Sample]]:
+        """What was sampled of each GPU."""
+        return self._samples
+
     def start(self) -> None:
         """Begin the interval."""
         self._packages = rapl.read_packages()

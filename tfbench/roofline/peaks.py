@@ -97,10 +97,10 @@ def _best_product(wanted: DeviceResult, arithmetic: str, device: str) -> DeviceR
     best = unsupported(wanted, "no size was tried")
     for size in MATRIX_SIZES:
         try:
-            factor = _factor(size, arithmetic, device)
+            factor = matrix_factor(size, arithmetic, device)
             require_devices(factor, [device])  # else each call would copy it
             with strict_placement():
-                rounds = seconds_per_call(_product(factor, arithmetic, device, wanted.compiled), [device])
+                rounds = seconds_per_call(product_call(factor, arithmetic, device, wanted.compiled), [device])
         except (tf.errors.OpError, MisplacedError, TypeError, ValueError) as error:
             return best if best.value else unsupported(best, error)
         found = measured(best, size, 2.0 * size**3, rounds)
@@ -122,10 +122,10 @@ def product_check(arithmetic: str, device: str, *, compiled: bool = False) -> Ch
     Raises:
         OpError: The device has no such product.
     """
-    factor = _factor(CHECKED_ROWS, arithmetic, device)
+    factor = matrix_factor(CHECKED_ROWS, arithmetic, device)
     wanted = np.asarray(tf.cast(factor, tf.float64).numpy())
     wanted = wanted @ wanted
-    product = _product(factor, arithmetic, device, compiled)().numpy()
+    product = product_call(factor, arithmetic, device, compiled)().numpy()
     if arithmetic == "int8":
         product = product.view(np.int32)
     difference = float(np.linalg.norm(product.astype(np.float64) - wanted) / np.linalg.norm(wanted))
@@ -298,7 +298,7 @@ def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
     return bool(tf.reduce_all(tf.abs(result - 1.0) < (TF32_PROBE - 1.0) / 2.0))
 
 
-def _factor(size: int, arithmetic: str, device: str) -> Tensor:
+def matrix_factor(size: int, arithmetic: str, device: str) -> Tensor:
     """Draw a square matrix whose product with itself no type here overflows."""
     with tf.device(device):
         if arithmetic == "int8":
@@ -306,7 +306,7 @@ def _factor(size: int, arithmetic: str, device: str) -> Tensor:
         return tf.cast(tf.random.stateless_uniform([size, size], (size, 1)) / size, ARITHMETIC[arithmetic])
 
 
-def _product(factor: Tensor, arithmetic: str, device: str, compiled: bool = False) -> Callable[[], Tensor]:
+def product_call(factor: Tensor, arithmetic: str, device: str, compiled: bool = False) -> Callable[[], Tensor]:
     """Return what multiplies a matrix with itself on a device.
 
     The scope is needed twice: around the operations, since a function that is traced later than it is made keeps none,

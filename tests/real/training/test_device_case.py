@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_what_a_library_refuses_has_a_reason_and_no_value(quick, monkeypatch):
     def refuse(*_, **__):
         raise tf.errors.UnimplementedError(None, None, "no such kernel")
 
-    monkeypatch.setattr(peaks, "_product", refuse)
+    monkeypatch.setattr(peaks, "product_call", refuse)
     result, check = device_case.product_of("int8", "CPU:0")
     assert result.value is None
     assert "no such kernel" in result.reason
@@ -183,7 +184,7 @@ def test_what_the_placer_moved_elsewhere_is_not_this_devices_figure(quick, monke
 
         return multiply
 
-    monkeypatch.setattr(peaks, "_product", elsewhere)
+    monkeypatch.setattr(peaks, "product_call", elsewhere)
     for arithmetic in ("int8", "fp32"):
         result = peaks.matrix_product(arithmetic, "CPU:1")
         assert not result.compiled
@@ -197,13 +198,13 @@ def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, 
     from tfbench.roofline import peaks
 
     seen = []
-    make = peaks._product
+    make = peaks.product_call
 
     def product(*args):
         start = make(*args)
         return lambda: seen.append(tf.config.get_soft_device_placement()) or start()
 
-    monkeypatch.setattr(peaks, "_product", product)
+    monkeypatch.setattr(peaks, "product_call", product)
     assert peaks.matrix_product("fp32", "CPU:0").value
     assert set(seen) == {False}
     assert tf.config.get_soft_device_placement() is True
@@ -253,7 +254,7 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
 
     from tfbench.roofline import peaks, transfers
 
-    monkeypatch.setattr(peaks, "_product", lambda factor, *_: lambda: tf.matmul(factor, factor) * 1.001)
+    monkeypatch.setattr(peaks, "product_call", lambda factor, *_: lambda: tf.matmul(factor, factor) * 1.001)
     check = peaks.product_check("fp32", "CPU:0")
     assert check.passed is False
     assert check.value == pytest.approx(1e-3, rel=0.1)
@@ -263,7 +264,37 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
 
 
 def test_integers_multiply_exactly(quick):
-    from tfbench.roofline.peaks import _factor, product_check
+    from tfbench.roofline.peaks import matrix_factor, product_check
 
     assert product_check("int8", "CPU:0").value == 0.0
-    assert np.abs(_factor(64, "int8", "CPU:0").numpy().astype(int)).max() > 100
+    assert np.abs(matrix_factor(64, "int8", "CPU:0").numpy().astype(int)).max() > 100
+
+
+def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(quick, monkeypatch, one_replica):
+    from results.schema import Case, Device
+    from tfbench import deep_check as module
+    from tfbench.machine import host_speed
+    from tfbench.machine.nvml import GPUs
+    from tfbench.outcomes.findings import Findings
+    from tfbench.outcomes.outcome import CaseFailedError
+    from tfbench.roofline import sustained
+
+    monkeypatch.setattr(module, "LOAD_SECONDS", 0.1)
+    monkeypatch.setattr(module, "ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(sustained, "SIZES", {"CPU": 128})
+    monkeypatch.setattr(host_speed, "PRODUCT_SECONDS", 0.01)
+    monkeypatch.setattr(host_speed, "FILE_BYTES", host_speed.CHUNK)
+    case = Case(model="device", mode=Mode.DEVICE, device=Device.CPU, deep_check=True)
+    findings = Findings()
+    module.deep_check(case, one_replica, findings, GPUs(0))
+    metrics = [result.metric for result in findings.device_results]
+    assert metrics[:4] == ["sustained_product", "memory_add", "sustained_product", "python_loop"]
+    assert all(result.value > 0 for result in findings.device_results)
+    assert [check.name for check in findings.checks] == ["product_of_device_0"]
+    assert findings.device_observations == []
+    right = module.product_check
+    monkeypatch.setattr(module, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False))
+    failed = Findings()
+    with pytest.raises(CaseFailedError, match="product_of_device_0"):
+        module.deep_check(case, one_replica, failed, GPUs(0))
+    assert len(failed.device_results) == len(metrics), "what was measured is kept"

@@ -1,0 +1,221 @@
+"""A deep check from its plan to its verdicts: stand-ins for what hosts measured, records as they are stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrate.accepting.deep import FOLDER, earlier_figures, judge_records, plan_deep_check
+from orchestrate.accepting.judging import Verdict, judge
+from orchestrate.accepting.reading import figures_of
+from orchestrate.accepting.verdict_table import verdict_grid, verdicts_json
+from orchestrate.inventory.hosts import Host
+from orchestrate.planning.facts import Facts
+from results.grid import print_grid
+from results.runs.store import RunFolder
+from results.schema import GPU, Check, Device, DeviceObservation, DeviceResult, Record, Status, Validity
+from results.schema.record_json import from_dict, from_json, to_json
+from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid
+from tests.unit.results.factory import make_environment
+from tfbench.machine.host_speed import disk_bytes_per_second, file_system
+from tfbench.machine.xid import kernel_messages, short_bus_id, xid_errors
+
+ROOT = Path(__file__).parents[3]
+NAME = "NVIDIA A100-SXM4-80GB"
+GPUS = tuple(GPU(index=index, name=NAME, uuid=f"GPU-{index}") for index in range(4))
+HOSTS = [Host(fleet="a100", name=name, docker=None) for name in ("one", "two", "away")]
+PROBED = {HOSTS[0].place: Facts(gpus=GPUS), HOSTS[1].place: Facts(gpus=GPUS), HOSTS[2].place: "no route to host"}
+
+
+def result(metric, value, place=None, arithmetic=None):
+    unit = "FLOP/s" if arithmetic else "B/s"
+    seconds = 1.0
+    return DeviceResult(
+        metric=metric, unit=unit, arithmetic=arithmetic, amount=value * seconds, seconds=seconds, value=value, gpu=place
+    )
+
+
+def record_of(job, *, slow=None, wrong=None, status=Status.OK, **seen):
+    """Return what a healthy host with four cards leaves; one of them slower, or wrong."""
+    results, observed, checks = [], [], []
+    for place in range(4):
+        share = 0.6 if place == slow else 1.0
+        products = {"fp32": 18e12, "tf32": 120e12, "fp16": 240e12}
+        results += [result("sustained_product", 1.1 * rate, place, kind) for kind, rate in products.items()]
+        results += [result("memory_add", 1.75e12, place), result("host_to_device", 12e9, place)]
+        results += [result("sustained_product", share * rate, place, kind) for kind, rate in products.items()]
+        heat = {"throttle_thermal_share": 0.7, "clock_mean_mhz": 800.0} if place == slow else {}
+        observed.append(DeviceObservation(place=place, index=place + 1, name=NAME, **{**heat, **seen}))
+        checks.append(Check(name=f"product_of_device_{place}", passed=place != wrong, detail="", value=0.0, limit=1e-5))
+    results += [result("all_reduce", 2e11), result("disk_read", 1e9), result("python_loop", 1e7)]
+    return Record(
+        status=status,
+        cause=None if status is Status.OK else "product_of_device_1 (0.5, limit 1e-05)",
+        case=job.case,
+        started_at="2026-11-01T10:00:00+00:00",
+        finished_at="2026-11-01T10:01:30+00:00",
+        origin=job.origin,
+        environment=make_environment(4, NAME),
+        validity=Validity(valid=wrong is None, checks=checks),
+        device_results=results,
+        device_observations=observed,
+    )
+
+
+def checked(tmp_path, run_id="now", **changes):
+    """Store what hosts `one` and `two` left; `one` with changes."""
+    plan = plan_deep_check(HOSTS, PROBED, run_id)
+    folder = RunFolder.create(tmp_path / FOLDER, run_id)
+    for entry, own in zip(plan.hosts, (changes, {}), strict=False):
+        folder.write_record(entry.jobs[0].id, record_of(entry.jobs[0], **own))
+    return judge_records(plan, folder, tmp_path)
+
+
+def test_each_host_has_one_case_over_all_its_gpus_or_its_processor():
+    plan = plan_deep_check(HOSTS, PROBED | {HOSTS[1].place: Facts()}, "r")
+    first, second, _ = plan.hosts
+    assert [(job.case.num_gpus, job.gpus, job.case.deep_check) for job in first.jobs] == [(4, (0, 1, 2, 3), True)]
+    assert [(job.case.device, job.case.num_gpus) for job in second.jobs] == [(Device.CPU, 1)]
+    assert "--deep_check" in first.jobs[0].case.flags()
+
+
+def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_path):
+    found = checked(tmp_path, slow=2)
+    one, two, away = found.verdicts
+    assert (one.verdict, two.verdict, away.verdict) == (Verdict.REJECT, Verdict.ACCEPT, Verdict.DOUBTFUL)
+    assert one.gpus == {1: "accept", 2: "accept", 3: "reject", 4: "accept"}, "by the driver's own indices"
+    assert away.findings[0].text == "no route to host"
+    console = Console(file=io.StringIO(), width=300)
+    print_grid(verdict_grid(found), console)
+    text = console.file.getvalue()
+    assert "a100/one, GPU 3: reject: clock: heat held the clock down in 70% of the time under load, 800 MHz" in text
+    assert "a100/one, GPU 3: reject: fp16 products: 144 TFLOP/s, 40% below the fleet's median (240 TFLOP/s)" in text
+    documents = json.loads(verdicts_json(found))["hosts"]
+    assert [document["verdict"] for document in documents] == ["reject", "accept", "doubtful"]
+    assert documents[0]["gpus"][2] == {"index": 3, "verdict": "reject"}
+    assert documents[1]["figures"]["gpus"][0]["products"]["fp16"] == 240e12
+
+
+def test_wrong_numbers_reject_the_host_and_name_the_card(tmp_path):
+    one, two, _ = checked(tmp_path, wrong=1, status=Status.INVALID).verdicts
+    assert (one.verdict, two.verdict) == (Verdict.REJECT, Verdict.ACCEPT)
+    assert one.gpus[2] is Verdict.REJECT and one.gpus[1] is Verdict.ACCEPT
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(Status.LOST, "reject"), (Status.PULL_FAILED, "doubtful")])
+def test_a_check_that_failed_rejects_only_where_that_is_the_hosts_fault(tmp_path, status, verdict):
+    plan = plan_deep_check(HOSTS[:1], PROBED, "r")
+    folder = RunFolder.create(tmp_path / FOLDER, "r")
+    job = plan.hosts[0].jobs[0]
+    failed = dataclasses.replace(record_of(job), status=status, cause="why", device_results=[], validity=None)
+    folder.write_record(job.id, failed)
+    (found,) = judge_records(plan, folder, tmp_path).verdicts
+    assert (found.verdict, found.findings[0].text) == (verdict, f"{status}: why")
+
+
+def test_earlier_checks_of_a_host_count_and_the_present_one_does_not(tmp_path):
+    checked(tmp_path, "before")
+    checked(tmp_path, "now")
+    earlier = earlier_figures(tmp_path, "now")
+    assert {key: len(figures) for key, figures in earlier.items()} == {("a100", "one"): 1, ("a100", "two"): 1}
+
+
+def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
+    job = plan_deep_check(HOSTS[:1], PROBED, "r").hosts[0].jobs[0]
+    record = record_of(job, pcie_width=8, xid_known=True, xid_errors=[79], row_remap_failed=True)
+    again = from_json("".join(to_json(record)))
+    assert again == record
+    gpu = figures_of(again).gpus[0]
+    assert (gpu.index, gpu.pcie_width, gpu.xid_errors, gpu.row_remap_failed) == (1, 8, (79,), True)
+    assert gpu.products["fp16"] == 240e12, "under load, not alone"
+    assert figures_of(again).cpu_loop_seconds == pytest.approx(0.1)
+
+
+OBSERVE = """
+import dataclasses, json, time
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.observation import observations
+from tfbench.machine.telemetry import Observer
+
+gpus = GPUs(8)
+observer = Observer(gpus, period_seconds=0.002)
+observer.start()
+give_up_at = time.monotonic() + 60
+while len(observer.samples[0]) < 5 and time.monotonic() < give_up_at:
+    time.sleep(0.002)
+observer.stop()
+print(json.dumps([dataclasses.asdict(seen) for seen in observations(gpus, observer.samples)]))
+"""
+
+
+def test_eight_gpus_of_a_driver_one_throttled_one_narrow_one_with_a_bad_row_one_of_slow_memory(tmp_path):
+    """From the driver's library to the verdict; only the rates are made up, because no GPU computes here."""
+    wrong = {2: {"reasons": 0x40, "clock": 800, "temperature": 91}, 5: {"width": 4}, 6: {"rows_failed": 1}}
+    healthy = {"clock": 1500, "power": 690_000, "temperature": 66, "reasons": 0x4}
+    machine = FakeMachine(
+        gpus=[
+            FakeGPU(bus_id=f"0000:{0x18 + index:02X}:00.0", uuid=gpu_uuid(index), **healthy | wrong.get(index, {}))
+            for index in range(8)
+        ]
+    )
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(build(machine, tmp_path / "driver")), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", OBSERVE]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = [from_dict(DeviceObservation, document) for document in json.loads(done.stdout)]
+    assert [(item.place, item.index, item.pcie_width_max, item.power_limit_default_watts) for item in seen[:2]] == [
+        (0, 0, 16, 700.0),
+        (1, 1, 16, 700.0),
+    ]
+    gpus = tuple(GPU(index=index, name="NVIDIA H100 80GB HBM3") for index in range(8))
+    job = plan_deep_check(HOSTS[:1], {HOSTS[0].place: Facts(gpus=gpus)}, "r").hosts[0].jobs[0]
+    rates = [result("sustained_product", 640e12, place, "fp16") for place in range(8)]
+    rates += [result("memory_add", 2.5e12 if place == 7 else 2.9e12, place) for place in range(8)]
+    rates += [result("host_to_device", 6e9 if place == 5 else 25e9, place) for place in range(8)]
+    (verdict,) = judge(
+        [figures_of(dataclasses.replace(record_of(job), device_results=rates, device_observations=seen))]
+    )
+    assert verdict.verdict is Verdict.REJECT
+    assert {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Verdict.ACCEPT} == {
+        **{2: "reject", 5: "reject", 6: "reject"},
+        7: "doubtful",
+    }
+    assert {(found.gpu, found.figure) for found in verdict.findings} == {
+        *((2, "clock"), (5, "PCIe link"), (5, "copies to the GPU"), (6, "ECC"), (7, "memory")),
+    }
+
+
+def test_xid_errors_are_read_from_the_kernel_log_by_bus_id(tmp_path):
+    log = tmp_path / "kmsg"
+    log.write_text(
+        "4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=123, GPU has fallen off the bus.\n"
+        "4,2,3,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=124\n"
+        "4,3,4,-;NVRM: Xid (PCI:0001:af:00): 48, pid=1\nother\n"
+    )
+    assert xid_errors(kernel_messages(log)) == {"3b:00": [79], "1:af:00": [48]}
+    assert short_bus_id("00000000:3B:00.0") == "3b:00"
+    assert kernel_messages(tmp_path / "missing") is None
+
+
+def test_a_disk_is_measured_and_memory_is_no_disk(tmp_path, monkeypatch):
+    import tfbench.machine.host_speed as disk
+
+    monkeypatch.setattr(disk, "FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(disk, "CHUNK", 1 << 18)
+    monkeypatch.setattr(disk, "file_system", lambda _: "ext4")
+    assert disk_bytes_per_second(tmp_path) > 0
+    assert disk_bytes_per_second(tmp_path / "missing") is None
+    monkeypatch.setattr(disk, "file_system", lambda _: "tmpfs")
+    assert disk_bytes_per_second(tmp_path) is None
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\ntmpfs {tmp_path} tmpfs rw 0 0\nbroken\n")
+    assert (file_system(tmp_path / "x", mounts), file_system(Path("/"), mounts)) == ("tmpfs", "ext4")
+    assert file_system(tmp_path, tmp_path / "none") is None

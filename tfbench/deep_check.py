@@ -1,0 +1,109 @@
+"""The case that says whether a machine is worth keeping: `--model=device --deep_check`.
+
+One device after another, then all together under load for 20 s, then the sum over all of them, the processor and the
+disk. It measures and judges nothing: `orchestrate/accepting` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import tensorflow as tf
+
+from results.schema import Case, Check, Device, DeviceResult, Status
+from tfbench.device_case import product_of
+from tfbench.environment import with_loaded_libraries
+from tfbench.keras_versions.types import Strategy
+from tfbench.machine.host_speed import LOOP_STEPS, disk_bytes_per_second, processor_speed
+from tfbench.machine.nvml import GPUs
+from tfbench.machine.observation import observations
+from tfbench.machine.telemetry import Observer
+from tfbench.measuring import validity
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.roofline.peaks import memory_add, product_check, tf32_observed
+from tfbench.roofline.sustained import sustained_products
+from tfbench.roofline.transfers import all_reduce, all_reduce_check, connect, host_transfers
+
+LOAD_SECONDS = 20.0
+"""All devices under load together: the time in which a card without enough cooling begins to throttle."""
+
+ALONE_SECONDS = 0.5
+"""Of each kind of products on each device by itself."""
+
+PROCESSOR = "CPU:0"
+
+
+def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -> None:
+    """Measure each device of a case alone, then all of them together.
+
+    Args:
+        case: Its device and number of replicas count.
+        strategy: Over these.
+        findings: Filled; checks say of each device whether its products are right.
+        gpus: Observed under load; the null object on a CPU.
+
+    Raises:
+        CaseFailedError: A device gives wrong results; what was measured is kept.
+    """
+    on_gpus = case.device is Device.GPU
+    devices = [f"GPU:{place}" for place in range(case.num_gpus)] if on_gpus else [PROCESSOR]
+    kinds = [kind for kind in ("fp32", "tf32", "fp16") if on_gpus or kind == "fp32"]
+    connect(strategy)
+    for place, device in enumerate(devices):
+        findings.checks.append(_right(place, device))
+        for kind in kinds:
+            findings.device_results += _of(place, _products(kind, [device], ALONE_SECONDS))
+        findings.device_results += _of(place, [memory_add(device), *(host_transfers(device) if on_gpus else [])])
+    observer = Observer(gpus)
+    observer.start()
+    for kind in kinds:
+        findings.device_results += _products(kind, devices, LOAD_SECONDS / len(kinds))
+    findings.telemetry = observer.stop()
+    findings.device_observations = observations(gpus, observer.samples)
+    if case.num_gpus > 1 and on_gpus:
+        findings.device_results += all_reduce(strategy)
+        findings.checks.append(all_reduce_check(strategy))
+    findings.device_results += _of_the_host(on_gpus)
+    if findings.environment is not None:
+        findings.environment = with_loaded_libraries(findings.environment)
+    if any(check.passed is False for check in findings.checks):
+        raise CaseFailedError(Status.INVALID, validity.failures(findings.checks))
+
+
+def _right(place: int, device: str) -> Check:
+    """Check the products of one device, under a name of its own."""
+    found = product_check("fp32", device)
+    return replace(found, name=f"product_of_device_{place}")
+
+
+def _products(kind: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
+    tf.config.experimental.enable_tensor_float_32_execution(kind == "tf32")
+    try:
+        if kind == "tf32" and not tf32_observed(devices[0]):
+            return []
+        return sustained_products(kind, devices, seconds)
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def _of(place: int, results: Sequence[DeviceResult]) -> list[DeviceResult]:
+    """Say which device results are of."""
+    return [replace(result, gpu=place) for result in results]
+
+
+def _of_the_host(on_gpus: bool) -> list[DeviceResult]:
+    """Measure the processor, where the devices are not it, and the disk."""
+    loop = processor_speed().cpu_loop_seconds
+    found = [_rate("python_loop", "1/s", LOOP_STEPS, loop)]
+    if on_gpus:
+        found += [product_of("fp32", PROCESSOR)[0], memory_add(PROCESSOR)]
+    disk = disk_bytes_per_second()
+    if disk is not None:
+        found.append(_rate("disk_read", "B/s", disk, 1.0))
+    return found
+
+
+def _rate(metric: str, unit: str, amount: float, seconds: float) -> DeviceResult:
+    return DeviceResult(metric=metric, unit=unit, amount=amount, seconds=seconds, value=amount / seconds)

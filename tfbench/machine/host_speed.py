@@ -1,0 +1,105 @@
+"""How fast this host's processor and disk are, in seconds: for estimates and deep checks, not for results."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PRODUCT_SECONDS = 1.5
+"""Time for matrix products; the best counts, as for the peaks of a repeat."""
+
+ROWS = 1024
+LOOP_STEPS = 1_000_000
+
+FILE_BYTES = 128 << 20
+"""Below the largest file that a container may write."""
+
+CHUNK = 8 << 20
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorSpeed:
+    """What the probe measured.
+
+    Attributes:
+        cpu_flops_per_second: fp32 matrix products on all cores of this process; None: NumPy is missing.
+        cpu_loop_seconds: A loop of Python code on one core.
+    """
+
+    cpu_flops_per_second: float | None
+    cpu_loop_seconds: float
+
+
+def processor_speed() -> ProcessorSpeed:
+    """Measure for about two seconds; of each the mean, so that other work on the machine counts as it will later."""
+    return ProcessorSpeed(cpu_flops_per_second=_product_rate(), cpu_loop_seconds=_loop_seconds())
+
+
+def _product_rate() -> float | None:
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    factor = np.ones((ROWS, ROWS), np.float32)
+    factor @ factor  # its threads exist now
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < PRODUCT_SECONDS:
+        factor @ factor
+        count += 1
+    return 2.0 * ROWS**3 * count / (time.perf_counter() - begin)
+
+
+def _loop_seconds() -> float:
+    total, begin = 0, time.perf_counter()
+    for step in range(LOOP_STEPS):
+        total += step & 3
+    return time.perf_counter() - begin
+
+
+def disk_bytes_per_second(folder: Path | None = None) -> float | None:
+    """Write a file, have the system forget it and read it, as a data pipeline does.
+
+    None where the folder is in memory, full or read-only.
+
+    Args:
+        folder: Where; None: where temporary files go.
+    """
+    place = folder or Path(tempfile.gettempdir())
+    if file_system(place) in IN_MEMORY:
+        return None
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            block = os.urandom(CHUNK)
+            for _ in range(FILE_BYTES // CHUNK):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            begin = time.perf_counter()
+            while file.read(CHUNK):
+                pass
+            return FILE_BYTES / (time.perf_counter() - begin)
+    except OSError:
+        return None
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """Return the type of the file system that a folder is on; None: not known."""
+    best, kind, wanted = -1, None, str(folder.resolve())
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].rstrip("/") + "/"
+        if f"{wanted}/".startswith(point) and len(point) > best:
+            best, kind = len(point), fields[2]
+    return kind
