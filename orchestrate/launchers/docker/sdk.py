@@ -249,6 +249,17 @@ class DockerEngine(ContainerEngine):
             raise PullFailed("the image was sent, but the host's engine does not name what it took in")
         return name
 
+    def tag(self, image: str, place: str, tag: str) -> None:
+        """Give an image on the host a name; Podman's answer to that is no JSON, which the SDK does not mind.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        try:
+            self._by_sdk(lambda client: client.tag(image, place, tag))
+        except APIError as error:
+            raise launch_refusal(_said(error)) from error
+
     def import_empty(self, name: str) -> None:
         """Make an image without files.
 
