@@ -22,7 +22,6 @@ from orchestrate.display.display import make_display
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.budget import earlier_durations, estimate
@@ -221,7 +220,7 @@ def _plan(
         return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
 
     alone = make_plan(
-        with_fleets_image(hosts, probed, read_variants()),
+        with_fleets_image(hosts, probed),
         probed,
         chosen,
         run_id=run_id,
