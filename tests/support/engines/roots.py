@@ -185,6 +185,7 @@ class RootEngine(DockerEngine):
     def _docker(self, kind: Kind, runtime: str) -> list[str]:
         settings = {
             "insecure-registries": [self.registry],
+            **({"cdi-spec-dirs": ["/etc/cdi"]} if kind.rootless else {}),  # else the user's own folders are read
             **({"features": {"containerd-snapshotter": True}} if kind.containerd_store else {}),
         }
         (self.folder / "daemon.json").write_text(json.dumps(settings))
