@@ -12,7 +12,6 @@ from orchestrate.inventory.variants import (
     check_variant,
     choose_variant,
     parse_version,
-    read_variants,
 )
 from orchestrate.planning.facts import Facts, Image
 from results.schema import Device, Status
@@ -62,8 +61,7 @@ def probe_reference(host: Host) -> str:
     """Name the image in which a host's driver is asked: one that the host starts anyway, else the smallest."""
     if host.image is not None:
         return host.image
-    ours = [name for name in host.variants if not any(row.name == name and row.base for row in read_variants())]
-    return image_reference(host, ours[0] if ours else "cpu")
+    return image_reference(host, host.variants[0] if host.variants else "cpu")
 
 
 def image_reference(host: Host, variant: str) -> str:
@@ -81,9 +79,7 @@ def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Var
     worst = next((fit for fit in fits if fit.status is not Status.OK), None)
     if worst is not None:
         return dataclasses.replace(image, status=worst.status, problem=worst.reason)
-    return dataclasses.replace(
-        image, reference=variant.base or image.reference, reason=f"{image.reason}; {fits[0].reason}"
-    )
+    return dataclasses.replace(image, reason=f"{image.reason}; {fits[0].reason}")
 
 
 def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:

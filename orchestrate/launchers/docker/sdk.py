@@ -167,8 +167,23 @@ class DockerEngine(ContainerEngine):
             return _judge_pull(reference, _said(error))
         return PullInterrupted(f"image {reference}: {explain(error, self._address)}")
 
-    def build(self, context: IO[bytes], tag: str, arguments: dict[str, str], on_line: Callable[[str], None]) -> str:
+    def build(
+        self,
+        context: IO[bytes],
+        tag: str,
+        arguments: dict[str, str],
+        on_line: Callable[[str], None],
+        *,
+        dockerfile: str = "orchestrate/containers/Dockerfile",
+    ) -> str:
         """Build an image from a tar file and return its id.
+
+        Args:
+            context: The tar file.
+            tag: The image's name.
+            arguments: Of the build.
+            on_line: Receives its output.
+            dockerfile: Path in the tar file.
 
         Raises:
             BuildFailed: A step failed; the output went to `on_line`.
@@ -177,7 +192,7 @@ class DockerEngine(ContainerEngine):
             lambda client: client.build(
                 fileobj=context,
                 custom_context=True,
-                dockerfile="orchestrate/containers/Dockerfile",
+                dockerfile=dockerfile,
                 tag=tag,
                 buildargs=arguments,
                 network_mode="host",

@@ -90,8 +90,7 @@ def test_a_machine_with_another_processor_is_refused_in_words_unless_the_image_i
     [
         ({}, "tfbench:0.1.0-cpu"),
         ({"variants": ("cuda12.5", "cuda12.2")}, "tfbench:0.1.0-cuda12.5"),
-        ({"variants": ("ngc25.02", "cuda12.5")}, "tfbench:0.1.0-cuda12.5"),
-        ({"variants": ("ngc25.02",)}, "tfbench:0.1.0-cpu"),
+        ({"variants": ("ngc25.02",)}, "tfbench:0.1.0-ngc25.02"),
     ],
 )
 def test_the_driver_is_asked_in_an_image_that_is_needed_anyway(settings, reference):
