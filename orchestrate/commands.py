@@ -29,7 +29,6 @@ from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.estimating.expected import expected_durations, host_seconds
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, Place, read_hosts
-from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.links.first_contact import remember_new_keys
@@ -327,7 +326,7 @@ def _plan(
 
     repeats = parsed.repeats or (None if parsed.decide is None else MOST_REPEATS)
     alone = make_plan(
-        with_fleets_image(hosts, probed, read_variants()),
+        with_fleets_image(hosts, probed),
         probed,
         chosen,
         run_id=run_id,

@@ -127,12 +127,12 @@ def build_variant(
         on_line: Receives the build's output.
 
     Raises:
-        BuildFailed: It is not built but pulled by the user, or a step failed.
+        BuildFailed: A step failed.
     """
-    if variant.base is not None:
-        raise BuildFailed(f"{variant.name} is not built here: it is {variant.base}. Pull that image yourself")
     given = {**variant.build_arguments(version=__version__, revision=source_revision()), **arguments}
-    return engine.build(build_context(certificates), tag, given, on_line)
+    dockerfile = "Dockerfile" if variant.base is None else "Dockerfile.on-base"
+    path = f"orchestrate/containers/{dockerfile}"
+    return engine.build(build_context(certificates), tag, given, on_line, dockerfile=path)
 
 
 def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Finding]:

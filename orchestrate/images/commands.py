@@ -70,8 +70,6 @@ def _act(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant) -> 
 
 def image_name(registry: str | None, variant: Variant) -> str:
     """Name a variant's image: `REGISTRY/tfbench:VERSION-VARIANT`."""
-    if variant.base is not None:
-        return variant.base
     prefix = f"{registry.rstrip('/')}/" if registry else ""
     return f"{prefix}tfbench:{__version__}-{variant.name}"
 

@@ -74,7 +74,7 @@ class Variant:
         minor_driver: From this driver on machine code runs.
         newest: Highest compute capability that is known to work.
         wheels_megabytes: Size of the wheels in its lock; None: it has no lock.
-        base: An image that is used as it is; None: built here.
+        base: An image that has TensorFlow already, to which the runner is added; None: built from packages.
         opt_in: Only used when it is named.
         verified: It has been built and run.
     """
@@ -124,6 +124,8 @@ class Variant:
             revision: Of its source.
         """
         arguments = {"VARIANT": self.row, "SLIM": str(self.form), "VERSION": version, "REVISION": revision}
+        if self.base is not None:
+            arguments["BASE"] = self.base
         if self.cuda is not None and self.minor_driver is not None:
             arguments |= {"CUDA": self.cuda, "MIN_DRIVER": self.minor_driver, "SM": ",".join(self.sass)}
         return arguments
@@ -331,7 +333,8 @@ def _nothing_fits(
         )
     named = [variant for variant in variants if variant.opt_in and variant.cuda is not None]
     usable = [v.name for v in named if check_variant(v, driver_version, compute_capability).status is Status.OK]
-    advice = f". Name {' or '.join(usable)} in hosts.yml to try it" if usable else ""
+    names = " or ".join(usable)
+    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if usable else ""
     return Choice(variant=None, status=Status.UNSUPPORTED, reason=fits[0].reason + advice, fits=tuple(fits))
 
 

@@ -57,16 +57,11 @@ def foreign_architecture(host: Host, facts: Facts) -> str | None:
     )
 
 
-def probe_reference(host: Host, variants: Sequence[Variant]) -> str:
-    """Name the image that asks a host for its GPUs: one that its benchmarks start anyway, else the smallest.
-
-    Args:
-        host: May name an image of the user's own, or one or more variants.
-        variants: From `read_variants`; images of others have no probe.
-    """
-    ours = {variant.name for variant in variants if variant.base is None}
-    named = next((name for name in host.variants if name in ours), "cpu")
-    return host.image or image_reference(host, named)
+def probe_reference(host: Host) -> str:
+    """Name the image in which a host's driver is asked: one that the host starts anyway, else the smallest."""
+    if host.image is not None:
+        return host.image
+    return image_reference(host, host.variants[0] if host.variants else "cpu")
 
 
 def image_reference(host: Host, variant: str) -> str:
@@ -86,9 +81,7 @@ def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Var
         return dataclasses.replace(image, status=worst.status, problem=worst.reason)
     if not fits:  # the driver reports no compute capability
         return image
-    return dataclasses.replace(
-        image, reference=variant.base or image.reference, reason=f"{image.reason}; {fits[0].reason}"
-    )
+    return dataclasses.replace(image, reason=f"{image.reason}; {fits[0].reason}")
 
 
 def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:

@@ -60,20 +60,17 @@ def share_images(
     return found
 
 
-def with_fleets_image(
-    hosts: Sequence[Host], probed: Mapping[Place, Facts | str], variants: Sequence[Variant]
-) -> list[Host]:
+def with_fleets_image(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> list[Host]:
     """Name the variant of its fleet for each host that could not be asked, so that it measures with the same one.
 
     Args:
         hosts: Of the run.
         probed: What each host told, with the images that it is going to start.
-        variants: From `read_variants`.
     """
     of_fleet: dict[str, set[str]] = defaultdict(set)
     for host in hosts:
         facts = probed[host.place]
-        if isinstance(facts, Facts) and facts.gpus and _chooser(host, facts, variants) is not None:
+        if isinstance(facts, Facts) and facts.gpus and _chooses(host):
             of_fleet[host.fleet] |= {image.variant for image in facts.images if image.variant is not None}
 
     def settled(host: Host) -> Host:

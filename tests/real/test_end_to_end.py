@@ -68,7 +68,9 @@ def environment(folder: Path) -> dict[str, str]:
 def write_hosts(folder: Path, fleets: dict[str, dict[str, Any]], suite: str = SUITE, **defaults: Any) -> Path:
     (folder / "small.yml").write_text(suite)
     path = folder / "hosts.yml"
-    path.write_text(json.dumps({"version": 1, "defaults": {"suite": "small.yml", **defaults}, "fleets": fleets}))
+    path.write_text(
+        json.dumps({"version": 1, "defaults": {"suite": "small.yml", "device": "cpu", **defaults}, "fleets": fleets})
+    )
     return path
 
 

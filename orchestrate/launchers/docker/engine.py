@@ -119,11 +119,6 @@ class ContainerEngine:
         """
         return self._image(reference)
 
-    def tag(self, image: str, repository: str, tag: str) -> None:
-        """Give an image on the host a name."""
-        query = {"repo": repository, "tag": tag}
-        self._ask(lambda http: http.ask("POST", f"/images/{image}/tag", query))
-
     def remove_image(self, reference: str) -> None:
         """Remove a name of an image, and the image with its last name; nothing happens when there is none."""
         with contextlib.suppress(NotThere):

@@ -279,7 +279,7 @@ class ContainerLauncher:
         Raises:
             HostError: The container could not be started, or did not answer as expected.
         """
-        reference = probe_reference(self._host, read_variants())
+        reference = probe_reference(self._host)
         image = self._bring(_pinned(reference, self._digest(reference), self._host), lambda done, total: None)
         spec = probe_container(image, cdi=way.cdi)
         self._engine.create(spec)

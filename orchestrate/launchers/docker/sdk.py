@@ -168,8 +168,23 @@ class DockerEngine(ContainerEngine):
             return _judge_pull(reference, _said(error))
         return PullInterrupted(f"image {reference}: {explain(error, self._address)}")
 
-    def build(self, context: IO[bytes], tag: str, arguments: dict[str, str], on_line: Callable[[str], None]) -> str:
+    def build(
+        self,
+        context: IO[bytes],
+        tag: str,
+        arguments: dict[str, str],
+        on_line: Callable[[str], None],
+        *,
+        dockerfile: str = "orchestrate/containers/Dockerfile",
+    ) -> str:
         """Build an image from a tar file and return its id.
+
+        Args:
+            context: The tar file.
+            tag: The image's name.
+            arguments: Of the build.
+            on_line: Receives its output.
+            dockerfile: Path in the tar file.
 
         Raises:
             BuildFailed: A step failed; the output went to `on_line`.
@@ -178,7 +193,7 @@ class DockerEngine(ContainerEngine):
             lambda client: client.build(
                 fileobj=context,
                 custom_context=True,
-                dockerfile="orchestrate/containers/Dockerfile",
+                dockerfile=dockerfile,
                 tag=tag,
                 buildargs=arguments,
                 network_mode="host",
@@ -249,6 +264,17 @@ class DockerEngine(ContainerEngine):
         if not name:
             raise PullFailed("the image was sent, but the host's engine does not name what it took in")
         return name
+
+    def tag(self, image: str, place: str, tag: str) -> None:
+        """Give an image on the host a name; Podman's answer to that is no JSON, which the SDK does not mind.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        try:
+            self._by_sdk(lambda client: client.tag(image, place, tag))
+        except APIError as error:
+            raise launch_refusal(_said(error)) from error
 
     def import_empty(self, name: str) -> None:
         """Make an image without files.

@@ -185,6 +185,8 @@ class RootEngine(DockerEngine):
     def _docker(self, kind: Kind, runtime: str) -> list[str]:
         settings = {
             "insecure-registries": [self.registry],
+            # Without root, /etc is a folder of links, which the engine does not follow when it looks for these files.
+            **({"cdi-spec-dirs": [str(self.folder / "cdi")]} if kind.rootless else {}),
             **({"features": {"containerd-snapshotter": True}} if kind.containerd_store else {}),
         }
         (self.folder / "daemon.json").write_text(json.dumps(settings))

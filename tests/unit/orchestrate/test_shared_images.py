@@ -91,7 +91,7 @@ def test_a_host_that_could_not_be_asked_is_planned_with_its_fleets_image():
     asked = of_drivers()[:2]
     hosts = [*(of for of, _ in asked), host("gone"), host("other", "a5000"), host("own", image_for="host")]
     probed: dict[Place, Facts | str] = {**{of.place: told for of, told in asked}, **{of.place: "?" for of in hosts[2:]}}
-    settled = with_fleets_image(hosts, probed, VARIANTS)
+    settled = with_fleets_image(hosts, probed)
     assert [of.variants for of in settled] == [(), (), ("cuda12.5",), (), ()]
 
 

@@ -88,7 +88,7 @@ def test_every_driver_and_architecture_gets_its_image():
             "580.126.09",
             RTX_5090,
             "cuda12.5: no machine code for compute capability 12.0, and PTX that is compiled for it is known to fail "
-            "(newest that works: 9.0). Name ngc25.02 in hosts.yml to try it",
+            "(newest that works: 9.0). To try ngc25.02: run images build ngc25.02, push it, and set variant: ngc25.02",
         ),
     ],
 )
