@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
+from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts, GPUState
 from results.schema import Device
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASS = "0x03"
+"""Class of GPUs, with and without a display connector, in PCI's numbers."""
+
 MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
 
@@ -66,9 +73,21 @@ def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
     return found
 
 
+def has_nvidia_card(devices: Path = PCI_DEVICES) -> bool:
+    """Return whether an NVIDIA card is in this machine, with or without a driver that works."""
+    for vendor in devices.glob("*/vendor"):
+        with contextlib.suppress(OSError):
+            kind = (vendor.parent / "class").read_text()
+            if vendor.read_text().strip() == NVIDIA_VENDOR and kind.startswith(DISPLAY_CLASS):
+                return True
+    return False
+
+
 def _missing_gpus(host: Host, facts: Facts) -> str | None:
     """Say why a host that is not meant to be without GPUs shows none; None: it has some, or is meant to have none."""
     if facts.gpus or not host.wants_gpus or host.queue is not None:
+        return None
+    if host.launcher == "process" and host.device is not Device.GPU and not has_nvidia_card():
         return None
     if host.docker is not None and facts.gpu_runtime is None:
         remedy = "its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there"

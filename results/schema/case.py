@@ -20,6 +20,9 @@ from results.schema.words import (
     Precision,
 )
 
+MOST_STEPS = 100_000
+"""Most timed steps of a repeat: a record has the time of each."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -226,6 +229,7 @@ class Case:
             unit="steps",
             always=True,
             least=1,
+            most=MOST_STEPS,
         ),
     ] = 100
     target_ci: Annotated[

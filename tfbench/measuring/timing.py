@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from results.schema.bounds import MAX_LIST_LENGTH
+from results.schema.case import MOST_STEPS
 from results.schema.progress import STEPS_PER_LINE, step_line
 from tfbench.keras_versions.types import Tensor
 
@@ -19,10 +19,6 @@ STEPS_IN_FLIGHT = 2
 """Steps handed to the devices and not yet finished: the next one waits there when one ends, no more than
 that.
 """
-
-
-MOST_STEPS = MAX_LIST_LENGTH // 2
-"""Steps after which a minimum of time waits no longer: a record keeps the duration of each."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.doubts import doubts
+from orchestrate.planning.doubts import doubts, has_nvidia_card
 from orchestrate.planning.facts import Facts, GPUState, Image
 from orchestrate.planning.plan import HostPlan, Plan
 from results.schema import GPU, Device, Status
@@ -38,6 +38,23 @@ def test_nothing_is_doubtful_about_a_good_host():
     assert doubts(host(), dataclasses.replace(GOOD, gpu_states=(GPUState(index=0),))) == []
 
 
+def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(tmp_path, monkeypatch):
+    no_gpus = dataclasses.replace(GOOD, gpu_runtime=None, gpus=(), gpu_states=())
+    for name, kind in {"bridge": "0x060400", "gpu": "0x030200"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text("0x10de\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    assert has_nvidia_card(tmp_path)
+    (tmp_path / "gpu" / "vendor").write_text("0x1002\n")
+    assert not has_nvidia_card(tmp_path)
+    for built_in in (True, False):
+        monkeypatch.setattr("orchestrate.planning.doubts.has_nvidia_card", lambda found=built_in: found)
+        (*found,) = doubts(host(address=None), no_gpus)
+        assert [text.startswith("no GPU was found. Try nvidia-smi there. Without a GPU") for text in found] == [
+            True
+        ] * built_in
+
+
 @pytest.mark.parametrize(
     ("settings", "changes", "said"),
     [
@@ -45,7 +62,6 @@ def test_nothing_is_doubtful_about_a_good_host():
         ({"device": Device.GPU}, {"gpu_runtime": None, "gpus": ()}, "Install the NVIDIA container toolkit"),
         ({}, {"gpus": ()}, "its engine gives GPUs (CDI), but no GPU was seen. Try nvidia-smi there"),
         ({}, {"gpu_runtime": None, "gpus": ()}, "its processor is measured: if that is meant, set device: cpu"),
-        ({"address": None}, {"gpu_runtime": None, "gpus": ()}, "no GPU was found. Try nvidia-smi there. Without a GPU"),
         ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Synchronise it with NTP"),
         ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk space is free"),

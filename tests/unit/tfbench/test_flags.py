@@ -101,6 +101,7 @@ def test_names_of_tf_cnn_benchmarks_are_understood():
         ([], ["--model", "resnet50", "googlenet"]),
         (["--model=resnet51"], ["resnet51", "resnet50"]),
         (["--model=resnet50", "--batch_size=0"], ["batch_size", "0"]),
+        (["--model=resnet50", "--num_steps=100001"], ["num_steps", "100001"]),
         (["--model=resnet50", "--batch_size=many"], ["batch_size", "many"]),
         (["--model=resnet50", "--precison=fp16"], ["precison", "precision"]),
         (["--model=resnet50", "extra"], ["extra"]),
