@@ -75,5 +75,7 @@ def test_the_probe_prints_one_object_without_tensorflow():
     told = json.loads(done.stdout)
     assert told.pop("disk_free_bytes") > 0
     assert told.pop("gpu_states") is not None and told.pop("gpu_raw") is not None
+    if not told["gpus"]:
+        assert told.pop("cpu_flops_per_second") > 1e6 and told.pop("cpu_loop_seconds") > 1e-6
     facts = HostFacts(**told)
     assert facts.python == ".".join(map(str, sys.version_info[:3]))
