@@ -15,7 +15,7 @@ from results.schema import Case, Check, Device, DeviceResult, Status
 from tfbench.device_case import product_of
 from tfbench.environment import with_loaded_libraries
 from tfbench.keras_versions.types import Strategy
-from tfbench.machine.host_speed import LOOP_STEPS, disk_bytes_per_second, processor_speed
+from tfbench.machine.host_speed import LOOP_STEPS, disk_bytes_per_second, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.observation import observations
 from tfbench.machine.telemetry import Observer
@@ -95,8 +95,7 @@ def _of(place: int, results: Sequence[DeviceResult]) -> list[DeviceResult]:
 
 def _of_the_host(on_gpus: bool) -> list[DeviceResult]:
     """Measure the processor, where the devices are not it, and the disk."""
-    loop = processor_speed().cpu_loop_seconds
-    found = [_rate("python_loop", "1/s", LOOP_STEPS, loop)]
+    found = [_rate("python_loop", "1/s", LOOP_STEPS, loop_seconds())]
     if on_gpus:
         found += [product_of("fp32", PROCESSOR)[0], memory_add(PROCESSOR)]
     disk = disk_bytes_per_second()

@@ -31,7 +31,8 @@ class DevicePeaks:
             return
         devices = devices_of(job.case)
         with self._lock:
-            self._known.setdefault(_key(job), (flops / devices, traffic / devices))
+            best = self._known.get(_key(job), (0.0, 0.0))  # one that was measured again was too low before
+            self._known[_key(job)] = max(best[0], flops / devices), max(best[1], traffic / devices)
 
     def added_to(self, job: Job) -> Job:
         """Return a job that knows its device's limits, as far as this run does."""

@@ -121,7 +121,17 @@ def wide_grids(merged: Merged) -> list[Grid]:
 
 
 _HEADED = frozenset(
-    {"model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "target_ci"}
+    {
+        "model",
+        "precision",
+        "batch_per_gpu",
+        "num_gpus",
+        "num_hosts",
+        "communication",
+        "all_reduce",
+        "target_ci",
+        "deep_check",
+    }
 )
 """Settings that have a column of their own, or that a reader need not know."""
 

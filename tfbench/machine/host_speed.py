@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-PRODUCT_SECONDS = 1.5
-"""Time for matrix products; the best counts, as for the peaks of a repeat."""
+from tfbench.machine.host import cpu_limit
 
-ROWS = 1024
+PRODUCT_SECONDS = 2.5
+"""Time for matrix products."""
+
+ROWS = 512
 LOOP_STEPS = 1_000_000
+LOOPS = 5
 
 FILE_BYTES = 128 << 20
 """Below the largest file that a container may write."""
@@ -35,29 +39,43 @@ class ProcessorSpeed:
 
 
 def processor_speed() -> ProcessorSpeed:
-    """Measure for about two seconds; of each the mean, so that other work on the machine counts as it will later."""
-    return ProcessorSpeed(cpu_flops_per_second=_product_rate(), cpu_loop_seconds=_loop_seconds())
+    """Measure for three seconds; of each the mean, so that other work on the machine counts as it will later.
+
+    For a process of its own: it decides how many threads NumPy uses.
+    """
+    return ProcessorSpeed(cpu_flops_per_second=_product_rate(), cpu_loop_seconds=loop_seconds())
 
 
 def _product_rate() -> float | None:
+    """Multiply on each core by itself: threads that wait for each other lose more to other work than training does."""
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ[name] = "1"
     try:
         import numpy as np
     except ImportError:
         return None
     factor = np.ones((ROWS, ROWS), np.float32)
-    factor @ factor  # its threads exist now
-    count, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < PRODUCT_SECONDS:
-        factor @ factor
-        count += 1
+    begin = time.perf_counter()
+
+    def multiply(_: int) -> int:
+        count = 0
+        while time.perf_counter() - begin < PRODUCT_SECONDS:
+            factor @ factor
+            count += 1
+        return count
+
+    cores = max(1, int(cpu_limit()))
+    with ThreadPoolExecutor(cores) as pool:
+        count = sum(pool.map(multiply, range(cores)))
     return 2.0 * ROWS**3 * count / (time.perf_counter() - begin)
 
 
-def _loop_seconds() -> float:
+def loop_seconds() -> float:
+    """Return how long a loop of Python code takes on one core: the mean of a few."""
     total, begin = 0, time.perf_counter()
-    for step in range(LOOP_STEPS):
+    for step in range(LOOPS * LOOP_STEPS):
         total += step & 3
-    return time.perf_counter() - begin
+    return (time.perf_counter() - begin) / LOOPS
 
 
 def disk_bytes_per_second(folder: Path | None = None) -> float | None:
