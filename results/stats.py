@@ -137,7 +137,7 @@ def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float], *, ali
     return Estimate(mean, total, min(found, _most_degrees(variances, degrees)) if alike else found)
 
 
-DIFFERENT_SPREADS = 0.35
+DIFFERENT_SPREADS = 0.25
 """Chance of variances so far apart, were they equal, below which they are not drawn to each other.
 
 Chosen by simulation (`python -m tests.benchmarks.coverage`): without it three hosts a side, of which one side

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from results.audit.findings import Finding, Severity
 from results.audit.reading.claims import Claim
@@ -58,6 +58,12 @@ TWO_VALUES = 1.25
 """Ratio of two values for one case, of one table; published repeats differ by up to 1.01."""
 
 
+OTHER_LADDERS = 3
+"""Other cases that must share a number of GPUs before it is odd that one lacks it."""
+
+FITS = 0.3
+"""Natural logarithm up to which the gain of a case is that of the others of its table; half or twice as many: 0.69."""
+
 SWITCHED = 300.0
 """GB/s of NVLink in both directions from which all GPUs of a host exchange gradients without the host's memory.
 
@@ -77,7 +83,9 @@ def scaling_findings(claims: Sequence[Claim]) -> list[Finding]:
     columns = _columns(series)
     flagged = {row for finding in columns for row in finding.rows if finding.severity is not Severity.NOTE}
     single = [finding for finding in _out_of_line(series) if not flagged.issuperset(finding.rows)]
-    return [*_superlinear(claims, series), *columns, *single, *_slower(series), *_two_values(claims)]
+    others = [*_superlinear(claims, series), *columns, *single, *_slower(series), *_two_values(claims)]
+    flagged = {row for finding in others for row in finding.rows if finding.severity is not Severity.NOTE}
+    return [*others, *(finding for finding in _odd_counts(series) if not flagged.issuperset(finding.rows))]
 
 
 def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[Finding]:
@@ -201,6 +209,39 @@ def _slower(series: Sequence[Sequence[Claim]]) -> list[Finding]:
                 )
                 found.append(Finding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), message))
     return found
+
+
+def _odd_counts(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+    """Find single numbers of GPUs that no other case of a table has, in place of one that all others have.
+
+    They are suspect where the number of the others, half or twice as many, is also the one that fits their scaling.
+    """
+    tables: dict[tuple[str, ...], list[dict[int, Claim]]] = defaultdict(list)
+    for ladder in series:
+        tables[ladder[0].group].append({claim.count: claim for claim in ladder})
+    found = []
+    for table in tables.values():
+        for case in table:
+            others = [other for other in table if other is not case]
+            if len(others) >= OTHER_LADDERS:
+                found += [finding for claim in case.values() if (finding := _odd_count(claim, case, others))]
+    return found
+
+
+def _odd_count(claim: Claim, case: Mapping[int, Claim], others: Sequence[Mapping[int, Claim]]) -> Finding | None:
+    shared = set.intersection(*(set(other) for other in others))
+    instead = next((n for n in (claim.count // 2, claim.count * 2) if n in shared and n not in case), None)
+    base = min(shared & case.keys(), default=None)
+    if instead is None or base is None or any(claim.count in other for other in others):
+        return None
+    usual = statistics.median(other[instead].rate / other[base].rate for other in others)
+    if abs(math.log(claim.rate / case[base].rate / usual)) >= FITS:
+        return None
+    message = (
+        f"{claim.name}: {claim.rate:g} on {claim.count} GPUs, but all {len(others)} other cases of this table have "
+        f"{instead} instead, and scale alike with that: another number of GPUs?"
+    )
+    return Finding("odd_gpu_count", Severity.SUSPECT, (claim.row,), message)
 
 
 def _two_values(claims: Sequence[Claim]) -> list[Finding]:

@@ -273,3 +273,21 @@ def test_a_table_that_is_copied_whole_into_the_reference_is_judged_by_the_rest(t
     table = tables[0]
     assert not set(map(id, table.claims)) & set(map(id, table.without_rows))
     assert {dataclasses.replace(c, software=()) for c in table.without_rows}.isdisjoint(table.claims)
+
+
+def test_a_number_of_gpus_that_one_case_alone_has_is_suspect_where_that_of_the_others_fits(tmp_path):
+    path = tmp_path / "table.csv"
+    rates = {"resnet50": 700, "inception_v3": 450, "resnet152": 280, "inception_v4": 210}
+
+    def odd(count, times):
+        cells = [(model, gpus, rate * gpus**0.75) for model, rate in rates.items() for gpus in (1, 2, 4)]
+        cells[-1] = ("inception_v4", count, rates["inception_v4"] * times)
+        rows = [
+            f"A5000,{model},fp16,{gpus},{rate * 1.0013**number:.2f}" for number, (model, gpus, rate) in enumerate(cells)
+        ]
+        path.write_text("\n".join(["gpu,model,precision,gpus,img/s", *rows]) + "\n")
+        return above_notes(path)
+
+    assert "odd_gpu_count" not in odd(4, 2.75)
+    assert "odd_gpu_count" in odd(8, 2.75)
+    assert "odd_gpu_count" not in odd(8, 4.7), "it scales on: it was measured on eight"
