@@ -195,7 +195,7 @@ def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
 ):
     runs = make_runs(seconds=0.3)
     lab = fleet(slurm_cluster, pretender, gres="gpu:a4000:2", time_limit_minutes=20)
-    hosts = runs.hosts({"lab": lab}, 1)
+    hosts = runs.hosts({"lab": {**lab, "device": "auto"}}, 1)
     case = {"model": ["googlenet", "resnet50"], "batch_per_gpu": 2, "num_gpus": [1, 2, 4], "num_steps": 3}
     (runs.folder / "one.yml").write_text(json.dumps({"description": "GPUs", "repeats": 1, "cases": [case]}))
     done = runs.run("run", f"--hosts={hosts}", "--display=plain")
