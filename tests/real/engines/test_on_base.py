@@ -21,7 +21,8 @@ IMAGE = "tfbench:on-base"
 STAND_IN = """
 FROM {base}
 RUN mv /usr/bin/python3.11 /usr/bin/python3.12 && ln -sf python3.12 /usr/bin/python3 \\
- && cd /usr/lib/python3/dist-packages && for name in absl keras numpy {modules}; do echo '__version__ = "0"' > $name.py; done
+ && cd /usr/lib/python3/dist-packages && for name in absl keras {modules}; do echo '__version__ = "0"' > $name.py; done \\
+ && echo 'raise ImportError("a stand-in")' > numpy.py
 COPY pynvml.py /usr/lib/python3/dist-packages/
 ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]
 """
