@@ -206,7 +206,9 @@ def _apptainer_lines(container: ContainerSpec, gpus: int) -> list[str]:
         '    scratch=$(mktemp -d "$place/tfbench.XXXXXX" 2>/dev/null) && break',
         "done",
         'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; rm -rf "$scratch"; }',
-        'apptainer exec --containall --no-home --no-privs --workdir "$scratch" --bind "$folder/out:/out"'
+        # Sites may forbid network namespaces, as apptainer's admin guide advises: there it keeps the node's network.
+        'network="--net --network=none"; unshare --user --net true 2>/dev/null || network=',
+        'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out"'
         f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(1)}',
         "child=$!",
     ]

@@ -89,6 +89,7 @@ def test_an_image_is_fetched_once_without_limits_and_a_benchmark_runs_within_the
         lines = log.read_text().splitlines()
         assert "home /tmp keras /tmp/keras gpus -1 iface =eth0,eth1 in /opt/tfbench" in lines
         assert {"100 MiB in /tmp", "no file of 257 MiB", "a root that is read-only"} <= set(lines)
+        assert [line for line in lines if line.startswith("network")] == ["network lo:"]
         assert (folder / "record.json").read_text() == "{}\n"
         done = (tmp_path / "tfbench-r.f" / "done" / job.id).read_text()
         assert done == f"code 0\nnode n9\nimage {registry.repository}@{registry.digest}\n"

@@ -57,9 +57,7 @@ def make_root(folder: Path) -> Path:
     return root
 
 
-def run_as_user(
-    root: Path, folder: Path, command: list[str], environment: Mapping[str, str]
-) -> subprocess.Popen[str]:
+def run_as_user(root: Path, folder: Path, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start a command as a user without rights, with `root` as its root folder and `folder` where it is here."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
@@ -111,10 +109,10 @@ class OneImage:
         counter = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:  # noqa: N802
+            def do_HEAD(self) -> None:
                 self.do_GET()
 
-            def do_GET(self) -> None:  # noqa: N802
+            def do_GET(self) -> None:
                 place, _, name = self.path.rpartition("/")
                 body = manifest if place.endswith("/manifests") else files.get(name)
                 if body is manifest and self.command == "GET":
