@@ -25,7 +25,7 @@ from orchestrate.launchers.kubernetes.manifests import (
     run_selector,
     to_yaml,
 )
-from orchestrate.launchers.kubernetes.nodes import fleet_facts
+from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state
 from orchestrate.launchers.kubernetes.view import PodView, Seen
 from orchestrate.launchers.polling import Poller
@@ -34,7 +34,7 @@ from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
-from results.schema import GPU, Status
+from results.schema import Status
 from results.schema.progress import MAX_RECORD_LINES, RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
 
@@ -204,19 +204,21 @@ class KubernetesLauncher:
         self._cluster.close()
 
     def _ask_nodes(self) -> Facts:
-        """Return what the nodes report; if they may not be listed, what hosts.yml states."""
+        """Return what the nodes report; if there are none now, or they may not be listed, what hosts.yml states."""
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
+        wants_gpus = self._host.wants_gpus
+        stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)
         try:
-            nodes = self._cluster.nodes(selector)
+            return fleet_facts(self._cluster.nodes(selector), self._queue, wants_gpus=wants_gpus)
         except Refused as error:
-            count = self._queue.gpus_per_node
-            if count is None or not (self._host.image or self._host.variants):
+            if not stated:
                 raise Refused(
                     f"{error.cause}. If you may not list nodes, set gpus_per_node: and variant: in hosts.yml"
                 ) from error
-            gpus = tuple(GPU(index=index, name="GPU") for index in range(count if self._host.wants_gpus else 0))
-            return Facts(gpus=gpus, engine="kubernetes")
-        return fleet_facts(nodes, self._queue, wants_gpus=self._host.wants_gpus)
+        except NoNode:
+            if not stated:
+                raise
+        return stated_facts(self._queue, wants_gpus=wants_gpus)
 
     def _manifests(self, job: Job) -> list[Object]:
         return manifests(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
