@@ -42,12 +42,16 @@ PULL_PATIENCE_SECONDS = 300.0
 """How long an image may fail to come for reasons that may pass."""
 
 LOOK_AT_JOB_SECONDS = 5.0
-"""From one look at a Job that has no pod to the next."""
+"""From one look at a Job that has no pod to the next; longer each time, up to `LONGEST_LOOK` of it."""
+
+LONGEST_LOOK = 12
 
 LOG_AGAIN_SECONDS = 2.0
 """From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
 
-BETWEEN_LOOKS_SECONDS = 0.1
+BETWEEN_LOOKS_SECONDS = 0.25
+"""Each look wakes every lane."""
+
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
 """How long an earlier Job of the same name may take to go away."""
@@ -126,14 +130,14 @@ class KubernetesLauncher:
         log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
         patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
         job_look = _JobLook(self._cluster, job)
-        begun = False
+        begun, name = False, object_name(job)
         while True:
-            seen = self._seen(job)
+            seen = None if self._view is None else self._view.of_job(name)
             state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
             if seen is None and isinstance(state, Ending) and self._ask_for_pod(job):
                 continue
             if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
-                self._cluster.delete_job(object_name(job))
+                self._cluster.delete_job(name)
                 raise Withdrawn
             if isinstance(state, Waiting):
                 on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
@@ -229,9 +233,6 @@ class KubernetesLauncher:
             self._view = PodView(self._cluster, run_selector(job.origin.run_id))
             self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, BETWEEN_LOOKS_SECONDS)
         return self._poller
-
-    def _seen(self, job: Job) -> Seen | None:
-        return None if self._view is None else self._view.of_job(object_name(job))
 
     def _ask_for_pod(self, job: Job) -> bool:
         """Tell whether a Job that seems to have ended without a pod has one."""
@@ -338,17 +339,19 @@ class _JobLook:
     def __init__(self, cluster: Cluster, job: Job) -> None:
         self._cluster = cluster
         self._job = job
+        self._wait = 1.0
         self._at = time.monotonic()  # a new Job mostly has its pod before it is worth a question
         self._state: State = Waiting("waiting for a pod")
 
     def state(self) -> State:
-        """Return the state as it was at most a few seconds ago."""
-        if time.monotonic() - self._at >= LOOK_AT_JOB_SECONDS:
+        """Return the state as it was at most a minute ago."""
+        if time.monotonic() - self._at >= LOOK_AT_JOB_SECONDS * self._wait:
             try:
                 self._state = self._look()
             except HostError:
                 return self._state  # the poller knows how long the cluster has been silent
             self._at = time.monotonic()
+            self._wait = min(2 * self._wait, LONGEST_LOOK)
         return self._state
 
     def _look(self) -> State:
