@@ -36,6 +36,8 @@ Word = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,99}
 FolderPath = Annotated[StrictStr, Field(pattern=r"^(?:/[A-Za-z0-9_.@+=,-]+)+$", max_length=200)]
 """Absolute, and of characters that mean nothing to a shell or to `#SBATCH` lines."""
 
+_MODULE = r"^[A-Za-z0-9_][A-Za-z0-9_.+/@=:-]{0,99}$"
+_GPUS_PER_NODE = r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*:)?[1-9][0-9]{0,3}$"
 _GRES = r"^gpu(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?:[1-9][0-9]{0,3}$"
 _CONSTRAINT = r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:&|*()\[\]=-]{0,199}$"
 _OPTION = r"^--[a-z][a-z-]*(?:=[A-Za-z0-9_.,:@+/=\[\]&|*()-]+)?$"
@@ -45,8 +47,14 @@ SET_BY_US = frozenset(
     {"array", "job-name", "comment", "output", "error", "requeue", "no-requeue", "time", "nodes", "ntasks", "gres"}
     | {"partition", "account", "qos", "constraint", "exclusive", "mem", "cpus-per-task", "chdir", "parsable", "wrap"}
     | {"dependency", "signal", "open-mode", "hold", "test-only", "wait", "help", "usage", "version", "ntasks-per-node"}
+    | {"gpus-per-node"}
 )
 """Options of `sbatch` that the launcher sets, or that would break it."""
+
+
+def _as_text(value: object) -> object:
+    """Read a bare count, which YAML reads as a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class SlurmQueue(BaseModel):
@@ -64,6 +72,14 @@ class SlurmQueue(BaseModel):
     partition: Word | None = Field(None, description="the name of a partition", examples=["gpu"])
     gres: Annotated[StrictStr, Field(pattern=_GRES)] | None = Field(
         None, description="the GPUs of one node, as Slurm names them: gpu:TYPE:COUNT", examples=["gpu:a5000:4"]
+    )
+    gpus_per_node: Annotated[StrictStr, BeforeValidator(_as_text), Field(pattern=_GPUS_PER_NODE)] | None = Field(
+        None,
+        description="the GPUs of one node, TYPE:COUNT or COUNT, instead of gres where a cluster wants --gpus-per-node",
+        examples=["a5000:4"],
+    )
+    modules: tuple[Annotated[StrictStr, Field(pattern=_MODULE)], ...] = Field(
+        (), description="a list of modules that the nodes load first", examples=["[apptainer/1.4]"]
     )
     account: Word | None = Field(None, description="the account that is charged", examples=["physics"])
     qos: Word | None = Field(None, description="the name of a quality of service", examples=["low"])
@@ -104,14 +120,30 @@ class SlurmQueue(BaseModel):
     )
 
     @property
-    def gpus_per_node(self) -> int:
-        """GPUs that a job can have."""
-        return 0 if self.gres is None else int(self.gres.rpartition(":")[2])
+    def gpu_count(self) -> int:
+        """GPUs that a job can have on each node."""
+        return int((self._gpus or "0").rpartition(":")[2])
 
     @property
-    def gpu_name(self) -> str:
-        """The GPUs' type in Slurm's words; `gpu` where it has none."""
-        return "gpu" if self.gres is None else self.gres.removeprefix("gpu:").rpartition(":")[0] or "gpu"
+    def gpu_type(self) -> str:
+        """The GPUs' type in Slurm's words; empty: any."""
+        return (self._gpus or "").rpartition(":")[0]
+
+    @property
+    def _gpus(self) -> str | None:
+        """The GPUs of a node without the word that `gres` begins with: `TYPE:COUNT` or `COUNT`."""
+        return self.gpus_per_node or (self.gres and self.gres.removeprefix("gpu:"))
+
+    def gpu_options(self, count: int) -> list[str]:
+        """Return the options of `sbatch` that request GPUs on each node.
+
+        Args:
+            count: Of GPUs on each node; 0: none.
+        """
+        if not count or self._gpus is None:
+            return []
+        gpus = f"{self.gpu_type}:{count}".removeprefix(":")
+        return [f"--gpus-per-node={gpus}" if self.gpus_per_node else f"--gres=gpu:{gpus}"]
 
     @property
     def login(self) -> SSHAddress | None:
@@ -130,6 +162,7 @@ class SlurmQueue(BaseModel):
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _LABEL_VALUE = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
 _LABEL_KEY = rf"^(?:{_DNS_LABEL}(?:\.{_DNS_LABEL})*/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$"
+_RESOURCE = rf"^{_DNS_LABEL}(?:\.{_DNS_LABEL})+/[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$"
 
 DNSName = Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}(?:\.{_DNS_LABEL})*$", max_length=253)]
 LabelKey = Annotated[StrictStr, Field(pattern=_LABEL_KEY)]
@@ -184,7 +217,17 @@ class KubernetesQueue(BaseModel):
         None, description="the name of a volume claim with TFRecords, for data: tfrecord", examples=["imagenet"]
     )
     gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
-        None, description="a whole number: GPUs of a node, where nodes cannot be listed", examples=["4"]
+        None,
+        description="a whole number: GPUs of a node, where no node is running yet or nodes cannot be listed",
+        examples=["4"],
+    )
+    gpu_resource: Annotated[StrictStr, Field(pattern=_RESOURCE)] = Field(
+        "nvidia.com/gpu", description="the name of the resource that GPUs are", examples=["nvidia.com/gpu"]
+    )
+    security: Literal["standard", "openshift"] = Field(
+        "standard",
+        description="standard or openshift (openshift: the cluster chooses the user of pods)",
+        examples=["openshift"],
     )
     exclusive: StrictBool = Field(
         True, description="true or false (false: repeats may share a node, and disturb each other)", examples=["true"]
@@ -195,6 +238,11 @@ class KubernetesQueue(BaseModel):
     pending_minutes: Minutes = Field(
         60, description="a number of at least 1: the longest that no node may be free for a repeat", examples=["60"]
     )
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of a node, as `hosts.yml` states them; 0 where it does not."""
+        return self.gpus_per_node or 0
 
     def in_folder(self, folder: Path) -> KubernetesQueue:
         """Return it with paths of this machine resolved: they are relative to the hosts file."""
@@ -288,6 +336,8 @@ def _check_slurm(
                 "container",
                 "the driver of the nodes cannot be asked: say which image suits them. Example: variant: cuda12.5",
             )
+    if entry.get("gres") is not None and entry.get("gpus_per_node") is not None:
+        note("gpus_per_node", "gres and gpus_per_node request the same GPUs. Remove one of them")
     for option in entry.get("options") or () if isinstance(entry.get("options"), list) else ():
         word = str(option).removeprefix("--").partition("=")[0]
         if word in SET_BY_US:

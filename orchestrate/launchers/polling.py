@@ -29,7 +29,9 @@ class Poller:
         self._look = look
         self._seconds = seconds
         self._patience_seconds = patience_seconds
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)  # of those who wait for the end of a look
+        self._wanted = threading.Condition(lock)  # of the thread that looks: nobody who waits wakes the others
         self._waiting = 0
         self._looks = 0
         self._hurry = False
@@ -51,7 +53,7 @@ class Poller:
                 self._thread.start()
             seen = self._looks
             self._waiting += 1
-            self._changed.notify_all()
+            self._wanted.notify()
             try:
                 self._changed.wait_for(lambda: self._looks > seen or self._closed)
             finally:
@@ -71,20 +73,21 @@ class Poller:
         """Look again at once: there is something to do."""
         with self._changed:
             self._hurry = True
-            self._changed.notify_all()
+            self._wanted.notify()
 
     def close(self) -> None:
         """End the thread; nobody may wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            self._wanted.notify()
         if self._thread is not None:
             self._thread.join()
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
+                self._wanted.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     return
                 self._hurry = False
@@ -93,7 +96,7 @@ class Poller:
                 self._failure = failure
                 self._looks += 1
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._hurry or self._closed, self._seconds)
+                self._wanted.wait_for(lambda: self._hurry or self._closed, self._seconds)
 
     def _try(self) -> BaseException | None:
         """Look once; a failure counts when it has lasted, a bug counts at once."""

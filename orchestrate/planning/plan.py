@@ -261,7 +261,7 @@ def learn(job: Job, host: Host, facts: Facts) -> Job:
 def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
     """Return the GPU indices to use; of a host that could not be asked, those that the file names."""
     if facts is None and host.queue is not None:
-        return list(range(host.queue.gpus_per_node or 0))
+        return list(range(host.queue.gpu_count))
     if facts is None:
         return list(host.gpus or ())
     present = [gpu.index for gpu in facts.gpus]

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,9 @@ WATCH_SECONDS = 10
 
 LOG_SILENCE_SECONDS = 60.0
 """Longest silence of a log before its stream is opened again; a benchmark may be silent for longer."""
+
+RENEW_SECONDS = 10.0
+"""How often the client may read its credentials anew; it would do so for each request."""
 
 PAGE_SIZE = 500
 MAX_ANSWER_BYTES = 64 << 20
@@ -335,9 +339,28 @@ def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
         config.load_incluster_config(client_configuration=settings)
         return client.ApiClient(settings), queue.namespace or NAMESPACE_FILE.read_text().strip()
     config.load_kube_config(path, context=queue.context, client_configuration=settings, persist_config=False)
+    settings.refresh_api_key_hook = _seldom(settings.refresh_api_key_hook)
     contexts, active = config.list_kube_config_contexts(path)
     chosen = next((item for item in contexts if item["name"] == queue.context), active)
     return client.ApiClient(settings), queue.namespace or chosen["context"].get("namespace") or "default"
+
+
+def _seldom(renew: Callable[[Any], None] | None) -> Callable[[Any], None] | None:
+    """Renew credentials no more often than `RENEW_SECONDS`: the client reads them, and the environment, each time."""
+    if renew is None:
+        return None
+    lock, at = threading.Lock(), float("-inf")
+
+    def renew_seldom(settings: Any) -> None:  # noqa: ANN401
+        nonlocal at
+        with lock:
+            if time.monotonic() - at < RENEW_SECONDS:
+                return
+            renew(settings)
+            settings.refresh_api_key_hook = renew_seldom  # the client's own put itself there
+            at = time.monotonic()
+
+    return renew_seldom
 
 
 def _refusal(status: int, message: str) -> HostError:

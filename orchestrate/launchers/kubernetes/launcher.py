@@ -25,7 +25,7 @@ from orchestrate.launchers.kubernetes.manifests import (
     run_selector,
     to_yaml,
 )
-from orchestrate.launchers.kubernetes.nodes import fleet_facts
+from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state
 from orchestrate.launchers.kubernetes.view import PodView, Seen
 from orchestrate.launchers.polling import Poller
@@ -34,7 +34,7 @@ from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
-from results.schema import GPU, Status
+from results.schema import Status
 from results.schema.progress import MAX_RECORD_LINES, RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
 
@@ -42,12 +42,16 @@ PULL_PATIENCE_SECONDS = 300.0
 """How long an image may fail to come for reasons that may pass."""
 
 LOOK_AT_JOB_SECONDS = 5.0
-"""From one look at a Job that has no pod to the next."""
+"""From one look at a Job that has no pod to the next; longer each time, up to `LONGEST_LOOK` of it."""
+
+LONGEST_LOOK = 12
 
 LOG_AGAIN_SECONDS = 2.0
 """From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
 
-BETWEEN_LOOKS_SECONDS = 0.1
+BETWEEN_LOOKS_SECONDS = 0.25
+"""Each look wakes every lane."""
+
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
 """How long an earlier Job of the same name may take to go away."""
@@ -126,14 +130,14 @@ class KubernetesLauncher:
         log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
         patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
         job_look = _JobLook(self._cluster, job)
-        begun = False
+        begun, name = False, object_name(job)
         while True:
-            seen = self._seen(job)
+            seen = None if self._view is None else self._view.of_job(name)
             state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
             if seen is None and isinstance(state, Ending) and self._ask_for_pod(job):
                 continue
             if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
-                self._cluster.delete_job(object_name(job))
+                self._cluster.delete_job(name)
                 raise Withdrawn
             if isinstance(state, Waiting):
                 on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
@@ -204,19 +208,21 @@ class KubernetesLauncher:
         self._cluster.close()
 
     def _ask_nodes(self) -> Facts:
-        """Return what the nodes report; if they may not be listed, what hosts.yml states."""
+        """Return what the nodes report; if there are none now, or they may not be listed, what hosts.yml states."""
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
+        wants_gpus = self._host.wants_gpus
+        stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variants)
         try:
-            nodes = self._cluster.nodes(selector)
+            return fleet_facts(self._cluster.nodes(selector), self._queue, wants_gpus=wants_gpus)
         except Refused as error:
-            count = self._queue.gpus_per_node
-            if count is None or not (self._host.image or self._host.variants):
+            if not stated:
                 raise Refused(
                     f"{error.cause}. If you may not list nodes, set gpus_per_node: and variant: in hosts.yml"
                 ) from error
-            gpus = tuple(GPU(index=index, name="GPU") for index in range(count if self._host.wants_gpus else 0))
-            return Facts(gpus=gpus, engine="kubernetes")
-        return fleet_facts(nodes, self._queue, wants_gpus=self._host.wants_gpus)
+        except NoNode:
+            if not stated:
+                raise
+        return stated_facts(self._queue, wants_gpus=wants_gpus)
 
     def _manifests(self, job: Job) -> list[Object]:
         return manifests(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
@@ -227,9 +233,6 @@ class KubernetesLauncher:
             self._view = PodView(self._cluster, run_selector(job.origin.run_id))
             self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, BETWEEN_LOOKS_SECONDS)
         return self._poller
-
-    def _seen(self, job: Job) -> Seen | None:
-        return None if self._view is None else self._view.of_job(object_name(job))
 
     def _ask_for_pod(self, job: Job) -> bool:
         """Tell whether a Job that seems to have ended without a pod has one."""
@@ -336,17 +339,19 @@ class _JobLook:
     def __init__(self, cluster: Cluster, job: Job) -> None:
         self._cluster = cluster
         self._job = job
+        self._wait = 1.0
         self._at = time.monotonic()  # a new Job mostly has its pod before it is worth a question
         self._state: State = Waiting("waiting for a pod")
 
     def state(self) -> State:
-        """Return the state as it was at most a few seconds ago."""
-        if time.monotonic() - self._at >= LOOK_AT_JOB_SECONDS:
+        """Return the state as it was at most a minute ago."""
+        if time.monotonic() - self._at >= LOOK_AT_JOB_SECONDS * self._wait:
             try:
                 self._state = self._look()
             except HostError:
                 return self._state  # the poller knows how long the cluster has been silent
             self._at = time.monotonic()
+            self._wait = min(2 * self._wait, LONGEST_LOOK)
         return self._state
 
     def _look(self) -> State:

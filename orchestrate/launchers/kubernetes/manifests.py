@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.launchers.base import GRACE_SECONDS
 from orchestrate.launchers.container import (
     DATA_PATH,
@@ -42,7 +42,13 @@ CONTAINER = "benchmark"
 USER = 10001
 """That of the images; a number, because the kubelet must see that it is not root."""
 
-GPU_RESOURCE = "nvidia.com/gpu"
+GPU_TAINT = Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule")
+"""How GKE, and by convention others, taint nodes with GPUs; only some clusters add this toleration themselves.
+Source: GKE, "Run GPUs in Standard node pools"; Kubernetes, admission plugin ExtendedResourceToleration."""
+
+STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+"""Annotations of pods that autoscalers leave alone: a repeat that moves to another node is lost."""
+
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 APP_LABEL, APP = "app.kubernetes.io/name", "tfbench"
 PEERS_LABEL = "tfbench.peers.links"
@@ -101,7 +107,7 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             **indexed,
             "template": {
-                "metadata": {"labels": labels, "annotations": annotations},
+                "metadata": {"labels": labels, "annotations": {**annotations, **STAYS}},
                 "spec": _pod(job, host, queue, digest, seconds),
             },
         },
@@ -150,7 +156,7 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
     claim = _claim(job, queue)
     optional: dict[str, Any] = {
         "nodeSelector": dict(queue.node_selector),
-        "tolerations": [item.model_dump(exclude_none=True) for item in queue.tolerations],
+        "tolerations": [item.model_dump(exclude_none=True) for item in tolerations(queue, _has_gpus(job))],
         "imagePullSecrets": [{"name": name} for name in queue.image_pull_secrets],
         "serviceAccountName": queue.service_account,
         "runtimeClassName": queue.runtime_class,
@@ -163,13 +169,7 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
         "terminationGracePeriodSeconds": STOP_SECONDS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {"runAsNonRoot": True, **_user(queue), "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_container(job, host, queue, digest)],
         "volumes": [
             {"name": "record", "emptyDir": {"sizeLimit": str(MAX_FILE_BYTES)}},
@@ -179,6 +179,24 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
         ],
         **{key: value for key, value in optional.items() if value},
     }
+
+
+def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:
+    """Return the taints that repeats put up with: those of `hosts.yml`, and that of GPU nodes if they need GPUs."""
+    own = list(queue.tolerations)
+    return own if not with_gpus or GPU_TAINT in own else [*own, GPU_TAINT]
+
+
+def _user(queue: KubernetesQueue) -> dict[str, int]:
+    """Return whom a pod runs as; OpenShift refuses pods that name a user, and gives each namespace its own.
+
+    What a benchmark writes are empty volumes, which that user may write; the image's files are for all to read.
+    """
+    return {} if queue.security == "openshift" else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+
+
+def _has_gpus(job: Job) -> bool:
+    return job.case.device is Device.GPU
 
 
 def _claim(job: Job, queue: KubernetesQueue) -> str | None:
@@ -196,7 +214,7 @@ def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None)
         "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
         "args": [*job.case.flags(), *host_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_host_environment(host), *_rank_environment(job)],
-        "resources": _resources(job, host),
+        "resources": _resources(job, host, queue),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "privileged": False,
@@ -221,15 +239,15 @@ def _image(job: Job, digest: str | None) -> str:
     return f"{repository(reference)}@{known}" if known else reference
 
 
-def _resources(job: Job, host: Host) -> Manifest:
+def _resources(job: Job, host: Host, queue: KubernetesQueue) -> Manifest:
     limits: dict[str, str] = {"ephemeral-storage": str(TMP_BYTES + MAX_FILE_BYTES + LOG_BYTES)}
     requests = {"ephemeral-storage": str(GIBIBYTE)}
     if host.cpus is not None:
         limits["cpu"] = requests["cpu"] = f"{int(host.cpus * 1000)}m"
     if host.memory_gb is not None:
         limits["memory"] = requests["memory"] = str(int(host.memory_gb * 1e9))
-    if job.case.device is Device.GPU:
-        limits[GPU_RESOURCE] = requests[GPU_RESOURCE] = str(job.case.num_gpus)
+    if _has_gpus(job):
+        limits[queue.gpu_resource] = requests[queue.gpu_resource] = str(job.case.num_gpus)
     return {"limits": limits, "requests": requests}
 
 

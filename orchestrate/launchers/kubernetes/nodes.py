@@ -14,7 +14,7 @@ from typing import Any
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.inventory.variants import parse_version
-from orchestrate.launchers.kubernetes.manifests import GPU_RESOURCE
+from orchestrate.launchers.kubernetes.manifests import tolerations
 from orchestrate.planning.facts import Facts
 from orchestrate.text import plain_text
 from results.schema import GPU, Status
@@ -29,6 +29,10 @@ _UNITS = {"m": 1e-3, "": 1.0} | {
     for power, letter in enumerate("KMGTPE", start=1)
     for binary in ("", "i")
 }
+
+
+class NoNode(LaunchFailed):
+    """No node can run repeats now; an autoscaler may start one for them."""
 
 
 @dataclass(frozen=True, order=True)
@@ -49,20 +53,24 @@ class Kind:
 
 
 def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
-    """Return what all nodes offer that repeats may come to.
+    """Return what all nodes offer that repeats may come to; where `gpus_per_node` says so, only nodes with GPUs count.
 
     Raises:
-        LaunchFailed: There is no such node, they differ, or their GPUs are shared.
+        NoNode: There is no such node now.
+        LaunchFailed: They differ, or their GPUs are shared.
     """
-    usable = [node for node in nodes if _is_usable(node, queue)]
+    usable = [node for node in nodes if _is_usable(node, queue, wants_gpus=wants_gpus)]
+    if wants_gpus and queue.gpus_per_node:
+        usable = [node for node in usable if _gpu_count(node, queue)]
     if not usable:
         chosen = ", ".join(f"{key}={value}" for key, value in queue.node_selector.items()) or "any label"
-        raise LaunchFailed(
+        raise NoNode(
             f"no node can run repeats: {len(nodes)} have {chosen}, but they are not ready, cordoned or tainted. "
-            "Check node_selector and tolerations in hosts.yml",
+            "Check node_selector and tolerations in hosts.yml. "
+            "If nodes are started on demand, set gpus_per_node: and variant: there",
             Status.UNREACHABLE,
         )
-    kinds = Counter(map(_kind, usable))
+    kinds = Counter(_kind(node, queue) for node in usable)
     if wants_gpus and len({(kind.product, kind.capability, kind.memory_mib) for kind in kinds}) > 1:
         seen = "; ".join(
             f"{n} with {kind.count} {kind.product or 'no GPU'}" for kind, n in sorted(kinds.items(), reverse=True)
@@ -99,9 +107,18 @@ def _gpus(kind: Kind) -> tuple[GPU, ...]:
     )
 
 
-def _kind(node: Node) -> Kind:
-    labels = _labels(node)
-    count = _whole(_quantity(_mapping(node, "status", "allocatable").get(GPU_RESOURCE))) or 0
+def stated_facts(queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
+    """Return what `hosts.yml` states of nodes that are not there yet, or may not be listed."""
+    count = queue.gpu_count if wants_gpus else 0
+    return Facts(gpus=tuple(GPU(index=index, name="GPU") for index in range(count)), engine="kubernetes")
+
+
+def _gpu_count(node: Node, queue: KubernetesQueue) -> int:
+    return _whole(_quantity(_mapping(node, "status", "allocatable").get(queue.gpu_resource))) or 0
+
+
+def _kind(node: Node, queue: KubernetesQueue) -> Kind:
+    labels, count = _labels(node), _gpu_count(node, queue)
     if not count:
         return Kind()
     product = plain_text(labels.get("nvidia.com/gpu.product", "GPU"), 100)
@@ -126,13 +143,14 @@ def _driver(labels: dict[str, str]) -> str | None:
     return full if re.fullmatch(r"\d{1,5}(\.\d{1,5}){0,3}", full) else None
 
 
-def _is_usable(node: Node, queue: KubernetesQueue) -> bool:
+def _is_usable(node: Node, queue: KubernetesQueue, *, wants_gpus: bool) -> bool:
     """Tell whether pods of a fleet can be scheduled to a node."""
     spec = _mapping(node, "spec")
     conditions = _mapping(node, "status").get("conditions") or ()
     ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
     taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in ("NoSchedule", "NoExecute")]
-    tolerated = all(any(_tolerates(item, taint) for item in queue.tolerations) for taint in taints)
+    accepted = tolerations(queue, wants_gpus)
+    tolerated = all(any(_tolerates(item, taint) for item in accepted) for taint in taints)
     return bool(ready and not spec.get("unschedulable") and tolerated)
 
 

@@ -184,6 +184,8 @@ def ending(state: JobState | None, status: bytes | None) -> Ending:
         failure = word, cause.format(node=place or "?")
     elif left.get("code") == "pull":
         failure = Status.PULL_FAILED, "the node could not pull the image; the repeat's log says why"
+    elif left.get("code") == "modules":
+        failure = Status.ERROR, f"node {place or '?'} could not load the modules; the repeat's log says why"
     elif status is None:
         failure = _unexplained(state, place)
     code = left.get("code", "")

@@ -45,8 +45,9 @@ PROJECT = Path(__file__).resolve().parents[3]
 SETTLE_SECONDS = 30.0
 """From the end of a job to its last file: shared folders show what a node wrote only after a while."""
 
+_GANGS = ("none", "pyxis")
 _NO_GANGS = (
-    "on Slurm, a training step across several hosts requires container: none, because containers have no network there",
+    "on Slurm, a training step across several hosts requires container: none or pyxis",
     Status.UNSUPPORTED,
 )
 
@@ -148,7 +149,7 @@ class SlurmLauncher:
         with self._submitting:
             self._survey(jobs[0].origin.run_id)
             missing = [job for job in jobs if job.id not in self._present and job.id not in self._tasks]
-            if self._queue.container != "none":
+            if self._queue.container not in _GANGS:
                 self._refused |= {job.id: LaunchFailed(*_NO_GANGS) for job in missing if job.case.num_hosts > 1}
                 missing = [job for job in missing if job.id not in self._refused]
             for array in make_arrays(missing, self._highest + 1):
@@ -205,8 +206,9 @@ class SlurmLauncher:
                 with self._lock:
                     lines, track.lines = track.lines, []
                     state, ended = track.state, track.ending
+                    silent = self._queue.container != "none" and not track.offset
                 if ended is None:
-                    on_turn(_turn(state, self._poller.trouble))
+                    on_turn(_turn(state, self._poller.trouble, silent=silent))
                 for line in lines:
                     on_line(line)
                 if ended is not None:
@@ -390,8 +392,13 @@ class SlurmLauncher:
         self._cancel.discard(job)
 
 
-def _turn(state: JobState | None, trouble: str) -> Turn:
-    """Describe the state of a repeat; what was submitted waits until Slurm reports otherwise."""
+def _turn(state: JobState | None, trouble: str, *, silent: bool = False) -> Turn:
+    """Describe the state of a repeat; what was submitted waits until Slurm reports otherwise.
+
+    A container that has printed nothing waits, too: its node may be fetching the image, and that takes no time of its.
+    """
+    if silent and state is not None and state.name not in WAITING:
+        return Turn(waiting=True, node=state.node, reason="its node brings the image and starts it", trouble=trouble)
     if state is None or state.name in WAITING:
         return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
     return Turn(waiting=False, node=state.node, trouble=trouble)

@@ -37,7 +37,8 @@ def facts_of(host: Host, queue: SlurmQueue, answer: Answer) -> Facts:
     fitting = [parts for parts in nodes if _offers(parts[4], queue)]
     if not fitting:
         offered = plain_text(", ".join(sorted({parts[4] for parts in nodes})), 200) or "none"
-        raise LaunchFailed(f"no node offers gres {queue.gres}. Nodes offer: {offered}", Status.NO_GPU)
+        wanted = f"gres {queue.gres}" if queue.gres else f"gpus_per_node {queue.gpus_per_node}"
+        raise LaunchFailed(f"no node offers {wanted}. Nodes offer: {offered}", Status.NO_GPU)
     version = plain_text(next(iter(answer.values("version")), "slurm"), 50)
     cpus, memory = (min((_number(parts[place]) for parts in fitting), default=0) for place in (1, 2))
     kinds = Counter(parts[3].rstrip("*~#!%$@^-") for parts in fitting)
@@ -47,18 +48,15 @@ def facts_of(host: Host, queue: SlurmQueue, answer: Answer) -> Facts:
         cpu_limit=host.cpus or float(cpus) or None,
         memory_bytes=memory * MEBIBYTE or None,
         engine=version,
-        gpus=tuple(GPU(index=index, name=queue.gpu_name) for index in range(queue.gpus_per_node)),
+        gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
         images=tuple(map(_with_digest, named_images(host))),
     )
 
 
 def _offers(gres: str, queue: SlurmQueue) -> bool:
     """Tell whether a node's GPUs suffice for the largest job."""
-    if queue.gres is None:
-        return True
-    wanted = queue.gres.removeprefix("gpu").rpartition(":")[0].strip(":")
-    counts = [int(count) for kind, count in _GRES.findall(gres) if wanted in ("", kind)]
-    return sum(counts) >= queue.gpus_per_node
+    counts = [int(count) for kind, count in _GRES.findall(gres) if queue.gpu_type in ("", kind)]
+    return sum(counts) >= queue.gpu_count
 
 
 def _with_digest(image: Image) -> Image:

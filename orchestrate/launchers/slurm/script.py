@@ -14,8 +14,8 @@ from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.container import DATA_PATH, NO_GPU, host_flags, job_container
-from orchestrate.launchers.slurm.templates import environment_lines, run_lines
+from orchestrate.launchers.container import DATA_PATH, NO_GPU, host_flags, job_container, repository
+from orchestrate.launchers.slurm.templates import environment_lines, module_lines, run_lines
 from orchestrate.planning.images import image_reference
 from orchestrate.planning.plan import Job
 from results.schema import Data, Device
@@ -26,8 +26,8 @@ MAX_ARRAY = 1000
 GRACE_SECONDS = 300
 """From a benchmark's own limit to Slurm's: it ends itself first, and writes why."""
 
-MAX_FILE_BLOCKS = (256 << 20) // 512
-"""Of `ulimit -f`: nothing a benchmark writes may fill the shared folder."""
+PULL_SECONDS = 1200
+"""What Slurm's limit allows for an image: a node may have to fetch it before the benchmark's own time begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +109,11 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
     options = _options(array, first, host, queue, seconds)
     tasks = [
         f"{index}) job={shlex.quote(job.id)}; set -- {shlex.join(_arguments(job, host, queue))}"
-        + (f"; image={shlex.quote(_image(job, host))}" if queue.container != "none" else "")
+        + (f"; image={shlex.quote(_image(job, host, queue))}" if queue.container != "none" else "")
         + " ;;"
         for index, job in enumerate(array.jobs)
     ]
-    container = job_container(first, host, _image(first, host)) if queue.container != "none" else None
+    container = job_container(first, host, _image(first, host, queue)) if queue.container != "none" else None
     return "\n".join(
         [
             "#!/bin/sh",
@@ -123,7 +123,8 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
             *tasks,
             "*) exit 64 ;;",
             "esac",
-            _BEGIN.format(blocks=MAX_FILE_BLOCKS, visible=_visible(resources(first).gpus)),
+            _BEGIN.format(visible=_visible(resources(first).gpus)),
+            *module_lines(queue),
             *environment_lines(queue, host.environment),
             *run_lines(queue, container, resources(first).nodes, resources(first).gpus, project),
             _END,
@@ -142,7 +143,8 @@ def _visible(gpus: int) -> str:
 
 def _options(array: Array, first: Job, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
     """Return the requested resources as options of `sbatch`."""
-    minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS) / 60
+    pull = 0 if queue.container == "none" else PULL_SECONDS
+    minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS + pull) / 60
     asked = resources(first)
     named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}
     return [
@@ -152,7 +154,7 @@ def _options(array: Array, first: Job, host: Host, queue: SlurmQueue, seconds: f
         *(f"--{key}={value}" for key, value in named.items() if value is not None),
         f"--nodes={asked.nodes}",
         f"--ntasks={asked.nodes}",
-        *([f"--gres={queue.gres.rpartition(':')[0]}:{asked.gpus}"] if asked.gpus and queue.gres else []),
+        *queue.gpu_options(asked.gpus),
         *(["--exclusive"] if queue.exclusive else []),
         *([] if host.cpus is None else [f"--cpus-per-task={math.ceil(host.cpus)}"]),
         *_memory(host, queue),
@@ -182,9 +184,11 @@ def _arguments(job: Job, host: Host, queue: SlurmQueue) -> list[str]:
     return [*job.case.flags(), *data, f"--max_seconds={_limit_seconds(job, host, queue):g}"]
 
 
-def _image(job: Job, host: Host) -> str:
-    """Return what a repeat starts: by digest where `hosts.yml` names one."""
-    return job.origin.image or image_reference(host, job.origin.variant or "cpu")
+def _image(job: Job, host: Host, queue: SlurmQueue) -> str:
+    """Return what a repeat starts: by digest where `hosts.yml` names one; only Docker takes a tag next to it."""
+    reference = job.origin.image or image_reference(host, job.origin.variant or "cpu")
+    _, at, digest = reference.partition("@")
+    return f"{repository(reference)}@{digest}" if at and queue.container != "docker" else reference
 
 
 _BEGIN = """\
@@ -204,7 +208,6 @@ if ! mkdir "$folder"; then
     # The name is the lock: only a job that Slurm itself started again may measure a second time.
     [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && rm -rf "$folder" "$root/done/$job" && mkdir "$folder" || exit 65
 fi
-ulimit -f {blocks} || :
 {visible}"""
 
 _END = """\

@@ -11,8 +11,15 @@ import pytest
 from ruamel.yaml import YAML
 
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
-from orchestrate.launchers.kubernetes.manifests import job_manifest, manifests, object_name, run_selector, to_yaml
-from results.schema import Data
+from orchestrate.launchers.kubernetes.manifests import (
+    GPU_TAINT,
+    job_manifest,
+    manifests,
+    object_name,
+    run_selector,
+    to_yaml,
+)
+from results.schema import Data, Device
 
 SCHEMAS = ("1.25", "1.29", "1.33", "1.37")
 PROJECT = Path(__file__).parents[3]
@@ -103,6 +110,33 @@ def test_a_pod_has_no_rights(some_jobs):
     }
     assert all("sizeLimit" in volume["emptyDir"] for volume in pod["volumes"])
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+
+
+def test_openshift_chooses_the_user_and_nothing_else_changes(some_jobs):
+    host, (job,) = some_jobs()
+    given = dataclasses.replace(host, queue=host.queue.model_copy(update={"security": "openshift"}))
+    usual, open_shift = (job_manifest(job, one, one.queue)["spec"]["template"]["spec"] for one in (host, given))
+    context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert open_shift["securityContext"] == context
+    assert {**usual, "securityContext": context} == open_shift
+    (container,) = open_shift["containers"]
+    written = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert written == {"/out", "/tmp", "/dev/shm"}, "a user without a name writes to empty volumes only"
+
+
+def test_autoscalers_leave_repeats_alone_and_gpu_nodes_take_them(some_jobs):
+    host, (job,) = some_jobs(num_gpus=[2], device="gpu")
+    host = dataclasses.replace(host, queue=host.queue.model_copy(update={"gpu_resource": "example.com/gpu"}))
+    on_cpu = dataclasses.replace(job, case=dataclasses.replace(job.case, device=Device.CPU, num_gpus=1))
+    template, plain = (job_manifest(one, host, host.queue)["spec"]["template"] for one in (job, on_cpu))
+    assert template["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert template["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
+    taint = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert template["spec"]["tolerations"] == [taint] and "tolerations" not in plain["spec"]
+    (container,) = template["spec"]["containers"]
+    assert container["resources"]["limits"]["example.com/gpu"] == "2"
+    own = dataclasses.replace(host, queue=host.queue.model_copy(update={"tolerations": (GPU_TAINT,)}))
+    assert job_manifest(job, own, own.queue)["spec"]["template"]["spec"]["tolerations"] == [taint]
 
 
 def test_a_data_set_is_a_claim_that_a_pod_reads_where_its_case_needs_it(some_jobs):

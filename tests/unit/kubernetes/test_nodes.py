@@ -11,7 +11,8 @@ from results.schema import Status
 from tests.support.engines.kubernetes.standin import Answer
 from tests.unit.kubernetes.conftest import node
 
-TAINT = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+GPU_TAINT = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+TAINT = [{"key": "pool", "value": "bench", "effect": "NoSchedule"}]
 
 
 def facts(*nodes, gpus=True, **queue):
@@ -71,12 +72,45 @@ def test_cordoned_and_unready_nodes_do_not_count():
     "toleration",
     [
         {"operator": "Exists"},
-        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
-        {"key": "nvidia.com/gpu", "value": "present"},
+        {"key": "pool", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "pool", "value": "bench"},
     ],
 )
 def test_tolerated_taints_are_no_hindrance(toleration):
     assert len(facts(node(taints=TAINT), tolerations=[toleration]).gpus) == 4
+
+
+def test_the_taint_of_gpu_nodes_is_tolerated_by_what_needs_gpus_alone():
+    assert len(facts(node(taints=GPU_TAINT)).gpus) == 4
+    with pytest.raises(HostError, match="tainted"):
+        facts(node(taints=GPU_TAINT), gpus=False)
+
+
+def test_gpus_may_have_another_name():
+    shared = node(gpus=0)
+    shared["status"]["allocatable"]["example.com/gpu"] = "2"
+    assert len(facts(shared, gpu_resource="example.com/gpu").gpus) == 2
+    assert facts(shared).gpus == ()
+
+
+@pytest.mark.parametrize("present", [(), (node("small", gpus=0),), (node("full", taints=TAINT),)])
+def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
+    one = bench()
+    one.server.delete("nodes", "node-1")
+    for other in present:
+        one.server.put("nodes", other)
+    told = one.make(one.host(gpus_per_node=2)).probe()
+    assert (len(told.gpus), told.driver) == (2, None)
+    plan = one.plan(one.host(gpus_per_node=2), repeats=1, num_gpus=[2], device="gpu")
+    assert [(job.blocked, job.case.num_gpus) for job in plan.jobs] == [(None, 2)]
+    if not any(other["metadata"]["name"] == "small" for other in present):
+        with pytest.raises(HostError, match="started on demand, set gpus_per_node: and variant:"):
+            one.make(one.host()).probe()
+
+
+def test_nodes_without_gpus_do_not_count_where_the_file_says_that_there_are_some():
+    told = facts(node("small", gpus=0), node(), gpus_per_node=4)
+    assert (len(told.gpus), told.driver) == (4, "550.127.05")
 
 
 def test_the_image_follows_from_driver_and_compute_capability(bench):

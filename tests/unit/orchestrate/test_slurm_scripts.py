@@ -118,27 +118,53 @@ def line_of(script: str, beginning: str) -> str:
     return line
 
 
+INSIDE = (
+    'sh -c \'ulimit -f 524288; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1"; shift; '
+    'exec python3.11 -m tfbench "$@" --output=/out/record.json\' '
+    'tfbench "$CUDA_VISIBLE_DEVICES" "$@" </dev/null >"$folder/output.log" 2>&1 &'
+)
+
+
 def test_the_line_for_pyxis():
-    assert line_of(text([job(1, 1)], container="pyxis", gres="gpu:1"), "srun") == (
-        'srun --ntasks=1 --container-image="$image" --container-readonly --no-container-mount-home '
-        '--no-container-entrypoint --container-mounts="$folder/out:/out" --container-workdir=/opt/tfbench '
-        'python3.11 -m tfbench "$@" --output=/out/record.json </dev/null >"$folder/output.log" 2>&1 &'
+    script = text([job(1, 1)], container="pyxis", gres="gpu:1")
+    assert line_of(script, "srun") == (
+        'srun --ntasks=1 --propagate=NONE --container-image="$file" --container-readonly --no-container-mount-home '
+        '--no-container-entrypoint --container-mounts="$folder/out:/out" --container-workdir=/opt/tfbench ' + INSIDE
     )
-
-
-def test_pyxis_gets_the_registry_in_enroots_words():
-    script = text([job(1)], container="pyxis")
-    command = f"image={shlex.quote('ghcr.io/y/t:1')}; {line_of(script, 'image=$(printf')}; echo $image"
-    assert subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout == "ghcr.io#y/t:1\n"
+    assert "export NVIDIA_VISIBLE_DEVICES=all " in script
+    assert "export NVIDIA_VISIBLE_DEVICES=void " in text([job(1)], container="pyxis")
 
 
 def test_the_line_for_apptainer():
-    assert line_of(text([job(1, 1)], container="apptainer", gres="gpu:1"), "apptainer") == (
-        'apptainer exec --containall --no-home --no-privs --bind "$folder/out:/out" --pwd /opt/tfbench '
-        '--nv --env "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES" "docker://$image" python3.11 -m tfbench "$@" '
-        '--output=/out/record.json </dev/null >"$folder/output.log" 2>&1 &'
+    assert line_of(text([job(1, 1)], container="apptainer", gres="gpu:1"), "apptainer exec") == (
+        'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out" '
+        '--pwd /opt/tfbench --nv "$file" ' + INSIDE
     )
     assert "--nv" not in text([job(1)], container="apptainer")
+
+
+@pytest.mark.parametrize("container", ["pyxis", "apptainer"])
+def test_an_image_is_named_by_its_digest_alone_and_there_is_time_to_fetch_it(container: str):
+    named = dataclasses.replace(job(1).origin, image=f"ghcr.io/y/t:1@sha256:{'a' * 64}")
+    script = text([dataclasses.replace(job(1, seconds=600.0), origin=named)], container=container)
+    assert f"; image=ghcr.io/y/t@sha256:{'a' * 64} ;;" in script
+    assert "--time=35" in options(script), "ten minutes, five to end by itself, twenty for the image"
+
+
+@pytest.mark.parametrize(
+    ("asked", "option"),
+    [
+        ({"gres": "gpu:a5000:4"}, "--gres=gpu:a5000:2"),
+        ({"gres": "gpu:4"}, "--gres=gpu:2"),
+        ({"gpus_per_node": "a5000:4"}, "--gpus-per-node=a5000:2"),
+        ({"gpus_per_node": 4}, "--gpus-per-node=2"),
+    ],
+)
+def test_gpus_are_requested_by_the_option_that_the_cluster_wants(asked: dict[str, object], option: str):
+    script = text([job(1, 2)], **asked)
+    assert [line for line in options(script) if "gpu" in line] == [option]
+    queue = SlurmQueue.model_validate({"container": "none", "shared_folder": "/x", **asked})
+    assert queue.gpu_count == 4 and queue.gpu_type in ("a5000", "")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +173,7 @@ def test_the_line_for_apptainer():
         ("none", "0) ", "--data_dir='/sets/image net'"),
         ("docker", "docker run ", "--mount=type=bind,source=/sets/image net,target=/data,readonly"),
         ("pyxis", "srun ", "--container-mounts=$folder/out:/out,/sets/image net:/data:ro"),
-        ("apptainer", "apptainer ", "--bind=/sets/image net:/data:ro"),
+        ("apptainer", "apptainer exec", "--bind=/sets/image net:/data:ro"),
     ],
 )
 def test_a_data_set_is_seen_by_repeats_that_read_it_alone(container: str, beginning: str, seen: str):
@@ -209,3 +235,145 @@ def test_gpus_beyond_those_that_were_asked_for_are_hidden(tmp_path: Path):
     run_script(tmp_path, script, CUDA_VISIBLE_DEVICES="4,5,6,7")
     log = tmp_path / "tfbench-run1.lab" / "jobs" / repeat.id / "output.log"
     assert log.read_text() == "4,5\n"
+
+
+STANDIN = """\
+#!/bin/sh
+# Plays apptainer, enroot and srun: it writes what it was asked for, and runs what a container would, here.
+echo "${0##*/} $*" >>"$CALLS"
+ulimit -f >>"$LIMITS"
+case "${0##*/} $1" in
+"enroot digest") echo sha256:%s ;;
+"enroot import") [ ! -f "$CALLS.broken" ] && truncate -s 300M "$3" || { echo no such image >&2; exit 1; } ;;
+"apptainer pull") truncate -s 300M "$2" ;;
+*)
+    while [ "$1" != sh ]; do shift; done
+    script=$(printf %%s "$3" | sed "s|/out/|$OUT/|")
+    shift 3
+    exec sh -c "$script" "$@" ;;
+esac
+""" % ("b" * 64)
+
+PYTHON = """\
+#!/bin/sh
+for word; do case $word in --output=*) echo "{}" >"${word#--output=}" ;; esac; done
+echo "gpus $CUDA_VISIBLE_DEVICES enroot $NVIDIA_VISIBLE_DEVICES home $HOME"
+(truncate -s 300M "$CALLS.large") 2>/dev/null || echo "too large"
+"""
+
+
+class Node:
+    """A node with stand-ins for the programs that start containers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.root = folder, folder / "tfbench-run1.lab"
+        self.calls, self.limits = folder / "calls", folder / "limits"
+        (folder / "bin").mkdir()
+        for name, body in [*((name, STANDIN) for name in ("apptainer", "enroot", "srun")), ("python3.11", PYTHON)]:
+            (folder / "bin" / name).write_text(body)
+            (folder / "bin" / name).chmod(0o755)
+        for name in ("jobs", "done"):
+            (self.root / name).mkdir(parents=True)
+
+    def run(self, container: str, repeat: Job, **settings: object) -> subprocess.CompletedProcess[str]:
+        """Run the batch script of a repeat."""
+        script = text([repeat], container=container, shared_folder=str(self.folder), **settings)
+        out = self.root / "jobs" / repeat.id / "out"
+        variables = {"CALLS": str(self.calls), "LIMITS": str(self.limits), "OUT": str(out), "TMPDIR": str(self.folder)}
+        path = f"{self.folder / 'bin'}:/usr/bin:/bin"
+        return run_script(self.folder, script, PATH=path, CUDA_VISIBLE_DEVICES="0,1,2", **variables)
+
+    def log(self, repeat: Job) -> str:
+        """Return the output of a repeat."""
+        return (self.root / "jobs" / repeat.id / "output.log").read_text()
+
+    def done(self, repeat: Job) -> str:
+        """Return the last words of a repeat."""
+        return (self.root / "done" / repeat.id).read_text()
+
+
+@pytest.mark.parametrize(("container", "digest"), [("pyxis", f"sha256:{'b' * 64}"), ("apptainer", "ghcr.io/y/t:1")])
+def test_an_image_comes_once_and_its_file_may_be_larger_than_a_benchmarks(tmp_path: Path, container: str, digest: str):
+    node = Node(tmp_path)
+    repeats = [job(number, 2) for number in (1, 2)]
+    for repeat in repeats:
+        ended = node.run(container, repeat, gres="gpu:4")
+        assert ended.returncode == 0, ended.stderr
+        assert node.done(repeat) == f"code 0\nnode n9\nimage {digest}\n"
+        enroot = "all" if container == "pyxis" else ""
+        first, *_, last = node.log(repeat).splitlines()
+        assert (first, last) == (f"gpus 0,1 enroot {enroot} home /tmp", "too large")
+        assert (node.root / "jobs" / repeat.id / "record.json").read_text() == "{}\n"
+    calls = [line.split(" --")[0].split(" /")[0] for line in node.calls.read_text().splitlines()]
+    pull = ["enroot digest docker:", "enroot import"] if container == "pyxis" else ["apptainer pull"]
+    start = "srun" if container == "pyxis" else "apptainer exec"
+    assert [call.split("//")[0] for call in calls] == [*pull, start, start]
+    assert node.limits.read_text().splitlines()[0] == "unlimited"
+    assert not list(tmp_path.glob("tfbench.*")), "the folder for /tmp goes away"
+
+
+def test_pyxis_gets_the_registry_in_enroots_words(tmp_path: Path):
+    node = Node(tmp_path)
+    node.run("pyxis", job(1))
+    (imported,) = [line for line in node.calls.read_text().splitlines() if line.startswith("enroot import")]
+    assert imported.endswith(" docker://ghcr.io#y/t:1")
+
+
+def test_an_image_that_does_not_come_is_named_in_the_log_and_leaves_nothing(tmp_path: Path):
+    node = Node(tmp_path)
+    Path(f"{node.calls}.broken").touch()
+    node.run("pyxis", job(1))
+    assert node.done(job(1)) == "code pull\nnode n9\nimage \n"
+    assert node.log(job(1)) == "no such image\n"
+    assert not list((node.root / "images").glob("*.sqsh.*[0-9]"))
+
+
+def test_a_step_over_several_hosts_runs_under_pyxis(tmp_path: Path):
+    node = Node(tmp_path)
+    case = Case(model="x", num_hosts=2, device=Device.CPU)
+    repeat = dataclasses.replace(job(1), case=case)
+    script = text([repeat], container="pyxis")
+    assert line_of(script, "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --propagate=NONE ")
+    (tmp_path / "bin" / "scontrol").write_text(
+        '#!/bin/sh\ncase "$*" in *hostnames*) printf "n8\\nn9\\n" ;; *) echo "x NodeAddr=10.0.0.1 y" ;; esac\n'
+    )
+    (tmp_path / "bin" / "scontrol").chmod(0o755)
+    (tmp_path / "bin" / "python3.11").write_text('#!/bin/sh\necho "$TF_CONFIG ${*##*--output=}"\n')
+    script = text([repeat], container="pyxis", shared_folder=str(tmp_path))
+    (tmp_path / "out").mkdir()
+    ended = run_script(
+        tmp_path,
+        script,
+        PATH=f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        CALLS=str(node.calls),
+        LIMITS=str(node.limits),
+        OUT=str(tmp_path / "out"),
+        SLURM_PROCID="1",
+        SLURM_JOB_NODELIST="n[8-9]",
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert '"index": 1}}' in node.log(repeat) and "10.0.0.1:20005" in node.log(repeat)
+    assert node.log(repeat).endswith("/rank-1.json\n")
+    assert node.done(repeat).startswith("code 0\nnode n8+n9\n")
+
+
+MODULE = """\
+module() { [ "$2" != none/1 ] || { echo "no such module" >&2; return 1; }; export LOADED="$*"; }
+"""
+
+
+def test_modules_are_loaded_first_and_one_that_is_not_there_is_named(tmp_path: Path):
+    script = local_script(tmp_path, 'echo "loaded $LOADED"')
+    (tmp_path / "init").mkdir()
+    (tmp_path / "init" / "sh").write_text(MODULE)
+    for modules, code, said in [
+        (["cuda/12.5", "apptainer"], "0", "loaded load cuda/12.5 apptainer"),
+        (["none/1"], "modules", "no such module"),
+    ]:
+        repeat = job(len(modules))
+        settings = {"python": str(tmp_path / "python"), "project": str(tmp_path), "modules": modules}
+        script = text([repeat], shared_folder=str(tmp_path), **settings)
+        run_script(tmp_path, script, MODULESHOME=str(tmp_path))
+        root = tmp_path / "tfbench-run1.lab"
+        assert (root / "jobs" / repeat.id / "output.log").read_text() == f"{said}\n"
+        assert (root / "done" / repeat.id).read_text().startswith(f"code {code}\n")
