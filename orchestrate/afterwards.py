@@ -17,7 +17,7 @@ from orchestrate.launchers.base import Launcher
 from orchestrate.planning.budget import hourly_usd
 from orchestrate.planning.plan import HostPlan, Plan
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 """Takes a line for the user."""
 
 ANSWER_SECONDS = 15.0
@@ -33,32 +33,32 @@ STDERR = 2
 
 
 @contextmanager
-def when_done(command: str | None, tell: Tell) -> Iterator[None]:
+def when_done(command: str | None, notify: Notify) -> Iterator[None]:
     """Run a shell command after the block, however it ends, e.g. to return rented machines.
 
     It does not run after a mistake in flags or files: nothing was measured, and the user is about to try again.
 
     Args:
         command: For `sh`; None: nothing is run.
-        tell: Told of its start and end.
+        notify: Receives its start and end.
     """
     try:
         yield
     except UserError as error:
         if command is not None and isinstance(error, NoUsableHost):
-            run_command(command, tell)
+            run_command(command, notify)
         elif command is not None:
-            tell(f"--when-done did not run, because nothing was measured: {command}")
+            notify(f"--when-done did not run, because nothing was measured: {command}")
         raise
     except BaseException:
         if command is not None:
-            run_command(command, tell)
+            run_command(command, notify)
         raise
     if command is not None:
-        run_command(command, tell)
+        run_command(command, notify)
 
 
-def run_command(command: str, tell: Tell) -> int:
+def run_command(command: str, notify: Notify) -> int:
     """Run a shell command to its end, with its output on stderr and nothing to read.
 
     It has a session of its own: a Ctrl-C that was meant for the run must not end it half way. A second one does.
@@ -66,8 +66,8 @@ def run_command(command: str, tell: Tell) -> int:
     Returns:
         Its exit code, which changes nothing about that of the run; negative: it was ended by that signal.
     """
-    tell = _surely(tell)
-    tell(f"--when-done: {command}")
+    notify = _surely(notify)
+    notify(f"--when-done: {command}")
     process = subprocess.Popen(
         ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=STDERR, stderr=STDERR, start_new_session=True
     )
@@ -81,21 +81,21 @@ def run_command(command: str, tell: Tell) -> int:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGTERM)
             else:
-                tell("--when-done is still running. Press Ctrl-C again to end it")
+                notify("--when-done is still running. Press Ctrl-C again to end it")
             asked_before = True
     if code == 0:
-        tell("--when-done succeeded")
+        notify("--when-done succeeded")
     else:
-        tell(f"--when-done FAILED with exit code {code}: {command}. Check whether your machines still cost money")
+        notify(f"--when-done FAILED with exit code {code}: {command}. Check whether your machines still cost money")
     return code
 
 
-def _surely(tell: Tell) -> Tell:
-    """Return a `tell` that goes on where nobody reads any more: machines must be returned then, too."""
+def _surely(notify: Notify) -> Notify:
+    """Return a `notify` that goes on where nobody reads any more: machines must be returned then, too."""
 
     def surely(line: str) -> None:
         with contextlib.suppress(OSError):
-            tell(line)
+            notify(line)
 
     return surely
 

@@ -1,4 +1,4 @@
-"""The commands of `python -m orchestrate`: each reads as read → ask → plan → run → tell."""
+"""The commands of `python -m orchestrate`: each reads as read → ask → plan → run → report."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _accepted(parsed: argparse.Namespace) -> list[Host]:
     if not kept:
         raise NoUsableHost("every host was rejected by its deep check: see the lines above")
     if rejected:
-        _tell(f"left out, rejected by the deep check: {', '.join('/'.join(place) for place in sorted(rejected))}")
+        _notify(f"left out, rejected by the deep check: {', '.join('/'.join(place) for place in sorted(rejected))}")
     return kept
 
 
@@ -153,9 +153,9 @@ def _show_manifests(planned: Plan) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Measure."""
-    with when_done(parsed.when_done, _tell):
+    with when_done(parsed.when_done, _notify):
         planned, code = _run(parsed)
-    _tell_costs(planned)
+    _report_costs(planned)
     return code
 
 
@@ -188,20 +188,20 @@ def resume(parsed: argparse.Namespace) -> int:
     folder = _folder(parsed)
     planned = _planned(folder)
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
-    with when_done(parsed.when_done, _tell):
+    with when_done(parsed.when_done, _notify):
         code = _carry_out(parsed, planned, folder)
-    _tell_costs(planned)
+    _report_costs(planned)
     return code
 
 
 def status(parsed: argparse.Namespace) -> int:
-    """Tell how a run stands; exit code as `run` would end now."""
+    """Say how a run stands; exit code as `run` would end now."""
     folder = _folder(parsed)
     planned = _planned(folder)
     running = _is_running(folder)
     tables.render_status(planned, folder, running, _stdout())
     if not running:
-        _tell_costs(planned)
+        _report_costs(planned)
     return _exit_code(count_records(planned, folder))
 
 
@@ -210,14 +210,14 @@ def stop(parsed: argparse.Namespace) -> int:
     folder = _folder(parsed)
     planned = _planned(folder)
     removed, problems = stop_run(planned, _maker(folder.path), EventBus())
-    _tell(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
+    _notify(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
     return ExitCode.SOME_FAILED if problems else ExitCode.OK
 
 
-def _tell_costs(planned: Plan) -> None:
+def _report_costs(planned: Plan) -> None:
     """Name rented machines that nobody has returned."""
     if line := still_costing(planned, _maker(None)):
-        _tell(line)
+        _notify(line)
 
 
 def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder, estimated: Estimate | None = None) -> int:
@@ -235,9 +235,9 @@ def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder, est
     took = time.monotonic() - began
     _show_results(folder, outcome.ok + outcome.failed, quiet=parsed.display == "json", report=parsed.report)
     tables.render_taken(took, estimated, Console(stderr=True))
-    _tell(*outcome.answers)
+    _notify(*outcome.answers)
     if stop.launching.is_set() and outcome.missing:
-        _tell(f"stopped. {_resume_hint(folder)}")
+        _notify(f"stopped. {_resume_hint(folder)}")
         return ExitCode.STOPPED
     return _exit_code(outcome)
 
@@ -279,7 +279,7 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
         render_ratios(merged, console)
         if (minutes := minutes_grid(spent_in(folder.records()))) is not None and shown:
             print_grid(minutes, console)
-    _tell(
+    _notify(
         *merged.problems,
         *map(str, outliers(merged.rates)),
         f"records, logs and results.csv: {folder.path}",
@@ -354,19 +354,19 @@ def _hosts(parsed: argparse.Namespace) -> list[Host]:
 def _default_hosts() -> Path:
     if HOSTS_FILE.exists():
         return HOSTS_FILE
-    _tell(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
+    _notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
     return THIS_MACHINE
 
 
 def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host], Launcher]:
-    """Return what makes launchers; those of one run share a limit of pulls, and tell what happens to them on a bus."""
+    """Return what makes launchers; those of one run share a limit of pulls, and report to a bus."""
     stamina.instrumentation.set_on_retry_hooks(())  # it would write on stderr, in the middle of a display
 
-    def tell(host: str, message: str) -> None:
+    def notify(host: str, message: str) -> None:
         if bus is not None:
             bus.emit(Warned(host=host, message=message))
 
-    pulls = PullLimits(tell=tell)
+    pulls = PullLimits(notify=notify)
     return lambda host: make_launcher(host, run_path, pulls)
 
 
@@ -416,7 +416,7 @@ def _progress_bus(parsed: argparse.Namespace) -> EventBus:
 def _show_warnings(event: Event) -> None:
     """Show what a user should know while hosts are asked, e.g. that a Python is installed."""
     if isinstance(event, Warned):
-        _tell(describe(event))
+        _notify(describe(event))
 
 
 def _lock(folder: RunFolder) -> FileLock:
@@ -452,7 +452,7 @@ def _interrupts(stop: Stop, folder: RunFolder) -> Iterator[None]:
             text = f"starting nothing more; what runs may finish. Press Ctrl-C again to end it. {_resume_hint(folder)}"
         else:
             text = "ending what runs"
-        _tell(text)
+        _notify(text)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -462,7 +462,7 @@ def _interrupts(stop: Stop, folder: RunFolder) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(*lines: str) -> None:
+def _notify(*lines: str) -> None:
     """Print lines on stderr, as they are."""
     console = Console(stderr=True)
     for line in lines:

@@ -79,7 +79,7 @@ def resolve_path(text: str, folder: Path) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether there is a file; what cannot be a path is none."""
+    """Return whether there is a file; what cannot be a path is none."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -209,11 +209,11 @@ def validate_document(model: type[M], document: Document) -> M | None:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        told: dict[tuple[int, str], str] = {}
+        reported: dict[tuple[int, str], str] = {}
         for detail in error.errors(include_url=False):
             line, text = _explain(model, document, detail)
-            told[line, text.partition(" Received: ")[0]] = text  # each branch of a union reports the same mistake
-        document.problems.extend((line, text) for (line, _), text in told.items())
+            reported[line, text.partition(" Received: ")[0]] = text  # each branch of a union reports the same mistake
+        document.problems.extend((line, text) for (line, _), text in reported.items())
         return None
 
 

@@ -39,7 +39,7 @@ class Interval:
         return max(self.value - self.low, self.high - self.value)
 
     def contains(self, value: float) -> bool:
-        """Tell whether a value lies in the interval, ends included."""
+        """Return whether a value lies in the interval, ends included."""
         return self.low <= value <= self.high
 
 
@@ -162,7 +162,7 @@ def _most_degrees(variances: Sequence[float], degrees: Sequence[float]) -> float
 
 
 def _spread_differently(variances: Sequence[float], degrees: Sequence[float]) -> bool:
-    """Tell whether the largest and the smallest variance of means, each of `degrees` + 1 values, differ beyond chance.
+    """Return whether the largest and the smallest variance of means (of `degrees` + 1 values) differ beyond chance.
 
     Source: the two-sided F test of two variances, Fisher 1924.
     """

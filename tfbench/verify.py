@@ -1,4 +1,4 @@
-"""Tell what an image holds, without a GPU: `python -m tfbench.verify` prints one JSON object.
+"""Describe what an image holds, without a GPU: `python -m tfbench.verify` prints one JSON object.
 
     {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "cudnn": "9",
      "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"},

@@ -41,7 +41,7 @@ class LeftOut:
             return [question.text for question in decided]
 
     def spares(self, job: Job) -> bool:
-        """Tell whether a repeat that has not begun is not needed, and count it then."""
+        """Return whether a repeat that has not begun is not needed, and count it then."""
         with self._lock:
             if not self._why(job):
                 return False

@@ -246,8 +246,8 @@ class LiveDisplay:
         if len(shown) < len(rows):
             chosen = {id(row) for row in shown}
             kinds = Counter(_kind(row) for row in rows if id(row) not in chosen)
-            told = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
-            lines.append(f"… and {len(rows) - len(shown)} more: {told}")
+            reported = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+            lines.append(f"… and {len(rows) - len(shown)} more: {reported}")
         counts = ", ".join(f"{number} {status}" for status, number in sorted(self._statuses.items()))
         left = max((row.seconds_left or 0.0 for row in rows), default=0.0)
         remaining = f", about {clock(left)} left" if left else ""

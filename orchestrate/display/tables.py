@@ -172,8 +172,8 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
 
 def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> list[Facts]:
     """Return what all hosts of a host's fleet reported, its own facts among them."""
-    told = (probed[other.place] for other in hosts if other.fleet == host.fleet)
-    return [facts for facts in told if isinstance(facts, Facts)]
+    reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
+    return [facts for facts in reported if isinstance(facts, Facts)]
 
 
 def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) -> list[str]:

@@ -117,7 +117,7 @@ def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
 
 
 def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
-    """Return how fast a host trains a case; None: its card is not in the reference, or it told nothing."""
+    """Return how fast a host trains a case; None: its card is not in the reference, or it reported nothing."""
     if facts is None:
         return None
     slowness = 1.0 if facts.cpu_loop_seconds is None else facts.cpu_loop_seconds / LOOP_SECONDS

@@ -144,11 +144,15 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Fin
     spec = ContainerSpec(image=image, name=unique_name("verify"), entrypoint=("python3.11", "-m", "tfbench.verify"))
     output, _ = _run(engine, spec)
     try:
-        told: dict[str, Any] = json.loads(output.splitlines()[-1])
-        findings = _versions(variant, told) + _libraries(told) + _stand_ins(variant, told, engine.image_labels(image))
+        reported: dict[str, Any] = json.loads(output.splitlines()[-1])
+        findings = (
+            _versions(variant, reported)
+            + _libraries(reported)
+            + _stand_ins(variant, reported, engine.image_labels(image))
+        )
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
-        return [Finding(what="the image tells what it holds", passed=False, seen=f"printed no JSON: {tail!r}")]
+        return [Finding(what="the image describes its contents", passed=False, seen=f"printed no JSON: {tail!r}")]
     trains = ContainerSpec(
         image=image, name=unique_name("verify"), command=(*VERIFY_CASE.flags(), f"--output={RECORD_PATH}")
     )
@@ -166,11 +170,11 @@ def _run(engine: DockerEngine, spec: ContainerSpec) -> tuple[bytes, bytes | None
         engine.remove(spec.name)
 
 
-def _versions(variant: Variant, told: dict[str, Any]) -> list[Finding]:
+def _versions(variant: Variant, reported: dict[str, Any]) -> list[Finding]:
     wanted = {
-        "Python": (variant.python, told["python"]),
-        "TensorFlow": (variant.tensorflow, told["tensorflow"]),
-        "Keras": (variant.keras, told["keras"]),
+        "Python": (variant.python, reported["python"]),
+        "TensorFlow": (variant.tensorflow, reported["tensorflow"]),
+        "Keras": (variant.keras, reported["keras"]),
     }
     findings = [
         Finding(what=what, passed=_matches(expected, seen), seen=f"{seen}, expected {expected}")
@@ -179,39 +183,41 @@ def _versions(variant: Variant, told: dict[str, Any]) -> list[Finding]:
     findings.append(
         Finding(
             what="TensorFlow was built with this CUDA or an older one of its major version",
-            passed=_admits(variant.cuda, told["cuda"]),
-            seen=f"built with {told['cuda']}, libraries of {variant.cuda}",
+            passed=_admits(variant.cuda, reported["cuda"]),
+            seen=f"built with {reported['cuda']}, libraries of {variant.cuda}",
         )
     )
-    findings.append(Finding(what="runs as a user without rights", passed=told["user"] != 0, seen=f"uid {told['user']}"))
+    findings.append(
+        Finding(what="runs as a user without rights", passed=reported["user"] != 0, seen=f"uid {reported['user']}")
+    )
     return findings
 
 
 def _matches(expected: str | None, seen: str | None) -> bool:
-    """Tell whether a version is the expected one, or a patch release of it: `12.5.1` of `12.5`."""
+    """Return whether a version is the expected one, or a patch release of it: `12.5.1` of `12.5`."""
     if expected is None or seen is None:
         return expected == seen
     return seen == expected or seen.startswith(f"{expected}.")
 
 
 def _admits(libraries: str | None, built_with: str | None) -> bool:
-    """Tell whether CUDA libraries serve a TensorFlow that was built with some CUDA version."""
+    """Return whether CUDA libraries serve a TensorFlow that was built with some CUDA version."""
     if libraries is None or built_with is None:
         return libraries == built_with
     ours, theirs = parse_version(libraries), parse_version(built_with)
     return ours[0] == theirs[0] and ours[:2] >= theirs[:2]
 
 
-def _libraries(told: dict[str, Any]) -> list[Finding]:
+def _libraries(reported: dict[str, Any]) -> list[Finding]:
     return [
         Finding(what=f"{name} loads", passed=problem is None, seen=str(problem or "yes"))
-        for name, problem in told["libraries"].items()
+        for name, problem in reported["libraries"].items()
     ]
 
 
-def _stand_ins(variant: Variant, told: dict[str, Any], labels: dict[str, str]) -> list[Finding]:
+def _stand_ins(variant: Variant, reported: dict[str, Any], labels: dict[str, str]) -> list[Finding]:
     """Hold the image's label against its name, and its libraries against both; none is empty in one without CUDA."""
-    names, form = list(told["stand_ins"]), labels.get("tfbench.slim")
+    names, form = list(reported["stand_ins"]), labels.get("tfbench.slim")
     as_formed = bool(names) == (variant.form is Form.SLIM and variant.cuda is not None)
     return [
         Finding(

@@ -185,7 +185,7 @@ def _load(engine: DockerEngine, folder: Path) -> int:
 
 
 def _is_there(engine: DockerEngine, reference: str, entry: dict[str, object]) -> bool:
-    """Tell whether an engine has an image of the index: by its content, since its id depends on the engine's store."""
+    """Return whether an engine has an image of the index, by its content: its id depends on the store."""
     if engine.image_id(reference) is None:
         return False
     document = engine.image_document(reference)

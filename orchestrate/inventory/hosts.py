@@ -129,14 +129,14 @@ class Host:
 
     @property
     def pulls(self) -> bool:
-        """Tell whether images come from a registry, rather than from what was built on the host."""
+        """Return whether images come from a registry, rather than from what was built on the host."""
         if self.image_source is None:
             return self.registry is not None or self.image is not None
         return self.image_source == "pull"
 
     @property
     def wants_gpus(self) -> bool:
-        """Tell whether GPUs of this host matter."""
+        """Return whether GPUs of this host matter."""
         return self.device is not Device.CPU
 
     @property
@@ -150,7 +150,7 @@ class Host:
 
     @property
     def lanes(self) -> int:
-        """Tell how many repeats are followed at a time: more than one would disturb each other on one machine."""
+        """Return how many repeats are followed at a time: more than one would disturb each other on one machine."""
         return 1 if self.queue is None else self.queue.max_jobs
 
 

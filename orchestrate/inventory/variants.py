@@ -108,7 +108,7 @@ class Variant:
 
     @property
     def default(self) -> bool:
-        """Tell whether it is built when nothing is named."""
+        """Return whether it is built when nothing is named."""
         return self.base is None and self.form is Form.FULL
 
     def in_slim_form(self) -> Variant:
@@ -221,7 +221,7 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
 
 
 def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
-    """Tell how a variant goes with a GPU and its driver, also one that was named by the user."""
+    """Say how a variant goes with a GPU and its driver, also one that was named by the user."""
     driver, gpu = parse_version(driver_version), parse_version(compute_capability)
     if variant.cuda is None or variant.native_driver is None or variant.minor_driver is None:
         return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name} has no CUDA")
@@ -264,7 +264,7 @@ def parse_version(text: str) -> Version:
 
 
 def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
-    """Tell where a GPU's kernels come from, with the reason in words."""
+    """Return where a GPU's kernels come from, with the reason in words."""
     shown = ".".join(map(str, gpu))
     if variant.newest is not None and gpu[0] > parse_version(variant.newest)[0]:
         return None, (
@@ -287,7 +287,7 @@ def _code(variant: Variant, gpu: Version) -> tuple[Code | None, str]:
 
 
 def _runs_some(variant: Variant, gpu: Version) -> bool:
-    """Tell whether a GPU runs machine code of some kernels."""
+    """Return whether a GPU runs machine code of some kernels."""
     return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
 
 

@@ -40,7 +40,7 @@ class Turn:
 
 
 OnTurn = Callable[[Turn], None]
-"""Told at every look whether a repeat waits or runs: time in a queue counts for nothing."""
+"""Called at every look with whether a repeat waits or runs: time in a queue counts for nothing."""
 
 
 def always_running(turn: Turn) -> None:

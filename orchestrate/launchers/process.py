@@ -184,7 +184,7 @@ class ProcessLauncher:
         return _find_process(_output_flag(self._folder(job)))
 
     def _was_started(self, job: Job) -> bool:
-        """Tell whether some controller started this benchmark: it runs, or it has left something."""
+        """Return whether some controller started this benchmark: it runs, or it has left something."""
         folder = self._folder(job)
         log = folder / "output.log"
         left = (folder / "record.json").exists() or (log.exists() and log.stat().st_size > 0)

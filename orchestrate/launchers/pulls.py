@@ -24,13 +24,15 @@ class PullLimits:
 
     Args:
         per_registry: That many.
-        tell: Receives a host's key and what its user should know of a pull.
+        notify: Receives a host's key and what its user should know about a pull.
     """
 
     def __init__(
-        self, per_registry: int = MAX_PULLS_PER_REGISTRY, tell: Callable[[str, str], None] = lambda host, message: None
+        self,
+        per_registry: int = MAX_PULLS_PER_REGISTRY,
+        notify: Callable[[str, str], None] = lambda host, message: None,
     ) -> None:
-        self.tell = tell
+        self.notify = notify
         self._per_registry = per_registry
         self._lock = threading.Lock()
         self._registries: dict[str, threading.Semaphore] = {}
@@ -48,8 +50,8 @@ class PullMeter:
     """Watches one pull.
 
     Args:
-        on_progress: Told how far it is.
-        on_retry: Told why it is tried again.
+        on_progress: Receives how far it is.
+        on_retry: Receives why it is tried again.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
 
 
 def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> None:
-    """Take in a line of a journal; one that was cut off, or is of another version, tells nothing."""
+    """Take in a line of a journal; one that was cut off, or is of another version, counts for nothing."""
     try:
         event = json.loads(line)
         if event["status"] == "ok":
@@ -180,7 +180,7 @@ class Budget:
             self._settle(meter or host)
 
     def allows(self, host: Place, case: str, meter: str | None = None) -> bool:
-        """Tell whether one more repeat can end within the limit; if so, its cost is reserved."""
+        """Return whether one more repeat can end within the limit; if so, its cost is reserved."""
         with self._lock:
             wanted = self._rates[host] * self._durations.get((host.fleet, case), GUESSED_REPEAT_SECONDS)
             others = self._reserved_usd - self._reserved.get(meter or host, 0.0)

@@ -37,7 +37,7 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True)
 class GPUState:
-    """What a GPU did when its host was asked; what it does not tell is None.
+    """What a GPU did when its host was asked; what it does not report is None.
 
     Attributes:
         index: As in `results.schema.GPU`.
@@ -58,14 +58,14 @@ class GPUState:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a host offers; what it does not tell is None.
+    """What a host offers; what it does not report is None.
 
     Attributes:
         cpu_limit: CPUs that a benchmark may use; may be fractional.
         gpus: In the driver's order, by its indices.
         gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
-        gpu_states: What they did when the host was asked, in the same order; empty: not told.
-        architecture: Kind of its processor in the words of image registries, e.g. `amd64`, where its engine told.
+        gpu_states: What they did when the host was asked, in the same order; empty: not reported.
+        architecture: Kind of its processor in the words of image registries, e.g. `amd64`, if its engine reports it.
         engine: Name and version of the Docker engine; None without one.
         gpu_runtime: How the engine gives GPUs to containers; None: it says that it cannot, or there is no engine.
         clock_skew_seconds: How far the host's clock is ahead of ours.
@@ -73,7 +73,7 @@ class Facts:
         images: What benchmarks start from; empty without Docker.
         cpu_flops_per_second: fp32 matrix products on all its cores, as the probe of a host without GPUs measured them.
         cpu_loop_seconds: What the probe's loop of Python code took there.
-        raw: All that engine and driver told, as JSON, for `facts/` of a run; empty once it is kept there.
+        raw: All that engine and driver reported, as JSON, for `facts/` of a run; empty once it is kept there.
     """
 
     cpu: str | None = None
@@ -138,9 +138,9 @@ def facts_from_probe(text: str | bytes) -> Facts:
     )
 
 
-def raw_json(**told: object) -> str:
-    """Write what a host told, by who told it; what is too much is left out whole, because half of it is no JSON."""
-    text = json.dumps(told, indent=1)
+def raw_json(**reported: object) -> str:
+    """Write what a host reported, by source; what is too much is left out whole, because half of it is no JSON."""
+    text = json.dumps(reported, indent=1)
     return text if len(text) <= MAX_RAW_CHARACTERS else json.dumps({"left_out": f"{len(text)} characters"})
 
 
@@ -173,6 +173,6 @@ def _number(document: dict[str, Any], key: str) -> float | None:
 
 
 def _positive(document: dict[str, Any], key: str) -> float | None:
-    """Read a speed or a duration; what no machine has is not told: plans compute with it."""
+    """Read a speed or a duration; what no machine has counts as not reported: plans compute with it."""
     value = _number(document, key)
     return value if value is not None and 1e-6 <= value <= 1e18 else None

@@ -26,7 +26,7 @@ def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list
 
     Args:
         host: May name an image of the user's own, or one or more variants.
-        facts: Driver and GPUs as the host told them.
+        facts: Driver and GPUs as the host reported them.
         variants: From `read_variants`.
     """
     if (problem := foreign_architecture(host, facts)) is not None:

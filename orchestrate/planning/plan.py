@@ -39,7 +39,7 @@ class Job:
     Attributes:
         id: Unique in the run; names files and the container: the name is the lock.
         gpus: Indices of the GPUs to use, before CUDA_VISIBLE_DEVICES; empty on a CPU.
-        gpu_uuids: The same GPUs by UUID, where the host told them.
+        gpu_uuids: The same GPUs by UUID, where the host reported them.
         max_seconds: The longest that it may run; None: the host's `timeout_minutes`.
         blocked: Status and cause with which it ends without being started; None: it can be tried.
         member: This host's part in a case of several hosts; None: it has one.
@@ -81,7 +81,7 @@ class HostPlan:
     """What one host does.
 
     Attributes:
-        facts: As told before the plan; None: it could not be asked, and `problem` says why.
+        facts: As reported before the plan; None: it could not be asked, and `problem` says why.
         jobs: In the order in which they run.
         left_out: Cases of the suite that this host cannot hold, with the reason.
     """
@@ -147,7 +147,7 @@ def make_plan(
 
     Args:
         hosts: Where to measure.
-        probed: What the host told, or why it could not be asked.
+        probed: What the host reported, or why it could not be asked.
         read_suite: Turns a suite's name into a suite.
         run_id: Name of the run.
         seed: Of the order of repeats.
@@ -161,8 +161,8 @@ def make_plan(
     for host in hosts:
         name = host.suite or DEFAULT_SUITE
         suite = read_suite(name)
-        told = probed[host.place]
-        facts, problem = (told, None) if isinstance(told, Facts) else (None, told)
+        reported = probed[host.place]
+        facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
         count = repeats or host.repeats or suite.repeats
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
         jobs = [
@@ -222,18 +222,18 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
 
 
 def _has_data(host: Host) -> bool:
-    """Tell whether `hosts.yml` says where a host's TFRecords are."""
+    """Return whether `hosts.yml` says where a host's TFRecords are."""
     return bool(host.queue.data_claim if isinstance(host.queue, KubernetesQueue) else host.data_dir)
 
 
 def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> Facts | None:
-    """Return what another host of the fleet told: its machines are meant to be equal."""
-    told = (probed[other.place] for other in hosts if other.fleet == host.fleet)
-    return next((facts for facts in told if isinstance(facts, Facts)), None)
+    """Return what another host of the fleet reported: its machines are meant to be equal."""
+    reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
+    return next((facts for facts in reported if isinstance(facts, Facts)), None)
 
 
 def learn(job: Job, host: Host, facts: Facts) -> Job:
-    """Complete a job with what its host told: which GPUs, which image, or why it cannot run.
+    """Complete a job with what its host reported: which GPUs, which image, or why it cannot run.
 
     Also for a job that was planned before its host could be asked.
     """
@@ -295,7 +295,7 @@ def host_job(
 
     Args:
         host: Where it runs.
-        facts: What the host told; None: nothing yet.
+        facts: What the host reported; None: nothing yet.
         case: What is measured.
         repeat: From 1.
         run_id: Name of the run.

@@ -35,7 +35,7 @@ def share_images(
 
     Args:
         hosts: Of the run.
-        probed: What each host told, or why it could not be asked.
+        probed: What each host reported, or why it could not be asked.
         variants: From `read_variants`.
 
     Returns:
@@ -65,7 +65,7 @@ def with_fleets_image(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]
 
     Args:
         hosts: Of the run.
-        probed: What each host told, with the images that it is going to start.
+        probed: What each host reported, with the images that it is going to start.
     """
     of_fleet: dict[str, set[str]] = defaultdict(set)
     for host in hosts:
@@ -83,7 +83,7 @@ def with_fleets_image(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]
 
 
 def _chooses(host: Host) -> bool:
-    """Tell whether a host's image follows from its driver and GPUs."""
+    """Return whether a host's image follows from its driver and GPUs."""
     return host.image is None and not host.variants and host.wants_gpus and host.python is None
 
 
@@ -123,7 +123,7 @@ def _suits_all(choosers: Sequence[_Chooser], variant: Variant) -> list[Fit]:
 
 
 def _compiled(fit: Fit) -> int:
-    """Tell how much a GPU's driver has to compile: 0 nothing, 1 some kernels, 2 all of them."""
+    """Return how much a GPU's driver has to compile: 0 nothing, 1 some kernels, 2 all of them."""
     return 0 if fit.code is Code.MACHINE else 1 if fit.partly else 2
 
 

@@ -22,7 +22,7 @@ class Attempt:
         budget: Counts what a machine costs that a queue chose; None: nobody counts, or the host's own worker does.
         began: Monotonic seconds of its start.
         started_at: The same in UTC, ISO 8601.
-        turn: What its queue told last; None: nothing yet, or there is no queue.
+        turn: The last report of its queue; None: nothing yet, or there is no queue.
     """
 
     job: Job
@@ -32,7 +32,7 @@ class Attempt:
     turn: Turn | None = None
 
     def take(self, turn: Turn, watched: Watched) -> str | None:
-        """Take in what the queue tells.
+        """Take in what the queue reports.
 
         Returns:
             The repeat's new state in a word; None: it is as before.

@@ -226,7 +226,7 @@ class GangWorker:
 
     def _follow(self, parts: Sequence[Part]) -> None:
         """Wait until all parts have ended; when one fails, end the others, and soon wait for none any more."""
-        told = False
+        reported = False
         while running := [part for part in parts if part.ended_at is None]:
             time.sleep(LOOK_SECONDS)
             failed = [part for part in parts if part.failed]
@@ -234,8 +234,8 @@ class GangWorker:
                 continue
             first = min(failed, key=lambda part: part.ended_at or 0.0)
             since = time.monotonic() - (first.ended_at or 0.0)
-            if since > GRACE_SECONDS and not told:
-                told = True
+            if since > GRACE_SECONDS and not reported:
+                reported = True
                 for part in running:
                     _end(part, first)
             if since > GIVE_UP_SECONDS:
@@ -288,8 +288,8 @@ def judge_gang(gang: Gang, parts: Sequence[Part], started_at: str) -> Record:
     if record.status is Status.LOST:
         for part in parts[1:]:
             left = part.left
-            told = left is not None and (left.payload is not None or left.ending.out_of_memory)
-            own = _record_of(part.job, part, started_at) if told else None
+            reported = left is not None and (left.payload is not None or left.ending.out_of_memory)
+            own = _record_of(part.job, part, started_at) if reported else None
             if own is not None and own.status not in (Status.OK, Status.LOST, Status.STOPPED):
                 return failed_record(gang.job, own.status, f"{part.host.key}: {own.cause}", started_at)
     if chief.error is None:

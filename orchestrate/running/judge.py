@@ -47,7 +47,7 @@ def judge(
 
     Args:
         job: What was asked for.
-        ending: How the process ended, as its engine tells.
+        ending: How the process ended, as its engine reports.
         payload: The record file, as it came; None: there was none.
         started_at: UTC, ISO 8601.
         stopped_for: Why we ended it ourselves; None: we did not.
@@ -96,7 +96,7 @@ def _placed(job: Job, ending: Ending) -> Job:
 
 
 def _is_plain(payload: bytes) -> bool:
-    """Tell whether JSON can hold nothing but printable ASCII: no other bytes, and no escapes that stand for them.
+    """Return whether JSON can hold nothing but printable ASCII: no other bytes, and no escapes that stand for them.
 
     JSON itself forbids control characters in a text, but for the last of ASCII.
     """

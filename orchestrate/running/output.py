@@ -1,4 +1,4 @@
-"""What a repeat prints: kept in its log, bounded, and what it tells of itself passed on as events."""
+"""What a repeat prints: kept in its log, bounded, and what it reports passed on as events."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def probe_hosts(
     Args:
         hosts: Whom to ask.
         make: Gives a launcher for a host.
-        bus: Told of each answer.
+        bus: Receives each answer.
         keep: Takes a host's key and its raw facts; None: nobody wants them.
 
     Returns:
@@ -131,7 +131,7 @@ def execute(
         plan: What to do.
         folder: Where records and logs go.
         make: Gives a launcher for a host.
-        bus: Told of everything that happens.
+        bus: Receives everything that happens.
         stop: Ends the run early.
         options: How.
 

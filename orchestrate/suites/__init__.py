@@ -231,7 +231,7 @@ def read_suite(name: str) -> Suite:
 
 
 def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
-    """Name what each value alone cannot tell: the key that is wrong, and what to write."""
+    """Name mistakes that no value shows by itself: the key that is wrong, and what to write."""
     modes = _listed(block.mode)
     if DEVICE_MODEL in _listed(block.model):
         if _listed(block.model) != [DEVICE_MODEL]:

@@ -145,7 +145,7 @@ def _order(claims: Sequence[Claim]) -> list[Finding]:
 
 
 def _is_uneven(slow: Claim, fast: Claim, flops: float) -> bool:
-    """Tell whether the slower of two networks of even FLOP/s needs fewer FLOPs, and lags far behind.
+    """Return whether the slower of two networks of even FLOP/s needs fewer FLOPs, and lags far behind.
 
     Args:
         slow: A claim of a column.
@@ -172,7 +172,7 @@ def _times_the_work(small: Network, large: Network) -> float:
 
 
 def _comparable(slow: Claim, fast: Claim) -> bool:
-    """Tell whether a slow network cannot be excused by its batch: a small one leaves a GPU idle."""
+    """Return whether a slow network cannot be excused by its batch: a small one leaves a GPU idle."""
     same_size = slow.image_size == fast.image_size
     return same_size and (slow.batch is None or fast.batch is None or slow.batch >= min(fast.batch, FILLING_BATCH))
 

@@ -156,7 +156,7 @@ def _series(table: Iterable[Claim], key: Callable[[Claim], Hashable]) -> list[li
 
 
 def _is_octave(ratio: float, window: float) -> bool:
-    """Tell whether a ratio is a power of two to within `window`, relative."""
+    """Return whether a ratio is a power of two to within `window`, relative."""
     exponent = round(math.log2(ratio))
     return abs(exponent) <= OCTAVES and abs(ratio / 2.0**exponent - 1) <= window * ROUNDING_SLACK
 

@@ -121,7 +121,7 @@ def _above_linear(low: Claim, high: Claim) -> list[Finding]:
 
 
 def _batches_fit(low: Claim, high: Claim) -> bool:
-    """Tell whether a larger batch does not explain a higher throughput."""
+    """Return whether a larger batch does not explain a higher throughput."""
     return low.batch is None or high.batch is None or high.batch <= low.batch
 
 
@@ -157,7 +157,7 @@ def _columns(series: Sequence[Sequence[Claim]]) -> list[Finding]:
 
 
 def is_switched(claim: Claim) -> bool:
-    """Tell whether all cards that a claim may be of have NVLink between all of a host."""
+    """Return whether all cards that a claim may be of have NVLink between all of a host."""
     known = specifications()
     return bool(claim.gpus) and all(known[gpu].get("nvlink_both_directions", 0.0) >= SWITCHED for gpu in claim.gpus)
 

@@ -79,7 +79,7 @@ def _arithmetic(figures: dict[str, float], claim: Claim) -> float | None:
 
 
 def same_card(first: Claim, second: Claim) -> bool:
-    """Tell whether two claims may be of one kind of card; names that are not known are compared by their numbers."""
+    """Return whether two claims may be of one kind of card; names that are not known are compared by their numbers."""
     if first.gpus and second.gpus:
         return bool(set(first.gpus) & set(second.gpus))
     one, other = gpu_numbers(first.gpu_text), gpu_numbers(second.gpu_text)

@@ -322,7 +322,7 @@ def _ratio_key(first: Claim, second: Claim) -> RatioKey:
 
 
 def _beyond(column: Column, ranges: Mapping[RatioKey, Range]) -> bool:
-    """Tell whether a ratio of two networks of a column is beyond its range."""
+    """Return whether a ratio of two networks of a column is beyond its range."""
     for one, other in itertools.combinations(sorted(column), 2):
         limits = ranges.get(_ratio_key(column[one], column[other]))
         if limits and not limits[0] <= math.log(column[one].rate / column[other].rate) <= limits[1]:

@@ -81,7 +81,7 @@ QUANTITIES = {
 
 
 def is_specification_table(headings: Sequence[str]) -> bool:
-    """Tell whether a table is one of GPUs and their figures: a GPU per row, or a quantity per row."""
+    """Return whether a table is one of GPUs and their figures: a GPU per row, or a quantity per row."""
     long = {"gpu", "quantity", "value"} <= set(headings)
     known = sum(any(alias in headings for alias in aliases) for aliases in QUANTITIES.values())
     return "gpu" in headings and "model" not in headings and (long or known >= 2)

@@ -243,7 +243,7 @@ def _mark(value: float, interval: Interval | None, threshold: float) -> Mark:
 
 
 def _same_machines(a: FleetRate, b: FleetRate) -> bool:
-    """Tell whether hosts of one name are one machine: fleets of other GPUs may have hosts of the same names."""
+    """Return whether hosts of one name are one machine: fleets of other GPUs may have hosts of the same names."""
     return (a.software.gpu, a.software.cpu) == (b.software.gpu, b.software.cpu)
 
 

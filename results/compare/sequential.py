@@ -125,7 +125,7 @@ def _lasting_share(sides: list[FleetRate]) -> float:
     """Return the share of the interval's width that endless repeats would leave: hosts stay as different as they are.
 
     Returns:
-        0 with one repeat of each host: their spread cannot be told from that of the hosts.
+        0 with one repeat of each host: their spread cannot be separated from that of the hosts.
 
     Source: variance components of a balanced design; Searle, Casella and McCulloch 1992, chapter 3.
     """

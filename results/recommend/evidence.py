@@ -153,7 +153,7 @@ def _cards_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
 
 
 def _is_asked(question: Question, rate: FleetRate) -> bool:
-    """Tell whether a rate is of the question: network, precision, GPUs of one host, and training that updates."""
+    """Return whether a rate is of the question: network, precision, GPUs of one host, and training that updates."""
     return (
         rate.case.model in question.mix
         and (rate.case.precision, rate.case.num_gpus) == (question.precision, question.count)
@@ -277,7 +277,7 @@ def _incomplete(question: Question, relevant: Sequence[FleetRate], cards: Mappin
 
 
 def _same_but_network(a: FleetRate, b: FleetRate) -> bool:
-    """Tell whether two rates are of one case, also of which one or both failed, or of two networks of one mix."""
+    """Return whether two rates are of one case, also of which one or both failed, or of two networks of one mix."""
     mixed = a.case.model != b.case.model
     ignored = {"model", "batch_norm", "optimizer"} if mixed else set()
     return all(a.named(name) == b.named(name) for name in CASE_COLUMNS if name not in ignored)

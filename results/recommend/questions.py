@@ -64,7 +64,7 @@ class Question:
         return f"{self.network} {self.precision} on {self.count} GPU{'s' if self.count > 1 else ''}"
 
     def wants(self, card: str) -> bool:
-        """Tell whether a card may be chosen."""
+        """Return whether a card may be chosen."""
         return not self.gpus or card in self.gpus or any(means(name, card) for name in self.asked)
 
 

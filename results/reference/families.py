@@ -36,7 +36,7 @@ def family(name: str) -> tuple[str, ...]:
 
 
 def means(name: str, card: str) -> bool:
-    """Tell whether a name means a card, also one that is not in the reference."""
+    """Return whether a name means a card, also one that is not in the reference."""
     return card in family(name) or (bool(gpu_words(name)) and _has_words(card, gpu_words(name) - {"rtx"}))
 
 
@@ -88,7 +88,7 @@ def published_names(model: str) -> list[str]:
 
 
 def _has_words(card: str, wanted: frozenset[str]) -> bool:
-    """Tell whether a card's name has all words; `sxm` is any generation of it."""
+    """Return whether a card's name has all words; `sxm` is any generation of it."""
     words = gpu_words(card)
     return all(word in words or (word == "sxm" and any(w.startswith("sxm") for w in words)) for word in wanted)
 

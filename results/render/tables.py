@@ -143,7 +143,7 @@ _LATENCIES = [f"b1 {name} ms>" for name in ("p50", "p95", "p99")]
 
 
 def _varies_within_case(rows: Sequence[Row], column: str) -> bool:
-    """Tell whether two rows of one fleet, host and case differ in a column: then it must be shown."""
+    """Return whether two rows of one fleet, host and case differ in a column: then it must be shown."""
     seen: dict[Place, Value] = {}
     return any(seen.setdefault(row.place, row.named(column)) != row.named(column) for row in rows)
 
@@ -262,7 +262,7 @@ def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
 
 
 def _is_the_networks_own(rates: Sequence[FleetRate], column: str) -> bool:
-    """Tell whether a setting follows from the network, as its usual optimizer does: then it splits nothing."""
+    """Return whether a setting follows from the network, as its usual optimizer does: then it splits nothing."""
     found = {(rate.case.model, rate.named(column)) for rate in rates}
     return column in ("batch_norm", "optimizer") and len(found) == len({model for model, _ in found})
 
@@ -287,7 +287,7 @@ def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
 
 
 def _networks_differ(rates: Sequence[FleetRate]) -> bool:
-    """Tell whether one case was measured with networks of different size."""
+    """Return whether one case was measured with networks of different size."""
     sizes: dict[Case, int | None] = {}
     return any(sizes.setdefault(rate.case, rate.software.parameters) != rate.software.parameters for rate in rates)
 

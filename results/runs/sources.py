@@ -49,7 +49,7 @@ def report_place(names: Sequence[str]) -> tuple[str, Path]:
 
 
 def has_runs() -> bool:
-    """Tell whether there is any run where runs lie."""
+    """Return whether there is any run where runs lie."""
     try:
         latest_run(runs_dir())
     except NotARun:
@@ -58,7 +58,7 @@ def has_runs() -> bool:
 
 
 def is_run(name: str) -> bool:
-    """Tell whether a name leads to a run or a record file; a folder of a fleet's name is neither."""
+    """Return whether a name leads to a run or a record file; a folder of a fleet's name is neither."""
     return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
 
 

@@ -129,7 +129,7 @@ class RecordReader:
 
     @property
     def begun(self) -> bool:
-        """Tell whether any part has come."""
+        """Return whether any part has come."""
         return bool(self._parts)
 
     def payload(self) -> bytes | None:

@@ -109,7 +109,7 @@ def setting_of(item: Measured, *, across: Collection[str] = ()) -> Setting:
 
 
 def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
-    """Tell whether two measurements may be compared, and what else differs.
+    """Return whether two measurements may be compared, and what else differs.
 
     Args:
         a: A measurement with a number.

@@ -94,7 +94,7 @@ def _only_consumer(tensor: Tensor, outputs: set[str]) -> Operation | None:
 
 
 def _is_linear(operation: Operation, argument: Tensor, is_constant: Callable[[Tensor], bool]) -> bool:
-    """Tell whether an operation multiplies or adds only constants of each channel, its first input being `argument`."""
+    """Return whether an operation only multiplies `argument` by constants of each channel, or adds them to it."""
     if not operation.inputs or operation.inputs[0] is not argument or not all(map(is_constant, operation.inputs[1:])):
         return False
     channels = int(argument.shape[-1])

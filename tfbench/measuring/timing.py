@@ -37,7 +37,7 @@ class Interval:
 
 
 Enough = Callable[[Sequence[float]], bool]
-"""Told the durations of the steps so far, every `STEPS_PER_LINE` steps; True: no more are needed."""
+"""Receives the durations of the steps so far, every `STEPS_PER_LINE` steps; True: no more are needed."""
 
 Report = Callable[[int, float, float], None]
 """Called with the number of steps taken, the mean duration in seconds since the last call, and the last
@@ -112,7 +112,7 @@ def take_steps(
 
 
 def _is_early(start: float, finished: Sequence[float], begun: int, least_seconds: float) -> bool:
-    """Tell whether the steps so far took less than `least_seconds`, and a record can hold one more call's."""
+    """Return whether the steps so far took less than `least_seconds`, and a record can hold one more call's."""
     return (finished[-1] if finished else start) - start < least_seconds and begun < MOST_STEPS
 
 

@@ -133,7 +133,7 @@ class Peers:
         time.sleep(LAST_WORDS_SECONDS)
 
     def tell_failure(self, outcome: Outcome) -> None:
-        """Tell the other ranks that this one has failed, so that they end with its cause, unless they know."""
+        """Inform the other ranks that this one has failed, so that they end with its cause, unless they know."""
         if self._over:
             return
         self._over = True

@@ -119,7 +119,7 @@ def _address(pod: _Pod) -> tuple[str | None, int | None]:
 
 
 def _is_public(port: _Port) -> bool:
-    """Tell whether a port is reached from outside: GraphQL says so, of REST 2 the address does."""
+    """Return whether a port is reached from outside: GraphQL says so, of REST 2 the address does."""
     if port.is_public is not None:
         return port.is_public
     try:

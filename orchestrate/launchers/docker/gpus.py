@@ -112,7 +112,7 @@ def _empty_image(engine: DockerEngine) -> Iterator[str]:
 
 
 def is_rootless(info: dict[str, Any]) -> bool:
-    """Tell whether an engine says that it runs without root: it cannot lift limits then."""
+    """Return whether an engine says that it runs without root: it cannot lift limits then."""
     options = info.get("SecurityOptions")
     return isinstance(options, list) and "name=rootless" in options
 

@@ -89,10 +89,10 @@ class EngineHTTP:
         """
         with self._exchange("GET", "/_ping") as response:
             _read(response, MAX_MESSAGE_BYTES)
-            told = response.getheader("Api-Version", "")
+            reported = response.getheader("Api-Version", "")
             self.is_podman = response.getheader("Libpod-Api-Version") is not None
         try:
-            major, minor = map(int, told.split("."))
+            major, minor = map(int, reported.split("."))
         except ValueError as error:
             raise BadAnswer("the server there is not a Docker engine: it sends no Api-Version") from error
         self.api = min((major, minor), NEWEST_API)
@@ -234,7 +234,7 @@ def _tls_context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
 
 
 def _was_closed(connection: socket.socket) -> bool:
-    """Tell whether the other side has ended an idle connection: there is something to read, which can only be that."""
+    """Return whether the other side has ended an idle connection: then there is something to read."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

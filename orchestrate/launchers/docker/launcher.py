@@ -159,7 +159,7 @@ class ContainerLauncher:
         if not self._lifts_memory_lock:
             return False
         self._lifts_memory_lock = False
-        self._pulls.tell(
+        self._pulls.notify(
             self._host.key,
             "its engine may not lift the limit of locked memory, so containers run with its own limit: NCCL may fail "
             "where a case has several GPUs",
@@ -175,7 +175,7 @@ class ContainerLauncher:
                 for stamp, line in self._engine.log_lines(container_name(job), last_stamp, follow=True):
                     last_stamp = stamp
                     on_line(line)
-            except HostError:  # gone for a moment, or for good: the state tells
+            except HostError:  # gone for a moment, or for good: the state decides
                 complete = False
             state = self._state(job)
             if not state.get("Running") and state.get("Status") not in ("created", "restarting"):
@@ -227,17 +227,17 @@ class ContainerLauncher:
 
     def _state_of_ours(self, job: Job) -> str:
         """Return the state of the container that has the job's name, after making sure that it is the job's."""
-        told = self._engine.inspect(container_name(job))
-        if (told["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
+        reported = self._engine.inspect(container_name(job))
+        if (reported["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
             raise LaunchFailed(
                 f"a container named {container_name(job)} exists, but does not belong to this run. Remove or rename it"
             )
-        return str(told["State"].get("Status"))
+        return str(reported["State"].get("Status"))
 
     def _digest(self, reference: str) -> str:
         if self._host.pulls and self._engine.is_podman:
             with self._pulls.turn(registry_of(reference)):
-                return self._engine.pull_tag(reference, PullMeter(lambda done, total: None, self._tell_retry))
+                return self._engine.pull_tag(reference, PullMeter(lambda done, total: None, self._report_retry))
         if self._host.pulls:
             return self._engine.registry_digest(reference)
         found = (self._controller or self._engine).image_id(reference)
@@ -258,7 +258,7 @@ class ContainerLauncher:
         if not self._host.pulls:
             raise PullFailed(f"image {image} is no longer on the host")
         with self._pulls.turn(registry_of(image)):
-            self._engine.pull(image, PullMeter(on_progress, self._tell_retry))
+            self._engine.pull(image, PullMeter(on_progress, self._report_retry))
         return image
 
     def _remove_orphaned_caches(self) -> None:
@@ -268,8 +268,8 @@ class ContainerLauncher:
                 if self._engine.image_id(image) is None:
                     self._engine.remove_volume(volume)
 
-    def _tell_retry(self, cause: str) -> None:
-        self._pulls.tell(self._host.key, f"retrying the pull: {cause}")
+    def _report_retry(self, cause: str) -> None:
+        self._pulls.notify(self._host.key, f"retrying the pull: {cause}")
 
     def _ask_driver(self, facts: Facts, way: Way) -> Facts:
         """Ask the NVIDIA driver, through a container that sees all GPUs.
@@ -286,20 +286,20 @@ class ContainerLauncher:
         try:
             self._engine.start(spec.name)
             self._engine.wait(spec.name, PROBE_SECONDS)
-            told = facts_from_probe(self._engine.output(spec.name, MAX_PROBE_BYTES))
+            reported = facts_from_probe(self._engine.output(spec.name, MAX_PROBE_BYTES))
         except ValueError as error:
             raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
         finally:
             self._engine.remove(spec.name)
         return dataclasses.replace(
             facts,
-            driver=told.driver,
-            gpus=told.gpus,
-            gpu_states=told.gpu_states,
-            gpu_problems=told.gpu_problems,
-            cpu=told.cpu,
-            disk_free_bytes=told.disk_free_bytes,
-            raw=raw_json(**{**json.loads(facts.raw), **json.loads(told.raw)}),
+            driver=reported.driver,
+            gpus=reported.gpus,
+            gpu_states=reported.gpu_states,
+            gpu_problems=reported.gpu_problems,
+            cpu=reported.cpu,
+            disk_free_bytes=reported.disk_free_bytes,
+            raw=raw_json(**{**json.loads(facts.raw), **json.loads(reported.raw)}),
         )
 
 
@@ -327,16 +327,16 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_po
     )
 
 
-def _architecture(told: str) -> str | None:
+def _architecture(reported: str) -> str | None:
     """Name a processor's kind as image registries do; engines use the kernel's name for it, or theirs."""
     names = {"x86_64": "amd64", "aarch64": "arm64"}
-    return names.get(told, plain_text(told, 30)) or None
+    return names.get(reported, plain_text(reported, 30)) or None
 
 
 def _skew(stamp: str, asked_at: datetime) -> float | None:
     """Return how many seconds the host's clock is ahead of ours; None: it reports no time."""
     try:
-        told = datetime.fromisoformat(f"{stamp[:19]}+00:00")
+        reported = datetime.fromisoformat(f"{stamp[:19]}+00:00")
     except ValueError:
         return None
-    return round((told - asked_at).total_seconds(), 1)
+    return round((reported - asked_at).total_seconds(), 1)

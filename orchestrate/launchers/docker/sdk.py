@@ -319,13 +319,13 @@ class DockerEngine(ContainerEngine):
             Unreachable: The connection cannot be made, or not again.
         """
 
-        def told() -> T | APIError:
+        def reported() -> T | APIError:
             try:
                 return operation(self._client())
             except APIError as error:  # an answer, however unwelcome: not to be asked for again
                 return error
 
-        answer = self._persist(told, (*_TRANSPORT, DockerException))
+        answer = self._persist(reported, (*_TRANSPORT, DockerException))
         if isinstance(answer, APIError):
             raise answer
         return answer
@@ -353,6 +353,6 @@ _FINAL_PULL_ERRORS = (
 
 
 def _judge_pull(reference: str, said: str) -> PullFailed:
-    """Tell errors that another try cannot mend from those it may."""
+    """Separate errors that another try cannot mend from those it may."""
     final = any(sign in said.lower() for sign in _FINAL_PULL_ERRORS)
     return (PullFailed if final else PullInterrupted)(f"image {reference}: {said}")

@@ -213,7 +213,7 @@ class SSHLauncher:
             LaunchFailed: It cannot be; with the reason, and why it was tried.
         """
         taken = f"downloads about {bootstrap.MEGABYTES_DOWNLOADED} MB, needs {bootstrap.MEGABYTES_NEEDED} MB"
-        self._pulls.tell(self._host.key, f"installing Python {bootstrap.PYTHON} below ~/.tfbench: {taken}")
+        self._pulls.notify(self._host.key, f"installing Python {bootstrap.PYTHON} below ~/.tfbench: {taken}")
         try:
             with self._pulls.turn("packages"):
                 for _ in self._connection.bring_python():
@@ -303,7 +303,7 @@ class SSHLauncher:
             total = setup.needed_megabytes * 1_000_000
             if refusal := setup.refusal(self._hello.free_bytes):
                 raise PullFailed(f"{self._connection.name}: {refusal}")
-            self._pulls.tell(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
+            self._pulls.notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
         request = {"python": python, "digest": digest}
         try:
             with self._pulls.turn("packages"):

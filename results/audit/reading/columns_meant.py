@@ -137,12 +137,12 @@ def _is_gpu(cell: str) -> bool:
 
 
 def _is_numeric(cell: str) -> bool:
-    """Tell whether a cell has a digit, so that it is a number or should have been one."""
+    """Return whether a cell has a digit, so that it is a number or should have been one."""
     return any(character.isdigit() for character in cell)
 
 
 def _is_text(table: RawTable, column: int) -> bool:
-    """Tell whether most cells of a column are names rather than numbers: then it is a label, whatever its heading."""
+    """Return whether most cells of a column are names rather than numbers: then it is a label, whatever its heading."""
     cells = [row[column] for row in table.rows if row[column].strip()]
     named = [
         cell for cell in cells if isinstance(read_number(cell, None), Refusal) and read_facets(cell).says_something

@@ -124,13 +124,13 @@ def heading_key(text: str) -> str:
 
 
 def is_rate_heading(text: str) -> bool:
-    """Tell whether a column holds throughputs: `Throughput (images/sec)`, `img/s`."""
+    """Return whether a column holds throughputs: `Throughput (images/sec)`, `img/s`."""
     bare = re.sub(r"[(\[].*?[)\]]", " ", plain(text))
     return heading_key(text) in RATE_WORDS or heading_key(bare) in RATE_WORDS
 
 
 def is_metric(text: str) -> bool:
-    """Tell whether a heading names a figure that is no throughput: a price, a speed-up, a time."""
+    """Return whether a heading names a figure that is no throughput: a price, a speed-up, a time."""
     return _NOT_A_RATE.search(plain(text)) is not None
 
 
@@ -207,7 +207,7 @@ def gpu_numbers(text: str) -> frozenset[str]:
 
 
 def known_model(text: str) -> bool:
-    """Tell whether a network's name is one of those known here, whatever is known about it."""
+    """Return whether a network's name is one of those known here, whatever is known about it."""
     return model_key(text) in MODEL_NAMES.values()
 
 

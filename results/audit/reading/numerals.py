@@ -103,7 +103,7 @@ def decimal_mark(texts: Iterable[str]) -> Decimal | None:
 
 
 def is_unclear(text: str) -> bool:
-    """Tell whether a number reads as thousands or as a fraction, by itself."""
+    """Return whether a number reads as thousands or as a fraction, by itself."""
     core = _core(text)
     return not isinstance(core, Refusal) and _vote(core[0]) is None and ("," in core[0] or "." in core[0])
 

@@ -60,7 +60,7 @@ def test_a_disk_that_is_too_small_is_refused_beforehand_with_both_figures(make_l
 def test_what_an_installation_takes_is_announced_and_its_progress_has_an_end(make_launcher, small_lock):
     launcher = make_launcher(image=False)
     told: list[tuple[str, str]] = []
-    launcher._pulls.tell = lambda host, message: told.append((host, message))
+    launcher._pulls.notify = lambda host, message: told.append((host, message))
     (image,) = launcher.probe().images
     assert "not installed yet: downloads about 335 MB, needs 1.9 GB below ~/.tfbench" in image.reason
     seen: list[tuple[int, int]] = []
@@ -132,7 +132,7 @@ def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_
     bring(monkeypatch, index(UV.format(python=sys.executable)))
     launcher = make_launcher(image=False)
     told: list[str] = []
-    launcher._pulls.tell = lambda host, message: told.append(message)
+    launcher._pulls.notify = lambda host, message: told.append(message)
     facts = launcher.probe()
     assert facts.cpu_count and facts.images
     assert told == ["installing Python 3.11 below ~/.tfbench: downloads about 60 MB, needs 250 MB"]

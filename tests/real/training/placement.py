@@ -57,7 +57,7 @@ def seen(case, network, size, classes):
 
 
 def is_weight(node):
-    """Tell whether a constant is a tensor of floating numbers, of which only a frozen graph has any."""
+    """Return whether a constant is a tensor of floating numbers, of which only a frozen graph has any."""
     tensor = node.attr["value"].tensor
     return tf.DType(tensor.dtype).is_floating and len(tensor.tensor_shape.dim) > 0
 

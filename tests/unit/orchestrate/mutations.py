@@ -230,7 +230,7 @@ def _places(node: Node) -> list[tuple[Mapping | Sequence, int]]:
 
 
 def _holds(node: Node, wanted: Node) -> bool:
-    """Tell whether a tree contains a node, which must then not be put into it."""
+    """Return whether a tree contains a node, which must then not be put into it."""
     if node is wanted:
         return True
     if isinstance(node, Scalar):

@@ -53,7 +53,7 @@ class Engine:
 
 
 def launcher(engine: Engine, told: list[str]) -> ContainerLauncher:
-    made = ContainerLauncher(host(), PullLimits(tell=lambda _host, message: told.append(message)))
+    made = ContainerLauncher(host(), PullLimits(notify=lambda _host, message: told.append(message)))
     made._engine = engine  # type: ignore[assignment]
     return made
 

@@ -177,7 +177,7 @@ def _transposed(images: Tensor) -> Tensor:
 
 
 def _scope_is_on_a_cpu() -> bool:
-    """Tell whether the replicas of the strategy of this scope compute on a CPU; False without a strategy.
+    """Return whether the replicas of the strategy of this scope compute on a CPU; False without a strategy.
 
     Not by `ReplicaContext.devices`: over several hosts TensorFlow looks a replica up among the devices of one host.
     """
