@@ -195,18 +195,24 @@ def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
 ):
     runs = make_runs(seconds=0.3)
     lab = fleet(slurm_cluster, pretender, gres="gpu:a4000:2", time_limit_minutes=20)
+<<<<<<< HEAD
     hosts = runs.hosts({"lab": {**lab, "device": "auto"}}, 1)
+=======
+    other = fleet(slurm_cluster, pretender, gpus_per_node="a4000:2", time_limit_minutes=20)
+    hosts = runs.hosts({"lab": lab, "other": other}, 1, device="auto")
+>>>>>>> clusters
     case = {"model": ["googlenet", "resnet50"], "batch_per_gpu": 2, "num_gpus": [1, 2, 4], "num_steps": 3}
     (runs.folder / "one.yml").write_text(json.dumps({"description": "GPUs", "repeats": 1, "cases": [case]}))
     done = runs.run("run", f"--hosts={hosts}", "--display=plain")
     assert done.returncode == 0, done.stderr
     seen = {job: (runs.path / "logs" / f"{job}.log").read_text().splitlines()[0] for job in runs.records()}
-    assert len(seen) == 4, "four GPUs are more than a node has"
+    assert len(seen) == 8, "four GPUs are more than a node has"
     for job, line in seen.items():
         visible = line.removeprefix("CUDA_VISIBLE_DEVICES ").split(",")
         assert len(visible) == runs.records()[job].case.num_gpus
-    told = [event["job"] for event in runs.events("job_result")]
-    assert [runs.records()[job].case.num_gpus for job in told] == [1, 1, 2, 2]
+    for name in ("lab.", "other."):
+        told = [event["job"] for event in runs.events("job_result") if event["job"].startswith(name)]
+        assert [runs.records()[job].case.num_gpus for job in told] == [1, 1, 2, 2]
 
 
 def test_a_partition_that_is_not_there_and_gpus_that_no_node_has_are_told_before_anything_is_submitted(

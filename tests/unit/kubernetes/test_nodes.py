@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from orchestrate.errors import HostError
 from orchestrate.inventory.queues import KubernetesQueue
+from orchestrate.launchers.kubernetes import api
 from orchestrate.launchers.kubernetes.nodes import fleet_facts
 from results.schema import Status
 from tests.support.engines.kubernetes.standin import Answer
@@ -154,3 +157,21 @@ def test_the_selector_and_all_pages_are_asked_for(bench):
     told = one.make(one.host(node_selector={"pool": "bench"})).probe()
     assert len(told.gpus) == 4
     assert len(one.asked("GET", "/nodes")) == 3
+
+
+def test_credentials_are_read_anew_every_few_seconds_and_not_for_each_request(monkeypatch):
+    settings, now, renewed = SimpleNamespace(), [100.0], []
+
+    def renew(given):
+        renewed.append(given)
+        given.refresh_api_key_hook = renew  # as the client's own does
+
+    monkeypatch.setattr(api.time, "monotonic", lambda: now[0])
+    settings.refresh_api_key_hook = seldom = api._seldom(renew)
+    for _ in range(5):
+        settings.refresh_api_key_hook(settings)
+    assert renewed == [settings] and settings.refresh_api_key_hook is seldom
+    now[0] += api.RENEW_SECONDS
+    settings.refresh_api_key_hook(settings)
+    assert renewed == [settings] * 2
+    assert api._seldom(None) is None

@@ -252,6 +252,22 @@ fleets:
     assert queue.login == SSHAddress(target="bench@login", port=2222)
 
 
+@pytest.mark.parametrize(
+    ("slurm", "said"),
+    [
+        ('gres: "gpu:4", gpus_per_node: 4', "gres and gpus_per_node request the same GPUs. Remove one of them"),
+        ('options: ["--gpus-per-node=4"]', "'--gpus-per-node=4' is set by tfbench"),
+        ("gpus_per_node: many", "TYPE:COUNT or COUNT"),
+        ('modules: ["a; rm -rf /"]', "a list of modules"),
+    ],
+)
+def test_gpus_and_modules_of_a_slurm_fleet_are_checked(tmp_path: Path, slurm: str, said: str):
+    text = f"version: 1\nfleets:\n  a:\n    slurm: {{container: none, shared_folder: /x, {slurm}}}\n"
+    with pytest.raises(DocumentError) as caught:
+        read_hosts(write(tmp_path, text))
+    assert said in str(caught.value)
+
+
 def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):
     text = (PROJECT / "hosts.example.yml").read_text()
     for name in ("ca.pem", "cert.pem", "key.pem", "ssh_config", "kube.yml"):

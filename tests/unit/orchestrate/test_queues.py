@@ -196,3 +196,26 @@ def test_a_queue_whose_repeats_are_all_blocked_writes_their_records_and_submits_
     outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), Options())
     assert (outcome.ok, outcome.failed, outcome.missing) == (0, 12, 0)
     assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))
+
+
+def test_one_who_waits_does_not_wake_the_others():
+    allowed = threading.Event()
+    poller = Poller("a queue", lambda: allowed.wait(10) and None, 0.01)
+    woken = [0]
+    waits = poller._changed.wait
+
+    def counted(timeout: float | None = None) -> bool:
+        woken[0] += 1
+        return waits(timeout)
+
+    poller._changed.wait = counted  # type: ignore[method-assign]
+    waiting = [threading.Thread(target=poller.wait) for _ in range(20)]
+    for thread in waiting:
+        thread.start()
+    while poller._waiting < len(waiting):
+        time.sleep(0.01)
+    allowed.set()
+    for thread in waiting:
+        thread.join(10)
+    poller.close()
+    assert woken[0] <= 2 * len(waiting), "each sleeps once; some wait for the look after the one that was under way"

@@ -11,9 +11,12 @@ import pytest
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
+from orchestrate.launchers.base import Turn
+from orchestrate.launchers.slurm.answers import JobState, ending
+from orchestrate.launchers.slurm.launcher import _turn
 from orchestrate.launchers.slurm.script import batch_script, make_arrays
 from orchestrate.planning.plan import Job
-from results.schema import Case, Data, Device, Origin
+from results.schema import Case, Data, Device, Origin, Status
 
 PROJECT = Path("/home/bench/tfbench")
 
@@ -377,3 +380,17 @@ def test_modules_are_loaded_first_and_one_that_is_not_there_is_named(tmp_path: P
         root = tmp_path / "tfbench-run1.lab"
         assert (root / "jobs" / repeat.id / "output.log").read_text() == f"{said}\n"
         assert (root / "done" / repeat.id).read_text().startswith(f"code {code}\n")
+
+
+def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
+    running = JobState("RUNNING", "n1")
+    assert _turn(running, "", silent=True) == Turn(
+        waiting=True, node="n1", reason="its node brings the image and starts it"
+    )
+    assert _turn(running, "") == Turn(waiting=False, node="n1")
+    assert _turn(JobState("PENDING", reason="Priority"), "", silent=True) == Turn(waiting=True, reason="Priority")
+
+
+def test_a_module_that_is_not_there_is_no_result_of_the_case():
+    ended = ending(JobState("FAILED", "n1"), b"code modules\nnode n1\nimage \n")
+    assert ended.failure == (Status.ERROR, "node n1 could not load the modules; the repeat's log says why")
