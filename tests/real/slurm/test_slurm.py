@@ -195,12 +195,8 @@ def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
 ):
     runs = make_runs(seconds=0.3)
     lab = fleet(slurm_cluster, pretender, gres="gpu:a4000:2", time_limit_minutes=20)
-<<<<<<< HEAD
-    hosts = runs.hosts({"lab": {**lab, "device": "auto"}}, 1)
-=======
     other = fleet(slurm_cluster, pretender, gpus_per_node="a4000:2", time_limit_minutes=20)
     hosts = runs.hosts({"lab": lab, "other": other}, 1, device="auto")
->>>>>>> clusters
     case = {"model": ["googlenet", "resnet50"], "batch_per_gpu": 2, "num_gpus": [1, 2, 4], "num_steps": 3}
     (runs.folder / "one.yml").write_text(json.dumps({"description": "GPUs", "repeats": 1, "cases": [case]}))
     done = runs.run("run", f"--hosts={hosts}", "--display=plain")
