@@ -32,7 +32,7 @@ def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tfbench, tmp
     parsed = [parse_line(line) for line in done.stderr.splitlines()]
     assert [line.phase_step for line in parsed if isinstance(line, Step)] == [2, 10, 12]
     states = [line.name for line in parsed if isinstance(line, State)]
-    assert states[0] == "starting" and states[-3:] == ["timing", "checking", "writing"]
+    assert states[0] == "starting" and states[-4:] == ["timing", "peaks", "checking", "writing"]
 
 
 def test_memory_that_runs_out_is_out_of_memory(tfbench, tmp_path):
