@@ -49,8 +49,8 @@ LONGEST_LOOK = 12
 LOG_AGAIN_SECONDS = 2.0
 """From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
 
-BETWEEN_LOOKS_SECONDS = 0.25
-"""Each look wakes every lane."""
+BETWEEN_LOOKS_SECONDS = 0.1
+"""Each look takes one piece of the watch, mostly one change, and wakes every lane: longer, and news queue up."""
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
