@@ -150,7 +150,7 @@ class _Peak:
                 self.bytes = max(self.bytes, int(words[1]) * 1024)
 
 
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 240) -> Any:
     """Wait until a condition holds, and return its value; the test fails when it never does."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

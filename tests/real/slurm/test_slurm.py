@@ -52,14 +52,15 @@ def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
         finally:
             slurm_cluster.start_node("n2")
     lost = [record for record in runs.records().values() if record.status is not Status.OK]
-    assert [record.status for record in lost] == [Status.LOST]
-    assert [record.origin.host for record in lost if record.origin] == ["n2"]
-    assert lost[0].cause == "node n2 failed while the benchmark ran (NODE_FAIL)"
+    # One repeat; a second one where Slurm, on a loaded machine, starts it there before it notices.
+    assert 1 <= len(lost) <= 2 and {record.status for record in lost} == {Status.LOST}
+    assert {record.origin.host for record in lost if record.origin} == {"n2"}
+    assert {record.cause for record in lost} == {"node n2 failed while the benchmark ran (NODE_FAIL)"}
 
     resumed = runs.run("resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr
     assert [record.status for record in runs.records().values()] == [Status.OK] * 4
-    assert len(list((runs.path / "superseded").iterdir())) == 1
+    assert len(list((runs.path / "superseded").iterdir())) == len(lost)
     assert left_behind(slurm_cluster) == []
 
 
