@@ -235,7 +235,7 @@ class KubernetesLauncher:
         return self._poller
 
     def _ask_for_pod(self, job: Job) -> bool:
-        """Tell whether a Job that seems to have ended without a pod has one."""
+        """Return whether a Job that seems to have ended without a pod has one."""
         return self._view is not None and self._view.ask(object_name(job)) is not None
 
     def _ended(

@@ -146,7 +146,7 @@ def to_yaml(documents: Sequence[Manifest]) -> str:
 
 
 def belongs_to(item: Manifest, job: Job) -> bool:
-    """Tell whether an object was made for a repeat."""
+    """Return whether an object was made for a repeat."""
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     return annotations.get(JOB_LABEL) == job.id and annotations.get(RUN_LABEL) == job.origin.run_id
 
@@ -257,7 +257,7 @@ def _host_environment(host: Host) -> list[Manifest]:
 
 
 def _rank_environment(job: Job) -> list[Manifest]:
-    """Tell each rank who it is and who the others are; the same text for all of them."""
+    """State each rank and who the others are; the same text for all of them."""
     if job.case.num_hosts == 1:
         return []
     name = object_name(job)

@@ -144,7 +144,7 @@ def _driver(labels: dict[str, str]) -> str | None:
 
 
 def _is_usable(node: Node, queue: KubernetesQueue, *, wants_gpus: bool) -> bool:
-    """Tell whether pods of a fleet can be scheduled to a node."""
+    """Return whether pods of a fleet can be scheduled to a node."""
     spec = _mapping(node, "spec")
     conditions = _mapping(node, "status").get("conditions") or ()
     ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)

@@ -88,8 +88,8 @@ class Answer:
 
     def state(self, task: Task) -> JobState | None:
         """Return the state of a task in Slurm; None: Slurm no longer knows it."""
-        if (told := self.states.get(task)) is not None:
-            return told
+        if (reported := self.states.get(task)) is not None:
+            return reported
         for first, last, reason in self.waiting.get(task[0], ()):
             if first <= task[1] <= last:
                 return JobState("PENDING", reason=reason)

@@ -111,7 +111,7 @@ def accounting(tasks: Iterable[Task]) -> str:
     return f"""\
 command -v sacct >/dev/null || return 0
 sacct --noheader --allocations --parsable2 --jobs={wanted} --format=JobID,State,NodeList 2>/dev/null |
-    sed -n 's/^\\([0-9_]*\\)|\\([A-Z_]*\\)[^|]*|\\([^|]*\\)$/state|\\1|\\2|\\3|tfbench:0|told by accounting/p'"""
+    sed -n 's/^\\([0-9_]*\\)|\\([A-Z_]*\\)[^|]*|\\([^|]*\\)$/state|\\1|\\2|\\3|tfbench:0|reported by accounting/p'"""
 
 
 def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:

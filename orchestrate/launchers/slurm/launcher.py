@@ -84,7 +84,7 @@ class _Track:
     was_asked: bool = False
 
     def is_to_be_asked(self, now: float) -> bool:
-        """Tell whether accounting is to be asked: `squeue` forgot it a while ago, and it left nothing."""
+        """Return whether accounting is to be asked: `squeue` forgot it a while ago, and it left nothing."""
         if self.was_asked or not self.forgotten or self.quiet_since is None or self.ending is not None:
             return False
         return now - self.quiet_since >= SETTLE_SECONDS / 2
@@ -183,8 +183,8 @@ class SlurmLauncher:
             deadline = time.monotonic() + END_SECONDS
             while time.monotonic() < deadline:
                 answer = self._ask(commands.states(self._name))
-                told = map(answer.state, tasks.values())
-                if not any(state is not None and state.name in ACTIVE for state in told):
+                reported = map(answer.state, tasks.values())
+                if not any(state is not None and state.name in ACTIVE for state in reported):
                     break
                 time.sleep(1.0)
         self._shell.run(commands.remove(self._root, names))
@@ -355,11 +355,11 @@ class SlurmLauncher:
     def _take(self, job: str, track: _Track, answer: Answer, now: float) -> None:
         """Take in what an answer says of one repeat."""
         track.task = self._tasks.get(job, track.task)
-        told = None if track.task is None else answer.state(track.task)
-        track.state = told or track.state
-        if told is not None and told.name in WAITING:
+        reported = None if track.task is None else answer.state(track.task)
+        track.state = reported or track.state
+        if reported is not None and reported.name in WAITING:
             track.wait_again()
-            if (given_up := hopeless(told)) is not None:
+            if (given_up := hopeless(reported)) is not None:
                 self._cancel.add(job)
                 track.ending = given_up
             return  # what lies there is of an attempt that Slurm took back
@@ -368,22 +368,22 @@ class SlurmLauncher:
             track.status = status
             track.record = answer.files.get(("record", job))
         track.begun = track.begun or track.status is not None or bool(track.offset)
-        track.begun = track.begun or (told is not None and told.name != "CANCELLED")
+        track.begun = track.begun or (reported is not None and reported.name != "CANCELLED")
         if track.status is not None and track.status.startswith(b"code 0\n"):
-            track.ending = ending(told, track.status)
+            track.ending = ending(reported, track.status)
             return
-        if told is not None and told.name in ACTIVE:
+        if reported is not None and reported.name in ACTIVE:
             track.quiet_since = None
-            if told.name == "RUNNING":  # it lies there from an attempt that Slurm took back: it is asked for again
+            if reported.name == "RUNNING":  # it lies there from an attempt that Slurm took back: it is asked for again
                 track.status = track.record = None
             return
         track.quiet_since = track.quiet_since or now
-        track.forgotten = told is None
-        told = told or track.accounted
+        track.forgotten = reported is None
+        reported = reported or track.accounted
         explained = track.status is not None or (job in self._withdrawn and not track.begun)
-        explained = explained or (told is not None and told.name in ENDINGS)
+        explained = explained or (reported is not None and reported.name in ENDINGS)
         if explained or now - track.quiet_since >= SETTLE_SECONDS:
-            track.ending = ending(told, track.status)
+            track.ending = ending(reported, track.status)
 
     def _forget(self, job: str) -> None:
         """Drop what is known of a repeat: the next `start` submits it again."""

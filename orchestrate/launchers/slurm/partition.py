@@ -32,8 +32,8 @@ def facts_of(host: Host, queue: SlurmQueue, answer: Answer) -> Facts:
     if queue.partition is not None and queue.partition not in known:
         names = plain_text(", ".join(known), 200) or "none"
         raise LaunchFailed(f"Slurm has no partition {queue.partition}. Partitions: {names}", Status.UNSUPPORTED)
-    told = [parts for value in answer.values("node") if len(parts := value.split("|", 4)) == 5]
-    nodes = list({parts[0]: parts for parts in told}.values())  # a node stands in each of its partitions
+    reported = [parts for value in answer.values("node") if len(parts := value.split("|", 4)) == 5]
+    nodes = list({parts[0]: parts for parts in reported}.values())  # a node stands in each of its partitions
     fitting = [parts for parts in nodes if _offers(parts[4], queue)]
     if not fitting:
         offered = plain_text(", ".join(sorted({parts[4] for parts in nodes})), 200) or "none"
@@ -54,7 +54,7 @@ def facts_of(host: Host, queue: SlurmQueue, answer: Answer) -> Facts:
 
 
 def _offers(gres: str, queue: SlurmQueue) -> bool:
-    """Tell whether a node's GPUs suffice for the largest job."""
+    """Return whether a node's GPUs suffice for the largest job."""
     counts = [int(count) for kind, count in _GRES.findall(gres) if queue.gpu_type in ("", kind)]
     return sum(counts) >= queue.gpu_count
 

@@ -50,7 +50,7 @@ class Array:
     """Repeats that are submitted together.
 
     Attributes:
-        number: Of the array in its run, from 1; `comment` tells Slurm.
+        number: Of the array in its run, from 1; `comment` carries it to Slurm.
         jobs: Task i is the i-th.
     """
 
