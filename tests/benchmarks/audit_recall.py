@@ -33,7 +33,7 @@ Mutation = Callable[[Table, random.Random], Table | None]
 NOISE = 0.03
 SAME_WORK = 1.4
 """Networks whose FLOPs differ by less stand in either order in honest tables: Inception v4 and ResNet152, BERT-Large on
-384 and 512 tokens. Exchanged, they cannot be told from honest ones."""
+384 and 512 tokens. Exchanged, they cannot be distinguished from honest ones."""
 
 
 @dataclass(frozen=True)

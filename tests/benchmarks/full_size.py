@@ -35,7 +35,7 @@ def trained(model: str, precision: str, options: argparse.Namespace) -> Record:
         return from_json(output.read_bytes())
 
 
-def told(record: Record) -> str:
+def reported(record: Record) -> str:
     """Write a record as one line."""
     case = record.case
     checks = {check.name: check for check in (record.validity.checks if record.validity else [])}
@@ -63,7 +63,7 @@ def main() -> int:
     for model in options.models.split(","):
         for precision in options.precisions.split(","):
             record = trained(model, precision, options)
-            print(told(record), flush=True)
+            print(reported(record), flush=True)
             failed += record.measurement is None
     return int(failed > 0)
 

@@ -57,7 +57,7 @@ def cpu_flags(intra_threads: int, inter_threads: int) -> tuple[str, ...]:
 def variables(precision: str) -> dict[str, str]:
     """Return environment variables.
 
-    It has no switch for TF32, and TensorFlow's is on by default: cuBLAS and cuDNN are told to refuse it for fp32.
+    It has no switch for TF32, and TensorFlow's is on by default: cuBLAS and cuDNN are reported to refuse it for fp32.
 
     Source: NVIDIA_TF32_OVERRIDE, cuBLAS documentation, section "Tensor Core Usage".
     """

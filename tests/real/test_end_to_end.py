@@ -329,17 +329,17 @@ def test_the_benchmark_container_has_no_rights_and_stop_removes_only_its_own_run
             mine = wait_until(lambda: [c for c in ours(engines.first) if c.status == "running"], "a running benchmark")[
                 0
             ]
-            told = mine.attrs
+            reported = mine.attrs
             controller.send_signal(signal.SIGINT)  # starts nothing more
             # The second before the first was handled would be one signal.
             wait_until(lambda: "nothing more" in (tmp_path / "errors").read_text(), "the first answer")
             controller.send_signal(signal.SIGINT)  # ends what runs
             assert controller.wait(timeout=300) == 130
-        config = told["HostConfig"]
-        assert told["Config"]["User"] == "10001:10001"
+        config = reported["HostConfig"]
+        assert reported["Config"]["User"] == "10001:10001"
         assert config["ReadonlyRootfs"] and config["CapDrop"] == ["ALL"] and not config["Privileged"]
         assert config["SecurityOpt"] == ["no-new-privileges:true"] and config["NetworkMode"] == "none"
-        assert not config["Binds"] and all(mount["Type"] == "volume" for mount in told["Mounts"])
+        assert not config["Binds"] and all(mount["Type"] == "volume" for mount in reported["Mounts"])
         assert config["NanoCpus"] == 1_000_000_000 and config["Memory"] == 4_000_000_000
         assert config["LogConfig"]["Config"]["max-size"] == "10m"
 

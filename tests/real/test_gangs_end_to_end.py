@@ -109,7 +109,7 @@ def test_a_killed_rank_ends_the_other_within_30_seconds_and_gives_one_lost_recor
 
         wait_until(both_train, "both parts to train")
         (victim,) = running(engines.second)
-        told = victim.attrs
+        reported = victim.attrs
         killed_at = time.monotonic()
         victim.kill()
         wait_until(lambda: not running(engines.first), "the other part to end", seconds=30)
@@ -122,7 +122,7 @@ def test_a_killed_rank_ends_the_other_within_30_seconds_and_gives_one_lost_recor
     assert record.status is Status.LOST
     assert "rank 1 (127.0.0.1:" in (record.cause or "")
     assert ours(engines.first) == [] and ours(engines.second) == []
-    assert told["HostConfig"]["CapDrop"] == ["ALL"] and told["HostConfig"]["ReadonlyRootfs"]
-    config = next(value for value in told["Config"]["Env"] if value.startswith("TF_CONFIG="))
+    assert reported["HostConfig"]["CapDrop"] == ["ALL"] and reported["HostConfig"]["ReadonlyRootfs"]
+    config = next(value for value in reported["Config"]["Env"] if value.startswith("TF_CONFIG="))
     assert json.loads(config.partition("=")[2])["task"] == {"type": "worker", "index": 1}
     assert "Traceback" not in errors

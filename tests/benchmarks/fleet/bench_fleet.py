@@ -139,9 +139,9 @@ def find_faults(folder: Path) -> list[str]:
         elif record.origin is None or f"{record.origin.fleet}.{record.origin.host}" not in name:
             faults.append(f"{name}: the record is of another host")
     events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
-    told = Counter(event["job"] for event in events if event["event"] == "job_result")
-    faults += [f"{name}: {number} results were told" for name, number in told.items() if number != 1]
-    faults += [f"{name}: no result was told" for name in planned - told.keys()]
+    reported = Counter(event["job"] for event in events if event["event"] == "job_result")
+    faults += [f"{name}: {number} results were reported" for name, number in reported.items() if number != 1]
+    faults += [f"{name}: no result was reported" for name in planned - reported.keys()]
     counted = json.loads((folder / "counts.json").read_text())
     counts = counted["counts"]
     for name in planned:

@@ -220,10 +220,10 @@ class StandInEngine:
         since = datetime.fromtimestamp(float(request.query.get("since", "0")), UTC)
         follow = request.query.get("follow", "0").lower() in ("1", "true")
         stamps = request.query.get("timestamps", "0").lower() in ("1", "true")
-        told = 0
+        reported = 0
         while True:
-            changed, lines, ended = container.changed, container.lines[told:], container.status != "running"
-            told += len(lines)
+            changed, lines, ended = container.changed, container.lines[reported:], container.status != "running"
+            reported += len(lines)
             for at, text in lines:
                 if at >= since:
                     data = f"{_stamp(at)} {text}\n".encode() if stamps else f"{text}\n".encode()
@@ -243,8 +243,8 @@ class StandInEngine:
             return
         archive = _archive_of(_case(container))
         stat = {"name": "record.json", "size": len(archive), "mode": 420, "mtime": container.finished, "linkTarget": ""}
-        told = base64.b64encode(json.dumps(stat).encode()).decode()
-        response.send(200, archive, "application/x-tar", X_Docker_Container_Path_Stat=told)
+        reported = base64.b64encode(json.dumps(stat).encode()).decode()
+        response.send(200, archive, "application/x-tar", X_Docker_Container_Path_Stat=reported)
 
     def _remove(self, request: Request, response: Response) -> None:
         container = self._find(request, response)

@@ -46,7 +46,7 @@ def build(options: argparse.Namespace) -> Probed:
     """Build it as a benchmark does, with one replica.
 
     On a CPU the replica lies on the second of two logical devices, so that what lies on the first, which is where
-    TensorFlow puts what it puts on the host, can be told from it.
+    TensorFlow puts what it puts on the host, can be reported from it.
     """
     case = Case(
         model=options.model,

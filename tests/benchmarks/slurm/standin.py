@@ -48,13 +48,13 @@ def sbatch(state: dict[str, Any], arguments: list[str]) -> None:
     begins = max([time.time(), *(end(array, array["jobs"], state) for array in state["arrays"])])
     number = 100 + len(state["arrays"]) * 10_000
     root = str(Path(arguments[-1]).absolute().parent)
-    told = {key: options[key] for key in ("job-name", "comment")}
+    reported = {key: options[key] for key in ("job-name", "comment")}
     array = {
         "number": number,
         "begins": begins,
         "most": int(most),
         "root": root,
-        "told": told,
+        "reported": reported,
         "done": 0,
         "cancelled": [],
     }
@@ -98,7 +98,7 @@ def node(index: int, array: dict[str, Any]) -> str:
 
 
 def show(array: dict[str, Any], tasks: str, name: str, place: str) -> None:
-    print(f"state|{array['number']}_{tasks}|{name}|{place}|{array['told']['comment']}|None")
+    print(f"state|{array['number']}_{tasks}|{name}|{place}|{array['reported']['comment']}|None")
 
 
 def leave_results(array: dict[str, Any], first: int, last: int) -> None:

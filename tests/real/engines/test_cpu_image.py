@@ -137,12 +137,12 @@ def test_an_image_describes_itself_to_whoever_comes_by_ssh(engines: Engines, cpu
     with finished_container(
         engines.first.client, cpu_image.reference, ["/opt/tfbench/image.json"], entrypoint=["cat"]
     ) as container:
-        told = json.loads(container.logs())
+        reported = json.loads(container.logs())
     labels = engines.first.client.images.get(cpu_image.reference).labels
-    assert {key: told[key] for key in ("variant", "version")} == {
+    assert {key: reported[key] for key in ("variant", "version")} == {
         key: labels[f"tfbench.{key}"] for key in ("variant", "version")
     }
-    assert image_software("/root/.tfbench", told).environment["PYTHONPATH"] == "/opt/tfbench:/opt/site"
+    assert image_software("/root/.tfbench", reported).environment["PYTHONPATH"] == "/opt/tfbench:/opt/site"
 
 
 def test_tensorflow_is_as_it_came(engines: Engines, cpu_image: PushedImage):

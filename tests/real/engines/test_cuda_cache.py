@@ -1,6 +1,6 @@
 """What the driver compiles for a GPU is kept from one container of an image to the next, and goes when the image has gone.
 
-No GPU is needed: a program in the driver's place writes to where the driver is told to.
+No GPU is needed: a program in the driver's place writes to where the driver is reported to.
 """
 
 from __future__ import annotations

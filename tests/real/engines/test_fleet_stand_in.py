@@ -29,42 +29,42 @@ def short_folder() -> Iterator[Path]:
 
 def life_of_a_container(client: docker.APIClient, image: str, command: list[str]) -> dict[str, Any]:
     """Do what a launcher does, and what it must be able to tell apart; return what came back, without values."""
-    told: dict[str, Any] = {"version": client._version >= "1.41", "info": shape(client.info(), _INFO)}
+    reported: dict[str, Any] = {"version": client._version >= "1.41", "info": shape(client.info(), _INFO)}
 
     def refused(call: str, *arguments: Any, **options: Any) -> None:
         with pytest.raises(docker.errors.APIError) as caught:
             getattr(client, call)(*arguments, **options)
-        told[f"{call} refused"] = caught.value.status_code
+        reported[f"{call} refused"] = caught.value.status_code
 
     refused("inspect_image", "nothing:1")
     refused("inspect_container", "stranger")
     refused("start", "stranger")
     refused("remove_container", "stranger")
     refused("stop", "stranger")
-    told["image"] = shape(client.inspect_image(image), {"Id": str, "RepoDigests": list})
+    reported["image"] = shape(client.inspect_image(image), {"Id": str, "RepoDigests": list})
     options = {"name": "tfbench-conformance", "command": command, "labels": {"tfbench.run": "conformance"}}
     host_config = client.create_host_config(network_mode="none", read_only=True, init=True)
     created = client.create_container(image, host_config=host_config, **options)
-    told["created"] = shape(created, {"Id": str, "Warnings": list})
+    reported["created"] = shape(created, {"Id": str, "Warnings": list})
     refused("create_container", image, host_config=host_config, **options)
     refused("get_archive", "tfbench-conformance", "/nowhere/record.json")
-    told["before"] = shape(client.inspect_container(created["Id"]), _CONTAINER)
+    reported["before"] = shape(client.inspect_container(created["Id"]), _CONTAINER)
     client.start("tfbench-conformance")
     client.start("tfbench-conformance")  # 304: the SDK says nothing
-    told["while"] = client.inspect_container("tfbench-conformance")["State"]["Running"]
+    reported["while"] = client.inspect_container("tfbench-conformance")["State"]["Running"]
     refused("remove_container", "tfbench-conformance")
     lines = b"".join(client.logs("tfbench-conformance", stream=True, follow=True, timestamps=True)).splitlines()
-    told["stamp"] = {(len(line.split(b" ")[0]), line[10:11], line[29:30]) for line in lines}
-    told["wait"] = client.wait("tfbench-conformance")["StatusCode"]
-    told["after"] = client.inspect_container("tfbench-conformance")["State"]["Status"]
+    reported["stamp"] = {(len(line.split(b" ")[0]), line[10:11], line[29:30]) for line in lines}
+    reported["wait"] = client.wait("tfbench-conformance")["StatusCode"]
+    reported["after"] = client.inspect_container("tfbench-conformance")["State"]["Status"]
     listed = client.containers(all=True, filters={"label": "tfbench.run=conformance"})
-    told["list"] = [shape(container, {"Id": str, "Names": list, "Labels": dict}) for container in listed]
-    told["list others"] = client.containers(all=True, filters={"label": "tfbench.run=other"})
-    told["list running"] = client.containers(filters={"label": "tfbench.run=conformance"})
+    reported["list"] = [shape(container, {"Id": str, "Names": list, "Labels": dict}) for container in listed]
+    reported["list others"] = client.containers(all=True, filters={"label": "tfbench.run=other"})
+    reported["list running"] = client.containers(filters={"label": "tfbench.run=conformance"})
     client.stop("tfbench-conformance")
     client.remove_container("tfbench-conformance", v=True, force=True)
-    told["list after"] = client.containers(all=True, filters={"label": "tfbench.run=conformance"})
-    return told
+    reported["list after"] = client.containers(all=True, filters={"label": "tfbench.run=conformance"})
+    return reported
 
 
 def shape(document: dict[str, Any], wanted: dict[str, type]) -> dict[str, bool]:

@@ -173,13 +173,13 @@ def running(engine: DockerEngine) -> list[Any]:
 def counted(engine: DockerEngine, action: str, run_id: str) -> Counter[str]:
     """Count what the engine did to each container of a run since it started: `create`, `start`, …"""
     now = int(time.time()) + 1
-    told = engine.client.events(
+    reported = engine.client.events(
         since=0,
         until=now,
         decode=True,
         filters={"type": "container", "event": action, "label": f"tfbench.run={run_id}"},
     )
-    return Counter(event["Actor"]["Attributes"]["tfbench.job"] for event in told)
+    return Counter(event["Actor"]["Attributes"]["tfbench.job"] for event in reported)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -20,7 +20,7 @@ class Moment:
 
     Attributes:
         request: Pattern of the request, e.g. `POST /containers/create`.
-        after: After the engine has carried it out and before the client is told; else before the engine sees it.
+        after: After the engine has carried it out and before the client is reported; else before the engine sees it.
         count: At the how manyth such request.
     """
 
@@ -36,7 +36,7 @@ class Relay:
         path: The socket to make.
         target: The engine's.
         moment: When to call `act`; None: never.
-        act: Called once, while the request is held; what came of it is not told to the client.
+        act: Called once, while the request is held; what came of it is not reported to the client.
         answer: Gives the whole HTTP answer to a request, such as `GET /info`, or None to ask the engine.
     """
 

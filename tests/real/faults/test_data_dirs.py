@@ -25,15 +25,15 @@ def test_a_container_gets_the_hosts_data_read_only(runs: Runs, engines: Engines,
     with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
         try:
             (benchmark,) = wait_until(lambda: ours(engines.first), "a benchmark")
-            told = benchmark.attrs
+            reported = benchmark.attrs
             assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()
         finally:
             controller.kill()
-    mounts = {mount["Destination"]: mount for mount in told["Mounts"]}
+    mounts = {mount["Destination"]: mount for mount in reported["Mounts"]}
     assert set(mounts) == {"/out", "/data"}
     data = mounts["/data"]
     assert (data["Type"], data["Source"], data["RW"]) == ("bind", str(tmp_path), False)
-    assert "--data_dir=/data" in told["Config"]["Cmd"]
+    assert "--data_dir=/data" in reported["Config"]["Cmd"]
     assert ours(engines.first) == []
 
 

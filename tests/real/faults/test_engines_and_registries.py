@@ -103,10 +103,10 @@ def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(
     assert records["good"].status is Status.OK
     assert records["corrupt"].status is Status.PULL_FAILED
     assert "verification failed" in (records["corrupt"].cause or "")
-    told = [event for event in runs.events("warning") if event["host"] == "all.corrupt"]
-    assert len(told) == ATTEMPTS - 1
-    assert all("retrying the pull" in event["message"] for event in told)
-    assert "verification failed" in told[0]["message"]
+    reported = [event for event in runs.events("warning") if event["host"] == "all.corrupt"]
+    assert len(reported) == ATTEMPTS - 1
+    assert all("retrying the pull" in event["message"] for event in reported)
+    assert "verification failed" in reported[0]["message"]
     assert counted(engines.second, "create", runs.path.name) == {}, "the old image was started"
 
     resumed = runs.run("resume", "--display=plain")

@@ -97,13 +97,19 @@ def test_a_gigabyte_of_output_is_neither_kept_nor_held(
 def test_what_an_engine_tells_about_itself_cannot_write_on_the_terminal(
     engines: Engines, standins: Standins, runs: Runs, short_path: Path
 ):
-    told = engines.first.client.info()
+    reported = engines.first.client.info()
     evil = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028\x9b31m"
-    told |= {"KernelVersion": evil, "OperatingSystem": evil, "ServerVersion": evil, "Name": evil}
-    told |= {"NCPU": "many", "MemTotal": -1, "SystemTime": evil, "DiscoveredDevices": [{"ID": evil}], "Runtimes": None}
+    reported |= {"KernelVersion": evil, "OperatingSystem": evil, "ServerVersion": evil, "Name": evil}
+    reported |= {
+        "NCPU": "many",
+        "MemTotal": -1,
+        "SystemTime": evil,
+        "DiscoveredDevices": [{"ID": evil}],
+        "Runtimes": None,
+    }
 
     def answer(request: str) -> bytes | None:
-        return http_answer(json.dumps(told).encode()) if request == "GET /info" else None
+        return http_answer(json.dumps(reported).encode()) if request == "GET /info" else None
 
     with Relay(short_path / "r.sock", engines.first.socket, answer=answer) as relay:
         hosts = runs.hosts({"evil": {"hosts": {"one": {"docker": relay.url, "image": standins.image()}}}})

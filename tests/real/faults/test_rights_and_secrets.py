@@ -74,7 +74,7 @@ def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
     with runs.start("run", f"--hosts={hosts}", "--display=json") as controller:
         try:
             (benchmark,) = wait_until(lambda: running(engines.second), "a benchmark")
-            told = json.dumps(benchmark.attrs)
+            reported = json.dumps(benchmark.attrs)
             arguments = Path(f"/proc/{controller.pid}/cmdline").read_text()
             assert controller.wait(60) == 0
         finally:
@@ -82,7 +82,7 @@ def test_a_password_of_the_docker_config_pulls_and_is_in_no_file(
     assert {record.status for record in runs.records().values()} == {Status.OK}
     secrets = (PASSWORD, f"{USER}:{PASSWORD}", *SECRETS.values())
     assert_in_no_file(runs, *secrets)
-    assert not any(secret in told or secret in arguments for secret in secrets)
+    assert not any(secret in reported or secret in arguments for secret in secrets)
 
 
 def test_a_credential_helper_pulls_and_its_password_is_in_no_file(
@@ -129,7 +129,7 @@ def remove_image(engines: Engines, image: str) -> None:
 class Seen:
     """A running benchmark: as its engine inspects it, and as the kernel sees its process."""
 
-    told: dict[str, Any]
+    reported: dict[str, Any]
     status: dict[str, str]
 
 
@@ -144,17 +144,17 @@ def seen(engines: Engines, standins: Standins, tmp_path_factory: pytest.TempPath
             (benchmark,) = wait_until(lambda: running(engines.first), "a benchmark")
             (process,) = benchmark.top(ps_args="-o pid,args -C python3.11")["Processes"]
             status = Path(f"/proc/{process[0]}/status").read_text().splitlines()
-            told = benchmark.attrs
+            reported = benchmark.attrs
             assert controller.wait(60) == 0
         finally:
             controller.kill()
     assert ours(engines.first) == []
-    return Seen(told, dict(line.split(":\t") for line in status if ":\t" in line))
+    return Seen(reported, dict(line.split(":\t") for line in status if ":\t" in line))
 
 
 def test_a_benchmark_has_no_rights(seen: Seen):
-    told = seen.told
-    config, host_config = told["Config"], told["HostConfig"]
+    reported = seen.reported
+    config, host_config = reported["Config"], reported["HostConfig"]
     assert config["User"] == "10001:10001"
     assert host_config["ReadonlyRootfs"] is True
     assert host_config["CapDrop"] == ["ALL"] and not host_config["CapAdd"]
@@ -164,8 +164,8 @@ def test_a_benchmark_has_no_rights(seen: Seen):
     assert host_config["PidMode"] == "" and host_config["UTSMode"] == "" and host_config["UsernsMode"] == ""
     assert host_config["IpcMode"] in ("private", "shareable")
     assert not host_config["Binds"] and not host_config["Devices"] and not host_config["VolumesFrom"]
-    assert [(mount["Type"], mount["Destination"]) for mount in told["Mounts"]] == [("volume", "/out")]
-    assert "docker.sock" not in json.dumps(told)
+    assert [(mount["Type"], mount["Destination"]) for mount in reported["Mounts"]] == [("volume", "/out")]
+    assert "docker.sock" not in json.dumps(reported)
     assert host_config["NanoCpus"] == 500_000_000
     assert host_config["Memory"] == host_config["MemorySwap"] == 500_000_000
     assert host_config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
@@ -180,4 +180,4 @@ def test_the_kernel_says_so_too(seen: Seen):
 
 
 def test_a_benchmark_can_start_only_so_many_processes(seen: Seen):
-    assert 0 < (seen.told["HostConfig"]["PidsLimit"] or 0) <= 100_000, "a fork bomb would take the host down"
+    assert 0 < (seen.reported["HostConfig"]["PidsLimit"] or 0) <= 100_000, "a fork bomb would take the host down"

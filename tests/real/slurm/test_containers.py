@@ -43,7 +43,7 @@ def test_dockers_command_line_gives_the_same_rights_as_its_api(engines: Engines,
         engine.create(spec)
         command = [docker, "-H", engines.first.url, "create", *docker_flags(spec), "--name=by-command-line"]
         subprocess.run([*command, "--label=tfbench.job=f.h.x.r1", base_image, "true"], check=True, capture_output=True)
-        by_api, by_command = (told(engines, name) for name in (spec.name, "by-command-line"))
+        by_api, by_command = (reported(engines, name) for name in (spec.name, "by-command-line"))
     finally:
         for container in [*ours(engines.first)]:
             container.remove(force=True, v=True)
@@ -52,7 +52,7 @@ def test_dockers_command_line_gives_the_same_rights_as_its_api(engines: Engines,
     assert [mount["Source"] for mount in by_api["Mounts"]] == [str(tmp_path)]
 
 
-def told(engines: Engines, name: str) -> dict[str, Any]:
+def reported(engines: Engines, name: str) -> dict[str, Any]:
     """Return what an engine says of a container's rights; absent and empty mean the same."""
     document = engines.first.client.api.inspect_container(name)["HostConfig"]
     return {key: value for key, value in document.items() if value and key not in NOT_COMPARED}

@@ -208,8 +208,8 @@ def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
         visible = line.removeprefix("CUDA_VISIBLE_DEVICES ").split(",")
         assert len(visible) == runs.records()[job].case.num_gpus
     for name in ("lab.", "other."):
-        told = [event["job"] for event in runs.events("job_result") if event["job"].startswith(name)]
-        assert [runs.records()[job].case.num_gpus for job in told] == [1, 1, 2, 2]
+        reported = [event["job"] for event in runs.events("job_result") if event["job"].startswith(name)]
+        assert [runs.records()[job].case.num_gpus for job in reported] == [1, 1, 2, 2]
 
 
 def test_a_partition_that_is_not_there_and_gpus_that_no_node_has_are_told_before_anything_is_submitted(
@@ -304,7 +304,7 @@ def test_a_training_step_over_several_hosts_is_refused_where_containers_have_no_
 
 
 def busy_nodes(runs: Runs) -> set[str]:
-    """Return the nodes that the newest run was told to run on."""
+    """Return the nodes that the newest run was reported to run on."""
     if not (runs.folder / "runs").is_dir() or not list((runs.folder / "runs").glob("*/events.jsonl")):
         return set()
     return {event["state"][3:] for event in runs.events("job_state") if event["state"].startswith("on ")}

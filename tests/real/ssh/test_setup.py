@@ -59,15 +59,15 @@ def test_a_disk_that_is_too_small_is_refused_beforehand_with_both_figures(make_l
 
 def test_what_an_installation_takes_is_announced_and_its_progress_has_an_end(make_launcher, small_lock):
     launcher = make_launcher(image=False)
-    told: list[tuple[str, str]] = []
-    launcher._pulls.notify = lambda host, message: told.append((host, message))
+    reported: list[tuple[str, str]] = []
+    launcher._pulls.notify = lambda host, message: reported.append((host, message))
     (image,) = launcher.probe().images
     assert "not installed yet: downloads about 335 MB, needs 1.9 GB below ~/.tfbench" in image.reason
     seen: list[tuple[int, int]] = []
     launcher.prepare(job(), lambda done, total: seen.append((done, total)))
-    assert [(host, "installing the packages of cpu: downloads about 335 MB" in message) for host, message in told] == [
-        ("rented.a", True)
-    ]
+    assert [
+        (host, "installing the packages of cpu: downloads about 335 MB" in message) for host, message in reported
+    ] == [("rented.a", True)]
     assert all(0 <= done <= total for done, total in seen)
     (image,) = make_launcher(image=False).probe().images
     assert image.reason.endswith("its packages are installed")
@@ -131,11 +131,11 @@ def bring(monkeypatch, wheel: Wheel) -> None:
 def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_python, index, monkeypatch, tmp_path):
     bring(monkeypatch, index(UV.format(python=sys.executable)))
     launcher = make_launcher(image=False)
-    told: list[str] = []
-    launcher._pulls.notify = lambda host, message: told.append(message)
+    reported: list[str] = []
+    launcher._pulls.notify = lambda host, message: reported.append(message)
     facts = launcher.probe()
     assert facts.cpu_count and facts.images
-    assert told == ["installing Python 3.11 below ~/.tfbench: downloads about 60 MB, needs 250 MB"]
+    assert reported == ["installing Python 3.11 below ~/.tfbench: downloads about 60 MB, needs 250 MB"]
     assert (tmp_path / "home" / "python" / "bin" / "python3").exists()
     assert [path.name for path in (tmp_path / "home").glob("part-*")] == []
     bring(monkeypatch, dataclasses.replace(index("broken"), sha256="0" * 64))  # whoever brought it again would fail now

@@ -23,17 +23,17 @@ def facts(*nodes, gpus=True, **queue):
 
 
 def test_labels_tell_gpus_driver_and_memory():
-    told = facts(node(), node("node-2"))
-    assert [gpu.index for gpu in told.gpus] == [0, 1, 2, 3]
-    assert (told.gpus[0].name, told.gpus[0].compute_capability) == ("NVIDIA RTX A4000", "8.6")
-    assert told.gpus[0].memory_bytes == 16376 << 20
-    assert (told.driver, told.cpu_count, told.memory_bytes) == ("550.127.05", 7, 64 << 30)
+    reported = facts(node(), node("node-2"))
+    assert [gpu.index for gpu in reported.gpus] == [0, 1, 2, 3]
+    assert (reported.gpus[0].name, reported.gpus[0].compute_capability) == ("NVIDIA RTX A4000", "8.6")
+    assert reported.gpus[0].memory_bytes == 16376 << 20
+    assert (reported.driver, reported.cpu_count, reported.memory_bytes) == ("550.127.05", 7, 64 << 30)
 
 
 def test_the_oldest_driver_and_the_fewest_gpus_count():
     older = node("node-2", gpus=2, **{"nvidia.com/cuda.driver-version.full": "535.183.01"})
-    told = facts(node(), older)
-    assert (told.driver, len(told.gpus)) == ("535.183.01", 2)
+    reported = facts(node(), older)
+    assert (reported.driver, len(reported.gpus)) == ("535.183.01", 2)
 
 
 def test_driver_labels_of_before_2024_are_understood():
@@ -102,8 +102,8 @@ def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
     one.server.delete("nodes", "node-1")
     for other in present:
         one.server.put("nodes", other)
-    told = one.make(one.host(gpus_per_node=2)).probe()
-    assert (len(told.gpus), told.driver) == (2, None)
+    reported = one.make(one.host(gpus_per_node=2)).probe()
+    assert (len(reported.gpus), reported.driver) == (2, None)
     plan = one.plan(one.host(gpus_per_node=2), repeats=1, num_gpus=[2], device="gpu")
     assert [(job.blocked, job.case.num_gpus) for job in plan.jobs] == [(None, 2)]
     if not any(other["metadata"]["name"] == "small" for other in present):
@@ -112,14 +112,14 @@ def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
 
 
 def test_nodes_without_gpus_do_not_count_where_the_file_says_that_there_are_some():
-    told = facts(node("small", gpus=0), node(), gpus_per_node=4)
-    assert (len(told.gpus), told.driver) == (4, "550.127.05")
+    reported = facts(node("small", gpus=0), node(), gpus_per_node=4)
+    assert (len(reported.gpus), reported.driver) == (4, "550.127.05")
 
 
 def test_the_image_follows_from_driver_and_compute_capability(bench):
     one = bench()
-    told = one.make(one.host("registry: r.io/you")).probe()
-    (image,) = told.images
+    reported = one.make(one.host("registry: r.io/you")).probe()
+    (image,) = reported.images
     assert (image.status, image.variant) == (Status.OK, "cuda12.5"), image
     assert image.reference.startswith("r.io/you/tfbench:")
     one.server.put("nodes", node(**{"nvidia.com/cuda.driver-version.full": "470.57.02"}))
@@ -154,8 +154,8 @@ def test_the_selector_and_all_pages_are_asked_for(bench):
     for number in range(2, 7):
         one.server.put("nodes", node(f"node-{number}"))
     one.server.put("nodes", node("other", gpus=1, pool="other"))
-    told = one.make(one.host(node_selector={"pool": "bench"})).probe()
-    assert len(told.gpus) == 4
+    reported = one.make(one.host(node_selector={"pool": "bench"})).probe()
+    assert len(reported.gpus) == 4
     assert len(one.asked("GET", "/nodes")) == 3
 
 

@@ -37,35 +37,41 @@ from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
     ],
 )
 def test_the_command_runs_unless_the_user_made_a_mistake(tmp_path: Path, ending: BaseException | None, ran: bool):
-    told: list[str] = []
+    reported: list[str] = []
     try:
-        with when_done(f"touch {tmp_path}/ran", told.append):
+        with when_done(f"touch {tmp_path}/ran", reported.append):
             if ending is not None:
                 raise ending
     except (RuntimeError, UserError, KeyboardInterrupt) as error:
         assert error is ending
     assert (tmp_path / "ran").exists() == ran
-    assert told[-1] == "--when-done succeeded" if ran else told == [f"--when-done did not run, {WHY}{tmp_path}/ran"]
+    assert (
+        reported[-1] == "--when-done succeeded"
+        if ran
+        else reported == [f"--when-done did not run, {WHY}{tmp_path}/ran"]
+    )
 
 
 WHY = "because nothing was measured: touch "
 
 
 def test_without_a_command_nothing_is_said_or_done():
-    told: list[str] = []
-    with when_done(None, told.append):
+    reported: list[str] = []
+    with when_done(None, reported.append):
         pass
-    with pytest.raises(RuntimeError), when_done(None, told.append):
+    with pytest.raises(RuntimeError), when_done(None, reported.append):
         raise RuntimeError
-    assert told == []
+    assert reported == []
 
 
 def test_its_output_is_kept_off_stdout_and_its_failure_is_reported(capfd: pytest.CaptureFixture[str]):
-    told: list[str] = []
-    assert run_command("echo out; echo err >&2; cat; exit 7", told.append) == 7
+    reported: list[str] = []
+    assert run_command("echo out; echo err >&2; cat; exit 7", reported.append) == 7
     assert capfd.readouterr() == ("", "out\nerr\n")
-    assert told[0] == "--when-done: echo out; echo err >&2; cat; exit 7"
-    assert told[1].startswith("--when-done FAILED with exit code 7: echo out;") and "still cost money" in told[1]
+    assert reported[0] == "--when-done: echo out; echo err >&2; cat; exit 7"
+    assert (
+        reported[1].startswith("--when-done FAILED with exit code 7: echo out;") and "still cost money" in reported[1]
+    )
 
 
 def test_the_command_runs_also_where_nobody_reads_what_is_said(tmp_path: Path):

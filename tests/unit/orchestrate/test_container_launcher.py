@@ -52,8 +52,8 @@ class Engine:
         self.looked.append(folder)
 
 
-def launcher(engine: Engine, told: list[str]) -> ContainerLauncher:
-    made = ContainerLauncher(host(), PullLimits(notify=lambda _host, message: told.append(message)))
+def launcher(engine: Engine, reported: list[str]) -> ContainerLauncher:
+    made = ContainerLauncher(host(), PullLimits(notify=lambda _host, message: reported.append(message)))
     made._engine = engine  # type: ignore[assignment]
     return made
 
@@ -63,21 +63,21 @@ def refuses_lock(spec: ContainerSpec) -> str | None:
 
 
 def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
-    told: list[str] = []
+    reported: list[str] = []
     engine = Engine(refuses_lock, {"Runtimes": {"nvidia": {}}})
-    made = launcher(engine, told)
+    made = launcher(engine, reported)
     for _ in range(2):
         assert made.start(job()) is False
         engine.left.clear()
     assert [spec.limits for spec in engine.started] == [{"fsize": 256 << 20}] * 2
-    assert len(told) == 1 and "may not lift the limit of locked memory" in told[0]
+    assert len(reported) == 1 and "may not lift the limit of locked memory" in reported[0]
 
 
 def test_an_engine_that_says_it_runs_without_root_is_not_asked_for_it():
-    told: list[str] = []
+    reported: list[str] = []
     engine = Engine(refuses_lock, {"Runtimes": {"nvidia": {}}, "SecurityOptions": ["name=seccomp", "name=rootless"]})
-    launcher(engine, told).start(job())
-    assert told == [] and len(engine.started) == 1
+    launcher(engine, reported).start(job())
+    assert reported == [] and len(engine.started) == 1
 
 
 def test_gpus_are_asked_for_in_the_next_way_where_the_engine_lists_none():

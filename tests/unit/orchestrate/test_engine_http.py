@@ -1,4 +1,4 @@
-"""HTTP to an engine, against a server on a unix socket that sends exactly what it is told to."""
+"""HTTP to an engine, against a server on a unix socket that sends exactly what it is given."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class Script:
                     length = int(header.split(b":")[1])
             stream.read(length)
             self.requests.append(line.decode().strip())
-            told = self.answers.pop(0)
-            if told is None:
+            reported = self.answers.pop(0)
+            if reported is None:
                 return
-            connection.sendall(told)
+            connection.sendall(reported)
 
     def close(self) -> None:
         self._listener.close()
@@ -135,15 +135,15 @@ def test_a_refusal_keeps_the_connection_and_the_words(serve):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a": 1}',
         chunked(b'{"a": 1}', end=b""),
         chunked(b'{"a": 1}', end=b"ff\r\nhalf"),
     ],
 )
-def test_an_answer_that_was_cut_off_is_not_taken_for_a_whole_one(serve, told):
-    _, engine = serve(told)
+def test_an_answer_that_was_cut_off_is_not_taken_for_a_whole_one(serve, reported):
+    _, engine = serve(reported)
     with pytest.raises(http.client.HTTPException):
         engine.ask("GET", "/info")
 
@@ -181,9 +181,11 @@ def test_what_is_not_json_is_refused(serve, body):
         engine.ask("GET", "/info")
 
 
-@pytest.mark.parametrize(("told", "asked"), [(b"1.24", "1.24"), (b"1.50", "1.50"), (b"1.99", "1.51"), (b"2.0", "1.51")])
-def test_an_engine_is_asked_in_a_version_that_both_know(serve, told, asked, monkeypatch):
-    monkeypatch.setitem(globals(), "PING", PING.replace(b"1.41", told))
+@pytest.mark.parametrize(
+    ("reported", "asked"), [(b"1.24", "1.24"), (b"1.50", "1.50"), (b"1.99", "1.51"), (b"2.0", "1.51")]
+)
+def test_an_engine_is_asked_in_a_version_that_both_know(serve, reported, asked, monkeypatch):
+    monkeypatch.setitem(globals(), "PING", PING.replace(b"1.41", reported))
     script, engine = serve(answer(1))
     engine.ask("GET", "/info")
     assert script.requests[1] == f"GET /v{asked}/info HTTP/1.1"

@@ -41,8 +41,8 @@ def test_facts_of_a_plan_are_read_back_and_older_plans_have_no_states():
     text = plan_to_json(Plan(run_id="r", created_at="now", seed=1, hosts=(entry,)))
     assert plan_from_json(text).hosts[0].facts == facts
     document = json.loads(text)
-    told = document["hosts"][0]["facts"]
-    del told["gpu_states"], told["gpu_problems"], told["raw"]
+    reported = document["hosts"][0]["facts"]
+    del reported["gpu_states"], reported["gpu_problems"], reported["raw"]
     older = plan_from_json(json.dumps(document)).hosts[0].facts
     assert older is not None and older.gpu_states == ()
 

@@ -174,9 +174,9 @@ def test_every_rank_is_told_who_all_are(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(), c=FakeHost())
     (members,) = {gang.members for gang in bench.plan.gangs if gang.job.origin.repeat == 1}
     assert [job.id.split(".")[1] for job in members] == ["a", "b"], "the first two of three"
-    told = [json.loads(job.member.environment["TF_CONFIG"]) for job in members if job.member]
-    assert [config["task"] for config in told] == [{"type": "worker", "index": rank} for rank in (0, 1)]
-    assert [config["cluster"]["worker"] for config in told] == [["a:29500", "b:29502"]] * 2
+    reported = [json.loads(job.member.environment["TF_CONFIG"]) for job in members if job.member]
+    assert [config["task"] for config in reported] == [{"type": "worker", "index": rank} for rank in (0, 1)]
+    assert [config["cluster"]["worker"] for config in reported] == [["a:29500", "b:29502"]] * 2
     assert [job.member.ports for job in members if job.member] == [(29500, 29501), (29502,)]
     assert plan_from_json(plan_to_json(bench.plan)) == bench.plan
 

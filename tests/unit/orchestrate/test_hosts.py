@@ -1,4 +1,4 @@
-"""`hosts.yml`: settings are resolved, and every mistake is told at once with its line and a remedy."""
+"""`hosts.yml`: settings are resolved, and every mistake is reported at once with its line and a remedy."""
 
 from __future__ import annotations
 

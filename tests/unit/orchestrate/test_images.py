@@ -49,14 +49,14 @@ def test_driver_and_gpu_choose_the_image(driver: str, capability: str, variant: 
 
 
 def test_a_host_without_a_gpu_or_told_to_use_its_processor_gets_the_cpu_image():
-    for settings, told in (({}, facts(None)), ({"device": Device.CPU}, facts("580.95.05", "8.6"))):
-        (image,) = wanted_images(host(**settings), told, read_variants())
+    for settings, reported in (({}, facts(None)), ({"device": Device.CPU}, facts("580.95.05", "8.6"))):
+        (image,) = wanted_images(host(**settings), reported, read_variants())
         assert (image.variant, image.status) == ("cpu", Status.OK)
 
 
 def test_a_named_variant_is_taken_where_the_driver_reports_no_compute_capability():
-    told = Facts(driver="550.127.05", gpus=(GPU(index=0, name="card"),))
-    (image,) = wanted_images(host(variants=("cuda12.5",)), told, read_variants())
+    reported = Facts(driver="550.127.05", gpus=(GPU(index=0, name="card"),))
+    (image,) = wanted_images(host(variants=("cuda12.5",)), reported, read_variants())
     assert (image.variant, image.status) == ("cuda12.5", Status.OK)
 
 

@@ -33,12 +33,12 @@ def host(name: str, fleet: str = "a4000", **settings: Any) -> Host:
 
 def facts(of: Host, driver: str, *capabilities: str) -> Facts:
     gpus = tuple(GPU(index=i, name="card", compute_capability=cc) for i, cc in enumerate(capabilities or ("8.6",)))
-    told = Facts(driver=driver, gpus=gpus)
-    return dataclasses.replace(told, images=tuple(wanted_images(of, told, VARIANTS)))
+    reported = Facts(driver=driver, gpus=gpus)
+    return dataclasses.replace(reported, images=tuple(wanted_images(of, reported, VARIANTS)))
 
 
 def shared(*asked: tuple[Host, Facts | str]) -> dict[str, str | None]:
-    probed = {of.place: told for of, told in asked}
+    probed = {of.place: reported for of, reported in asked}
     found = share_images([of for of, _ in asked], probed, VARIANTS)
     return {place.host: image.variant for place, image in found.items()}
 
@@ -80,9 +80,9 @@ def test_no_gpu_gives_up_machine_code_for_the_sake_of_others():
 
 def test_hosts_that_were_not_asked_or_have_no_gpu_play_no_part():
     cpu = host("cpu")
-    told = Facts()
-    told = dataclasses.replace(told, images=tuple(wanted_images(cpu, told, VARIANTS)))
-    assert shared(*of_drivers(), (host("gone"), "connection refused"), (cpu, told)) == dict.fromkeys(
+    reported = Facts()
+    reported = dataclasses.replace(reported, images=tuple(wanted_images(cpu, reported, VARIANTS)))
+    assert shared(*of_drivers(), (host("gone"), "connection refused"), (cpu, reported)) == dict.fromkeys(
         DRIVERS, "cuda12.5"
     )
 
@@ -90,7 +90,10 @@ def test_hosts_that_were_not_asked_or_have_no_gpu_play_no_part():
 def test_a_host_that_could_not_be_asked_is_planned_with_its_fleets_image():
     asked = of_drivers()[:2]
     hosts = [*(of for of, _ in asked), host("gone"), host("other", "a5000"), host("own", image_for="host")]
-    probed: dict[Place, Facts | str] = {**{of.place: told for of, told in asked}, **{of.place: "?" for of in hosts[2:]}}
+    probed: dict[Place, Facts | str] = {
+        **{of.place: reported for of, reported in asked},
+        **{of.place: "?" for of in hosts[2:]},
+    }
     settled = with_fleets_image(hosts, probed)
     assert [of.variants for of in settled] == [(), (), ("cuda12.5",), (), ()]
 

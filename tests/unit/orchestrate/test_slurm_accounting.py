@@ -42,7 +42,7 @@ def write_sacct(folder: Path, text: str) -> None:
 def test_accounting_is_read_and_what_it_adds_is_left_out(tmp_path: Path):
     write_sacct(tmp_path, "12_3|NODE_FAIL|n1\n12_5|CANCELLED by 0|n[1-2]\n12_9.batch|FAILED|n1\nmalformed")
     answer = read_answer(in_bash(commands.accounting([(12, 5), (12, 3)]), tmp_path))
-    assert answer.state((12, 3)) == JobState("NODE_FAIL", "n1", "told by accounting")
+    assert answer.state((12, 3)) == JobState("NODE_FAIL", "n1", "reported by accounting")
     cancelled = answer.state((12, 5))
     assert cancelled is not None and cancelled.name == "CANCELLED"
     assert len(answer.states) == 2
@@ -82,8 +82,8 @@ def one_job() -> tuple[Host, Job]:
 @pytest.mark.parametrize(
     ("accounted", "status", "words"),
     [
-        ("state|12_0|OUT_OF_MEMORY|n1|tfbench:0|told by accounting", Status.OOM, "OUT_OF_MEMORY"),
-        ("state|12_0|NODE_FAIL|n1|tfbench:0|told by accounting", Status.LOST, "node n1 failed"),
+        ("state|12_0|OUT_OF_MEMORY|n1|tfbench:0|reported by accounting", Status.OOM, "OUT_OF_MEMORY"),
+        ("state|12_0|NODE_FAIL|n1|tfbench:0|reported by accounting", Status.LOST, "node n1 failed"),
         ("", Status.LOST, "Slurm has forgotten it"),
     ],
 )
