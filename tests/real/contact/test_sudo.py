@@ -73,7 +73,10 @@ def below(pid: int) -> dict[int, str]:
     """Return the command lines of all processes below a process that still run."""
     found: dict[int, str] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
+        children: list[int] = []
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            children = [*map(int, (task / "children").read_text().split())]
+        for child in children:
             with contextlib.suppress(OSError):
                 found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
                 found |= below(child)

@@ -154,7 +154,7 @@ class SlurmCluster:
             "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n"
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nGresTypes=gpu\n"
             "SlurmdParameters=config_overrides\nReturnToService=2\n"
-            "SlurmctldTimeout=30\nSlurmdTimeout=10\nInactiveLimit=0\nKillWait=5\nMinJobAge=300\nWaittime=0\n"
+            "SlurmctldTimeout=30\nSlurmdTimeout=20\nInactiveLimit=0\nKillWait=5\nMinJobAge=300\nWaittime=0\n"
             "SchedulerType=sched/backfill\nSchedulerParameters=sched_interval=2,bf_interval=2\n"
             "MailProg=/bin/true\n"
             f"{nodes}"
