@@ -150,13 +150,17 @@ class Decisions:
         asked = [question for question in self._by_side[Side.of(job)] if not question.decided]
         return max((question.found.width for question in asked), default=0.0)
 
+    def rates(self, question: Question, repeats: int) -> list[FleetRate]:
+        """Return what the first repeats of each host gave, of each side; all of them have ended."""
+        return [self._sides[side].rate(side, repeats) for side in question.sides]
+
     def _looked(self, question: Question) -> bool:
         """Look as often as there are new rounds; return whether that decided it."""
         while not question.decided and question.repeats < self._most:
             repeats = question.repeats + 1
             if not all(self._sides[side].complete(repeats) for side in question.sides):
                 break
-            rates = [self._sides[side].rate(side, repeats) for side in question.sides]
+            rates = self.rates(question, repeats)
             question.repeats = repeats
             question.found = look(rates[0], rates[1] if len(rates) > 1 else None, self._share, repeats)
         return question.decided

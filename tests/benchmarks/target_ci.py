@@ -1,13 +1,14 @@
 # ruff: noqa: T201 (a script prints its result)
-"""What `--target-ci` saves on a suite, at equal width of the interval, against a fixed 3 × 100 steps.
+"""What `--decide` and `--target-ci` save on a suite, at equal width of the interval, against a fixed 3 × 100 steps.
 
-    python -m orchestrate run --hosts hosts.yml --suite my.yml       (repeats: 5, num_steps: 100, no --target-ci)
+    python -m orchestrate run --hosts hosts.yml --suite my.yml --repeats 10       (no --target-ci, no --decide)
     python -m tests.benchmarks.target_ci runs/RUN
 
-Every case was measured in full; here it is looked at twice. *Fixed*: its first three repeats with all their steps give
-a throughput, an interval and a duration. *Adaptive*: `--target-ci` is set to the width that fixed got, and the same
-repeats are walked through in the same order with the same rules as in a run (`tfbench.measuring.early_stop`,
-`orchestrate.deciding.early_end`): steps end early, then repeats. Both see the same noise, so that the difference is the rule's.
+Every case was measured in full; here it is looked at again. *Fixed*: its first three repeats with all their steps give
+an interval and a duration. Then the width that fixed got is asked for, and the same repeats are walked through in the same
+order with the same rules as in a run: `--decide` (`orchestrate.deciding.decisions`) on every pair of fleets, and on a
+case that one fleet alone has; `--target-ci` (`tfbench.measuring.early_stop`, `orchestrate.deciding.early_end`) on every host.
+All see the same noise, so that the difference is the rule's.
 """
 
 from __future__ import annotations
@@ -16,50 +17,90 @@ import argparse
 import dataclasses
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from orchestrate.deciding.early_end import FEWEST_REPEATS, half_width, whole_seconds
+from orchestrate.deciding.decisions import Decisions, Question, Side
+from orchestrate.deciding.early_end import half_width, whole_seconds
+from orchestrate.planning.codec import plan_from_json
+from orchestrate.planning.plan import Job, Plan
+from results.compare.pairs import compare_pair
 from results.runs.store import RunFolder
 from results.schema import Record, Status
 from results.schema.progress import STEPS_PER_LINE
+from results.stats import Interval, t_interval
 from tfbench.measuring.early_stop import enough_for
 
 FIXED_REPEATS = 3
-HEADER = (
-    f"{'case':44} {'width':>7} {'got':>7} {'repeats':>7} {'steps':>6} {'fixed s':>8} {'adaptive s':>10} {'saved':>6}"
-)
+HEADER = f"{'':60} {'asked':>7} {'got':>7} {'repeats':>7} {'fixed s':>8} {'took s':>8} {'share':>6}"
+
+Measured = Mapping[str, Record]
+"""What gave a number, by the id of its repeat."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What measuring a case one way cost, and how closely it is known then.
+    """What measuring one way cost, and how closely the result is known then.
 
     Attributes:
-        width: Half-width of the 95 % interval over repeats, as a share of the mean.
+        width: Half-width of the usual 95 % interval, as a share of its value.
         seconds: Of all repeats, start and warm-up included.
+        repeats: Of each host.
     """
 
     width: float
     seconds: float
     repeats: int
-    steps: int
 
 
-def fixed(records: list[Record]) -> Outcome:
-    """Take three repeats with all their steps."""
-    used = records[:FIXED_REPEATS]
-    rates = [record.measurement.samples_per_second for record in used]
-    steps = sum(record.measurement.num_steps for record in used)
-    return Outcome(half_width(rates), sum(map(whole_seconds, used)), len(used), steps)
+def relative(interval: Interval | None) -> float:
+    """Return the half-width as a share of the value; infinite without an interval."""
+    return float("inf") if interval is None else interval.half_width / interval.value
 
 
-def adaptive(records: list[Record], target: float) -> Outcome:
-    """Take as many steps, and as many repeats, as `--target-ci` would have."""
+def decided(plan: Plan, question: Question, measured: Measured) -> tuple[Outcome, Outcome]:
+    """Measure a comparison by three repeats of each host, and by `--decide` with the width that these gave."""
+    jobs = [job for job in plan.jobs if Side.of(job) in question.sides]
+    fixed = _after(plan, jobs, question, measured, FIXED_REPEATS)
+    rule = Decisions(with_only(plan, jobs), fixed.width)
+    (asked,) = rule.questions
+    for job in sorted(jobs, key=lambda job: job.origin.repeat):
+        rule.add(job, measured[job.id])
+    taken = asked.repeats if asked.decided else max(job.origin.repeat for job in jobs)
+    return fixed, _after(plan, jobs, question, measured, taken)
+
+
+def with_only(plan: Plan, jobs: Iterable[Job]) -> Plan:
+    """Return a plan with some of its repeats, none of several hosts."""
+    wanted = {job.id for job in jobs}
+    hosts = (dataclasses.replace(host, jobs=tuple(job for job in host.jobs if job.id in wanted)) for host in plan.hosts)
+    return dataclasses.replace(plan, hosts=tuple(hosts), gangs=())
+
+
+def _after(plan: Plan, jobs: Sequence[Job], question: Question, measured: Measured, repeats: int) -> Outcome:
+    """Return what is known after so many repeats of each host, by the usual interval."""
+    first = [job for job in jobs if job.origin.repeat <= repeats]
+    seen = Decisions(with_only(plan, first), 0.0)
+    for job in first:
+        seen.add(job, measured[job.id])
+    sides = seen.rates(question, repeats)
+    if len(sides) > 1:
+        interval = compare_pair(*sides).interval
+    else:
+        interval = sides[0].estimate.interval() if sides[0].estimate else None
+    return Outcome(relative(interval), sum(whole_seconds(measured[job.id]) for job in first), repeats)
+
+
+def known(records: Sequence[Record]) -> tuple[Outcome, Outcome]:
+    """Measure a case on a host by three repeats, and by `--target-ci` with the width that these gave."""
+    three = records[:FIXED_REPEATS]
+    width = relative(t_interval([record.measurement.samples_per_second for record in three if record.measurement]))
     rates: list[float] = []
-    seconds, steps = 0.0, 0
+    seconds = 0.0
     for record in records:
-        measured = record.measurement
-        enough = enough_for(dataclasses.replace(record.case, target_ci=target))
+        if (measured := record.measurement) is None:
+            continue
+        enough = enough_for(dataclasses.replace(record.case, target_ci=width))
         taken = next(
             (n for n in range(STEPS_PER_LINE, measured.num_steps, STEPS_PER_LINE) if enough(measured.step_seconds[:n])),
             measured.num_steps,
@@ -67,37 +108,49 @@ def adaptive(records: list[Record], target: float) -> Outcome:
         timed = sum(measured.step_seconds[:taken])
         rates.append(measured.samples / measured.num_steps * taken / timed)
         seconds += whole_seconds(record) - (sum(measured.step_seconds) - timed)
-        steps += taken
-        if len(rates) >= FEWEST_REPEATS and half_width(rates) <= target:
+        if half_width(rates) <= width:
             break
-    return Outcome(half_width(rates), seconds, len(rates), steps)
+    fixed = Outcome(width, sum(map(whole_seconds, three)), FIXED_REPEATS)
+    return fixed, Outcome(relative(t_interval(rates)), seconds, len(rates))
 
 
-def main() -> int:
-    """Print a line per case and the whole suite's saving."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="folder of a run without --target-ci")
-    cases: defaultdict[str, list[tuple[int, Record]]] = defaultdict(list)
-    for stored in RunFolder.open(parser.parse_args().run).records():
-        record = stored.record
-        if record is not None and record.status is Status.OK and record.origin is not None:
-            cases[f"{record.origin.host} {record.case.name}"].append((record.origin.repeat, record))
-    print(HEADER)
-    totals = [0.0, 0.0]
-    for name, numbered in sorted(cases.items()):
-        records = [record for _, record in sorted(numbered, key=lambda pair: pair[0])]
-        if len(records) < FIXED_REPEATS:
-            raise SystemExit(f"{name}: {len(records)} repeats gave a number, {FIXED_REPEATS} are needed")
-        plain = fixed(records)
-        early = adaptive(records, plain.width)
-        totals[0] += plain.seconds
-        totals[1] += early.seconds
+def show(title: str, rows: Sequence[tuple[str, Outcome, Outcome]]) -> None:
+    """Print a line for each comparison or case, and what all took together."""
+    print(f"{title}\n{HEADER}")
+    for name, fixed, early in rows:
         print(
-            f"{name:44} {plain.width:7.2%} {early.width:7.2%} {early.repeats:7} {early.steps:6} {plain.seconds:8.1f} "
-            f"{early.seconds:10.1f} {1 - early.seconds / plain.seconds:6.1%}"
+            f"{name:60} {fixed.width:7.2%} {early.width:7.2%} {early.repeats:7} {fixed.seconds:8.1f} {early.seconds:8.1f} "
+            f"{early.seconds / fixed.seconds:6.2f}"
         )
-    saved = 1 - totals[1] / totals[0]
-    print(json.dumps({"fixed_seconds": totals[0], "adaptive_seconds": totals[1], "saved": round(saved, 4)}))
+    sums = [sum(outcome.seconds for outcome in column) for column in list(zip(*rows, strict=True))[1:]]
+    print(json.dumps({"fixed_seconds": sums[0], "took_seconds": sums[1], "share": round(sums[1] / sums[0], 3)}) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print both tables of a run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="folder of a run of at least 3 repeats without --target-ci and --decide")
+    folder = RunFolder.open(parser.parse_args(arguments).run)
+    plan = plan_from_json(folder.plan_path.read_bytes())
+    measured = {
+        stored.path.stem: stored.record
+        for stored in folder.records()
+        if stored.record is not None and stored.record.status is Status.OK
+    }
+    cells: defaultdict[str, list[Job]] = defaultdict(list)
+    for job in (job for host in plan.hosts for job in host.jobs):
+        cells[f"{job.origin.fleet}.{job.origin.host} {job.case.name}"].append(job)
+    whole = {name: jobs for name, jobs in cells.items() if all(job.id in measured for job in jobs)}
+    for name in cells.keys() - whole.keys():
+        print(f"left out, because a repeat gave no number: {name}")
+    if min((len(jobs) for jobs in whole.values()), default=0) < FIXED_REPEATS:
+        raise SystemExit(f"{folder.path}: every case needs {FIXED_REPEATS} repeats that gave a number")
+    plan = with_only(plan, [job for jobs in whole.values() for job in jobs])
+    questions = Decisions(plan, 0.0).questions
+    names = [question.text.partition(": not decided")[0] for question in questions]
+    show("--decide", [(name, *decided(plan, each, measured)) for name, each in zip(names, questions, strict=True)])
+    in_order = {name: sorted(jobs, key=lambda job: job.origin.repeat) for name, jobs in whole.items()}
+    show("--target-ci", [(name, *known([measured[job.id] for job in jobs])) for name, jobs in in_order.items()])
     return 0
 
 

@@ -88,8 +88,9 @@ def test_the_files_of_runpod_have_the_fields_of_its_api():
 
 def test_the_start_command_installs_an_sshd_that_accepts_the_accounts_key(tmp_path: Path):
     """Run for real but for its programs, which note how they are called."""
-    shell, flag, script = document("runpod-template.json")["dockerStartCmd"]
-    assert (shell, flag) == ("bash", "-c")
+    template = document("runpod-template.json")
+    assert template["dockerEntrypoint"] == ["bash", "-c"], "an image's own would get the script as its flags"
+    (script,) = template["dockerStartCmd"]
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("apt-get", "sshd"):

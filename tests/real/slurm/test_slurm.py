@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -183,6 +184,7 @@ def test_a_job_that_slurm_starts_again_waits_once_more_and_measures_once(
         slurm_cluster.command("scontrol", "requeue", job)
         wait_until(lambda: "queued" in states_since_it_ran(runs), "its return")
         wait_until(lambda: slurm_cluster.queue("--states=PENDING"), "the end of its first attempt")
+        time.sleep(3)  # the signals that end the first attempt would reach the second one, too
         slurm_cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm would wait two minutes
         assert controller.wait(200) == 0, [record.cause for record in runs.records().values()]
     (record,) = runs.records().values()
