@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-NEEDED = ("tensorflow", "keras", "pynvml")
+NEEDED = ("tensorflow", "keras")
 """Modules of the extras `cpu` and `cuda`."""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -68,7 +68,8 @@ def render_plan(plan: Plan, console: Console) -> None:
     """Show which cases run where, how often, and what was left out and why."""
     table = _table("fleet", "host", "suite", "case", "repeats", "image")
     for entry in plan.hosts:
-        counts = Counter((job.case.name, job.origin.image or "none needed") for job in entry.jobs)
+        none = "none needed" if entry.problem is None else "not known yet"
+        counts = Counter((job.case.name, job.origin.image or none) for job in entry.jobs)
         for (name, image), repeats in counts.items():
             _row(table, entry.host.fleet, entry.host.name, entry.suite, name, str(repeats), image)
     suites = {entry.host.fleet: entry.suite for entry in reversed(plan.hosts)}
@@ -160,9 +161,21 @@ def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
 
 
 def _notes(entry: HostPlan) -> list[str]:
-    notes = [f"{entry.host.key}: left out {text}" for text in entry.left_out]
+    notes = [f"{entry.host.key}: left out {text}" for text in _by_reason(entry.left_out)]
     notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
     return notes + _image_notes(entry.host, entry.facts or entry.problem or "") + _environment_note(entry.host)
+
+
+def _by_reason(left_out: Iterable[str]) -> list[str]:
+    """Name cases with the same reason together: a suite for 8 GPUs has a dozen that one GPU cannot hold."""
+    cases: defaultdict[str, list[str]] = defaultdict(list)
+    for text in left_out:
+        case, _, reason = text.partition(": ")
+        cases[reason].append(case)
+    return [
+        f"{names[0]}: {reason}" if len(names) == 1 else f"{len(names)} cases ({names[0]}, …): {reason}"
+        for reason, names in cases.items()
+    ]
 
 
 def _blocked_causes(entry: HostPlan) -> list[str]:

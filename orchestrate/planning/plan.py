@@ -212,7 +212,9 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
         if case.num_hosts > 1 and host.queue is None:
             continue  # see `gangs.add_gangs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
-            left_out.append(f"{case.name}: needs {case.num_gpus} GPUs, the host offers {gpu_count}")
+            known = facts is not None or host.queue is not None or host.gpus is not None
+            offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be asked"
+            left_out.append(f"{case.name}: needs more GPUs {offers}")
         elif case.data is Data.TFRECORD and not _has_data(host):
             where = "data_claim for the cluster" if isinstance(host.queue, KubernetesQueue) else "data_dir for the host"
             left_out.append(f"{case.name}: hosts.yml names no {where}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import io
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pynvml
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.variants import Variant
@@ -143,9 +144,8 @@ def _runner_files(project: Path) -> list[tuple[str, bytes]]:
         path = project / name
         for file in path.rglob("*.py") if path.is_dir() else [path]:
             found.append((file.relative_to(project).as_posix(), file.read_bytes()))
-    spec = importlib.util.find_spec("pynvml")  # the probe reads the driver before any package is installed over there
-    if spec is not None and spec.origin is not None:
-        found.append(("pynvml.py", Path(spec.origin).read_bytes()))
+    # The probe reads the driver before any package is installed over there.
+    found.append(("pynvml.py", Path(pynvml.__file__).read_bytes()))
     return found
 
 
