@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,8 +19,8 @@ import pytest
 from results.schema.version import __version__
 from tests.rooms import ROOT
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import PushedImage, pip_settings
-from tests.support.engines.processes import free_port, port_answers
+from tests.support.engines.images import pip_settings
+from tests.support.engines.processes import find_program, free_port, port_answers
 
 pytestmark = [
     pytest.mark.docker,
@@ -27,7 +28,7 @@ pytestmark = [
 ]
 
 TEMPLATE = json.loads((ROOT / "orchestrate/containers/rent/runpod-template.json").read_text())
-PACKAGE_SOURCES = (Path("/etc/apt/sources.list"), Path("/etc/apt/sources.list.d/debian.sources"))
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 CASE = "{model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}"
 
 
@@ -45,31 +46,39 @@ def orchestrate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.fixture
-def instance(engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path: Path) -> Iterator[int]:
+def debian(engines: Engines, tmp_path: Path) -> Iterator[str]:
+    """Import a Debian whose packages are configured, as those of public images are: their scripts run for an sshd."""
+    root, archive = tmp_path / "root", tmp_path / "root.tar"
+    include = "--include=ca-certificates,python3,python3-pip"
+    _run(find_program("debootstrap") or "debootstrap", "--variant=minbase", include, "bookworm", str(root))
+    if CA_BUNDLE.exists():
+        shutil.copy(CA_BUNDLE, root / CA_BUNDLE.relative_to("/"))
+    _run("tar", "-C", str(root), "-cf", str(archive), ".")
+    shutil.rmtree(root)
+    engines.first.client.api.import_image(str(archive), repository="debian-with-python", tag="test")
+    yield "debian-with-python:test"
+    engines.first.client.images.remove("debian-with-python:test")
+
+
+@pytest.fixture
+def instance(engines: Engines, debian: str, tmp_path: Path) -> Iterator[int]:
     """Build the image as docs/rent.md says, start it with RunPod's template, and give the port of its sshd."""
-    settings = {"BASE": base_image, **pip_settings(), "RUN_AS": "root"}
+    settings = {"BASE": debian, **pip_settings(), "RUN_AS": "root"}
     words = [f"--build-arg={name}={value}" for name, value in settings.items()]
-    built = orchestrate(
-        tmp_path, "images", "build", "cpu", "--registry=instance", f"--engine={engines.first.url}", *words
-    )
+    engine = f"--engine={engines.first.url}"
+    built = orchestrate(tmp_path, "images", "build", "cpu", "--registry=instance", engine, *words)
     assert built.returncode == 0, built.stderr
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
-    # The base image of the tests names no package servers, and calls its awk only mawk: Debian's own images do both.
-    (script,) = TEMPLATE["dockerStartCmd"]
-    script = f"ln -sf mawk /usr/bin/awk; {script}"
-    mounts = {str(path): {"bind": str(path), "mode": "ro"} for path in PACKAGE_SOURCES if path.exists()}
+    image = f"instance/tfbench:{__version__}-cpu"
+    _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key"))
     port = free_port()
     (tmp_path / "port.conf").write_text(f"Port {port}\n")
     container = engines.first.client.containers.run(
-        f"instance/tfbench:{__version__}-cpu",
+        image,
         TEMPLATE["dockerStartCmd"],
         entrypoint=TEMPLATE["dockerEntrypoint"],
         environment={**TEMPLATE["env"], "PUBLIC_KEY": (tmp_path / "key.pub").read_text().strip()},
         network_mode="host",
-        volumes={
-            str(tmp_path / "port.conf"): {"bind": "/etc/ssh/sshd_config.d/port.conf", "mode": "ro"},
-            **mounts,
-        },
+        volumes={str(tmp_path / "port.conf"): {"bind": "/etc/ssh/sshd_config.d/port.conf", "mode": "ro"}},
         detach=True,
     )
     try:
@@ -81,7 +90,12 @@ def instance(engines: Engines, base_image: str, cpu_image: PushedImage, tmp_path
         yield port
     finally:
         container.remove(force=True, v=True)
-        engines.first.client.images.remove(f"instance/tfbench:{__version__}-cpu")
+        engines.first.client.images.remove(image)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def test_a_run_uses_the_instance_as_it_is(instance: int, tmp_path: Path):
