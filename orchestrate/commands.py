@@ -43,8 +43,9 @@ from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
 from orchestrate.running.run import Outcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import Suite, read_suite
-from results.grid import print_grid
+from results.grid import Grid, print_grid
 from results.program import command_line, started_as_tfbench
+from results.runs.checked_hosts import keep_check
 from results.runs.store import Journal, RunFolder, latest_run
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
@@ -110,8 +111,8 @@ def _deep_check(parsed: argparse.Namespace, hosts: list[Host], probed: Mapping[P
     return checked
 
 
-def _accepted(parsed: argparse.Namespace) -> list[Host]:
-    """Return the hosts that a deep check does not reject.
+def _accepted(parsed: argparse.Namespace) -> tuple[list[Host], Grid]:
+    """Return the hosts that a deep check does not reject, and its table.
 
     Raises:
         NoUsableHost: It rejects all.
@@ -124,7 +125,7 @@ def _accepted(parsed: argparse.Namespace) -> list[Host]:
         raise NoUsableHost("every host was rejected by its deep check: see the lines above")
     if rejected:
         _notify(f"left out, rejected by the deep check: {', '.join('/'.join(place) for place in sorted(rejected))}")
-    return kept
+    return kept, verdict_grid(checked)
 
 
 def plan(parsed: argparse.Namespace) -> int:
@@ -163,7 +164,7 @@ def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     """Plan and measure; return the plan and the exit code."""
     run_id = parsed.run_id or new_run_id()
     raw: dict[str, str] = {}
-    hosts = _accepted(parsed) if parsed.accept else None
+    hosts, check = _accepted(parsed) if parsed.accept else (None, None)
     planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__, hosts)
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
@@ -173,6 +174,8 @@ def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
     folder.write_plan(plan_to_json(planned))
+    if check is not None:
+        keep_check(folder.path, check)
     while raw:
         folder.write_facts(*raw.popitem())
     return planned, _carry_out(parsed, planned, folder, estimated)

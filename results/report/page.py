@@ -36,6 +36,7 @@ from results.render.tables import results_grid, wide_grids
 from results.report import charts
 from results.report.charts import Chart, printable_json
 from results.report.job import fleet_prices, job_data
+from results.runs.checked_hosts import kept_checks
 from results.runs.store import StoredRecord
 from results.schema import Measurement, Record, Status
 from results.schema.version import __version__
@@ -68,6 +69,7 @@ class Report:
         cards: Specifications of the cards side by side; None where none is known.
         pairs: Comparisons of each pair of fleets.
         minutes: Where the time of the runs went; None: not known.
+        checks: Tables of the deep checks that the runs began with.
     """
 
     title: str
@@ -79,6 +81,7 @@ class Report:
     pairs: list[Pair]
     records: list[Record]
     minutes: Grid | None = None
+    checks: Sequence[Grid] = ()
 
 
 def make_report(
@@ -114,6 +117,7 @@ def make_report(
         pairs=pairs,
         records=[item.record for item in stored if item.record is not None],
         minutes=minutes_grid(spent_in(stored)),
+        checks=kept_checks(stored),
     )
 
 
@@ -124,7 +128,8 @@ def report_markdown(report: Report) -> str:
         f"* {markdown_text(f'{name}: {answer}')}" for name, answer, _ in setting_lines(report.decision.verdicts)
     ]
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
-    folded.append(("Tables", _joined([*_grids(report), *wide_grids(report.merged), *_device_grids(report)])))
+    tables = [*_grids(report), *wide_grids(report.merged), *_device_grids(report), *report.checks]
+    folded.append(("Tables", _joined(tables)))
     if report.cards:
         lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.cards))
         folded.append(("Specifications of the cards", f"{lines}\n{_joined(gpu_grids(report.cards))}"))
@@ -175,7 +180,13 @@ def _content(report: Report) -> dict[str, Any]:
     """Return what every page has."""
     drawn = _charts(report)
     minutes = [report.minutes] if report.minutes else []
-    tables = [*map(_ratio_first, _grids(report)), *wide_grids(report.merged), *_device_grids(report), *minutes]
+    tables = [
+        *map(_ratio_first, _grids(report)),
+        *wide_grids(report.merged),
+        *_device_grids(report),
+        *report.checks,
+        *minutes,
+    ]
     return {
         "title": report.title,
         "verdict": report.verdict,

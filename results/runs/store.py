@@ -304,13 +304,13 @@ def _checked_name(name: str, what: str) -> str:
 def _read_record(path: Path) -> Record:
     """Read and validate one file, never more of it than a record may be long."""
     try:
-        content = _read_file(path, MAX_RECORD_BYTES + 1)
+        content = read_file(path, MAX_RECORD_BYTES + 1)
     except OSError as error:
         raise RecordError([f"cannot be read: {error.strerror or error}"]) from error
     return from_json(content)
 
 
-def _read_file(path: Path, most: int) -> bytes:
+def read_file(path: Path, most: int) -> bytes:
     """Read at most `most` bytes of a regular file.
 
     Anybody may put anything into a folder that is copied between machines: a pipe would keep its reader waiting for
