@@ -20,16 +20,30 @@ def figures_of(record: Record) -> HostFigures:
     fleet, host = (origin.fleet, origin.host) if origin else ("-", "-")
     results = [result for result in record.device_results if result.value is not None]
     own = [result for result in results if result.gpu is None or not on_gpus]
+    sums = [result for result in results if result.metric == "all_reduce"]
     return HostFigures(
         fleet=fleet,
         host=host,
         gpus=tuple(_gpu(seen, record, results) for seen in _observed(record)) if on_gpus else (),
-        all_reduce_bytes_per_second=_best(result for result in results if result.metric == "all_reduce"),
+        all_reduce_bytes_per_second=_best(of_all for of_all in sums if of_all.peer is None),
+        pairs=_pairs(sums, record),
         cpu_products=_last(own, "matrix_product", "fp32") or _last(own, "sustained_product", "fp32"),
         cpu_loop_seconds=_inverse(_last(own, "python_loop")),
         cpu_memory_bytes_per_second=_last(own, "memory_add"),
         disk_bytes_per_second=_last(own, "disk_read"),
     )
+
+
+def _pairs(sums: Iterable[DeviceResult], record: Record) -> dict[tuple[int, int], float]:
+    """Return the all-reduces of two GPUs by their indices; a place that nothing is known of stays out."""
+    index_of = {seen.place: seen.index for seen in _observed(record)}
+    found = {}
+    for result in sums:
+        pair = [index_of.get(place) for place in (result.gpu, result.peer) if place is not None]
+        if len(pair) == 2 and None not in pair and result.value is not None:
+            first, second = sorted(index for index in pair if index is not None)
+            found[first, second] = result.value
+    return found
 
 
 def _observed(record: Record) -> list[DeviceObservation]:

@@ -160,6 +160,7 @@ class DeviceResult:
         compiled: Whether XLA compiled the operation; TensorFlow has no kernel of its own for it.
         chained: Operations that one call of a function starts one after another; `amount` and `seconds` are of one.
         gpu: Place of the device among those of the case, in a deep check; None: the first, or all of them.
+        peer: Likewise of the second device, of an all-reduce of two.
     """
 
     metric: str
@@ -176,6 +177,7 @@ class DeviceResult:
     compiled: bool = False
     chained: int = 1
     gpu: int | None = None
+    peer: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -43,8 +44,8 @@ def result(metric, value, place=None, arithmetic=None):
     )
 
 
-def record_of(job, *, slow=None, wrong=None, status=Status.OK, **seen):
-    """Return what a healthy host with four cards leaves; one of them slower, or wrong."""
+def record_of(job, *, slow=None, wrong=None, slow_pair=None, status=Status.OK, **seen):
+    """Return what a healthy host with four cards leaves; one of them slower, or wrong, or the link between two."""
     results, observed, checks = [], [], []
     for place in range(4):
         share = 0.6 if place == slow else 1.0
@@ -55,7 +56,10 @@ def record_of(job, *, slow=None, wrong=None, status=Status.OK, **seen):
         heat = {"throttle_thermal_share": 0.7, "clock_mean_mhz": 800.0} if place == slow else {}
         observed.append(DeviceObservation(place=place, index=place + 1, name=NAME, **{**heat, **seen}))
         checks.append(Check(name=f"product_of_device_{place}", passed=place != wrong, detail="", value=0.0, limit=1e-5))
-    results += [result("all_reduce", 2e11), result("disk_read", 1e9), result("python_loop", 1e7)]
+    for first, second in itertools.combinations(range(4), 2):
+        rate = 2e10 if (first, second) == slow_pair else 2e11
+        results.append(dataclasses.replace(result("all_reduce", rate, first), devices=2, peer=second))
+    results += [result("all_reduce", 1.9e11), result("disk_read", 1e9), result("python_loop", 1e7)]
     return Record(
         status=status,
         cause=None if status is Status.OK else "product_of_device_1 (0.5, limit 1e-05)",
@@ -102,6 +106,13 @@ def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_pa
     assert [document["verdict"] for document in documents] == ["reject", "accept", "doubtful"]
     assert documents[0]["gpus"][2] == {"index": 3, "verdict": "reject"}
     assert documents[1]["figures"]["gpus"][0]["products"]["fp16"] == 240e12
+
+
+def test_the_slow_link_between_two_cards_is_named(tmp_path):
+    one, two, _ = checked(tmp_path, slow_pair=(0, 2)).verdicts
+    assert (one.verdict, two.verdict) == (Verdict.DOUBTFUL, Verdict.ACCEPT)
+    (finding,) = one.findings
+    assert finding.text == "20 GB/s between GPU 1 and GPU 3, 200 between most pairs", "by the driver's own indices"
 
 
 def test_wrong_numbers_reject_the_host_and_name_the_card(tmp_path):
