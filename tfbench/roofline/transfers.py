@@ -190,16 +190,18 @@ def sum_over_pair(pair: Sequence[str], elements: int, times: int, group: int) ->
             total: list[Tensor] = []
             for number in range(times):
                 with tf.device(device), tf.control_dependencies(total[-1:]):
+                    # Not V2: a function would have the second device wait for the first, which waits for the second.
                     total.append(
-                        tf.raw_ops.CollectiveReduceV2(
+                        tf.raw_ops.CollectiveReduce(
                             input=tf.identity(part),
                             group_size=2,
                             group_key=group,
                             instance_key=FIRST_GROUP + number,
-                            ordering_token=[],
                             merge_op="Add",
                             final_op="Id",
+                            subdiv_offsets=[0],
                             communication_hint=hint,
+                            timeout_seconds=PAIRS_SECONDS,
                         )
                     )
             ends.append(total[-1])
