@@ -72,6 +72,7 @@ def test_help_and_version_import_nothing_heavy():
     assert done.stdout.splitlines()[0] == f"tfbench {__version__}"
 
 
+@pytest.mark.slow
 def test_measure_is_the_module_and_takes_flags_in_both_spellings():
     done = tfbench("measure", "--model=no_such_network", "--num-gpus=1")
     module = subprocess.run(
@@ -111,6 +112,7 @@ def test_every_format_flag_of_a_plan_and_the_results_calls_text_text():
     assert cli.parse(["tfbench", "plan"]).format == cli.parse(["tfbench", "compare"]).format == "text"
 
 
+@pytest.mark.slow
 def test_runs_dir_is_a_flag_of_every_command_that_reads_runs(runs_dir: Path, capsys: pytest.CaptureFixture[str]):
     flag = f"--runs-dir={runs_dir}"
     for names in ([], ["run-1"]):
@@ -148,12 +150,14 @@ def test_merge_is_export_and_gpus_may_be_named_by_a_flag(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("command", ["recommend", "predict"])
+@pytest.mark.slow
 def test_an_unknown_network_is_exit_code_2_with_the_names_that_are_like_it(command: str, runs_dir: Path):
     done = tfbench(command, "--model=resnet5000", "--gpus=A4000", f"--runs-dir={runs_dir}")
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
     assert "--model: 'resnet5000' is not a known network. Did you mean one of: resnet50," in done.stderr
 
 
+@pytest.mark.slow
 def test_hints_name_the_program_that_was_started(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text(
         f"version: 1\nfleets: {{f: {{hosts: {{h: {{docker: 'unix://{tmp_path}/none.sock'}}}}}}}}\n"
@@ -194,6 +198,7 @@ def test_what_a_command_raises_becomes_its_exit_code(
     assert run_main(parsed) == code
 
 
+@pytest.mark.slow
 def test_without_a_hosts_file_this_machine_is_planned_and_a_named_file_must_exist(tmp_path: Path):
     environment = {"TFBENCH_HOSTS": ""}
     planned = tfbench("plan", "--format=json", folder=tmp_path, **environment)
@@ -230,6 +235,7 @@ def test_completion_knows_every_command():
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_controller_imports_without_modules_that_only_unix_has():
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -38,6 +38,7 @@ def symbols(library: Path, *options: str) -> str:
 
 
 @pytest.mark.parametrize("form", ["full", "slim"])
+@pytest.mark.slow
 def test_libraries_are_as_they_came_in_the_full_form_only(tmp_path: Path, form: str):
     made = layers(tmp_path, form)
     tensorflow = made / "tensorflow/opt/site/tensorflow/libtensorflow_cc.so.2"

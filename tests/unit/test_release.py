@@ -127,6 +127,7 @@ def objection(call: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize("step", list(steps()), ids=str)
+@pytest.mark.slow
 def test_every_run_line_of_a_workflow_works_and_names_what_is_there(step: Step, tmp_path: Path):
     ran = execute(step, tmp_path)
     assert ran.code == 0, ran.errors
@@ -196,6 +197,7 @@ def valid(schema: str, paths: list[Path]) -> bool:
     reason="check-jsonschema is not installed: requirements/dev.txt is newer than this environment",
 )
 @pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.slow
 def test_files_for_github_follow_their_schemas(schema: str, tmp_path: Path):
     assert SCHEMAS[schema]
     assert valid(schema, SCHEMAS[schema])

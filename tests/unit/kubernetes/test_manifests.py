@@ -54,6 +54,7 @@ def some_jobs(bench):
 
 
 @pytest.mark.parametrize("version", SCHEMAS)
+@pytest.mark.slow
 def test_manifests_are_valid_in_several_versions_of_kubernetes(some_jobs, version):
     host, (job,) = some_jobs()
     full = dataclasses.replace(host, cpus=7.5, memory_gb=30, queue=type(host.queue)(**EVERYTHING))

@@ -114,6 +114,7 @@ def drawn_fleet(random_, hosts):
     return fleet
 
 
+@pytest.mark.slow
 def test_honest_fleets_are_accepted_alone_together_and_against_their_earlier_checks():
     random_ = random.Random(19)
     doubted = judged = 0

@@ -44,6 +44,7 @@ def test_bad_flags_end_with_exit_code_2(tmp_path: Path, arguments: tuple[str, ..
     assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_bad_hosts_file_ends_with_exit_code_2_and_no_traceback(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text("version: 1\nfleets: {f: {hosts: {h: {proces: true}}}}\n")
     done = command(tmp_path, "run")
@@ -52,6 +53,7 @@ def test_a_bad_hosts_file_ends_with_exit_code_2_and_no_traceback(tmp_path: Path)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_plan_shows_what_would_run_and_writes_nothing(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text(HERE)
     done = command(tmp_path, "plan")
@@ -62,12 +64,14 @@ def test_plan_shows_what_would_run_and_writes_nothing(tmp_path: Path):
     assert len(planned["hosts"][0]["jobs"]) == 20
 
 
+@pytest.mark.slow
 def test_check_tells_what_this_machine_is(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text(HERE)
     done = command(tmp_path, "check")
     assert done.returncode == 0 and "ready" in done.stdout
 
 
+@pytest.mark.slow
 def test_no_usable_host_is_exit_code_4_with_the_reason(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text(
         f"version: 1\nfleets: {{f: {{hosts: {{h: {{docker: 'unix://{tmp_path}/none.sock'}}}}}}}}\n"
@@ -78,6 +82,7 @@ def test_no_usable_host_is_exit_code_4_with_the_reason(tmp_path: Path):
     assert command(tmp_path, "check").returncode == 4
 
 
+@pytest.mark.slow
 def test_limit_keeps_what_it_names_and_refuses_what_is_not_there(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text(HERE)
     assert command(tmp_path, "plan", "--limit=this-machine").returncode == 0
@@ -85,6 +90,7 @@ def test_limit_keeps_what_it_names_and_refuses_what_is_not_there(tmp_path: Path)
     assert done.returncode == 2 and "no fleet or host is named that-machine. Names: here, this-machine" in done.stderr
 
 
+@pytest.mark.slow
 def test_status_without_a_run_is_exit_code_2(tmp_path: Path):
     done = command(tmp_path, "status")
     assert done.returncode == 2 and "Traceback" not in done.stderr

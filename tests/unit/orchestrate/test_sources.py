@@ -244,6 +244,7 @@ def test_the_same_address_twice_is_one_host(tmp_path: Path):
     assert set(hosts_of(text, tmp_path)) == {"unknown-gpu.a"} and "#   b: the same address as a\n" in text
 
 
+@pytest.mark.slow
 def test_the_command_reads_standard_input_and_prints_the_file(tmp_path: Path):
     command = [sys.executable, "-m", "orchestrate", "hosts", "--from", "vast", "-"]
     sample = (CASES / "vast.json").read_bytes()

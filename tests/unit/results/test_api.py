@@ -103,6 +103,7 @@ def python(code, folder):
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_page_is_true(run):
     example, printed = re.findall(r"```(?:python|text)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
     shown = io.StringIO()

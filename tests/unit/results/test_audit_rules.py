@@ -215,6 +215,7 @@ def tables():
     return honest_tables()
 
 
+@pytest.mark.slow
 def test_no_honest_table_has_a_finding_above_a_note_whatever_is_known_of_others(tables):
     for table in tables:
         for reference in (table.without_rows, table.without_source):
@@ -251,11 +252,13 @@ def test_44_percent_over_two_doublings_are_suspect_only_of_cards_with_links_betw
     assert halved("A100 SXM4 80GB")
 
 
+@pytest.mark.slow
 def test_a_few_rows_or_cards_of_an_honest_table_have_nothing_above_a_note(tables):
     assert false_alarms(tables, 400, seed=2) == []
 
 
 @pytest.mark.parametrize("kind", MUTATIONS)
+@pytest.mark.slow
 def test_most_faults_of_every_kind_are_found(tables, kind):
     """Nine of twelve drawn faults; `python -m tests.benchmarks.audit_recall` draws 40 of each."""
     chance, found, drawn = random.Random(f"cheap {kind}"), 0, 0

@@ -52,6 +52,7 @@ TWO = {"slow": 1.0, "quick": 1.5}
 
 
 @pytest.mark.parametrize("name", ["speed", "scaling"])
+@pytest.mark.slow
 def test_a_fleet_stands_in_the_legend_once(name):
     chart = getattr(charts, f"{name}_chart")(rates_of(TWO))
     svg = vl_convert.vegalite_to_svg({**chart.spec, "width": 600})

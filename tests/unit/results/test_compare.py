@@ -148,6 +148,7 @@ def drawn_fleet(random, fleet, factor, hosts=4, host_cv=0.03, repeat_cv=0.01):
         yield FleetRate(fleet, Case(model=model), Software(), rates)
 
 
+@pytest.mark.slow
 def test_ratio_and_geometric_mean_hold_the_truth_as_often_as_they_say_with_host_variance():
     random = np.random.default_rng(5)
     held = np.zeros(2)

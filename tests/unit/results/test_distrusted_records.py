@@ -140,6 +140,7 @@ def test_names_and_times_of_the_table_are_fields_of_a_record():
 
 
 @pytest.mark.parametrize("name", ["😀" * 50, "ä \u200d", "[bold]", "a|b`*_"])
+@pytest.mark.slow
 def test_names_in_any_writing_work_in_the_report_also_where_a_label_is_cut(folder, name):
     for i, record in enumerate(repeats(200.0, 201.0, fleet=name)):
         folder.write_record(f"named-{i}", record)

@@ -171,6 +171,7 @@ def test_help_imports_neither_pandas_nor_scipy_nor_rich(command):
     assert "usage: python -m results" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_module_runs_from_the_command_line_and_survives_a_reader_that_leaves(runs):
     command = f"{sys.executable} -m results merge | head -c 5"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -91,6 +91,7 @@ def test_most_planted_rows_are_within_the_intervals_made_without_their_card(plan
     assert np.mean(list(covered_apart(left).values())) >= 0.8
 
 
+@pytest.mark.slow
 def test_what_is_left_out_has_no_part_in_its_own_prediction(rows):
     for by, name in (("card", "A100 SXM4 80GB"), ("family", "V100")):
         wanted = [row for row in rows if getattr(row.setting, by) == name]
@@ -127,6 +128,7 @@ def test_a_faulty_row_pulls_little(planted):
     assert model.predict(fitted, rates, wanted).log_rate[0] == pytest.approx(right, abs=0.05)
 
 
+@pytest.mark.slow
 def test_published_rows_alone_hold_the_limits_of_the_method(rows):
     for left in left_out_rows(tuple(rows)):
         assert len(left) == len(rows)
@@ -245,6 +247,7 @@ def test_more_or_less_than_any_measured_card_by_more_than_the_reach_is_refused(f
     )
 
 
+@pytest.mark.slow
 def test_left_out_architectures_are_missed_by_more_than_what_is_shown(rows):
     """Why a GPU whose architecture has no row is refused: on one GPU the limit does not hold there."""
     left = [row for found in predict_left_out.without_architecture(rows).values() for row in found]
@@ -274,6 +277,7 @@ def test_calibration_depends_on_the_rows_and_not_on_their_order(planted):
     assert there.multipliers == pytest.approx(back.multipliers)
 
 
+@pytest.mark.slow
 def test_the_command_prints_labelled_rows_and_json(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
     call = ["results", "predict", "--gpus=A4000,RTX_4090,MI100", "--model=resnet50", "--precision=fp16"]
@@ -297,6 +301,7 @@ def test_a_question_that_cannot_be_answered_is_a_short_message(capsys, arguments
     assert captured.out == "" and 1 <= len(captured.err.splitlines()) <= 3
 
 
+@pytest.mark.slow
 def test_the_method_has_the_table_that_the_benchmark_prints(rows):
     """Equal but for the last digit: libraries of linear algebra differ there."""
     section = METHOD.read_text(encoding="utf-8").partition("<!-- predict_left_out -->")[2].partition("<!-- end -->")[0]

@@ -95,6 +95,7 @@ def coverage(hosts: int, repeats: int, host_cv: float, repeat_cv: float, draws: 
     ("hosts", "repeats", "host_cv", "repeat_cv"),
     [(3, 3, 0.02, 0.01), (5, 3, 0.005, 0.02), (4, 5, 0.05, 0.05), (1, 5, 0.0, 0.02)],
 )
+@pytest.mark.slow
 def test_intervals_of_ratios_hold_the_true_ratio_as_often_as_they_say(hosts, repeats, host_cv, repeat_cv):
     assert coverage(hosts, repeats, host_cv, repeat_cv) == pytest.approx(0.95, abs=0.02)
 

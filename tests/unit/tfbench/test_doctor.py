@@ -80,6 +80,7 @@ def codes(findings, *, level=None):
     return {finding.code for finding in findings if level in (None, finding.level)}
 
 
+@pytest.mark.slow
 def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
     _, _, document = eight
     by_gpu = {}
@@ -357,6 +358,7 @@ def test_cuda_that_does_not_start_has_the_remedy_of_its_error(tmp_path):
         ("fail", "ended with exit code 7 while listing its GPUs"),
     ],
 )
+@pytest.mark.slow
 def test_a_child_that_ends_badly_says_where_and_what_it_last_printed(way, words):
     answers = ask("tests.real.training.misbehaving", [way], 4.0 if way == "hang" else 60.0)
     trial = trial_from(answers)

@@ -63,6 +63,7 @@ def test_facts_of_this_machine_make_sense():
     assert facts.cpu and facts.kernel and facts.operating_system
 
 
+@pytest.mark.slow
 def test_the_probe_prints_one_object_without_tensorflow():
     code = (
         "import sys; from tfbench.probe import main; code = main(); "
