@@ -28,6 +28,10 @@ LOOK_GROWTH = 1.25
 SAMPLES = 50
 """Steps for each unit of autocorrelation time × (kurtosis − 1), so that the variance itself is known to about 14 %."""
 
+MOST_CORRELATED = 0.96
+"""Correlation of consecutive steps above which there is no interval: one step is then worth less than a fiftieth of an
+independent one, and a process in which the autocorrelation time seems short enough is a lucky one."""
+
 BATCHES = 1000
 """Most means of consecutive steps that correlations are computed from, so that a look stays within milliseconds."""
 
@@ -63,6 +67,8 @@ def relative_half_width(step_seconds: Sequence[float]) -> float:
     variance = math.fsum(map(mul, away, away)) / count
     if variance <= (1e-9 * mean) ** 2:
         return 0.0
+    if _autocovariance(away, 1) > MOST_CORRELATED * variance:
+        return math.inf
     kurtosis = max(math.fsum(value**4 for value in away) / count / variance**2, LEAST_KURTOSIS)
     longest = count / SAMPLES / (kurtosis - 1)
     time = _autocorrelation_time(away, variance, longest)

@@ -68,6 +68,11 @@ def test_steps_that_hang_together_for_too_long_say_nothing_about_their_mean(phi)
     assert relative_half_width(correlated(phi, 0.01, 500)) == float("inf")
 
 
+def test_steps_that_nearly_repeat_each_other_say_nothing_however_many_they_are():
+    assert relative_half_width(correlated(0.97, 0.001, 20_000)) == float("inf")
+    assert relative_half_width(correlated(0.94, 0.001, 20_000)) < 0.01
+
+
 def test_rare_stalls_say_nothing_about_the_mean_until_many_were_seen():
     steps = correlated(0.0, 0.01, 1000)
     for first in (100, 450, 800):
