@@ -40,6 +40,23 @@ def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
     assert {"queued", "on n1", "on n2", "timing", "collecting"} <= states
 
 
+def test_repeats_that_a_decided_case_does_not_need_leave_the_queue_and_resume_finds_the_same_answer(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
+):
+    runs = make_runs(seconds=2)
+    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 12)
+    done = runs.run("run", f"--hosts={hosts}", "--decide=2%", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    measured = set(runs.records())
+    assert 2 <= len(measured) < 12, "equal repeats decide the case early"
+    assert {record.status for record in runs.records().values()} == {Status.OK}
+    assert "(asked: 2.0%)" in done.stderr
+    assert slurm_cluster.queue() == [] and left_behind(slurm_cluster) == []
+    resumed = runs.run("resume", "--display=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert set(runs.records()) == measured, "what is decided stays decided"
+
+
 def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
