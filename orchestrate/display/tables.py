@@ -83,7 +83,8 @@ def render_plan(plan: Plan, console: Console) -> None:
     for entry in plan.hosts:
         for line in _notes(entry):
             console.print(line, markup=False, soft_wrap=True)
-    console.print(f"{len(plan.jobs)} repeats on {len(plan.hosts)} hosts, seed {plan.seed}", markup=False)
+    repeats, hosts = _counted(len(plan.jobs), "repeat"), _counted(len(plan.hosts), "host")
+    console.print(f"{repeats} on {hosts}, seed {plan.seed}", markup=False)
 
 
 def render_estimate(estimated: Estimate, console: Console) -> None:
@@ -180,7 +181,11 @@ def _by_reason(left_out: Iterable[str]) -> list[str]:
 
 def _blocked_causes(entry: HostPlan) -> list[str]:
     causes = Counter(job.blocked for job in entry.jobs if job.blocked is not None)
-    return [f"{number} repeats: {status}: {cause}" for (status, cause), number in causes.items()]
+    return [f"{_counted(number, 'repeat')}: {status}: {cause}" for (status, cause), number in causes.items()]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> list[Facts]:

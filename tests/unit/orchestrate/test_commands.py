@@ -58,7 +58,7 @@ def test_plan_shows_what_would_run_and_writes_nothing(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text(HERE)
     done = command(tmp_path, "plan")
     assert done.returncode == 0
-    assert "resnet152-fp32-b4-1cpu-w3s10-min15s" in done.stdout and "12 repeats on 1 hosts" in done.stdout
+    assert "resnet152-fp32-b4-1cpu-w3s10-min15s" in done.stdout and "12 repeats on 1 host," in done.stdout
     assert not (tmp_path / "runs").exists()
     planned = json.loads(command(tmp_path, "plan", "--format=json", "--repeats=5").stdout)
     assert len(planned["hosts"][0]["jobs"]) == 20
