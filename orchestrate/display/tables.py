@@ -83,8 +83,8 @@ def render_plan(plan: Plan, console: Console) -> None:
     for entry in plan.hosts:
         for line in _notes(entry):
             console.print(line, markup=False, soft_wrap=True)
-    repeats, hosts = _counted(len(plan.jobs), "repeat"), _counted(len(plan.hosts), "host")
-    console.print(f"{repeats} on {hosts}, seed {plan.seed}", markup=False)
+    size = f"{_counted(len(plan.jobs), 'repeat')} on {_counted(len(plan.hosts), 'host')}"
+    console.print(f"{size}, seed {plan.seed}", markup=False)
 
 
 def render_estimate(estimated: Estimate, console: Console) -> None:
