@@ -6,6 +6,7 @@ numbers, hostile texts, missing, unknown and repeated keys, halves of files, cop
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -256,7 +257,7 @@ def contents(draw: st.DrawFn, world: World) -> bytes:
         elif how == 6:
             _drop(document, path)
         else:
-            _put(document, path, draw(st.sampled_from(NASTY)))
+            _put(document, path, copy.deepcopy(draw(st.sampled_from(NASTY))))  # a later change may go into it
     content = _encoded(document)
     if how == 9 and draw(st.integers(0, 3)) == 0:
         content = draw(
