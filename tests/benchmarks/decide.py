@@ -100,12 +100,12 @@ def draw(design: Design, random: np.random.Generator) -> tuple[list[NDArray[np.f
     """Draw the throughput of every repeat.
 
     Returns:
-        Of both sides, shape (hosts, repeats), and the true ratio: of the fleets, or of the two machines.
+        Of both sides, shape (hosts, repeats), and the true ratio: of fleets; a side of one host is that machine.
     """
     sides, means = [], []
     for number, (count, rate) in enumerate(zip(design.hosts, (RATE * RATIO, RATE), strict=True)):
         hosts = design.between * random.standard_normal(count)
-        truth = float(hosts.mean()) if design.hosts == (1, 1) else 0.0
+        truth = float(hosts[0]) if count == 1 else 0.0  # one host: its interval describes that machine
         if number == 1:
             hosts[0] -= design.slow
             truth -= design.slow / count
