@@ -39,7 +39,7 @@ def _read(path: Path) -> Grid | None:
         document = json.loads(content)
         columns, rows, notes = (document[key] for key in ("columns", "rows", "notes"))
         table = [columns, *rows]
-        if not all(isinstance(text, str) for line in [*table, notes] for text in line):
+        if not all(isinstance(line, list) and all(isinstance(text, str) for text in line) for line in [*table, notes]):
             return None
         return Grid(TITLE, columns, rows, notes) if all(len(row) == len(columns) for row in table) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -144,7 +144,7 @@ def all_reduces_of_pairs(devices: Sequence[str]) -> list[DeviceResult]:
         devices: e.g. `GPU:0` and its neighbours, all of one kind.
 
     Returns:
-        As of `all_reduce`, for each pair with the places of both; a pair for which no time was left says so.
+        Results as from `all_reduce`, one per pair, with the places of both; without a value if no time was left.
     """
     ends_at = time.monotonic() + PAIRS_SECONDS
     kind = devices[0].partition(":")[0]

@@ -62,7 +62,7 @@ def debian(engines: Engines, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def instance(engines: Engines, debian: str, tmp_path: Path) -> Iterator[int]:
-    """Build the image as docs/rent.md says, start it with RunPod's template, and give the port of its sshd."""
+    """Build the image as in docs/rent.md, start it with RunPod's template, and give the port of its sshd."""
     settings = {"BASE": debian, **pip_settings(), "RUN_AS": "root"}
     words = [f"--build-arg={name}={value}" for name, value in settings.items()]
     engine = f"--engine={engines.first.url}"

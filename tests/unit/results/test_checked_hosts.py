@@ -56,6 +56,8 @@ def test_the_report_has_the_check_that_its_run_began_with(run):
         b'{"columns": 1, "rows": [], "notes": []}',
         b'{"columns": ["a"], "rows": [["x", "y"]], "notes": []}',
         b'{"columns": ["a"], "rows": [[1]], "notes": []}',
+        b'{"columns": "a", "rows": ["x"], "notes": ""}',
+        b'{"columns": ["a"], "rows": [{"x": "y"}], "notes": []}',
         b'{"columns": ["a"], "rows": ["x"], "notes": [null]}',
         json.dumps({"columns": ["a"], "rows": [["x" * (1 << 20)]], "notes": []}).encode(),
     ],
