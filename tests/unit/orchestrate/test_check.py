@@ -15,7 +15,8 @@ from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.doubts import doubts, has_nvidia_card
 from orchestrate.planning.facts import Facts, GPUState, Image
-from orchestrate.planning.plan import HostPlan, Plan
+from orchestrate.planning.plan import HostPlan, Plan, make_plan
+from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
 
 SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)
@@ -161,6 +162,21 @@ def test_check_and_plan_show_the_variables_of_the_hosts_file():
         stream = io.StringIO()
         show(Console(file=stream, width=230))
         assert f"{given.key}: environment: NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME==eth0" in stream.getvalue()
+
+
+def test_a_plan_names_cases_with_one_reason_in_one_line_and_nothing_of_a_host_that_did_not_answer():
+    hosts = [host(), Host(fleet="other", name="gone", docker=SSH)]
+    probed = {hosts[0].place: GOOD, hosts[1].place: "no route to host"}
+    plan = make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="r", seed=1)
+    stream = io.StringIO()
+    render_plan(plan, Console(file=stream, width=230))
+    lines = stream.getvalue().splitlines()
+    (answered,) = (line for line in lines if "left out" in line and "node-a" in line)
+    first = "resnet50-fp32-b128-2gpu-w20s100"
+    assert answered == f"a4000.node-a: left out 18 cases ({first}, …): needs more GPUs than the host offers (1)"
+    (silent,) = (line for line in lines if "left out" in line and "other.gone" in line)
+    assert silent.endswith("needs more GPUs than one; the host could not be asked")
+    assert "not known yet" in stream.getvalue() and "none needed" in stream.getvalue()
 
 
 def test_variables_survive_in_the_plan_of_a_run():
