@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -103,3 +104,41 @@ def test_stop_ends_what_a_killed_controller_left(cluster, standins, runs: Runs):
         controller.send_signal(signal.SIGKILL)
     assert runs.run("stop", str(runs.path)).returncode == 0
     wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)
+
+
+def offer_gpus(cluster: RealCluster, count: int) -> None:
+    """Have the node offer GPUs, as one does that an autoscaler has started; 0: as before."""
+    amounts = {"nvidia.com/gpu": str(count) if count else None}
+    cluster.ask("PATCH", "/api/v1/nodes/node-1/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+
+
+def gpus_of(cluster: RealCluster) -> int:
+    """Return how many GPUs the node offers."""
+    return int(cluster.ask("GET", "/api/v1/nodes/node-1")["status"]["allocatable"].get("nvidia.com/gpu", 0))
+
+
+def pods(cluster: RealCluster) -> str:
+    """Return what the cluster reports of all pods."""
+    return json.dumps(cluster.ask("GET", "/api/v1/namespaces/bench/pods"))
+
+
+def test_a_pool_without_a_node_is_planned_and_its_repeats_wait_for_one(cluster, standins, runs: Runs):
+    queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2, "gpus_per_node": 1}
+    hosts = runs.hosts(fleets(cluster, standins.image("work"), device="gpu", kubernetes=queue), repeats=2)
+    suite = runs.folder / "one.yml"
+    document = json.loads(suite.read_text())
+    suite.write_text(json.dumps({**document, "cases": [{**document["cases"][0], "device": "gpu"}]}))
+    before = gpus_of(cluster)
+    offer_gpus(cluster, 0)
+    wait_until(lambda: not gpus_of(cluster), "the node to have no GPU", 30)
+    with runs.start("run", "--hosts", str(hosts), "--display=plain") as controller:
+        try:
+            wait_until(lambda: "Insufficient nvidia.com/gpu" in pods(cluster), "a pod that waits for a node", 30)
+            assert not running(cluster)
+            offer_gpus(cluster, 1)
+            assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
+        finally:
+            offer_gpus(cluster, before)
+    records = list(runs.records().values())
+    assert [record.status for record in records] == [Status.OK] * 2
+    assert {record.origin.host for record in records} == {"node-1"}
