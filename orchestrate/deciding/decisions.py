@@ -51,7 +51,7 @@ class _Measured:
     unit: str = ""
 
     def complete(self, repeats: int) -> bool:
-        """Return whether all hosts have ended so many repeats, or all that they were to do."""
+        """Return whether all hosts have finished this number of repeats, or all that were planned."""
         return all(self.ended.get(host, {}).keys() >= set(numbers[:repeats]) for host, numbers in self.planned.items())
 
     def rate(self, side: Side, repeats: int) -> FleetRate:

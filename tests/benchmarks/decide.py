@@ -118,7 +118,7 @@ def draw(design: Design, random: np.random.Generator) -> tuple[list[NDArray[np.f
 
 
 def rates(design: Design, sides: Sequence[NDArray[np.float64]], repeats: int) -> tuple[FleetRate, FleetRate]:
-    """Return both sides as they are known after so many repeats of each host."""
+    """Return the rates of both sides after the first N repeats of each host."""
     asked = (None, None) if design.prices is None else (design.prices * RATIO, 1.0)
     a, b = (
         FleetRate(

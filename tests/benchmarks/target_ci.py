@@ -78,7 +78,7 @@ def with_only(plan: Plan, jobs: Iterable[Job]) -> Plan:
 
 
 def _after(plan: Plan, jobs: Sequence[Job], question: Question, measured: Measured, repeats: int) -> Outcome:
-    """Return what is known after so many repeats of each host, by the usual interval."""
+    """Return the usual interval after the first N repeats of each host, and what these cost."""
     first = [job for job in jobs if job.origin.repeat <= repeats]
     seen = Decisions(with_only(plan, first), 0.0)
     for job in first:

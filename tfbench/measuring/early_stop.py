@@ -92,7 +92,7 @@ def enough_for(case: Case) -> Enough:
 
 
 def _is_look(count: int) -> bool:
-    """Return whether to judge after so many steps: after `FIRST_LOOK`, then ever more rarely."""
+    """Return whether to judge after this number of steps: after `FIRST_LOOK`, then at growing intervals."""
     if count < FIRST_LOOK:
         return False
     number = round(math.log(count / FIRST_LOOK, LOOK_GROWTH))

@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import hashlib
 import http.server
+import io
 import sys
+import tarfile
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 from orchestrate.errors import LaunchFailed, PullFailed, Unreachable
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.ssh import bootstrap, connection
-from orchestrate.launchers.ssh.bootstrap import Wheel
+from orchestrate.launchers.ssh.bootstrap import Archive
 from orchestrate.launchers.ssh.launcher import SSHLauncher
 from orchestrate.launchers.ssh.software import REQUIREMENTS, Hello, setup_of
 from results.schema import Status
@@ -84,27 +84,24 @@ mkdir -p "$made/bin" && ln -s {python} "$made/bin/python3" && ln -s "$made" "$UV
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Callable[[str], Wheel]]:
-    """Serve wheels with a `uv` of ours in them, as the package index does."""
+def index(tmp_path: Path) -> Iterator[Callable[[str], Archive]]:
+    """Serve archives with a stand-in for `uv`, as its publisher does."""
     folder = tmp_path / "index"
     folder.mkdir()
     handler = functools.partial(_Quiet, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def publish(program: str) -> Wheel:
-        path, content = folder / "uv.whl", program.encode()
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-            file.writestr("uv-1.dist-info/METADATA", "Name: uv\n")
-            file.writestr("uv-1.data/scripts/uv", content)
-            info = file.getinfo("uv-1.data/scripts/uv")
-        return Wheel(
-            url=f"http://127.0.0.1:{server.server_address[1]}/uv.whl",
+    def publish(program: str) -> Archive:
+        path, content = folder / "uv.tar.gz", program.encode()
+        with tarfile.open(path, "w:gz") as file:
+            member = tarfile.TarInfo("uv-any/uv")
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+        return Archive(
+            url=f"http://127.0.0.1:{server.server_address[1]}/uv.tar.gz",
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-            offset=info.header_offset + 30 + len(info.filename),
-            compressed_bytes=info.compress_size,
-            program_bytes=len(content),
-            crc32=zlib.crc32(content),
+            program="uv-any/uv",
         )
 
     yield publish
@@ -123,9 +120,9 @@ def without_python(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(connection, "PYTHONS", ("/nowhere/python3", "/nowhere/conda/bin/python3"))
 
 
-def bring(monkeypatch, wheel: Wheel) -> None:
+def bring(monkeypatch, archive: Archive) -> None:
     script = bootstrap.bring_script
-    monkeypatch.setattr(connection, "bring_script", lambda root, mark: script(root, mark, wheel))
+    monkeypatch.setattr(connection, "bring_script", lambda root, mark: script(root, mark, archive))
 
 
 def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_python, index, monkeypatch, tmp_path):
@@ -146,8 +143,8 @@ def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_
     ("spoil", "said"),
     [
         ({"sha256": "0" * 64}, "uv has not the digest 0000"),
-        ({"url": "http://127.0.0.1:9/uv.whl"}, "uv could not be downloaded from http://127.0.0.1:9/uv.whl: "),
-        ({"crc32": 1}, "uv could not be unpacked"),
+        ({"url": "http://127.0.0.1:9/uv.tar.gz"}, "uv could not be downloaded from http://127.0.0.1:9/uv.tar.gz: "),
+        ({"program": "uv-any/none"}, "uv could not be unpacked"),
         ({}, "uv could not install Python 3.11: no network here"),
     ],
 )

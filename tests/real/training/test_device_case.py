@@ -271,7 +271,7 @@ def test_integers_multiply_exactly(quick):
 
 
 def test_every_two_devices_are_added_up_and_named(quick, two_replicas, monkeypatch):
-    """With a strategy beside it that numbers its own sums: TensorFlow would confuse two that share a number."""
+    """A strategy in the same process numbers its own sums: TensorFlow would confuse two with the same number."""
     from tfbench.roofline import transfers
 
     monkeypatch.setattr(transfers, "PAIR_BYTES", {"CPU": 2**12})
