@@ -1,7 +1,7 @@
 """A Python for a host that has none that fits: brought with uv, by a script of POSIX sh, without root.
 
-uv comes as the archive that its authors publish, pinned by its hash. It is linked statically and starts on any Linux. uv
-checks what it downloads against hashes of its own.
+uv comes as the archive that its authors publish, pinned by its hash. It is linked statically and starts on any Linux.
+uv checks what it downloads against hashes of its own.
 """
 
 from __future__ import annotations
