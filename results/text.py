@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character == "\u00a0" else " " for character in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: `1 GPU`, `4 GPUs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def path_text(path: Path) -> str:
     """Write a path, which may hold any bytes: those that are no UTF-8 by their number, controls as spaces."""
     return printable(str(path).encode("utf-8", "backslashreplace").decode("utf-8"))

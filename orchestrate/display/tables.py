@@ -20,6 +20,7 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
+from results.text import counted
 
 
 def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], console: Console) -> None:
@@ -83,7 +84,7 @@ def render_plan(plan: Plan, console: Console) -> None:
     for entry in plan.hosts:
         for line in _notes(entry):
             console.print(line, markup=False, soft_wrap=True)
-    size = f"{_counted(len(plan.jobs), 'repeat')} on {_counted(len(plan.hosts), 'host')}"
+    size = f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}"
     console.print(f"{size}, seed {plan.seed}", markup=False)
 
 
@@ -181,11 +182,7 @@ def _by_reason(left_out: Iterable[str]) -> list[str]:
 
 def _blocked_causes(entry: HostPlan) -> list[str]:
     causes = Counter(job.blocked for job in entry.jobs if job.blocked is not None)
-    return [f"{_counted(number, 'repeat')}: {status}: {cause}" for (status, cause), number in causes.items()]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return [f"{counted(number, 'repeat')}: {status}: {cause}" for (status, cause), number in causes.items()]
 
 
 def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> list[Facts]:

@@ -17,6 +17,7 @@ from results.compare.pairs import compare_pair
 from results.stats import LEVEL, Estimate, Interval
 from results.table.comparable import match
 from results.table.fleets import FleetRate
+from results.text import counted
 
 
 class Answer(enum.StrEnum):
@@ -103,7 +104,7 @@ def _interval(a: FleetRate, b: FleetRate | None, level: float) -> Interval | Non
 
 def _answered(sides: list[FleetRate], interval: Interval, share: float, repeats: int, break_even: float | None) -> Look:
     width = interval.half_width / interval.value
-    rounds = f"{repeats} {'repeat' if repeats == 1 else 'repeats'} of each host"
+    rounds = f"{counted(repeats, 'repeat')} of each host"
     names = " / ".join(side.fleet for side in sides)
     if width <= share:
         why = f"{names} is known to ± {width:.1%} after {rounds} (asked: {share:.1%})"

@@ -31,6 +31,7 @@ from results.predict.rows import (
     specification_name,
 )
 from results.reference import GIBI, networks, specifications
+from results.text import counted
 
 LABEL = "predicted"
 
@@ -271,7 +272,7 @@ def prediction_grid(found: Sequence[Prediction | NoPrediction]) -> Grid:
         )
     first = found[0]
     columns = ["GPU", "samples/s>", f"{LEVEL * 100:.0f} % interval>", "basis", "based on", "as measured by"]
-    title = f"{first.network} {first.precision} on {first.num_gpus} GPU{'s' if first.num_gpus > 1 else ''}"
+    title = f"{first.network} {first.precision} on {counted(first.num_gpus, 'GPU')}"
     notes = []
     if any(isinstance(item, Prediction) for item in found):
         notes.append(

@@ -20,6 +20,7 @@ from results.reference import specifications
 from results.reference.prices import Offer
 from results.table.comparable import mode_text
 from results.table.fleets import FleetRate, refuse_mixed
+from results.text import counted
 
 EXCEPTIONS = 3
 """Most networks that a cell names as exceptions; more are counted."""
@@ -111,7 +112,7 @@ def decision_grid(decision: Decision) -> Grid | None:
     rows = [[kind, *(_cell(of.get(count, [])) for count in counts)] for kind, of in cells.items()]
     if len({text for row in rows for text in row[1:] if text}) < 2:
         return None
-    columns = ["work", *(f"{count} GPU{'s' if count > 1 else ''}" for count in counts)]
+    columns = ["work", *(counted(count, "GPU") for count in counts)]
     notes = ["cheapest per sample beyond the noise; a network that is named has its own answer"]
     return Grid("What to rent, by kind of work", columns, rows, notes)
 

@@ -14,6 +14,7 @@ from results.recommend.ranking import Choice, Rival, Verdict, needed_memory_gib,
 from results.reference.families import family, network_names
 from results.stats import Interval
 from results.table.cells import value_text
+from results.text import counted
 
 UNFIT = "does not fit"
 
@@ -327,7 +328,7 @@ def _price_lines(verdict: Verdict) -> list[str]:
             lines.append(f"{name}: its hosts have different prices, each price is a separate offer: {each}")
     for card, size in verdict.too_small.items():
         if any(choice.gpu == card for choice in verdict.choices):
-            lines.append(f"{card}: offered only on hosts with up to {size} GPU{'s' if size > 1 else ''}")
+            lines.append(f"{card}: offered only on hosts with up to {counted(size, 'GPU')}")
     shown = {choice.gpu for choice in verdict.choices}
     others = [card for card in verdict.unpriced if card not in shown]
     if others:

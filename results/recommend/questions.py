@@ -12,6 +12,7 @@ from pathlib import Path
 from results.errors import BadQuestion
 from results.reference.families import asked_network, cards, family, means, unknown_card
 from results.reference.prices import Offer, known_prices
+from results.text import counted
 
 MILLION = 1_000_000
 
@@ -61,7 +62,7 @@ class Question:
     @property
     def name(self) -> str:
         """What distinguishes this question from others asked with it."""
-        return f"{self.network} {self.precision} on {self.count} GPU{'s' if self.count > 1 else ''}"
+        return f"{self.network} {self.precision} on {counted(self.count, 'GPU')}"
 
     def wants(self, card: str) -> bool:
         """Return whether a card may be chosen."""

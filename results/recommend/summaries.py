@@ -23,6 +23,7 @@ from results.recommend.headlines import (
     within_limits,
 )
 from results.recommend.ranking import Rival, Verdict
+from results.text import counted
 
 NAMED = 3
 """Most networks that the first sentence names as those that do not fit."""
@@ -39,8 +40,9 @@ ASPECTS: tuple[Aspect, ...] = (
     lambda verdict: verdict.group.mode,
     lambda verdict: verdict.question.precision,
     lambda verdict: verdict.question.network,
-    lambda verdict: f"{verdict.question.count} GPU{'s' if verdict.question.count > 1 else ''}",
+    lambda verdict: counted(verdict.question.count, "GPU"),
 )
+
 """What the best choice may depend on, the likeliest first."""
 
 NETWORK = 2
