@@ -66,14 +66,17 @@ def _built_for(version: object) -> str | None:
 def with_loaded_libraries(environment: Environment) -> Environment:
     """Add the versions of cuDNN, cuBLAS and NCCL that this process has loaded; call after the first step.
 
-    One that is not loaded keeps what is known of it: NCCL is loaded by the first all-reduce on GPUs.
+    One that is not loaded keeps what is known of it: NCCL is loaded by the first all-reduce on GPUs. Likewise that of
+    the CUDA driver library, where it is not the driver's own.
     """
     found = loaded_versions()
+    foreign = environment.driver is not None and found.libcuda not in (None, environment.driver)
     return replace(
         environment,
         cudnn=found.cudnn or environment.cudnn,
         cublas=found.cublas or environment.cublas,
         nccl=found.nccl or environment.nccl,
+        cuda_compat=found.libcuda if foreign else None,
     )
 
 

@@ -31,7 +31,7 @@ ALL_REDUCES = {"CPU": 2, "GPU": 10}
 
 ALL_REDUCE_ROUNDS = 2
 
-SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "cudnn", "cublas", "nccl")
+SAME_SOFTWARE = ("tfbench", "python", "tensorflow", "keras", "cuda", "cudnn", "cublas", "nccl", "cuda_compat")
 """What all ranks must have alike: anything else would measure neither."""
 
 SUMMED = frozenset(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrate.errors import BuildFailed
+from orchestrate.inventory.compat import COMPAT_SUFFIX
 from orchestrate.inventory.variants import Form, Variant, parse_version
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.launchers.docker.sdk import DockerEngine
@@ -121,7 +122,7 @@ def build_variant(
     Args:
         engine: Where.
         variant: Row of `images.toml`.
-        tag: Its name.
+        tag: Its name; the image with a compatibility package is built on the one that is named likewise without it.
         arguments: Further build arguments, e.g. BASE or PIP_INDEX_URL.
         certificates: See `build_context`.
         on_line: Receives the build's output.
@@ -131,6 +132,14 @@ def build_variant(
     """
     given = {**variant.build_arguments(version=__version__, revision=source_revision()), **arguments}
     dockerfile = "Dockerfile" if variant.base is None else "Dockerfile.on-base"
+    if variant.compat is not None:
+        dockerfile = "Dockerfile.compat"
+        given = {"BASE": tag.removesuffix(COMPAT_SUFFIX), **given}
+        if "/" not in given["BASE"] and engine.image_id(given["BASE"]) is None:
+            raise BuildFailed(
+                f"{tag} is a layer on {given['BASE']}, which this engine does not have. Run images build {variant.row} "
+                "first, or name its registry with --registry"
+            )
     path = f"orchestrate/containers/{dockerfile}"
     return engine.build(build_context(certificates), tag, given, on_line, dockerfile=path)
 
@@ -149,6 +158,7 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Fin
             _versions(variant, reported)
             + _libraries(reported)
             + _stand_ins(variant, reported, engine.image_labels(image))
+            + _compat(variant, reported["libcuda"])
         )
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
@@ -231,6 +241,16 @@ def _stand_ins(variant: Variant, reported: dict[str, Any], labels: dict[str, str
             seen=f"{', '.join(map(str, names)) or 'none'} empty",
         ),
     ]
+
+
+def _compat(variant: Variant, libcuda: str | None) -> list[Finding]:
+    """Look for NVIDIA's compatibility package: there is no driver here, so a `libcuda` is the image's own."""
+    if variant.base is not None:  # somebody else's image may have one, and decides by itself when to use it
+        return []
+    wanted = "none" if variant.compat is None else f"a library for CUDA {variant.compat.cuda}"
+    passed = (libcuda is None) == (variant.compat is None)
+    what = "its CUDA driver library is that of its compatibility package, if it has one"
+    return [Finding(what=what, passed=passed, seen=f"{libcuda or 'none'}, expected {wanted}")]
 
 
 def _training(payload: bytes | None) -> Finding:

@@ -96,7 +96,7 @@ def _list(variants: Sequence[Variant]) -> None:
             variant.cuda or "none",
             variant.cudnn or "none",
             " ".join(variant.sass),
-            variant.minor_driver or "none",
+            variant.drivers,
             variant.why if variant.verified else f"{variant.why} (unverified)",
             seen.gpu or ("not yet" if variant.cuda else "needs none"),
             seen.cpu or "not yet",

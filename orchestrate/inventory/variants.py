@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchestrate.errors import DocumentError
+from orchestrate.inventory.compat import COMPAT_SUFFIX, Compat
 from results.schema import Status
 
 IMAGES_FILE = Path(__file__).parents[1] / "containers" / "images.toml"
@@ -61,7 +62,7 @@ class Variant:
     """A container image: a row of `images.toml` in one of its forms.
 
     Attributes:
-        name: Of the row; followed by `-slim` where that is its form.
+        name: Of the row; followed by `-slim` where that is its form, and by `-compat` where it has that package.
         why: What it is for.
         form: Which of its two forms; also full where it is not built here.
         seen: On what each form was seen to work.
@@ -75,6 +76,7 @@ class Variant:
         newest: Highest compute capability that is known to work.
         wheels_megabytes: Size of the wheels in its lock; None: it has no lock.
         base: An image that has TensorFlow already, to which the runner is added; None: built from packages.
+        compat: NVIDIA's compatibility package in it, whose library is found before the driver's; None: it has none.
         opt_in: Only used when it is named.
         verified: It has been built and run.
     """
@@ -96,6 +98,7 @@ class Variant:
     newest: str | None = None
     wheels_megabytes: int | None = None
     base: str | None = None
+    compat: Compat | None = None
     opt_in: bool = False
     verified: bool = True
     form: Form = Form.FULL
@@ -104,17 +107,41 @@ class Variant:
     @property
     def row(self) -> str:
         """Name its row, which is also its lock's name."""
-        return self.name.removesuffix(SLIM_SUFFIX) if self.form is Form.SLIM else self.name
+        suffix = SLIM_SUFFIX if self.form is Form.SLIM else COMPAT_SUFFIX if self.compat is not None else ""
+        return self.name.removesuffix(suffix)
 
     @property
     def default(self) -> bool:
         """Return whether it is built when nothing is named."""
-        return self.base is None and self.form is Form.FULL
+        return self.base is None and self.form is Form.FULL and self.compat is None
+
+    @property
+    def drivers(self) -> str:
+        """Name the drivers that it is for: `525.60.13`, from which on it runs, or the branches of its package."""
+        if self.compat is not None:
+            return f"{', '.join(map(str, self.compat.branches))} only"
+        return self.minor_driver or "none"
 
     def in_slim_form(self) -> Variant:
         """Return the smaller image of the same row; only used when it is named."""
         name, why = f"{self.name}{SLIM_SUFFIX}", f"{self.name}, smaller: see orchestrate/containers/README.md"
         return dataclasses.replace(self, name=name, why=why, form=Form.SLIM, opt_in=True)
+
+    def forms(self) -> list[Variant]:
+        """Return the images of a row of the table, its full form first; one on another image has no other form."""
+        full = dataclasses.replace(self, compat=None)
+        if self.base is not None:
+            return [full]
+        return [full, full.in_slim_form(), *([self._with_compat(self.compat)] if self.compat is not None else [])]
+
+    def _with_compat(self, compat: Compat) -> Variant:
+        """Return the image of the same row with NVIDIA's compatibility package; only used when it is named."""
+        why = (
+            f"{self.name} on data-centre GPUs with older drivers, by NVIDIA's CUDA {compat.cuda} compatibility package"
+        )
+        return dataclasses.replace(
+            self, name=f"{self.name}{COMPAT_SUFFIX}", why=why, opt_in=True, verified=False, seen={Form.FULL: Seen()}
+        )
 
     def build_arguments(self, *, version: str, revision: str) -> dict[str, str]:
         """Return the arguments of `docker build` for this image.
@@ -124,6 +151,8 @@ class Variant:
             revision: Of its source.
         """
         arguments = {"VARIANT": self.row, "SLIM": str(self.form), "VERSION": version, "REVISION": revision}
+        if self.compat is not None:
+            return {"VARIANT": self.name, "COMPAT": self.compat.image, "COMPAT_CUDA": self.compat.cuda}
         if self.base is not None:
             arguments["BASE"] = self.base
         if self.cuda is not None and self.minor_driver is not None:
@@ -171,7 +200,7 @@ class Choice:
 
 
 def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
-    """Read the table of images; each row that is built here gives two, its full form first.
+    """Read the table of images; each row that is built here gives two or three: see `Variant.forms`.
 
     Raises:
         DocumentError: Not a table of variants; all mistakes at once.
@@ -184,8 +213,7 @@ def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
     problems: list[str] = []
     for name, row in rows:
         try:
-            variant = _VARIANT.validate_python({**row, "name": name})
-            variants.extend([variant] if variant.base is not None else [variant, variant.in_slim_form()])
+            variants.extend(_VARIANT.validate_python({**row, "name": name}).forms())
         except (ValidationError, TypeError) as error:
             problems.extend(f"{path}: variants.{name}: {line}" for line in _mistakes(error))
     if problems:
@@ -220,14 +248,23 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
     return _nothing_fits(driver_version, compute_capability, fits, variants)
 
 
-def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
-    """Say how a variant goes with a GPU and its driver, also one that was named by the user."""
+def check_variant(variant: Variant, driver_version: str, compute_capability: str, gpus: Sequence[str] = ()) -> Fit:
+    """Say how a variant goes with a GPU and its driver, also one that was named by the user.
+
+    Args:
+        variant: One of `read_variants`.
+        driver_version: e.g. `550.127.05`.
+        compute_capability: e.g. `8.6`.
+        gpus: Names of the host's GPUs that are used; a compatibility package is for some of them only.
+    """
     driver, gpu = parse_version(driver_version), parse_version(compute_capability)
     if variant.cuda is None or variant.native_driver is None or variant.minor_driver is None:
         return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name} has no CUDA")
     code, why_code = _code(variant, gpu)
     if code is None:
         return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why_code}")
+    if variant.compat is not None:
+        return _check_compat(variant, variant.compat, driver_version, gpus, (code, why_code, _runs_some(variant, gpu)))
     needed = variant.minor_driver if code is Code.MACHINE else variant.native_driver
     native = driver >= parse_version(variant.native_driver)
     if driver < parse_version(needed):
@@ -251,6 +288,37 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
         partly=code is Code.COMPILED and _runs_some(variant, gpu),
         native=native,
         needed_driver=needed,
+    )
+
+
+def _check_compat(
+    variant: Variant, compat: Compat, driver: str, gpus: Sequence[str], kernels: tuple[Code, str, bool]
+) -> Fit:
+    """Say whether a host may use a compatibility package; if so, all else is as with the driver that it is of.
+
+    Args:
+        variant: That has the package.
+        compat: The package.
+        driver: Version of the host's own.
+        gpus: Names of its GPUs.
+        kernels: Where they come from, the same in words, and whether there is machine code for some.
+    """
+    code, why_code, some = kernels
+    newest = variant.native_driver or "0"
+    if parse_version(driver) >= parse_version(newest):
+        reason = f"driver {driver} serves CUDA {variant.cuda} by itself (from {newest}): name {variant.row}"
+        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {reason}", code=code)
+    if (refusal := compat.refusal(driver, gpus)) is not None:
+        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {refusal}", code=code)
+    library = f"NVIDIA's CUDA {compat.cuda} compatibility package in place of the library of driver {driver}"
+    return Fit(
+        variant=variant,
+        status=Status.OK,
+        reason=f"{variant.name}: TensorFlow {variant.tensorflow}, {why_code}, {library}",
+        code=code,
+        partly=code is Code.COMPILED and some,
+        native=True,
+        needed_driver=str(min(compat.branches)),
     )
 
 

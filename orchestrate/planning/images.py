@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import (
     Choice,
+    Fit,
     Variant,
     check_variant,
     choose_variant,
     parse_version,
 )
 from orchestrate.planning.facts import Facts, Image
-from results.schema import Device, Status
+from results.schema import GPU, Device, Status
 from results.schema.version import __version__
 
 ARCHITECTURE = "amd64"
@@ -75,7 +76,7 @@ def _judge_named(host: Host, facts: Facts, image: Image, known: Mapping[str, Var
     variant = known.get(image.variant or "")
     if variant is None or variant.cuda is None or not facts.gpus or facts.driver is None:
         return image
-    fits = [check_variant(variant, facts.driver, capability) for capability in used_capabilities(host, facts)]
+    fits = fits_of(host, facts, variant)
     worst = next((fit for fit in fits if fit.status is not Status.OK), None)
     if worst is not None:
         return dataclasses.replace(image, status=worst.status, problem=worst.reason)
@@ -92,30 +93,64 @@ def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
     choices = [choose_variant(facts.driver, capability, variants) for capability in capabilities]
     for choice in choices:
         if choice.variant is None or choice.status is not Status.OK:
-            return _impossible(host, choice)
+            return _impossible(host, choice, compat_offer(host, facts, None, variants))
     for choice in choices:
-        if choice.variant is not None and facts.driver is not None:
-            fits = [check_variant(choice.variant, facts.driver, capability) for capability in capabilities]
-            if all(fit.status is Status.OK for fit in fits):
-                name = choice.variant.name
-                return Image(variant=name, reference=image_reference(host, name), reason=choice.reason)
+        if choice.variant is not None and all(fit.status is Status.OK for fit in fits_of(host, facts, choice.variant)):
+            name, offer = choice.variant.name, compat_offer(host, facts, choice.variant, variants)
+            return Image(variant=name, reference=image_reference(host, name), reason=choice.reason + offer)
     names = ", ".join(sorted(choice.variant.name for choice in choices if choice.variant is not None))
     problem = f"its GPUs need different images ({names}). Write the host twice, with gpus: and variant:"
     return Image(variant=None, reference="", reason="mixed GPUs", status=Status.UNSUPPORTED, problem=problem)
 
 
-def _impossible(host: Host, choice: Choice) -> Image:
+def _impossible(host: Host, choice: Choice, offer: str) -> Image:
     name = choice.variant.name if choice.variant else "none"
     return Image(
         variant=None,
         reference=image_reference(host, name),
         reason="chosen by driver and compute capability",
         status=choice.status,
-        problem=choice.reason,
+        problem=choice.reason + offer,
     )
+
+
+def compat_offer(host: Host, facts: Facts, chosen: Variant | None, variants: Sequence[Variant]) -> str:
+    """Name a variant with NVIDIA's compatibility package that gives a host a newer TensorFlow; empty: there is none.
+
+    It is offered in words and never chosen: it is another CUDA driver than the host's, and users should know that.
+
+    Args:
+        host: Has an engine or a queue; an `ssh:` host starts no image.
+        facts: Driver and GPUs as the host reported them.
+        chosen: What it starts otherwise; None: nothing can be started.
+        variants: From `read_variants`.
+    """
+    newest = parse_version(chosen.tensorflow) if chosen is not None else ()
+    for variant in variants:
+        if variant.compat is None or parse_version(variant.tensorflow) <= newest or host.ssh is not None:
+            continue
+        fits = fits_of(host, facts, variant)
+        if fits and all(fit.status is Status.OK for fit in fits):
+            return (
+                f". {variant.name} would run TensorFlow {variant.tensorflow} here, by NVIDIA's CUDA "
+                f"{variant.compat.cuda} compatibility package for data-centre GPUs. To try it: run images build "
+                f"{variant.name}, push it, and set variant: {variant.name}"
+            )
+    return ""
+
+
+def fits_of(host: Host, facts: Facts, variant: Variant) -> tuple[Fit, ...]:
+    """Return how a variant goes with each compute capability of a host's GPUs that are used."""
+    names = [gpu.name for gpu in _used_gpus(host, facts)]
+    driver = facts.driver or "0"
+    return tuple(check_variant(variant, driver, capability, names) for capability in used_capabilities(host, facts))
 
 
 def used_capabilities(host: Host, facts: Facts) -> list[str]:
     """Return the compute capabilities of the GPUs that are used, lowest first."""
-    used = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or list(facts.gpus)
-    return sorted({gpu.compute_capability for gpu in used if gpu.compute_capability}, key=parse_version)
+    known = {gpu.compute_capability for gpu in _used_gpus(host, facts) if gpu.compute_capability}
+    return sorted(known, key=parse_version)
+
+
+def _used_gpus(host: Host, facts: Facts) -> list[GPU]:
+    return [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or list(facts.gpus)

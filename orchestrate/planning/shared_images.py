@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrate.inventory.hosts import Host, Place
-from orchestrate.inventory.variants import Code, Fit, Variant, check_variant, rank
+from orchestrate.inventory.variants import Code, Fit, Variant, rank
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.images import image_reference, used_capabilities, wanted_images
+from orchestrate.planning.images import compat_offer, fits_of, image_reference, wanted_images
 from results.schema import Status
 
 
@@ -96,7 +96,7 @@ def _chooser(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Ch
     instance = facts.images[0].variant != own.variant and facts.images[0].status is Status.OK and host.ssh is not None
     if others or chosen is None or own.status is not Status.OK or instance:
         return None  # an instance of one of our images starts that image, whatever would be chosen
-    return _Chooser(host, facts, own, _fits(host, facts, chosen))
+    return _Chooser(host, facts, own, fits_of(host, facts, chosen))
 
 
 def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]) -> dict[Place, Image] | None:
@@ -108,14 +108,14 @@ def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]
     if not fitting:
         return None
     _, best = max(fitting, key=lambda found: found[0])
-    return {chooser.host.place: _image(chooser, best, whose) for chooser in choosers}
+    return {chooser.host.place: _image(chooser, best, whose, variants) for chooser in choosers}
 
 
 def _suits_all(choosers: Sequence[_Chooser], variant: Variant) -> list[Fit]:
     """Return how a variant goes with the GPUs of all hosts; empty: one of them would fail or be slowed down."""
     found: list[Fit] = []
     for chooser in choosers:
-        for fit, own in zip(_fits(chooser.host, chooser.facts, variant), chooser.own_fits, strict=True):
+        for fit, own in zip(fits_of(chooser.host, chooser.facts, variant), chooser.own_fits, strict=True):
             if fit.status is not Status.OK or _compiled(fit) > _compiled(own):
                 return []
             found.append(fit)
@@ -127,16 +127,13 @@ def _compiled(fit: Fit) -> int:
     return 0 if fit.code is Code.MACHINE else 1 if fit.partly else 2
 
 
-def _fits(host: Host, facts: Facts, variant: Variant) -> tuple[Fit, ...]:
-    return tuple(check_variant(variant, facts.driver or "0", gpu) for gpu in used_capabilities(host, facts))
-
-
-def _image(chooser: _Chooser, variant: Variant, whose: str) -> Image:
+def _image(chooser: _Chooser, variant: Variant, whose: str, variants: Sequence[Variant]) -> Image:
     """Describe the shared image for one host, with the reason."""
-    (first, *_), own = _fits(chooser.host, chooser.facts, variant), chooser.own.variant
+    (first, *_), own = fits_of(chooser.host, chooser.facts, variant), chooser.own.variant
+    offer = compat_offer(chooser.host, chooser.facts, variant, variants)
     alone = f" (this host alone: {own}; set variant: per-host for that)" if own != variant.name else ""
     return Image(
         variant=variant.name,
         reference=image_reference(chooser.host, variant.name),
-        reason=f"{first.reason}; the newest image that suits every host of {whose}{alone}",
+        reason=f"{first.reason}; the newest image that suits every host of {whose}{alone}{offer}",
     )

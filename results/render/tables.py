@@ -36,6 +36,7 @@ SOFTWARE_NAMES = {
     "nccl": "NCCL ",
     "cublas": "cuBLAS ",
     "driver": "driver ",
+    "cuda_compat": "compatibility package ",
     "cpu": "",
     "image_digest": "image ",
     "variables": "",

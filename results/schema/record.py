@@ -69,6 +69,8 @@ class Environment:
         cudnn: Version of the library that was loaded, e.g. `9.3.0`; `built for 9` where a repeat ended before that.
         nccl: Version of the library that was loaded; None: none was, since nothing was all-reduced on GPUs.
         cublas: Version of the library that was loaded; None: none was.
+        cuda_compat: Version of the CUDA driver library (`libcuda`) that was loaded in place of the driver's own, from
+            NVIDIA's compatibility package, e.g. `570.172.08`; None: the driver's own, or not known.
         wheel_compute_capabilities: GPU architectures with code in the TensorFlow build.
         cpu_limit: CPUs this process may use: affinity and container limit together, may be fractional.
         intra_op_threads: Threads that TensorFlow uses within one operation.
@@ -101,6 +103,7 @@ class Environment:
     tf32_observed: bool | None = None
     tf32_observed_in_convolution: bool | None = None
     cublas: str | None = None
+    cuda_compat: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,6 +115,11 @@ COLUMNS: dict[str, Column] = {
     "method_version": Column(WHOLE, "-", "Version of what is measured."),
     "parameters": Column(WHOLE, "-", "Trainable parameters: two networks of one name are not one network."),
     "cublas": Column(TEXT, "-", "cuBLAS version that was loaded; empty on a CPU and where none was."),
+    "cuda_compat": Column(
+        TEXT,
+        "-",
+        "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty where none did.",
+    ),
 }
 
 CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)

@@ -35,6 +35,7 @@ class Software:
     nccl: str | None = None
     cublas: str | None = None
     driver: str | None = None
+    cuda_compat: str | None = None
     tf32: bool | None = None
     cpu: str | None = None
     cpu_limit: float | None = None
@@ -55,7 +56,7 @@ class Software:
     @property
     def known_early(self) -> Software:
         """What a repeat that failed before its first step knows too: libraries are loaded in that step."""
-        return replace(self, cudnn=None, nccl=None, cublas=None, parameters=None)
+        return replace(self, cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
 
     def only(self, columns: Collection[str]) -> Software:
         """Keep some columns and empty all others: two of these are equal where those columns are."""
@@ -76,7 +77,8 @@ def _names() -> tuple[str, ...]:
 
 _gpu_key = attrgetter("name", "power_limit_watts")
 _environment_key = attrgetter(
-    "tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "tf32_enabled", "cpu", "cpu_limit"
+    *("tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "cuda_compat"),
+    *("tf32_enabled", "cpu", "cpu_limit"),
 )
 
 _software = functools.lru_cache(maxsize=4096)(Software)

@@ -20,10 +20,20 @@ MAPS = Path("/proc/self/maps")
 """Files that this process has mapped, one line per part: the path is the sixth field."""
 
 
+_LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}(?:\.\d+)+)")
+"""Drivers have at least three digits before the first point; WSL's library is `libcuda.so.1.1`, no driver's version."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedVersions:
-    """e.g. `9.3.0`; None: this process has not loaded the library."""
+    """e.g. `9.3.0`; None: this process has not loaded the library.
 
+    Attributes:
+        libcuda: The CUDA driver library, as its file is named: `libcuda.so.570.172.08`. It is of the driver's version,
+            unless NVIDIA's compatibility package provides another one.
+    """
+
+    libcuda: str | None = None
     cudnn: str | None = None
     cublas: str | None = None
     nccl: str | None = None
@@ -33,6 +43,7 @@ def loaded_versions(maps: Path = MAPS) -> LoadedVersions:
     """Ask the libraries that this process has loaded; loads none itself. Of a build for CPUs there are none."""
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in _lines(maps) if line.count("/"))
     return LoadedVersions(
+        libcuda=next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
         cudnn=_ask(paths, "libcudnn.so", cudnn_version),
         cublas=_ask(paths, "libcublas.so", by_property("cublasGetProperty")),
         nccl=_ask(paths, "libnccl.so", nccl_version),

@@ -170,10 +170,10 @@ def lock_of(variant: Variant) -> bytes:
         LaunchFailed: It is an image that is not built of packages.
     """
     path = REQUIREMENTS / f"{variant.row}.txt"
-    if variant.base is not None or not path.exists():
+    if variant.base is not None or variant.compat is not None or not path.exists():
         raise LaunchFailed(
-            f"variant {variant.name} is an image ({variant.base}), and this host has no engine to start one. "
-            "Name another variant, or use a host with Docker"
+            f"variant {variant.name} is an image with more than packages in it, and this host has no engine to start "
+            "one. Name another variant, or use a host with Docker"
         )
     return path.read_bytes()
 
@@ -292,7 +292,10 @@ def image_software(root: str, image: Mapping[str, Any]) -> Software:
     if not all(isinstance(image.get(key), str) for key in ("variant", "version", "python", "runner", "site")):
         raise LaunchFailed(f"its image.json is not of a tfbench image: {plain_text(str(image), 200)}")
     cache = file_name_part(f"{image['version']}-{image['variant']}")
-    return Software(python=image["python"], environment=_variables(root, image["runner"], image["site"], cache))
+    variables = _variables(root, image["runner"], image["site"], cache)
+    if isinstance(image.get("compat"), str):  # found before the driver's own library
+        variables["LD_LIBRARY_PATH"] = f"{image['compat']}:{variables['LD_LIBRARY_PATH']}"
+    return Software(python=image["python"], environment=variables)
 
 
 def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:

@@ -2,12 +2,16 @@
    needs by name, which it does before it accepts a GPU. Stands for libcuda.so.1 and libnvidia-ml.so.1. */
 #include <stddef.h>
 #include <string.h>
+#ifndef CUDA
+#define CUDA 13000
+#define DRIVER "580.00"
+#endif
 
 enum { SUCCESS = 0, NOT_FOUND = 500, MAJOR = 75, MINOR = 76 };
 static int context;
 
 int cuInit(unsigned flags) { return SUCCESS; }
-int cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
+int cuDriverGetVersion(int *version) { *version = CUDA; return SUCCESS; }
 int cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
 int cuDeviceGet(int *device, int index) { *device = index; return SUCCESS; }
 int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "Stand-in", size); return SUCCESS; }
@@ -48,8 +52,9 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned
 }
 
 int nvmlInit_v2(void) { return SUCCESS; }
+int nvmlInitWithFlags(unsigned flags) { return SUCCESS; }
 int nvmlShutdown(void) { return SUCCESS; }
-int nvmlSystemGetDriverVersion(char *version, unsigned size) { strncpy(version, "580.00", size); return SUCCESS; }
+int nvmlSystemGetDriverVersion(char *version, unsigned size) { strncpy(version, DRIVER, size); return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = &context; return SUCCESS; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { *device = &context; return SUCCESS; }

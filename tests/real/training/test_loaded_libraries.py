@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfbench.machine.loaded_libraries import LoadedVersions
@@ -23,6 +25,27 @@ def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, monk
     monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(cudnn="9.3.0", cublas="12.5.3"))
     loaded = environment.with_loaded_libraries(read)
     assert (loaded.cudnn, loaded.cublas, loaded.nccl) == ("9.3.0", "12.5.3", None)
+
+
+@pytest.mark.parametrize(
+    ("libcuda", "driver", "compat"),
+    [
+        ("570.172.08", "535.183.01", "570.172.08"),
+        ("535.183.01", "535.183.01", None),
+        ("570.172.08", None, None),
+        (None, "535.183.01", None),
+    ],
+)
+def test_a_libcuda_that_is_not_the_drivers_own_is_recorded(tensorflow, monkeypatch, libcuda, driver, compat):
+    from results.schema import Case, Device
+    from tfbench import environment
+    from tfbench.setup.devices import Threads
+
+    case = Case(model="resnet50", device=Device.CPU)
+    read = environment.read_environment(case, Threads(intra_op=1, inter_op=1))
+    monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(libcuda=libcuda))
+    loaded = environment.with_loaded_libraries(replace(read, driver=driver))
+    assert (loaded.driver, loaded.cuda_compat) == (driver, compat)
 
 
 def test_a_build_for_cpus_has_none(tensorflow):

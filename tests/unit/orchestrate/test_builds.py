@@ -22,10 +22,10 @@ VARIANTS = {variant.name: variant for variant in read_variants()}
 class OneImage:
     """An engine with one image, which says what it holds and leaves no record."""
 
-    def __init__(self, label: str, empty: list[str]) -> None:
+    def __init__(self, label: str, empty: list[str], libcuda: str | None = None) -> None:
         self._label = label
         self._told = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "user": 10001}
-        self._told |= {"libraries": {}, "stand_ins": empty}
+        self._told |= {"libraries": {}, "stand_ins": empty, "libcuda": libcuda}
 
     def create(self, spec: ContainerSpec) -> None:
         pass
@@ -94,6 +94,24 @@ def test_verify_holds_label_and_libraries_against_the_form_that_the_name_says(
     assert {finding.what for finding in findings if not finding.passed} == {"trains two steps on the CPU", *failed}
 
 
+@pytest.mark.parametrize(
+    ("name", "libcuda", "passed"),
+    [
+        ("cuda12.5", None, True),
+        ("cuda12.5", "570.172.08", False),
+        ("cuda12.5-compat", "570.172.08", True),
+        ("cuda12.5-compat", None, False),
+    ],
+)
+def test_verify_finds_a_compatibility_package_where_the_name_says_so_and_nowhere_else(
+    name: str, libcuda: str | None, passed: bool
+):
+    engine: Any = OneImage("full", [], libcuda)
+    (finding,) = [found for found in verify_image(engine, VARIANTS[name], "image") if "compatibility" in found.what]
+    assert finding.passed is passed
+    assert finding.seen.startswith(libcuda or "none")
+
+
 def images(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "orchestrate", "images", *arguments],
@@ -112,7 +130,7 @@ def test_a_build_argument_cannot_make_an_image_that_its_name_denies(tmp_path: Pa
 
 def test_the_list_names_both_forms_and_on_what_they_were_seen():
     lines = images("list").stdout.splitlines()
-    for name in ("cuda11.8", "cuda11.8-slim", "cpu-slim"):
+    for name in ("cuda11.8", "cuda11.8-slim", "cpu-slim", "cuda12.5-compat"):
         assert any(f"│{name} " in line for line in lines), name
     (named,) = [line for line in lines if "│cuda12.5-slim " in line]
     cells = [cell.strip() for cell in named.strip("│").split("│")]

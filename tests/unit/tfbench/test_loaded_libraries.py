@@ -50,12 +50,12 @@ def test_each_loaded_library_reports_its_own_version_and_none_does_before(tmp_pa
         build(tmp_path, "libnccl.so.2", "NCCL=22304"),
     )
     assert set(before.values()) == {None}
-    assert after == {"cudnn": "9.3.0", "cublas": "12.5.3", "nccl": "2.23.4"}
+    assert after == {"libcuda": None, "cudnn": "9.3.0", "cublas": "12.5.3", "nccl": "2.23.4"}
 
 
 def test_cudnn_8_counts_otherwise(tmp_path):
     _, after = ask(build(tmp_path, "libcudnn.so.8", "CUDNN=8907"))
-    assert after == {"cudnn": "8.9.7", "cublas": None, "nccl": None}
+    assert after == {"libcuda": None, "cudnn": "8.9.7", "cublas": None, "nccl": None}
 
 
 def test_other_libraries_of_the_family_and_empty_stand_ins_report_nothing(tmp_path):
@@ -65,6 +65,17 @@ def test_other_libraries_of_the_family_and_empty_stand_ins_report_nothing(tmp_pa
         build(tmp_path, "libnccl.so.2"),
     )
     assert set(after.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("file", "version"), [("libcuda.so.570.172.08", "570.172.08"), ("libcuda.so.1", None), ("libcuda.so.1.1", None)]
+)
+def test_the_cuda_driver_library_is_of_the_version_that_its_file_names(tmp_path, file, version):
+    library = build(tmp_path, file)
+    if file != "libcuda.so.1":
+        (tmp_path / "libcuda.so.1").symlink_to(file)
+    _, after = ask(library.with_name("libcuda.so.1"))
+    assert after["libcuda"] == version
 
 
 def test_a_library_that_was_not_loaded_is_not_loaded_to_ask_it(tmp_path):
