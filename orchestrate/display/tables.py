@@ -15,7 +15,7 @@ from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.links.first_contact import NewKey
 from orchestrate.planning.budget import Estimate
-from orchestrate.planning.doubts import doubts, state_words
+from orchestrate.planning.doubts import doubts, sending_note, state_words
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from results.runs.store import RunFolder
@@ -84,6 +84,8 @@ def render_plan(plan: Plan, console: Console) -> None:
     for entry in plan.hosts:
         for line in _notes(entry):
             console.print(line, markup=False, soft_wrap=True)
+    if note := sending_note(entry.facts for entry in plan.hosts):
+        _print_line(note, console)
     size = f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}"
     console.print(f"{size}, seed {plan.seed}", markup=False)
 

@@ -1,4 +1,4 @@
-"""Pulls: how far they are, whether they stall, and how many a registry gets at a time."""
+"""Pulls and transfers: how far they are, whether they stall, and how many there are at a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 MAX_PULLS_PER_REGISTRY = 16
+TRANSFER = "transfer"
+"""Of `PullLimits.turn`: images that this machine sends to hosts by itself."""
+
+MAX_TRANSFERS = 4
+"""Hosts at a time. One core compresses 110 to 130 MB/s of TensorFlow's library to 27 to 32 MB/s (measured): 4 streams
+fill an uplink of 1 Gbit/s. With more, the last host would not start earlier, and the first ones later.
+"""
+
 STALL_SECONDS = 180.0
 """Longest time without any news: unpacking a layer of CUDA libraries is silent for a minute or two."""
 
@@ -23,7 +31,8 @@ class PullLimits:
     """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is notified.
 
     Args:
-        per_registry: That many.
+        per_registry: That many, at each registry.
+        transfers: How many hosts this machine sends an image to at a time.
         notify: Receives a host's key and what its user should know about a pull.
     """
 
@@ -31,15 +40,17 @@ class PullLimits:
         self,
         per_registry: int = MAX_PULLS_PER_REGISTRY,
         notify: Callable[[str, str], None] = lambda host, message: None,
+        *,
+        transfers: int = MAX_TRANSFERS,
     ) -> None:
         self.notify = notify
         self._per_registry = per_registry
         self._lock = threading.Lock()
-        self._registries: dict[str, threading.Semaphore] = {}
+        self._registries = {TRANSFER: threading.Semaphore(transfers)}
 
     @contextmanager
     def turn(self, registry: str) -> Iterator[None]:
-        """Wait for a turn, and keep it."""
+        """Wait for a turn at a registry, or for one of `TRANSFER`, and keep it."""
         with self._lock:
             semaphore = self._registries.setdefault(registry, threading.Semaphore(self._per_registry))
         with semaphore:

@@ -112,6 +112,28 @@ def isolation_note(hosts: Iterable[Host]) -> str | None:
     )
 
 
+def sending_note(probed: Iterable[Facts | None]) -> str | None:
+    """Say how much this machine sends before repeats start, and what sends less; None: it sends no images.
+
+    Args:
+        probed: What each host reported; None: it could not be asked.
+    """
+    missing = [
+        [image.send_bytes for image in facts.images if image.send_bytes] for facts in probed if facts is not None
+    ]
+    sizes = [sum(of_host) for of_host in missing if of_host]
+    if not sizes:
+        return None
+    gigabytes = f"{sum(sizes) / 1e9:.1f} GB"
+    if len(sizes) == 1:
+        return f"this machine sends {gigabytes} of images to one host, compressed on the way"
+    return (
+        f"this machine sends images to {len(sizes)} hosts, {gigabytes} in all, compressed on the way and to a few of "
+        f"them at a time. A registry would get each image once ({max(sizes) / 1e9:.1f} GB for a host): run images push "
+        "--registry ADDRESS, and set registry: ADDRESS in place of image_source: transfer"
+    )
+
+
 def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     """Name what a user should know before trusting or paying for this host; what stops it is an image's problem.
 

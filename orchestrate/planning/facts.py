@@ -25,6 +25,7 @@ class Image:
         status: `ok`, or how every repeat with it ends: `unsupported`, `driver_too_old`, `pull_failed`, …
         problem: Why it cannot be started; None when it can.
         digest: `sha256:…` of what the tag means now; None: not known.
+        send_bytes: Its size, if this machine has to send it over a network; None: it does not.
     """
 
     variant: str | None
@@ -33,6 +34,7 @@ class Image:
     status: Status = Status.OK
     problem: str | None = None
     digest: str | None = None
+    send_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

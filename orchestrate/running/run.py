@@ -27,7 +27,7 @@ from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
 from orchestrate.planning.budget import Budget, earlier_durations
-from orchestrate.planning.doubts import doubts, isolation_note
+from orchestrate.planning.doubts import doubts, isolation_note, sending_note
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.shared_images import share_images
@@ -147,6 +147,8 @@ def execute(
     left = total - len(settled)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     if note := isolation_note(entry.host for entry in plan.hosts):
+        bus.emit(Warned(host=None, message=note))
+    if not done and (note := sending_note(entry.facts for entry in plan.hosts)):
         bus.emit(Warned(host=None, message=note))
     for entry in plan.hosts:
         for doubt in doubts(entry.host, entry.facts) if entry.facts else ():

@@ -36,7 +36,7 @@ from orchestrate.launchers.docker.gpus import Way, gpu_ways, is_rootless, workin
 from orchestrate.launchers.docker.refusals import NoGPUs, NoMemoryLock
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, send_image, sent_name
-from orchestrate.launchers.pulls import Progress, PullLimits, PullMeter
+from orchestrate.launchers.pulls import TRANSFER, Progress, PullLimits, PullMeter
 from orchestrate.planning.facts import Facts, Image, facts_from_probe, raw_json
 from orchestrate.planning.images import foreign_architecture, probe_reference, wanted_images
 from orchestrate.planning.plan import Job
@@ -90,7 +90,8 @@ class ContainerLauncher:
         if image.status is not Status.OK:
             return image
         try:
-            return dataclasses.replace(image, digest=self._digest(image.reference))
+            digest = self._digest(image.reference)
+            return dataclasses.replace(image, digest=digest, send_bytes=self._bytes_to_send(digest))
         except PullFailed as error:
             return dataclasses.replace(image, status=error.status, problem=error.cause)
 
@@ -246,6 +247,14 @@ class ContainerLauncher:
             raise PullFailed(f"image {reference} is not {where}. Build it there, or set registry: to pull it")
         return found
 
+    def _bytes_to_send(self, image: str) -> int | None:
+        """Return the size of an image that this machine will send to the host; None: it sends none."""
+        if self._controller is None or not self._engine.is_far:
+            return None
+        if any(self._engine.image_id(name) is not None for name in (image, sent_name(image))):
+            return None
+        return self._controller.image_bytes(image)
+
     def _bring(self, image: str, on_progress: Progress) -> str:
         """Bring an image to the host, and return what its engine calls it."""
         if self._engine.image_id(image) is not None:
@@ -253,7 +262,7 @@ class ContainerLauncher:
         if self._controller is not None:
             if (sent := self._engine.image_id(sent_name(image))) is not None:
                 return sent
-            with self._pulls.turn("transfer"):
+            with self._pulls.turn(TRANSFER):
                 return send_image(self._controller, self._engine, image, on_progress)
         if not self._host.pulls:
             raise PullFailed(f"image {image} is no longer on the host")

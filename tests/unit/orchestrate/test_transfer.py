@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from orchestrate.errors import PullFailed
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.docker.transfer import image_content, send_image, sent_name
+from orchestrate.launchers.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
+from orchestrate.planning.doubts import sending_note
+from orchestrate.planning.facts import Facts, Image
 
 CONFIG = {"Env": ["A=1"], "Entrypoint": ["x"], "User": "10001", "Volumes": {"/out": {}}, "Labels": None}
 HERE, THERE = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
@@ -82,3 +90,76 @@ def test_the_content_of_an_image_is_its_layers_and_what_it_runs(change):
     assert same == image_content(document(THERE, ["l1"]))
     assert same != image_content(document(HERE, ["l1"], **change))
     assert same != image_content(document(HERE, ["l1", "l2"]))
+
+
+class Engine:
+    """An engine with some images, and a size for each."""
+
+    def __init__(self, *images: str, is_far: bool = True) -> None:
+        self.images, self.is_far, self.is_podman = images, is_far, False
+
+    def image_id(self, reference: str) -> str | None:
+        return HERE if reference in self.images else None
+
+    def image_bytes(self, reference: str) -> int:
+        assert reference in self.images
+        return 4_457_000_000
+
+
+REFERENCE = "tfbench:0.1.0-cuda12.5"
+
+
+@pytest.mark.parametrize(
+    ("there", "is_far", "to_send"),
+    [((), True, 4_457_000_000), ((HERE,), True, None), ((sent_name(HERE),), True, None), ((), False, None)],
+    ids=["missing", "loaded", "sent before", "on this machine"],
+)
+def test_a_plan_knows_what_is_still_to_be_sent_over_a_network(
+    there: tuple[str, ...], is_far: bool, to_send: int | None
+):
+    host = Host(
+        fleet="f",
+        name="h",
+        docker=DockerAddress(scheme="ssh", target="h"),
+        image_source="transfer",
+        variants=("cuda12.5",),
+    )
+    launcher = ContainerLauncher(host, PullLimits())
+    launcher._engine = Engine(*there, is_far=is_far)  # type: ignore[assignment]
+    launcher._controller = Engine(REFERENCE, HERE)  # type: ignore[assignment]
+    image = launcher.pin(Image(variant="cuda12.5", reference=REFERENCE, reason="named in hosts.yml"))
+    assert (image.digest, image.send_bytes) == (HERE, to_send)
+
+
+def facts(*sizes: int | None) -> Facts:
+    return Facts(images=tuple(Image(variant=None, reference="i", reason="", send_bytes=size) for size in sizes))
+
+
+def test_what_leaves_this_machine_is_said_with_what_would_send_less():
+    assert sending_note([facts(), facts(None), None]) is None
+    one = "this machine sends 4.5 GB of images to one host, compressed on the way"
+    assert sending_note([facts(4_457_000_000), facts(None)]) == one
+    assert sending_note([facts(4_457_000_000, 100_000_000)] * 20) == (
+        "this machine sends images to 20 hosts, 91.1 GB in all, compressed on the way and to a few of them at a time. A "
+        "registry would get each image once (4.6 GB for a host): run images push --registry ADDRESS, and set registry: "
+        "ADDRESS in place of image_source: transfer"
+    )
+
+
+def test_images_are_sent_to_a_few_hosts_at_a_time_whatever_registries_do():
+    limits, at_once, most = PullLimits(per_registry=16), 0, 0
+    lock, all_in = threading.Lock(), threading.Barrier(MAX_TRANSFERS)
+
+    def send_one(number: int) -> None:
+        nonlocal at_once, most
+        with limits.turn(TRANSFER):
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            all_in.wait(10)  # nobody leaves before as many as may are in
+            with lock:
+                at_once -= 1
+
+    with ThreadPoolExecutor(3 * MAX_TRANSFERS) as pool:
+        list(pool.map(send_one, range(3 * MAX_TRANSFERS)))
+    assert most == MAX_TRANSFERS
