@@ -221,6 +221,41 @@ def test_lines_come_with_their_stamps_and_only_later_ones():
     assert list(stamped_lines(log, stamps[0])) == [(stamps[1], "line 1"), (stamps[2], "line 2")]
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_line_that_comes_in_several_frames_is_one_line_without_the_stamps_in_it(size: int):
+    """As Podman sends what a program writes in pieces, here mixed with what it writes to stderr."""
+    stamps = [f"2026-01-01T00:00:00.00000000{n}Z" for n in range(7)]
+    log = b"".join(
+        [
+            frame(f"{stamps[0]} whole\n".encode()),
+            frame(f"{stamps[1]} devices:".encode()),
+            frame(f"{stamps[2]} a warning\n".encode(), stream=2),
+            frame(f"{stamps[3]} nvidia0".encode()),
+            frame(f"{stamps[4]} \n".encode()),
+            frame(f"{stamps[5]} \n".encode()),
+            frame(f"{stamps[6]} last\n".encode()),
+        ]
+    )
+    pieces = [log[at : at + size] for at in range(0, len(log), size)]
+    expected = [
+        (stamps[0], "whole"),
+        (stamps[2], "a warning"),
+        (stamps[4], "devices:nvidia0"),
+        (stamps[5], ""),
+        (stamps[6], "last"),
+    ]
+    assert list(stamped_lines(pieces, "")) == expected
+    # Read again from the middle, what was shown is not shown twice, also if the engine starts within a line.
+    assert list(stamped_lines(pieces, stamps[4])) == expected[3:]
+    later = frame(f"{stamps[4]} \n".encode()) + frame(f"{stamps[6]} last\n".encode())
+    assert list(stamped_lines([later], stamps[4])) == [expected[4]]
+
+
+def test_text_that_looks_like_no_stamp_stays_in_its_line():
+    log = [frame(b"2026-01-01T00:00:00.000000000Z one "), frame(b"without a stamp\n")]
+    assert list(stamped_lines(log, "")) == [("2026-01-01T00:00:00.000000000Z", "one without a stamp")]
+
+
 def test_a_frame_without_end_is_not_held_in_memory():
     header = struct.pack(">BxxxL", 1, (1 << 32) - 1)
     held = 0

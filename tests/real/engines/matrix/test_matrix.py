@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tarfile
 from pathlib import Path
 
@@ -88,7 +89,9 @@ def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs
     ((job, record),) = runs.records().items()
     assert record.status is Status.OK and record.origin is not None
     assert record.origin.image_digest == home.digest
-    assert "step" in (runs.path / "logs" / f"{job}.log").read_text()
+    log = (runs.path / "logs" / f"{job}.log").read_text()
+    assert "tfbench: state timing" in log.splitlines() and "step" in log
+    assert not re.search(r"\d{4}-\d\d-\d\dT\d\d:", log), "the engine's stamps are left in the log"
     assert ours(target.engine) == [], "containers were left behind"
 
 
