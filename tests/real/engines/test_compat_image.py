@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ AN_IMAGE_OF_OURS = """
 FROM {base}
 COPY pynvml.py results tfbench /opt/tfbench/
 COPY image.json /opt/tfbench/
-ENV PYTHONPATH=/opt/tfbench LD_LIBRARY_PATH=/opt/site/nvidia/cublas/lib:/usr/local/nvidia/lib64
+ENV PYTHONPATH=/opt/tfbench LD_LIBRARY_PATH={path}
 USER 10001:10001
 WORKDIR /opt/tfbench
 """
@@ -51,6 +52,13 @@ ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
 pynvml.nvmlInit()
 print(json.dumps([version.value, loaded_versions().libcuda, pynvml.nvmlSystemGetDriverVersion()]))
 """
+
+
+def library_path() -> str:
+    """Return where an image of ours looks for libraries."""
+    text = (REPOSITORY / "orchestrate/containers/Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
+    (path,) = re.findall(r"LD_LIBRARY_PATH=(\S+)", text)
+    return str(path)
 
 
 def library(folder: Path, name: str, driver: str, cuda: int) -> None:
@@ -84,7 +92,7 @@ def stand_ins(engines: Engines, base_image: str, tmp_path_factory: pytest.TempPa
     shutil.copy(pynvml.__file__, ours / "pynvml.py")
     image = {"variant": "cuda12.5", "version": "0.1.0", "python": "python3.11", "runner": "/opt/tfbench", "site": "/s"}
     (ours / "image.json").write_text(json.dumps(image) + "\n")
-    (ours / "Dockerfile").write_text(AN_IMAGE_OF_OURS.format(base=base_image))
+    (ours / "Dockerfile").write_text(AN_IMAGE_OF_OURS.format(base=base_image, path=library_path()))
     library(nvidias / "compat", "libcuda.so", OF_PACKAGE, 12080)
     (nvidias / "Dockerfile").write_text(ONE_OF_NVIDIAS.format(base=base_image))
     for folder, tag in ((ours, BASE), (nvidias, PACKAGE)):
@@ -109,7 +117,10 @@ def image(engines: Engines, stand_ins: None) -> str:
 
 
 def asked(engines: Engines, image: str, driver: Path) -> list[object]:
-    """Return CUDA's version, that of libcuda's file and that of the driver, in a container with the driver's libraries."""
+    """Return CUDA's version, that of libcuda's file and that of the driver, in a container with the driver's libraries.
+
+    They are where GKE mounts them: only LD_LIBRARY_PATH leads there.
+    """
     volumes = {str(driver): {"bind": "/usr/local/nvidia/lib64", "mode": "ro"}}
     with finished_container(
         engines.first.client, image, ["-c", WHICH_LIBRARY], entrypoint=["python3.11"], volumes=volumes
