@@ -137,12 +137,12 @@ def runs(tmp_path: Path, home: Home, target: Target) -> Runs:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
-    row, kind = getattr(item, "originalname", item.name), getattr(item, "callspec", None)
+    row, kind = str(getattr(item, "obj", item).__doc__), getattr(item, "callspec", None)
     if kind is not None and (report.when == "call" or report.outcome != "passed"):
         reason = {"passed": "works", "skipped": "-"}.get(report.outcome, "FAILS")
-        _cells[row.removeprefix("test_").replace("_", " ")][kind.id] = reason
+        _cells[row][kind.id] = reason
         if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
-            _cells[row.removeprefix("test_").replace("_", " ")][kind.id] = report.longrepr[2].removeprefix("Skipped: ")
+            _cells[row][kind.id] = report.longrepr[2].removeprefix("Skipped: ")
     return report
 
 

@@ -1,4 +1,7 @@
-"""What a user does, on every engine of the matrix: `make test-engines`. Each test is a row, each engine a column."""
+"""What a user does, on every engine of the matrix: `make test-engines`. Each test is a row, each engine a column.
+
+A test's docstring is its row in docs/engines.md, and why it is skipped is a cell there.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def run_on(runs: Runs, target: Target, image: str, *, expect: int = 0, repeats: 
 
 
 def test_check(target: Target, home: Home, runs: Runs):
+    """check"""
     hosts = runs.hosts(
         {"here": {"hosts": {"one": {"docker": target.engine.url}}}}, image=f"{target.registry}/{home.pushed}"
     )
@@ -54,8 +58,9 @@ def test_check(target: Target, home: Home, runs: Runs):
 
 
 def test_check_says_that_it_has_no_gpus(target: Target, home: Home, runs: Runs):
+    """a host without GPUs is named doubtful"""
     if target.has_gpus:
-        pytest.skip("its machine has stand-in GPUs")
+        pytest.skip("has GPUs in this test")
     fleet = {"image": home.image, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
     done = runs.run("check", f"--hosts={runs.hosts({'here': fleet}, device='auto')}")
     assert "its engine cannot give GPUs to containers" in done.stdout and "set device: cpu" in done.stdout, done.stdout
@@ -65,6 +70,7 @@ def test_check_says_that_it_has_no_gpus(target: Target, home: Home, runs: Runs):
 
 
 def test_image_build(target: Target):
+    """image build"""
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         for name, text in {
@@ -85,6 +91,7 @@ def test_image_build(target: Target):
 
 
 def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs: Runs):
+    """pull by digest, run, log, record"""
     run_on(runs, target, f"{target.registry}/{home.pushed}")
     ((job, record),) = runs.records().items()
     assert record.status is Status.OK and record.origin is not None
@@ -96,6 +103,7 @@ def test_pull_by_digest_then_run_log_and_record(target: Target, home: Home, runs
 
 
 def test_transfer_to_it(target: Target, home: Home, runs: Runs, tmp_path: Path):
+    """transfer to it"""
     done = run_on(runs, target, home.gpus, image_source="transfer")
     (record,) = runs.records().values()
     assert record.status is Status.OK and "pulling" in done.stderr
@@ -107,6 +115,7 @@ def test_transfer_to_it(target: Target, home: Home, runs: Runs, tmp_path: Path):
 
 
 def test_transfer_from_it(target: Target, home: Home, tmp_path: Path):
+    """transfer from it"""
     source = Engine(controller_address(target.engine.url))
     try:
         engine = Engine(controller_address(home.engine.url))
@@ -127,6 +136,7 @@ def test_transfer_from_it(target: Target, home: Home, tmp_path: Path):
 
 
 def test_save_and_load(target: Target, home: Home, runs: Runs, tmp_path: Path):
+    """`images save` and `load`, both ways"""
     name = "tfbench:0.1.0-cpu"
     home.engine.client.images.get(home.image).tag("tfbench", "0.1.0-cpu")
     for number, (source, goal) in enumerate(((home.engine, target.engine), (target.engine, home.other))):
@@ -140,6 +150,7 @@ def test_save_and_load(target: Target, home: Home, runs: Runs, tmp_path: Path):
 
 
 def test_kill_of_the_controller_and_resume(target: Target, home: Home, runs: Runs):
+    """kill of the controller, `resume`"""
     fleet = {"image": home.slow, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
     with runs.start("run", f"--hosts={runs.hosts({'here': fleet})}", "--display=none") as controller:
         (survivor,) = wait_until(lambda: running(target.engine), "a benchmark", 120)
@@ -153,6 +164,7 @@ def test_kill_of_the_controller_and_resume(target: Target, home: Home, runs: Run
 
 
 def test_stop(target: Target, home: Home, runs: Runs):
+    """`stop`"""
     fleet = {"image": home.slow, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}
     with runs.start("run", f"--hosts={runs.hosts({'here': fleet})}", "--display=none") as controller:
         wait_until(lambda: running(target.engine), "a benchmark", 120)
@@ -163,6 +175,7 @@ def test_stop(target: Target, home: Home, runs: Runs):
 
 
 def test_hardening_of_the_container(target: Target, home: Home):
+    """hardening: uid 10001, no capabilities, read-only root, no network"""
     engine = Engine(controller_address(target.engine.url))
     spec = ContainerSpec(
         image=f"{target.registry}/{home.pushed.partition(':')[0]}@{home.digest}",
@@ -183,6 +196,7 @@ def test_hardening_of_the_container(target: Target, home: Home):
 
 
 def test_a_data_dir_that_is_missing_is_refused(target: Target, home: Home, runs: Runs):
+    """a missing `data_dir` is refused, and not made"""
     missing = Path(target.engine.socket).parent / "missing"
     fleet = {
         "image": f"{target.registry}/{home.pushed}",
@@ -201,8 +215,9 @@ def test_a_data_dir_that_is_missing_is_refused(target: Target, home: Home, runs:
 
 
 def test_each_case_gets_exactly_its_gpus(target: Target, home: Home, runs: Runs):
+    """each case gets exactly its GPUs, by CDI"""
     if not target.has_gpus:
-        pytest.skip("CDI only where a user switched it on, before Docker 28")
+        pytest.skip("CDI is off by default")
     suite = "repeats: 1\ncases:\n" + "".join(
         f"  - {{model: googlenet, batch_per_gpu: {2 + n}, num_gpus: {n}, num_steps: 3, device: gpu}}\n" for n in (1, 2)
     )
