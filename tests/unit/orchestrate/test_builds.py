@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from orchestrate.images import builds
-from orchestrate.images.builds import verify_image
+from orchestrate.images.builds import build_variant, verify_image
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.container import ContainerSpec
+from orchestrate.launchers.docker.sdk import DockerEngine
 
 PROJECT = Path(__file__).parents[3]
 VARIANTS = {variant.name: variant for variant in read_variants()}
@@ -69,6 +71,32 @@ def test_the_revision_is_the_checkouts_own_and_not_that_of_a_repository_around_i
     assert builds.source_revision() == git("rev-parse", "HEAD")
     (tmp_path / "file").write_text("two")
     assert builds.source_revision() == git("rev-parse", "HEAD") + "-changed"
+
+
+@pytest.mark.parametrize(
+    ("name", "dockerfile", "base"),
+    [
+        ("cpu", "Dockerfile", None),
+        ("ngc25.02", "Dockerfile.on-base", "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"),
+        ("cuda12.5-compat", "Dockerfile.compat", "ghcr.io/you/tfbench:1-cuda12.5"),
+    ],
+)
+def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(
+    name: str, dockerfile: str, base: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    asked: dict[str, Any] = {}
+
+    class Client:
+        def build(self, **settings: Any) -> list[dict[str, Any]]:
+            asked.update(settings)
+            return []
+
+    engine = DockerEngine(DockerAddress(scheme="unix", target="/none"))
+    monkeypatch.setattr(engine, "_by_sdk", lambda act: act(Client()))
+    monkeypatch.setattr(engine, "image_id", lambda tag: "sha256:1")
+    build_variant(engine, VARIANTS[name], f"ghcr.io/you/tfbench:1-{name}", arguments={}, on_line=print)
+    assert (asked["platform"], asked["dockerfile"]) == ("linux/amd64", f"orchestrate/containers/{dockerfile}")
+    assert (asked["buildargs"]["VARIANT"], asked["buildargs"].get("BASE")) == (name, base)
 
 
 @pytest.mark.parametrize(
