@@ -204,7 +204,8 @@ class Setup:
         """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench, about 4 minutes`."""
         return (
             f"downloads about {gigabytes(self.download_megabytes)}, needs {gigabytes(self.needed_megabytes)} below "
-            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay), about {counted(self.minutes, 'minute')}"
+            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay), "
+            f"about {counted(self.minutes, 'minute')}"
         )
 
     def refusal(self, free_bytes: int) -> str | None:
