@@ -58,15 +58,16 @@ def _wide_enough(console: Console, table: Table) -> Iterator[None]:
         console.width = width
 
 
+def new_table() -> Table:
+    """Return an empty table in the style of all tables on a terminal: one rule below the headings."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+
+
 def print_grid(grid: Grid, console: Console) -> None:
     """Print a table on a terminal or into a pipe; nothing in a cell is read as markup."""
     if grid.title:
         print_line(grid.title, console, style="bold")
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    table = new_table()
     for name in grid.columns:
         numeric = name.endswith(">")
         table.add_column(

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 FORMULA_STARTS = "=+-@\t\r＝＋－＠"
@@ -21,6 +22,11 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Write a number of things: `1 GPU`, `4 GPUs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Write names as a sentence lists them: `a`, `a and b`, `a, b and c`."""
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
 
 
 def path_text(path: Path) -> str:

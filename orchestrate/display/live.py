@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from orchestrate.display.wording import Failures, clock, describe
@@ -35,6 +34,7 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.attempt import QUEUED
 from orchestrate.text import plain_text
+from results.grid import new_table
 from results.schema import Status
 
 REFRESH_PER_SECOND = 4
@@ -232,7 +232,7 @@ class LiveDisplay:
         with self._lock:
             rows = list(self._rows.values())
             shown = choose_rows(rows, max(FEWEST_ROWS, self._console.height - OTHER_LINES))
-            table = Table(expand=False, pad_edge=False)
+            table = new_table()
             for name in COLUMNS:
                 right = name in _RIGHT
                 table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")

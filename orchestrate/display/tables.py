@@ -18,6 +18,7 @@ from orchestrate.planning.budget import Estimate
 from orchestrate.planning.doubts import doubts, sending_note, state_words
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
+from results.grid import new_table
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
 from results.text import counted
@@ -247,7 +248,7 @@ def _gpu(gpu: GPU) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(pad_edge=False)
+    table = new_table()
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

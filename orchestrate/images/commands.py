@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
@@ -18,6 +16,7 @@ from orchestrate.inventory.variants import Seen, Variant, parse_version, read_va
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, image_content, load_from_file, save_to_file
 from orchestrate.launchers.pulls import Progress
+from results.grid import Grid, print_grid
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
 
@@ -84,27 +83,24 @@ def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
 
 
 def _list(variants: Sequence[Variant]) -> None:
-    table = Table(pad_edge=False)
-    for column in (*ABOUT, *SEEN):
-        table.add_column(column, overflow="fold")
+    rows = []
     for variant in variants:
         seen = variant.seen.get(variant.form, Seen())
-        cells = (
-            variant.name,
-            variant.tensorflow,
-            variant.keras or "of its base",
-            variant.cuda or "none",
-            variant.cudnn or "none",
-            " ".join(variant.sass),
-            variant.drivers,
-            variant.why if variant.verified else f"{variant.why} (unverified)",
-            seen.gpu or ("not yet" if variant.cuda else "needs none"),
-            seen.cpu or "not yet",
+        rows.append(
+            [
+                variant.name,
+                variant.tensorflow,
+                variant.keras or "of its base",
+                variant.cuda or "none",
+                variant.cudnn or "none",
+                " ".join(variant.sass),
+                variant.drivers,
+                variant.why if variant.verified else f"{variant.why} (unverified)",
+                seen.gpu or ("not yet" if variant.cuda else "needs none"),
+                seen.cpu or "not yet",
+            ]
         )
-        table.add_row(*(Text(cell) for cell in cells))
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=200)
-    console.print(table)
+    print_grid(Grid("", (*ABOUT, *SEEN), rows), Console(highlight=False))
 
 
 def _inspect(wheel: Path) -> None:

@@ -76,9 +76,13 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> Decision:
     verdicts = tuple(verdict for question in questions(rates) for verdict in recommend(question, rates, offers))
     if not verdicts:
         return Decision((), "No recommendation: no training or inference of one host was measured.")
+    names = tuple(dict.fromkeys(choice.subject for verdict in verdicts for choice in verdict.choices))
+    if len(names) == 1:
+        return Decision(verdicts, f"One fleet was measured, {names[0]}: there is no other to compare it with.")
     said = [headline(verdicts[0])] if len(verdicts) == 1 else overall(verdicts)
     first = said[0] if said else "each setting has its own answer: see below"
-    return Decision(verdicts, f"{first[0].upper()}{first[1:]}.")
+    # A name is written as its owner wrote it, also where it begins the sentence.
+    return Decision(verdicts, f"{first if first.startswith(names) else first[0].upper() + first[1:]}.")
 
 
 def questions(rates: Sequence[FleetRate]) -> list[Question]:

@@ -14,7 +14,7 @@ from results.recommend.ranking import Choice, Rival, Verdict, needed_memory_gib,
 from results.reference.families import family, network_names
 from results.stats import Interval
 from results.table.cells import value_text
-from results.text import counted
+from results.text import counted, enumerated
 
 UNFIT = "does not fit"
 
@@ -148,11 +148,11 @@ def _spans(verdict: Verdict) -> list[Span]:
 def _tie(verdict: Verdict, best: Choice) -> str:
     """Name what cannot be separated, and what then decides: the price per hour, or the speed."""
     group = [best, *(rival.choice for rival in verdict.tied)]
-    names = ", ".join(choice.subject for choice in group[:-1]) + f" and {group[-1].subject}"
+    names = enumerated([choice.subject for choice in group])
     what = "cost per sample" if verdict.by_cost else "speed"
     text = f"no significant difference in {what} between {names}"
     if not verdict.by_cost:
-        return f"{text}, {basis_text(best)}: the lower price decides; {_missing(verdict)}"
+        return f"{text}, {basis_text(best)}: the lower price decides{not_priced([verdict])}"
     cheap = min(group, key=lambda choice: choice.usd_per_hour or 0.0)
     fast = max(group, key=lambda choice: choice.samples_per_second or 0.0)
     offer = f" ({cheap.offer.name})" if cheap.offer and cheap.offer.name else ""
@@ -169,18 +169,28 @@ def _tie(verdict: Verdict, best: Choice) -> str:
 
 def _fastest(verdict: Verdict, best: Choice) -> str:
     """Say what is fastest where fewer than two cards have a price."""
-    rivals = [f"{_ratio(rival.speed)} × {rival.choice.subject}" for rival in verdict.rivals]
-    speed = f", {' and '.join(rivals)}" if rivals else ""
+    rivals = [f"{_ratio(rival.speed)} times as fast as {rival.choice.subject}" for rival in verdict.rivals]
+    speed = "".join(f", {rival}" for rival in rivals)
     known = value_text(best.samples_per_second, best.evidence.interval)
-    return f"the fastest is {best.subject}: {known} samples/s{speed}, {basis_text(best)}; {_missing(verdict)}"
+    return f"the fastest is {best.subject}: {known} samples/s{speed}, {basis_text(best)}{not_priced([verdict])}"
 
 
-def _missing(verdict: Verdict) -> str:
-    """Say which prices are missing for a ranking by cost, and up to which price each would be the cheapest."""
-    missing = [choice for choice in verdict.ranked if choice.usd_per_hour is None]
-    flips = [f" (cheapest per sample below {item.wins_below:.3f} USD)" if item.wins_below else "" for item in missing]
-    names = [f"{choice.subject}{flip}" for choice, flip in zip(missing, flips, strict=True)]
-    return f"ranked by speed, because there is no known price for {', '.join(names)}"
+def not_priced(verdicts: Sequence[Verdict]) -> str:
+    """Say which prices are missing for a ranking by cost, and of one verdict below which price each would be the best.
+
+    Returns:
+        A text to append, `; ranked by speed, because a5000 and a4000 have no price`; empty where all have one.
+    """
+    below: dict[str, float | None] = {}
+    for verdict in verdicts:
+        below |= {choice.subject: choice.wins_below for choice in verdict.ranked if choice.usd_per_hour is None}
+    if not below:
+        return ""
+    names = [
+        f"{subject} (cheapest per sample below {limit:.3f} USD)" if limit and len(verdicts) == 1 else subject
+        for subject, limit in below.items()
+    ]
+    return f"; ranked by speed, because {enumerated(names)} {'has' if len(names) == 1 else 'have'} no price"
 
 
 def _no_rank(verdict: Verdict) -> str:

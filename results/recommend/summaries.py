@@ -17,13 +17,14 @@ from results.recommend.headlines import (
     headline,
     label,
     left_out,
+    not_priced,
     offer_text,
     price_limit,
     up_to,
     within_limits,
 )
 from results.recommend.ranking import Rival, Verdict
-from results.text import counted
+from results.text import counted, enumerated
 
 NAMED = 3
 """Most networks that the first sentence names as those that do not fit."""
@@ -95,7 +96,7 @@ def _no_answer(verdicts: Sequence[Verdict]) -> list[str]:
         remarks = [remark for verdict in verdicts for remark in beyond(verdict)]
         parts += [f"no figure compares {missing.pop()} with the others", *remarks[:1]]
     if len(ties) == 1 and ties != {""}:
-        parts.append(f"{ties.pop()}, in {_every(len(verdicts), len(verdicts))} settings below")
+        parts.append(f"{ties.pop()} in {_every(len(verdicts), len(verdicts))} settings below")
     return ["; ".join(parts)] if parts else []
 
 
@@ -105,7 +106,7 @@ def _tied(verdict: Verdict) -> str:
         return ""
     names = sorted([verdict.best.subject, *(rival.choice.subject for rival in verdict.tied)])
     what = "cost per sample" if verdict.by_cost else "speed"
-    return f"no significant difference in {what} between {', '.join(names[:-1])} and {names[-1]}"
+    return f"no significant difference in {what} between {enumerated(names)}"
 
 
 def _every(some: int, of: int) -> str:
@@ -122,7 +123,7 @@ def _same_answer(best: str, decided: Sequence[Verdict], leading: Sequence[Verdic
     """
     every = _every(len(decided), len(leading))
     others = "; no answer in the others" if len(decided) < len(leading) else ""
-    return f"{_choice(best, decided, f', in {every} settings below')}{_misfits(leading)}{others}"
+    return f"{_choice(best, decided, f' in {every} settings below')}{not_priced(decided)}{_misfits(leading)}{others}"
 
 
 def _depends(bests: Sequence[str], decided: Sequence[Verdict], leading: Sequence[Verdict]) -> str:
@@ -140,7 +141,7 @@ def _depends(bests: Sequence[str], decided: Sequence[Verdict], leading: Sequence
     parts = [_choice(best, groups[best], f" {works[best]}", around=" ({})") for best in order]
     undecided = len(leading) - len(decided)
     others = f"; no answer in {undecided} others" if undecided else ""
-    return f"the best choice depends on the setting: {'; '.join(parts)}{_misfits(leading)}{others}"
+    return f"the best choice depends on the setting: {'; '.join(parts)}{not_priced(decided)}{_misfits(leading)}{others}"
 
 
 def _is_best(subject: str, verdict: Verdict) -> bool:
@@ -217,11 +218,10 @@ def _lead(group: Sequence[Verdict]) -> str:
     if not nearest:
         return ""
     low, high = (pick(nearest, key=_speed) for pick in (min, max))
-    names = ", ".join(dict.fromkeys(rival.choice.subject for rival in nearest))
+    names = list(dict.fromkeys(rival.choice.subject for rival in nearest))
+    next_best = names[0] if len(names) == 1 else f"the next ({', '.join(names)})"
     span = with_interval(low.speed) if low is high else f"{with_interval(low.speed)} to {with_interval(high.speed)}"
-    unpriced = dict.fromkeys(c.subject for verdict in group for c in verdict.ranked if c.usd_per_hour is None)
-    prices = f"; ranked by speed, because there is no known price for {', '.join(unpriced)}" if unpriced else ""
-    return f", {span} × the next ({names}){prices}"
+    return f": {span} times as fast as {next_best}"
 
 
 def _speed(rival: Rival) -> float:

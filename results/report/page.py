@@ -110,7 +110,7 @@ def make_report(
     return Report(
         title=title,
         decision=decision,
-        verdict=[decision.first, *_speed_lines(merged, rates, pairs)],
+        verdict=[decision.first, *_speed_lines(merged, pairs)],
         cards=compare_gpus(decision.cards, offers) if decision.cards else None,
         merged=merged,
         rates=rates,
@@ -237,16 +237,13 @@ def _shortened(grid: Grid, rows: int | None) -> Grid:
     return replace(grid, rows=grid.rows[:rows], notes=[*grid.notes[:SHORT_ROWS], *note])
 
 
-def _speed_lines(merged: Merged, rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[str]:
+def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
     """State for each pair which fleet is faster, and how much of the plan has a number."""
     lines = []
     for a, b, found in pairs:
         said = answer_lines(found)
         lines += said[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
     ok = sum(row.repeats_ok > 0 for row in merged.rows)
-    if not pairs:
-        fleets = ", ".join(fleets_of(rates)) or "none"
-        lines.append(f"One fleet was measured ({fleets}): there is no other fleet to compare it with.")
     lines.append(f"{ok} of {len(merged.rows)} rows have a number; all of them passed their validity checks.")
     return lines
 

@@ -19,6 +19,7 @@ from orchestrate.launchers.container import MAX_CACHE_BYTES
 from orchestrate.planning.facts import Image
 from orchestrate.text import file_name_part, plain_text
 from results.schema import Status
+from results.text import counted
 
 PROJECT = Path(__file__).parents[3]
 REQUIREMENTS = PROJECT / "orchestrate" / "containers" / "requirements"
@@ -203,8 +204,9 @@ class Setup:
         """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench, about 4 minutes`."""
         return (
             f"downloads about {gigabytes(self.download_megabytes)}, needs {gigabytes(self.needed_megabytes)} below "
-            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay), about {self.minutes} minutes"
-        ).replace("about 1 minutes", "about 1 minute")
+            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay), "
+            f"about {counted(self.minutes, 'minute')}"
+        )
 
     def refusal(self, free_bytes: int) -> str | None:
         """Say that the disk is too small, with both figures; None: it is not."""

@@ -108,7 +108,7 @@ def test_each_mode_has_a_verdict_of_its_own_and_is_named():
     ]
     verdicts = ask(records)
     assert {v.group.mode: v.best.subject for v in verdicts} == {"training": "a5000", "inference": "a4000"}
-    assert "a4000, a5000" in summary(verdicts)[0] and "depends on the setting" in summary(verdicts)[0]
+    assert "a4000 and a5000 have no price" in summary(verdicts)[0] and "depends on the setting" in summary(verdicts)[0]
     (only,) = ask(records, mode="infer")
     assert only.group.mode == "inference"
 
@@ -234,7 +234,7 @@ def test_what_does_not_fit_stands_in_the_first_line_of_several_settings_too():
     verdicts = ask(records, gpus=("RTX A4000", "RTX A5000", "RTX A6000"))
     assert {verdict.group.basis for verdict in verdicts} == {Basis.MEASURED}
     first = summary(verdicts)[0]
-    assert first.startswith("rent a5000 (hosts.yml) at 0.200 USD per GPU-hour, in both settings below, measured on one")
+    assert first.startswith("rent a5000 (hosts.yml) at 0.200 USD per GPU-hour in both settings below, measured on one")
     assert "does not fit: a6000 (oom in this run)" in first
 
 
@@ -275,7 +275,7 @@ def test_a_fleet_without_a_price_is_ranked_by_speed_and_the_missing_price_is_nam
     (verdict,) = ask([*records_of("a4000", FAR_APART["a4000"]), *records_of("a5000", FAR_APART["a5000"])])
     (line,) = summary([verdict])
     assert line.startswith("the fastest is a5000: 159.0")
-    assert "there is no known price for a5000, a4000" in line
+    assert "because a5000 and a4000 have no price" in line
     assert "no known price for RTX A5000, RTX A4000: give --price 'RTX A5000=USD'" in reasons(verdict)
 
 

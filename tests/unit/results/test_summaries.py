@@ -77,13 +77,13 @@ def test_what_does_not_fit_is_in_the_first_line_with_the_precision_where_another
 
 def test_without_prices_the_fastest_is_named_with_how_far_it_is_ahead():
     line = first_line(dict.fromkeys(works("train"), 1.5), priced=False)
-    assert line.startswith("a5000 is the fastest, in all 4 settings below, measured, 1.4")
-    assert line.endswith("ranked by speed, because there is no known price for a5000, a4000")
+    assert line.startswith("a5000 is the fastest in all 4 settings below, measured: 1.4")
+    assert line.endswith("times as fast as a4000; ranked by speed, because a5000 and a4000 have no price")
 
 
 def test_a_tie_in_every_setting_is_said_once():
     line = first_line(dict.fromkeys(works("train"), 2.0))
-    assert line == "no significant difference in cost per sample between a4000 and a5000, in all 4 settings below"
+    assert line == "no significant difference in cost per sample between a4000 and a5000 in all 4 settings below"
 
 
 def test_one_fleet_alone_is_no_recommendation():
