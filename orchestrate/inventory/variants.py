@@ -132,13 +132,11 @@ class Variant:
         full = dataclasses.replace(self, compat=None)
         if self.base is not None:
             return [full]
-        return [full, full.in_slim_form(), *([self._with_compat(self.compat)] if self.compat is not None else [])]
+        return [full, full.in_slim_form(), *([self._with_compat()] if self.compat is not None else [])]
 
-    def _with_compat(self, compat: Compat) -> Variant:
+    def _with_compat(self) -> Variant:
         """Return the image of the same row with NVIDIA's compatibility package; only used when it is named."""
-        why = (
-            f"{self.name} on data-centre GPUs with older drivers, by NVIDIA's CUDA {compat.cuda} compatibility package"
-        )
+        why = f"{self.name} for data-centre GPUs with older drivers: see docs/images.md"
         return dataclasses.replace(
             self, name=f"{self.name}{COMPAT_SUFFIX}", why=why, opt_in=True, verified=False, seen={Form.FULL: Seen()}
         )
