@@ -1,0 +1,43 @@
+"""Images that this machine sends over ssh: a plan says how much that is, and nothing once they are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrate.launchers.docker.transfer import SENT_REPOSITORY
+from results.schema import Status
+from tests.real.faults.conftest import Standins
+from tests.real.faults.controller import Runs
+from tests.support.engines.docker import Engines
+from tests.support.engines.servers import SshHost
+
+pytestmark = pytest.mark.docker
+
+
+def test_a_plan_says_what_is_sent_to_two_hosts_and_nothing_once_it_is_there(
+    engines: Engines, standins: Standins, ssh_host: SshHost, tmp_path: Path
+):
+    runs = Runs(tmp_path, DOCKER_HOST=engines.first.url)
+    image = standins.image(seconds=0.2)
+    one = {
+        "docker": f"ssh://{ssh_host.alias}",
+        "ssh_config": str(ssh_host.config_file),
+        "docker_socket": str(ssh_host.remote_socket),
+    }
+    two = {**one, "docker": f"ssh://root@{ssh_host.alias}"}  # the same engine by another name
+    fleet = {"image_source": "transfer", "image": image, "hosts": {"one": one, "two": two}}
+    hosts = runs.hosts({"far": fleet}, 1)
+    planned = runs.run("plan", f"--hosts={hosts}")
+    assert planned.returncode == 0, planned.stderr
+    size = engines.first.client.images.get(image).attrs["Size"]
+    assert f"this machine sends images to 2 hosts, {2 * size / 1e9:.1f} GB in all" in planned.stdout, planned.stdout
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    assert "this machine sends images to 2 hosts" in done.stderr
+    assert {record.status for record in runs.records().values()} == {Status.OK}
+    again = runs.run("plan", f"--hosts={hosts}")
+    assert again.returncode == 0 and "this machine sends" not in again.stdout
+    (sent,) = engines.second.client.images.list(name=SENT_REPOSITORY)
+    engines.second.client.images.remove(sent.id, force=True)
