@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from results.errors import MixedIdentities, TooFewRepeats
+from results.errors import MixedIdentities
 from results.schema import Case, Device
-from results.stats import Estimate, Interval, estimate, nested_estimate
+from results.stats import Estimate, Interval, Nested, nested_estimate
 from results.table.columns import SOFTWARE_COLUMNS, Value
 from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, differing
 from results.table.rows import NO_ORIGIN, Row
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SOFTWARE = frozenset(SOFTWARE_COLUMNS)
-
-Nested = dict[str, dict[str, list[float]]]
-"""Values of repeats, by host and run."""
-
-ByRow = dict[int, dict[str, list[float]]]
-"""Values of repeats, by row of the merged table and run."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ class FleetRate:
     @property
     def host_means(self) -> dict[str, float]:
         """Mean of the means of a host's runs, in samples per second, by host."""
-        return _host_means(self.rates)
+        return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in self.rates.items()}
 
     @property
     def of_fleet(self) -> bool:
@@ -124,32 +118,18 @@ class FleetRate:
     @property
     def estimate(self) -> Estimate | None:
         """Mean and its uncertainty; None with one value or none, which say nothing about uncertainty."""
-        return _estimate(self.rates)
+        return nested_estimate(self.rates)
 
     @property
     def samples_per_joule(self) -> Estimate | None:
         """Samples per joule of GPU board energy; None where it was not measured in two repeats at least."""
-        return _estimate(self.per_joule)
+        return nested_estimate(self.per_joule)
 
     @property
     def interval(self) -> Interval | None:
         """95 % interval over what is `repeated`; None with fewer than two."""
         found = self.estimate
         return found.interval() if found else None
-
-
-def _host_means(values: Nested) -> dict[str, float]:
-    return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in values.items()}
-
-
-def _estimate(values: Nested) -> Estimate | None:
-    """Estimate the mean of the hosts' means, or of the runs' means of one host, or of the repeats of one run."""
-    if len(values) > 1:
-        return estimate(list(_host_means(values).values()))
-    try:
-        return nested_estimate([of_run for runs in values.values() for of_run in runs.values()]) if values else None
-    except TooFewRepeats:
-        return None
 
 
 class Rows(Protocol):
@@ -180,15 +160,34 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
         merged: The records.
         apart: Columns of `HOST_COLUMNS` in which hosts that differ are not to be seen as one fleet.
     """
-    by_row = _by_row(merged.repeats, "samples_per_second")
-    joules = _by_row(merged.repeats, "samples_per_joule")
     on_gpu = [row for row in merged.rows if row.case.device is Device.GPU]
     drivers = {} if "driver" in apart else _mixed(on_gpu, "driver")
     launchers = {} if "launcher" in apart else _mixed(merged.rows, "launcher")
-    found: dict[_Key, list[tuple[int, Row]]] = defaultdict(list)
-    for index, row in enumerate(merged.rows):
-        found[_Key(row.fleet, row.case, _shared(row, drivers, launchers))].append((index, row))
-    return _with_failures([_fleet_rate(key, rows, by_row, joules) for key, rows in found.items()])
+    keys = [_Key(row.fleet, row.case, _shared(row, drivers, launchers)) for row in merged.rows]
+    rates = _by_host(merged, keys, "samples_per_second")
+    per_joule = _by_host(merged, keys, "samples_per_joule")
+    rows_of: dict[_Key, list[Row]] = defaultdict(list)
+    for key, row in zip(keys, merged.rows, strict=True):
+        rows_of[key].append(row)
+    found = [
+        FleetRate(
+            fleet=key.fleet,
+            case=key.case,
+            software=key.software,
+            rates=rates[key],
+            per_joule=per_joule[key],
+            failures={row.host: row.status for row in rows if row.host not in rates[key]},
+            unit=next((row.unit for row in rows if row.unit), ""),
+            prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
+            warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
+            of_hosts={
+                name: {row.host: row.named(name) for row in rows}
+                for name in (HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS)
+            },
+        )
+        for key, rows in rows_of.items()
+    ]
+    return _with_failures(found)
 
 
 def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
@@ -209,14 +208,21 @@ def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
     return found
 
 
-def _by_row(repeats: pd.DataFrame, column: str) -> ByRow:
-    """Return the known values of a column of the repeats, by row of the table and run."""
-    found: ByRow = defaultdict(dict)
-    columns = (repeats[name].tolist() for name in ("row", "run", column))
+def _by_host(merged: Rows, keys: Sequence[_Key], column: str) -> dict[_Key, Nested]:
+    """Return the known values of a column of the repeats; a host whose processor changed has several rows.
+
+    Args:
+        merged: The records.
+        keys: Of each row: what it shares with the others of its rate.
+        column: Of the repeats.
+    """
+    found: defaultdict[_Key, Nested] = defaultdict(dict)
+    of_row = [found[key].setdefault(row.host, {}) for key, row in zip(keys, merged.rows, strict=True)]
+    columns = (merged.repeats[name].tolist() for name in ("row", "run", column))
     for row, run, value in zip(*columns, strict=True):
         if not math.isnan(value):
-            found[row].setdefault(run, []).append(value)
-    return found
+            of_row[row].setdefault(run, []).append(value)
+    return {key: {host: runs for host, runs in hosts.items() if runs} for key, hosts in found.items()}
 
 
 def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) -> Software:
@@ -235,33 +241,6 @@ def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) 
         driver = None if own.driver is None else drivers.get(row.fleet, own.driver)
         return replace(own, driver=driver, cpu=None, cpu_limit=None)
     return own
-
-
-def _fleet_rate(key: _Key, found: Sequence[tuple[int, Row]], by_row: ByRow, joules: ByRow) -> FleetRate:
-    rates = _by_host(found, by_row)
-    rows = [row for _, row in found]
-    of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
-    return FleetRate(
-        fleet=key.fleet,
-        case=key.case,
-        software=key.software,
-        rates=rates,
-        per_joule=_by_host(found, joules),
-        failures={row.host: row.status for row in rows if row.host not in rates},
-        unit=next((row.unit for row in rows if row.unit), ""),
-        prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
-        warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
-        of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
-    )
-
-
-def _by_host(rows: Sequence[tuple[int, Row]], by_row: ByRow) -> Nested:
-    """Return the values by host and run; a host whose processor changed between its runs has several rows."""
-    found: Nested = {}
-    for index, row in rows:
-        for run, values in by_row.get(index, {}).items():
-            found.setdefault(row.host, {}).setdefault(run, []).extend(values)
-    return found
 
 
 def _with_failures(rates: Sequence[FleetRate]) -> list[FleetRate]:
