@@ -163,31 +163,30 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     on_gpu = [row for row in merged.rows if row.case.device is Device.GPU]
     drivers = {} if "driver" in apart else _mixed(on_gpu, "driver")
     launchers = {} if "launcher" in apart else _mixed(merged.rows, "launcher")
-    keys = [_Key(row.fleet, row.case, _shared(row, drivers, launchers)) for row in merged.rows]
-    rates = _by_host(merged, keys, "samples_per_second")
-    per_joule = _by_host(merged, keys, "samples_per_joule")
-    rows_of: dict[_Key, list[Row]] = defaultdict(list)
-    for key, row in zip(keys, merged.rows, strict=True):
-        rows_of[key].append(row)
-    found = [
-        FleetRate(
-            fleet=key.fleet,
-            case=key.case,
-            software=key.software,
-            rates=rates[key],
-            per_joule=per_joule[key],
-            failures={row.host: row.status for row in rows if row.host not in rates[key]},
-            unit=next((row.unit for row in rows if row.unit), ""),
-            prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
-            warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
-            of_hosts={
-                name: {row.host: row.named(name) for row in rows}
-                for name in (HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS)
-            },
+    groups: dict[_Key, dict[int, Row]] = defaultdict(dict)
+    for index, row in enumerate(merged.rows):
+        groups[_Key(row.fleet, row.case, _shared(row, drivers, launchers))][index] = row
+    rates = _by_host(merged.repeats, "samples_per_second", groups)
+    per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
+    found = []
+    for key, failures in _failures(groups, rates).items():
+        rows = groups[key].values()
+        of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
+        found.append(
+            FleetRate(
+                fleet=key.fleet,
+                case=key.case,
+                software=key.software,
+                rates=rates[key],
+                per_joule=per_joule[key],
+                failures=failures,
+                unit=next((row.unit for row in rows if row.unit), ""),
+                prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
+                warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
+                of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
+            )
         )
-        for key, rows in rows_of.items()
-    ]
-    return _with_failures(found)
+    return found
 
 
 def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
@@ -208,17 +207,21 @@ def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
     return found
 
 
-def _by_host(merged: Rows, keys: Sequence[_Key], column: str) -> dict[_Key, Nested]:
-    """Return the known values of a column of the repeats; a host whose processor changed has several rows.
+def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[int, Row]]) -> dict[_Key, Nested]:
+    """Return the known values of a column of the repeats for each rate; a host whose processor changed has two rows.
 
     Args:
-        merged: The records.
-        keys: Of each row: what it shares with the others of its rate.
-        column: Of the repeats.
+        repeats: `Merged.repeats`.
+        column: One of its numbers.
+        groups: The rows of each rate, by their index.
     """
-    found: defaultdict[_Key, Nested] = defaultdict(dict)
-    of_row = [found[key].setdefault(row.host, {}) for key, row in zip(keys, merged.rows, strict=True)]
-    columns = (merged.repeats[name].tolist() for name in ("row", "run", column))
+    found: dict[_Key, Nested] = {}
+    of_row: dict[int, dict[str, list[float]]] = {}
+    for key, rows in groups.items():
+        hosts = found[key] = {}
+        for index, row in rows.items():
+            of_row[index] = hosts.setdefault(row.host, {})
+    columns = (repeats[name].tolist() for name in ("row", "run", column))
     for row, run, value in zip(*columns, strict=True):
         if not math.isnan(value):
             of_row[row].setdefault(run, []).append(value)
@@ -243,26 +246,26 @@ def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) 
     return own
 
 
-def _with_failures(rates: Sequence[FleetRate]) -> list[FleetRate]:
-    """Put hosts that gave no number beside those of their fleet and case that did.
+def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nested]) -> dict[_Key, dict[str, str]]:
+    """Return the statuses of the hosts that gave no number, by host, for each rate that there is.
 
-    A host that was never reached has no software identity, so it would be a line of its own. Where the fleet
-    measured the case with several identities, which one is meant is not known, and it stays one.
+    A host that was never reached has no software identity, so it would be a line of its own: it stands with the hosts
+    of its fleet and case that did give a number. Where these have several identities, which one is meant is not known,
+    and it stays one.
     """
-    measured: dict[tuple[str, Case], list[int]] = defaultdict(list)
-    for index, rate in enumerate(rates):
-        if rate.rates:
-            measured[rate.fleet, rate.case].append(index)
-    joined = list(rates)
-    alone = []
-    for index, rate in enumerate(rates):
-        partners = measured[rate.fleet, rate.case]
-        if rate.rates or len(partners) != 1:
-            alone.append(index)
-        else:
-            partner = joined[partners[0]]
-            joined[partners[0]] = replace(partner, failures={**partner.failures, **rate.failures})
-    return [joined[index] for index in alone]
+    measured: dict[tuple[str, Case], list[_Key]] = defaultdict(list)
+    for key, hosts in rates.items():
+        if hosts:
+            measured[key.fleet, key.case].append(key)
+    found = {
+        key: {row.host: row.status for row in rows.values() if row.host not in rates[key]}
+        for key, rows in groups.items()
+    }
+    for key in groups:
+        partners = measured[key.fleet, key.case]
+        if not rates[key] and len(partners) == 1:
+            found[partners[0]] |= found.pop(key)
+    return found
 
 
 def mixture(parts: Sequence[FleetRate], shares: Sequence[float]) -> FleetRate | None:
