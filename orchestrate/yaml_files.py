@@ -174,11 +174,13 @@ def _convert_scalar(node: Node, kind: str, document: Document) -> object:
         _refuse_tag(node, document)  # `!!int x`; infinities and `not a number` are refused where a number is needed
     elif kind in ("int", "float") and len(text) <= MAX_DIGITS:
         digits = text.replace("_", "")
-        with contextlib.suppress(ValueError):
+        try:
             if kind == "int":
                 return int(digits, 16 if digits.lstrip("+-").startswith("0x") else 10)
             number = float(digits.replace(".inf", "inf").replace(".nan", "nan"))
-            return number if math.isfinite(number) else text
+        except ValueError:
+            return text
+        return number if math.isfinite(number) else text
     return text
 
 

@@ -166,10 +166,10 @@ def make_plan(
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
         count = repeats or host.repeats or suite.repeats
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
-        jobs = [
-            dataclasses.replace(job, max_seconds=_limit_seconds(host, job, durations or {}))
-            for job in _jobs(host, facts, cases, count, run_id, seed)
-        ]
+        jobs = _jobs(host, facts, cases, count, run_id, seed)
+        if host.queue is not None:
+            limits = {case: _limit_seconds(host, case, durations or {}) for case in cases}
+            jobs = [dataclasses.replace(job, max_seconds=limits[job.case]) for job in jobs]
         plans.append(
             HostPlan(
                 host=host,
@@ -202,12 +202,10 @@ def _empty_plan(plans: Sequence[HostPlan]) -> UserError:
     return UserError("\n  ".join(["the plan is empty: no case of the suite fits any host", *lines]))
 
 
-def _limit_seconds(host: Host, job: Job, durations: Mapping[tuple[str, str], float]) -> float | None:
-    """Return the limit of a repeat in a queue: a scheduler fits short jobs in earlier."""
-    if host.queue is None:
-        return None
+def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], float]) -> float:
+    """Return the limit of a case's repeats in a queue: a scheduler fits short jobs in earlier."""
     most = host.timeout_minutes * 60
-    known = durations.get((host.fleet, job.case.name))
+    known = durations.get((host.fleet, case.name))
     return most if known is None else min(most, max(SHORTEST_LIMIT_SECONDS, LIMIT_FACTOR * known))
 
 
