@@ -35,7 +35,6 @@ from orchestrate.links.first_contact import remember_new_keys
 from orchestrate.planning.budget import Estimate, earlier_durations, estimate
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.gangs import add_gangs
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id
 from orchestrate.planning.shared_images import with_fleets_image
 from orchestrate.running.launchers import make_launcher
@@ -328,7 +327,7 @@ def _plan(
         return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
 
     repeats = parsed.repeats or (None if parsed.decide is None else MOST_REPEATS)
-    alone = make_plan(
+    planned = make_plan(
         with_fleets_image(hosts, probed),
         probed,
         chosen,
@@ -337,7 +336,7 @@ def _plan(
         repeats=repeats,
         durations=earlier_durations(parsed.runs_dir),
     )
-    return dataclasses.replace(add_gangs(alone, chosen, repeats=repeats), decide=parsed.decide)
+    return dataclasses.replace(planned, decide=parsed.decide)
 
 
 def _hosts(parsed: argparse.Namespace) -> list[Host]:

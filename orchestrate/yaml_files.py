@@ -100,11 +100,6 @@ def read_document(path: Path) -> Document:
         raise DocumentError([f"{name}:1: cannot be read: {reason}. Check the path"]) from error
     if len(text) > MAX_DOCUMENT_BYTES:
         raise DocumentError([f"{name}:1: larger than {MAX_DOCUMENT_BYTES} bytes. Received: {len(text)}"])
-    return parse_document(name, text)
-
-
-def parse_document(name: str, text: bytes) -> Document:
-    """Parse YAML text; see `read_document`."""
     yaml = YAML(typ="rt", pure=True)
     yaml.composer.warn_double_anchors = False  # YAML allows them: an alias means the last
     document = Document(name)
@@ -134,19 +129,10 @@ def _convert(node: Node, path: Path_, document: Document) -> object:
     kind = str(node.tag).removeprefix("tag:yaml.org,2002:")
     if kind not in _TAGS:
         _refuse_tag(node, document)
-    if isinstance(node, MappingNode):
-        return _convert_mapping(node, path, document)
     if isinstance(node, SequenceNode):
         return [_convert(item, (*path, i), document) for i, item in enumerate(node.value)]
-    return _convert_scalar(node, kind, document)
-
-
-def _refuse_tag(node: Node, document: Document) -> None:
-    line, tag = node.start_mark.line + 1, shown(str(node.tag))
-    document.problems.append((line, f"a value must have no tag. Received: {tag}. Remove the tag"))
-
-
-def _convert_mapping(node: MappingNode, path: Path_, document: Document) -> dict[str, object]:
+    if not isinstance(node, MappingNode):
+        return _convert_scalar(node, kind, document)
     converted: dict[str, object] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -163,6 +149,11 @@ def _convert_mapping(node: MappingNode, path: Path_, document: Document) -> dict
         document.lines[(*path, key)] = line
         converted[key] = _convert(value_node, (*path, key), document)
     return converted
+
+
+def _refuse_tag(node: Node, document: Document) -> None:
+    line, tag = node.start_mark.line + 1, shown(str(node.tag))
+    document.problems.append((line, f"a value must have no tag. Received: {tag}. Remove the tag"))
 
 
 _WORDS: dict[str, dict[str, bool | None]] = {
@@ -182,19 +173,15 @@ def _convert_scalar(node: Node, kind: str, document: Document) -> object:
     if kind in ("int", "float") and text.lower().lstrip("+-.")[:1] not in {*"0123456789", "i", "n"}:
         _refuse_tag(node, document)  # `!!int x`; infinities and `not a number` are refused where a number is needed
     elif kind in ("int", "float") and len(text) <= MAX_DIGITS:
-        return _number(text.replace("_", ""), kind, text)
+        digits = text.replace("_", "")
+        try:
+            if kind == "int":
+                return int(digits, 16 if digits.lstrip("+-").startswith("0x") else 10)
+            number = float(digits.replace(".inf", "inf").replace(".nan", "nan"))
+        except ValueError:
+            return text
+        return number if math.isfinite(number) else text
     return text
-
-
-def _number(digits: str, kind: str, text: str) -> int | float | str:
-    """Return the number that a text is; the text where it is none."""
-    try:
-        if kind == "int":
-            return int(digits, 16 if digits.lstrip("+-").startswith("0x") else 10)
-        number = float(digits.replace(".inf", "inf").replace(".nan", "nan"))
-    except ValueError:
-        return text
-    return number if math.isfinite(number) else text
 
 
 def validate_document(model: type[M], document: Document) -> M | None:

@@ -10,8 +10,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from results.errors import TooFewRepeats
+
+Nested = dict[str, dict[str, list[float]]]
+"""Values of repeats, by host and run."""
 
 LEVEL = 0.95
 """Probability that an interval covers the true value."""
@@ -88,8 +92,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(statistics.fmean(values), variance, len(values) - 1)
 
 
-def nested_estimate(groups: Sequence[Sequence[float]]) -> Estimate:
-    """Estimate a mean from values that come in groups, e.g. the repeats of each host of a fleet.
+def nested_estimate(values: Nested) -> Estimate | None:
+    """Estimate the mean of the hosts' means, or of the runs' means of one host, or of the repeats of one run.
 
     With two groups or more, the groups' means are the independent values, so that the spread between hosts is in the
     interval (and that between repeats with it). With one group, only the spread between its values is known, and the
@@ -97,19 +101,23 @@ def nested_estimate(groups: Sequence[Sequence[float]]) -> Estimate:
     known less well makes the interval err on the wide side (Ibragimov and Müller 2010).
 
     Args:
-        groups: Values of each group in one unit; no group is empty.
+        values: In one unit; no run is empty.
 
-    Raises:
-        TooFewRepeats: One group of fewer than two values.
+    Returns:
+        None with one value or none, which say nothing about uncertainty.
 
     Source: Searle, Casella and McCulloch, Variance Components, 1992, chapter 3: in a balanced design the mean of all
         values has the variance of the groups' means over their number, with one degree of freedom less. Ibragimov
         and Müller, t-Statistic Based Correlation and Heterogeneity Robust Inference, 2010: at 95 % the t-interval of
         normal values of unequal variance, and so of heavy-tailed mixtures of them, never covers less than it says.
     """
-    if len(groups) == 1:
-        return estimate(groups[0])
-    return estimate([statistics.fmean(values) for values in groups])
+    hosts = list(values.values())
+    if len(hosts) > 1:
+        level = [statistics.fmean(map(statistics.fmean, runs.values())) for runs in hosts]
+    else:
+        runs = [repeats for of_host in hosts for repeats in of_host.values()]
+        level = [statistics.fmean(repeats) for repeats in runs] if len(runs) > 1 else [*chain.from_iterable(runs)]
+    return estimate(level) if len(level) > 1 else None
 
 
 def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float], *, alike: bool = False) -> Estimate:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.inventory.addresses import (
     AS_CONFIGURED,
-    Address,
     DockerAddress,
     HostKeys,
     SSHAddress,
@@ -205,7 +204,10 @@ def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[
             if checked:
                 level = (checked.fleets[fleet_name].hosts or {})[name]
                 settings = _merge_settings(folder, *levels, level)
-                docker, ssh = _by_way(address, settings.pop("docker_via", None))
+                via = settings.pop("docker_via", None)
+                docker, ssh = (address, None) if isinstance(address, DockerAddress) else (None, address)
+                if docker is not None and docker.scheme != "tcp":
+                    docker = dataclasses.replace(docker, via=via)
                 host_keys = _host_keys(settings.pop("host_keys", None), file, fleet_name)
                 hosts.append(
                     Host(
@@ -264,13 +266,6 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
             f"of fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}) is: their records would have the "
             "same names. Rename one of them",
         )
-
-
-def _by_way(address: Address | None, via: str | None) -> tuple[DockerAddress | None, SSHAddress | None]:
-    """Return an address as that of an engine, or as that of a host without one."""
-    if not isinstance(address, DockerAddress):
-        return None, address
-    return (address if address.scheme == "tcp" else dataclasses.replace(address, via=via)), None
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 from orchestrate.planning.plan import Job
@@ -34,12 +33,12 @@ class DevicePeaks:
             best = self._known.get(_key(job), (0.0, 0.0))  # one that was measured again was too low before
             self._known[_key(job)] = max(best[0], flops / devices), max(best[1], traffic / devices)
 
-    def added_to(self, job: Job) -> Job:
-        """Return a job that knows its device's limits, as far as this run does."""
+    def of(self, job: Job) -> tuple[float, float] | None:
+        """Return the limits of a job's device as `Job.known_peaks` has them; None: not known, or not needed."""
         if job.case.mode is Mode.DEVICE or job.case.num_hosts > 1:
-            return job
+            return None
         with self._lock:
-            return dataclasses.replace(job, known_peaks=self._known.get(_key(job)))
+            return self._known.get(_key(job))
 
 
 def devices_of(case: Case) -> int:

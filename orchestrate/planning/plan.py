@@ -8,12 +8,13 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 
 from pydantic import ConfigDict
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.hosts import Host, Place
-from orchestrate.inventory.members import Member
+from orchestrate.inventory.members import Member, members_of
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import named_images
@@ -143,7 +144,7 @@ def make_plan(
     repeats: int | None = None,
     durations: Mapping[tuple[str, str], float] | None = None,
 ) -> Plan:
-    """Lay out every repeat of every case on every host.
+    """Lay out every repeat of every case: on every host, then of several hosts of a fleet together.
 
     Args:
         hosts: Where to measure.
@@ -165,10 +166,10 @@ def make_plan(
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
         count = repeats or host.repeats or suite.repeats
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
-        jobs = [
-            dataclasses.replace(job, max_seconds=_limit_seconds(host, job, durations or {}))
-            for job in _jobs(host, facts, cases, count, run_id, seed)
-        ]
+        jobs = _jobs(host, facts, cases, count, run_id, seed)
+        if host.queue is not None:
+            limits = {case: _limit_seconds(host, case, durations or {}) for case in cases}
+            jobs = [dataclasses.replace(job, max_seconds=limits[job.case]) for job in jobs]
         plans.append(
             HostPlan(
                 host=host,
@@ -179,14 +180,21 @@ def make_plan(
                 left_out=tuple(left_out),
             )
         )
-    together = any(case.num_hosts > 1 for plan in plans for case in read_suite(plan.suite).cases(Device.GPU))
-    if not together and not any(plan.jobs for plan in plans):
-        raise empty_plan(plans)
+    entries: list[HostPlan] = []
+    gangs: list[Gang] = []
+    for _, group in groupby(plans, key=lambda entry: entry.host.fleet):
+        fleet = list(group)
+        made, left_out = _gangs(fleet, read_suite(fleet[0].suite), repeats, run_id, seed)
+        gangs += made
+        entries += [dataclasses.replace(fleet[0], left_out=(*fleet[0].left_out, *left_out)), *fleet[1:]]
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(plans))
+    plan = Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(entries), gangs=tuple(gangs))
+    if not plan.jobs:
+        raise _empty_plan(entries)
+    return plan
 
 
-def empty_plan(plans: Sequence[HostPlan]) -> UserError:
+def _empty_plan(plans: Sequence[HostPlan]) -> UserError:
     """Return the error of a plan without a repeat: what was left out on which host, and why."""
     left_out = [f"{entry.host.key}: {text}" for entry in plans for text in entry.left_out]
     more = [f"and {len(left_out) - MAX_NAMED} more"] if len(left_out) > MAX_NAMED else []
@@ -194,12 +202,10 @@ def empty_plan(plans: Sequence[HostPlan]) -> UserError:
     return UserError("\n  ".join(["the plan is empty: no case of the suite fits any host", *lines]))
 
 
-def _limit_seconds(host: Host, job: Job, durations: Mapping[tuple[str, str], float]) -> float | None:
-    """Return the limit of a repeat in a queue: a scheduler fits short jobs in earlier."""
-    if host.queue is None:
-        return None
+def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], float]) -> float:
+    """Return the limit of a case's repeats in a queue: a scheduler fits short jobs in earlier."""
     most = host.timeout_minutes * 60
-    known = durations.get((host.fleet, job.case.name))
+    known = durations.get((host.fleet, case.name))
     return most if known is None else min(most, max(SHORTEST_LIMIT_SECONDS, LIMIT_FACTOR * known))
 
 
@@ -210,7 +216,7 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
     cases, left_out = [], []
     for case in suite.cases(device):
         if case.num_hosts > 1 and host.queue is None:
-            continue  # see `gangs.add_gangs`
+            continue  # see `_gangs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
             known = facts is not None or host.queue is not None or host.gpus is not None
             offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be asked"
@@ -253,7 +259,12 @@ def learn(job: Job, host: Host, facts: Facts) -> Job:
             blocked = (Status.NO_GPU, f"the case needs {job.case.num_gpus} GPU, the host offers {len(gpus)}")
     return dataclasses.replace(
         job,
-        origin=_origin(host, image, job.origin.run_id, job.origin.repeat),
+        origin=dataclasses.replace(
+            job.origin,
+            variant=image.variant if image else None,
+            image=image.reference if image else None,
+            image_digest=image.digest if image else None,
+        ),
         gpus=gpus,
         gpu_uuids=tuple(uuid for index in gpus if (uuid := uuids.get(index))),
         blocked=blocked,
@@ -304,12 +315,7 @@ def host_job(
         image: What it starts from; None: the host's first image.
         variant: Distinguishes jobs of several images in their names.
     """
-    job = Job(id=f"{host.key}.{case.name}.{variant}r{repeat}", case=case, origin=_origin(host, image, run_id, repeat))
-    return learn(job, host, facts) if facts else job
-
-
-def _origin(host: Host, image: Image | None, run_id: str, repeat: int) -> Origin:
-    return Origin(
+    origin = Origin(
         run_id=run_id,
         fleet=host.fleet,
         host=host.name,
@@ -320,3 +326,63 @@ def _origin(host: Host, image: Image | None, run_id: str, repeat: int) -> Origin
         image_digest=image.digest if image else None,
         usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # what costs nothing has no price to compare
     )
+    job = Job(id=f"{host.key}.{case.name}.{variant}r{repeat}", case=case, origin=origin)
+    return learn(job, host, facts) if facts else job
+
+
+def _gangs(
+    fleet: Sequence[HostPlan], suite: Suite, repeats: int | None, run_id: str, seed: int
+) -> tuple[list[Gang], list[str]]:
+    """Lay out what hosts of a fleet do together, round by round, each round shuffled; a case of N takes the first N.
+
+    Returns:
+        The repeats, and which cases the fleet cannot hold.
+    """
+    chief = fleet[0]
+    if chief.host.queue is not None:
+        return [], []  # the queue chooses the machines, and its own jobs are of several of them
+    gpus = min(_gpu_count(entry) for entry in fleet)
+    device = chief.host.device or (Device.GPU if gpus else Device.CPU)
+    cases, left_out = [], []
+    for case in suite.cases(device):
+        if case.num_hosts == 1:
+            continue
+        members = members_of([entry.host for entry in fleet[: case.num_hosts]], case)
+        if isinstance(members, str):
+            left_out.append(f"{case.name}: {members}")
+        elif case.device is Device.GPU and case.num_gpus > max(1, gpus):
+            left_out.append(f"{case.name}: needs {case.num_gpus} GPUs of each host, the fleet offers {gpus}")
+        else:
+            cases.append(case)
+    shuffle = random.Random(f"{seed}:{chief.host.fleet}:together")
+    gangs = []
+    for repeat in range(1, (repeats or chief.host.repeats or suite.repeats) + 1):
+        shuffle.shuffle(cases)
+        gangs += [_gang(fleet[: case.num_hosts], case, repeat, run_id) for case in cases]
+    return gangs, left_out
+
+
+def _gang(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> Gang:
+    """Make one repeat; its name is that of the chief's part."""
+    members = members_of([entry.host for entry in entries], case)
+    assert not isinstance(members, str), "the caller looked"
+    jobs = tuple(
+        dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
+        for entry, member in zip(entries, members, strict=True)
+    )
+    return Gang(job=whole_job(jobs), members=jobs)
+
+
+def whole_job(members: Sequence[Job]) -> Job:
+    """Return the repeat that the members are parts of: its record names all hosts, in the order of their ranks."""
+    chief = members[0]
+    hosts = "+".join(job.origin.host for job in members)
+    blocked = next((job.blocked for job in members if job.blocked is not None), None)
+    return dataclasses.replace(chief, origin=dataclasses.replace(chief.origin, host=hosts), blocked=blocked)
+
+
+def _gpu_count(entry: HostPlan) -> int:
+    if entry.facts is None:
+        return len(entry.host.gpus or ())
+    present = {gpu.index for gpu in entry.facts.gpus}
+    return len(present if entry.host.gpus is None else present & set(entry.host.gpus))

@@ -72,14 +72,13 @@ def with_fleets_image(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]
         facts = probed[host.place]
         if isinstance(facts, Facts) and facts.gpus and _chooses(host):
             of_fleet[host.fleet] |= {image.variant for image in facts.images if image.variant is not None}
-
-    def settled(host: Host) -> Host:
-        names = of_fleet.get(host.fleet, set())
-        if isinstance(probed[host.place], Facts) or not _chooses(host) or host.image_for == "host" or len(names) != 1:
-            return host
-        return dataclasses.replace(host, variants=tuple(names))
-
-    return [settled(host) for host in hosts]
+    known = {fleet: tuple(names) for fleet, names in of_fleet.items() if len(names) == 1}
+    return [
+        dataclasses.replace(host, variants=known[host.fleet])
+        if isinstance(probed[host.place], str) and host.fleet in known and _chooses(host) and host.image_for != "host"
+        else host
+        for host in hosts
+    ]
 
 
 def _chooses(host: Host) -> bool:

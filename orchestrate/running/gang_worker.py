@@ -17,8 +17,7 @@ from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.hosts import Host, Place
-from orchestrate.planning.gangs import whole_job
-from orchestrate.planning.plan import Gang, Job, Plan, learn
+from orchestrate.planning.plan import Gang, Job, Plan, learn, whole_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.retries import Retries
 from orchestrate.running.session import HostSession, Left

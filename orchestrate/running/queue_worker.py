@@ -11,7 +11,6 @@ from orchestrate.errors import HostError, Withdrawn
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn
 from orchestrate.planning.plan import HostPlan, Job
 from orchestrate.running.attempt import Attempt
-from orchestrate.running.session import HostSession
 from orchestrate.running.shared import Shared, affordable, set_aside, spare
 from orchestrate.running.watchdog import Watched
 from orchestrate.running.worker import HostWorker
@@ -30,10 +29,9 @@ class QueueWorker(HostWorker):
         self._withdrawn = False
         self._trouble = ""
 
-    def _open(self) -> HostSession:
-        session = HostSession(self._entry, self._shared)
-        self._queue = cast(QueueLauncher, session.launcher)
-        return session
+    @property
+    def _queue(self) -> QueueLauncher:
+        return cast(QueueLauncher, self._session.launcher)
 
     def _work_through(self) -> None:
         if not self._todo or not self._enqueue():
@@ -62,10 +60,6 @@ class QueueWorker(HostWorker):
     def _next(self) -> Job | None:
         with self._lock:
             return self._todo.popleft() if self._todo else None
-
-    def _with_known(self, job: Job) -> Job:
-        """Return a repeat as it is: each may get another machine."""
-        return job
 
     def _leave_out(self, job: Job) -> None:
         """Take a repeat out of the queue, and with it all others that are not needed either, in few requests.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections import deque
@@ -43,8 +44,10 @@ class HostWorker:
         """Run the host's repeats until they are done, the host is set aside, or the run is stopped."""
         if not self._entry.jobs or self._shared.stop.launching.is_set():
             return
-        self._session = self._open()
+        self._session = HostSession(self._entry, self._shared)
         try:
+            if self._host.queue is None:  # of a queue, each repeat costs while it has a machine
+                self._session.count_cost()
             if not self._jobs:
                 self._session.sweep_only(self._entry.jobs)
             elif self._ready():
@@ -54,11 +57,6 @@ class HostWorker:
             set_aside_for_bug(self._host.key, error, self._host, self._jobs, self._shared)
         finally:
             self._session.close()
-
-    def _open(self) -> HostSession:
-        session = HostSession(self._entry, self._shared)
-        session.count_cost()
-        return session
 
     def _ready(self) -> bool:
         """Connect and bring the images; a host that cannot gives each of its repeats a record."""
@@ -87,10 +85,12 @@ class HostWorker:
             if spare(job, self._host, self._shared):
                 self._leave_out(job)
                 continue
-            record = self._retries.run(job, partial(self._run_once, self._with_known(job)))
+            informed = dataclasses.replace(job, known_peaks=self._peaks.of(job))
+            record = self._retries.run(job, partial(self._run_once, informed))
             if record is None:
                 continue
-            self._peaks.learn(job, record)
+            if self._host.queue is None:  # a queue's next repeat may get another machine
+                self._peaks.learn(job, record)
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
             if self._retries.faults >= options.set_aside_after * self._host.lanes:
@@ -100,10 +100,6 @@ class HostWorker:
         """Take the next repeat; None: there is none, or it would cost too much."""
         job = self._shared.early.take_next(self._todo) if self._todo else None
         return job if job is not None and affordable([self._host], job.case.name, self._shared) else None
-
-    def _with_known(self, job: Job) -> Job:
-        """Return a repeat that knows what earlier ones measured of this machine."""
-        return self._peaks.added_to(job)
 
     def _leave_out(self, job: Job) -> None:
         """Leave a repeat out whose case is known closely enough."""

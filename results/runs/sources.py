@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from results.errors import NotARun
@@ -31,9 +32,9 @@ def stored_records(names: Sequence[str]) -> Iterator[StoredRecord]:
     Raises:
         NotARun: A name leads nowhere; raised before the first record is read.
     """
-    found = [_find(name) for name in names] or [latest_run(runs_dir())]
-    folders = [path if _is_file(path) else RunFolder.open(path) for path in dict.fromkeys(found)]
-    return _read(folders)
+    found = dict.fromkeys([_find(name) for name in names] or [latest_run(runs_dir())])
+    runs = [map(read_stored, [path]) if _is_file(path) else RunFolder.open(path).records() for path in found]
+    return chain.from_iterable(runs)
 
 
 def report_place(names: Sequence[str]) -> tuple[str, Path]:
@@ -60,14 +61,6 @@ def has_runs() -> bool:
 def is_run(name: str) -> bool:
     """Return whether a name leads to a run or a record file; a folder of a fleet's name is neither."""
     return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
-
-
-def _read(sources: Sequence[Path | RunFolder]) -> Iterator[StoredRecord]:
-    for source in sources:
-        if isinstance(source, RunFolder):
-            yield from source.records()
-        else:
-            yield read_stored(source)
 
 
 def _find(name: str) -> Path:

@@ -230,7 +230,12 @@ class RunFolder:
             RecordError: The file is not a record.
         """
         path = self.record_path(job_id)
-        return _read_record(path) if path.exists() else None
+        if not path.exists():
+            return None
+        stored = read_stored(path)
+        if stored.error is not None:
+            raise stored.error
+        return stored.record
 
     def records(self) -> Iterator[StoredRecord]:
         """Yield every record file, by name; a corrupt one, or what is no file, comes with its error.
@@ -248,11 +253,13 @@ class RunFolder:
 
 
 def read_stored(path: Path) -> StoredRecord:
-    """Read a record file, and keep the error when it is not one."""
+    """Read and validate a record file, at most what a record may be long; keep the error when it is not one."""
     try:
-        return StoredRecord(path, _read_record(path))
+        return StoredRecord(path, from_json(read_file(path, MAX_RECORD_BYTES + 1)))
     except RecordError as error:
         return StoredRecord(path, None, error)
+    except OSError as error:
+        return StoredRecord(path, None, RecordError([f"cannot be read: {error.strerror or error}"]))
 
 
 def latest_run(runs_dir: Path) -> Path:
@@ -299,15 +306,6 @@ def _checked_name(name: str, what: str) -> str:
             f"{what} must be 1 to {MAX_NAME_LENGTH} letters, digits, '.', '_', '+' or '-'. Received: {name[:80]!r}"
         )
     return name
-
-
-def _read_record(path: Path) -> Record:
-    """Read and validate one file, never more of it than a record may be long."""
-    try:
-        content = read_file(path, MAX_RECORD_BYTES + 1)
-    except OSError as error:
-        raise RecordError([f"cannot be read: {error.strerror or error}"]) from error
-    return from_json(content)
 
 
 def read_file(path: Path, most: int) -> bytes:

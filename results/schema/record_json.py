@@ -75,11 +75,12 @@ def from_json(text: str | bytes) -> Record:
         raise RecordError(
             [f"schema_version must be {SCHEMA_VERSION}, the one this tfbench reads. Received: {_shown(version)}"]
         )
-    record = from_dict(Record, document)
-    problems = _contradictions(record)
+    problems: list[str] = []
+    record = _build_dataclass(Record, document, "", problems)
+    problems = problems[:MAX_PROBLEMS] or _contradictions(record)
     if problems:
         raise RecordError(problems)
-    return record
+    return typing.cast(Record, record)
 
 
 T = TypeVar("T")

@@ -14,25 +14,17 @@ from results.table.columns import COLUMNS, REPEAT_TYPES, TEXT, Value
 from results.table.rows import READERS, STATISTICS, Row, Statistics
 
 
-def repeats_frame(measured: Sequence[Value]) -> pd.DataFrame:
-    """Return one row per record with a number.
+def repeats_frame(measured: Sequence[Value], order: Sequence[int]) -> pd.DataFrame:
+    """Return one row per record with a number, sorted by `row`.
 
     Args:
-        measured: The values of `REPEAT_TYPES`, in that order, of one record after the other.
-    """
-    width = len(REPEAT_TYPES)
-    return pd.DataFrame({name: measured[i::width] for i, name in enumerate(REPEAT_TYPES)}).astype(REPEAT_TYPES)
-
-
-def in_order(repeats: pd.DataFrame, order: Sequence[int]) -> pd.DataFrame:
-    """Return the repeats with `row` pointing into sorted rows, and sorted by it.
-
-    Args:
-        repeats: As `repeats_frame` returns it; `row` is an index in the rows before they were sorted.
+        measured: The values of `REPEAT_TYPES`, in that order, of one record after the other; `row` is an index in the
+            rows before they are sorted.
         order: Those indices, in their new order.
     """
-    if len(repeats):
-        repeats = repeats.assign(row=repeats["row"].map(pd.Series(range(len(order)), index=list(order))))
+    width = len(REPEAT_TYPES)
+    repeats = pd.DataFrame({name: measured[i::width] for i, name in enumerate(REPEAT_TYPES)}).astype(REPEAT_TYPES)
+    repeats["row"] = np.argsort(order)[repeats["row"].to_numpy()]
     return repeats.sort_values("row", kind="stable", ignore_index=True)
 
 

@@ -20,10 +20,10 @@ DIGEST_LENGTH = 19
 
 def rate_text(rate: FleetRate) -> str:
     """Write a fleet's throughput; the statuses where it has none, a mark where some of its hosts have none."""
-    if rate.mean is None:
+    if not rate.rates:
         return ", ".join(dict.fromkeys(rate.failures.values()))
     interval = rate.interval
-    text = with_interval(interval) if interval else with_error(rate.mean, None)
+    text = with_interval(interval) if interval else value_text(rate.mean, None)
     return f"{text} †" if rate.failures else text
 
 

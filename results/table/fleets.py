@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from results.errors import MixedIdentities, TooFewRepeats
+from results.errors import MixedIdentities
 from results.schema import Case, Device
-from results.stats import Estimate, Interval, estimate, nested_estimate
+from results.stats import Estimate, Interval, Nested, nested_estimate
 from results.table.columns import SOFTWARE_COLUMNS, Value
 from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, differing
 from results.table.rows import NO_ORIGIN, Row
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SOFTWARE = frozenset(SOFTWARE_COLUMNS)
-
-Nested = dict[str, dict[str, list[float]]]
-"""Values of repeats, by host and run."""
-
-ByRow = dict[int, dict[str, list[float]]]
-"""Values of repeats, by row of the merged table and run."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ class FleetRate:
     @property
     def host_means(self) -> dict[str, float]:
         """Mean of the means of a host's runs, in samples per second, by host."""
-        return _host_means(self.rates)
+        return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in self.rates.items()}
 
     @property
     def of_fleet(self) -> bool:
@@ -124,32 +118,18 @@ class FleetRate:
     @property
     def estimate(self) -> Estimate | None:
         """Mean and its uncertainty; None with one value or none, which say nothing about uncertainty."""
-        return _estimate(self.rates)
+        return nested_estimate(self.rates)
 
     @property
     def samples_per_joule(self) -> Estimate | None:
         """Samples per joule of GPU board energy; None where it was not measured in two repeats at least."""
-        return _estimate(self.per_joule)
+        return nested_estimate(self.per_joule)
 
     @property
     def interval(self) -> Interval | None:
         """95 % interval over what is `repeated`; None with fewer than two."""
         found = self.estimate
         return found.interval() if found else None
-
-
-def _host_means(values: Nested) -> dict[str, float]:
-    return {host: statistics.fmean(map(statistics.fmean, runs.values())) for host, runs in values.items()}
-
-
-def _estimate(values: Nested) -> Estimate | None:
-    """Estimate the mean of the hosts' means, or of the runs' means of one host, or of the repeats of one run."""
-    if len(values) > 1:
-        return estimate(list(_host_means(values).values()))
-    try:
-        return nested_estimate([of_run for runs in values.values() for of_run in runs.values()]) if values else None
-    except TooFewRepeats:
-        return None
 
 
 class Rows(Protocol):
@@ -180,15 +160,33 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
         merged: The records.
         apart: Columns of `HOST_COLUMNS` in which hosts that differ are not to be seen as one fleet.
     """
-    by_row = _by_row(merged.repeats, "samples_per_second")
-    joules = _by_row(merged.repeats, "samples_per_joule")
     on_gpu = [row for row in merged.rows if row.case.device is Device.GPU]
     drivers = {} if "driver" in apart else _mixed(on_gpu, "driver")
     launchers = {} if "launcher" in apart else _mixed(merged.rows, "launcher")
-    found: dict[_Key, list[tuple[int, Row]]] = defaultdict(list)
+    groups: dict[_Key, dict[int, Row]] = defaultdict(dict)
     for index, row in enumerate(merged.rows):
-        found[_Key(row.fleet, row.case, _shared(row, drivers, launchers))].append((index, row))
-    return _with_failures([_fleet_rate(key, rows, by_row, joules) for key, rows in found.items()])
+        groups[_Key(row.fleet, row.case, _shared(row, drivers, launchers))][index] = row
+    rates = _by_host(merged.repeats, "samples_per_second", groups)
+    per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
+    found = []
+    for key, failures in _failures(groups, rates).items():
+        rows = groups[key].values()
+        of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
+        found.append(
+            FleetRate(
+                fleet=key.fleet,
+                case=key.case,
+                software=key.software,
+                rates=rates[key],
+                per_joule=per_joule[key],
+                failures=failures,
+                unit=next((row.unit for row in rows if row.unit), ""),
+                prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
+                warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
+                of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
+            )
+        )
+    return found
 
 
 def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
@@ -209,14 +207,25 @@ def _mixed(rows: Iterable[Row], column: str) -> dict[str, str]:
     return found
 
 
-def _by_row(repeats: pd.DataFrame, column: str) -> ByRow:
-    """Return the known values of a column of the repeats, by row of the table and run."""
-    found: ByRow = defaultdict(dict)
+def _by_host(repeats: pd.DataFrame, column: str, groups: Mapping[_Key, Mapping[int, Row]]) -> dict[_Key, Nested]:
+    """Return the known values of a column of the repeats for each rate; a host whose processor changed has two rows.
+
+    Args:
+        repeats: `Merged.repeats`.
+        column: One of its numbers.
+        groups: The rows of each rate, by their index.
+    """
+    found: dict[_Key, Nested] = {}
+    of_row: dict[int, dict[str, list[float]]] = {}
+    for key, rows in groups.items():
+        hosts = found[key] = {}
+        for index, row in rows.items():
+            of_row[index] = hosts.setdefault(row.host, {})
     columns = (repeats[name].tolist() for name in ("row", "run", column))
     for row, run, value in zip(*columns, strict=True):
         if not math.isnan(value):
-            found[row].setdefault(run, []).append(value)
-    return found
+            of_row[row].setdefault(run, []).append(value)
+    return {key: {host: runs for host, runs in hosts.items() if runs} for key, hosts in found.items()}
 
 
 def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) -> Software:
@@ -237,53 +246,26 @@ def _shared(row: Row, drivers: Mapping[str, str], launchers: Mapping[str, str]) 
     return own
 
 
-def _fleet_rate(key: _Key, found: Sequence[tuple[int, Row]], by_row: ByRow, joules: ByRow) -> FleetRate:
-    rates = _by_host(found, by_row)
-    rows = [row for _, row in found]
-    of_hosts = HOST_COLUMNS if key.case.device is Device.GPU else CPU_HOST_COLUMNS
-    return FleetRate(
-        fleet=key.fleet,
-        case=key.case,
-        software=key.software,
-        rates=rates,
-        per_joule=_by_host(found, joules),
-        failures={row.host: row.status for row in rows if row.host not in rates},
-        unit=next((row.unit for row in rows if row.unit), ""),
-        prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
-        warnings=tuple(dict.fromkeys(row.warnings for row in rows if row.warnings)),
-        of_hosts={name: {row.host: row.named(name) for row in rows} for name in of_hosts},
-    )
+def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nested]) -> dict[_Key, dict[str, str]]:
+    """Return the statuses of the hosts that gave no number, by host, for each rate that there is.
 
-
-def _by_host(rows: Sequence[tuple[int, Row]], by_row: ByRow) -> Nested:
-    """Return the values by host and run; a host whose processor changed between its runs has several rows."""
-    found: Nested = {}
-    for index, row in rows:
-        for run, values in by_row.get(index, {}).items():
-            found.setdefault(row.host, {}).setdefault(run, []).extend(values)
-    return found
-
-
-def _with_failures(rates: Sequence[FleetRate]) -> list[FleetRate]:
-    """Put hosts that gave no number beside those of their fleet and case that did.
-
-    A host that was never reached has no software identity, so it would be a line of its own. Where the fleet
-    measured the case with several identities, which one is meant is not known, and it stays one.
+    A host that was never reached has no software identity, so it would be a line of its own: it stands with the hosts
+    of its fleet and case that did give a number. Where these have several identities, which one is meant is not known,
+    and it stays one.
     """
-    measured: dict[tuple[str, Case], list[int]] = defaultdict(list)
-    for index, rate in enumerate(rates):
-        if rate.rates:
-            measured[rate.fleet, rate.case].append(index)
-    joined = list(rates)
-    alone = []
-    for index, rate in enumerate(rates):
-        partners = measured[rate.fleet, rate.case]
-        if rate.rates or len(partners) != 1:
-            alone.append(index)
-        else:
-            partner = joined[partners[0]]
-            joined[partners[0]] = replace(partner, failures={**partner.failures, **rate.failures})
-    return [joined[index] for index in alone]
+    measured: dict[tuple[str, Case], list[_Key]] = defaultdict(list)
+    for key, hosts in rates.items():
+        if hosts:
+            measured[key.fleet, key.case].append(key)
+    found = {
+        key: {row.host: row.status for row in rows.values() if row.host not in rates[key]}
+        for key, rows in groups.items()
+    }
+    for key in groups:
+        partners = measured[key.fleet, key.case]
+        if not rates[key] and len(partners) == 1:
+            found[partners[0]] |= found.pop(key)
+    return found
 
 
 def mixture(parts: Sequence[FleetRate], shares: Sequence[float]) -> FleetRate | None:

@@ -147,7 +147,7 @@ class _Collector:
             run, repeat, place = origin.run_id, origin.repeat, (origin.fleet, origin.host, record.case)
         number = self._numbers.setdefault(place, len(self._places))
         if number == len(self._places):
-            self._places.append(Place(*place))
+            self._places.append(_shown(*place))
         known = self._runs[run]
         before = len(known.taken)
         earlier = known.taken.setdefault((number, repeat), path)
@@ -177,20 +177,19 @@ class _Collector:
 
     def merged(self) -> Merged:
         """Return the table of all that was taken."""
-        from results.table.aggregate import in_order, repeats_frame, row_statistics
+        from results.table.aggregate import repeats_frame, row_statistics
 
         for (number, software), row in self._rows.items():
             self._by_environment[number, software.known_early].add(row)
         for failed in self._failed:
             self._note(self.groups[self._row_of_failure(failed)], failed.run, failed.record)
         self._failed.clear()
-        repeats = repeats_frame(self.measured)
+        order = sorted(range(len(self.groups)), key=lambda index: sort_key(self.groups[index].place))
+        repeats = repeats_frame(self.measured, order)
         statistics = row_statistics(repeats)
-        rows = [_described(group, statistics.get(index, Statistics())) for index, group in enumerate(self.groups)]
+        rows = [_described(self.groups[i], statistics.get(row, Statistics())) for row, i in enumerate(order)]
         self.problems += [problem for group in self.groups if (problem := _price_problem(group))]
-        order = sorted(range(len(rows)), key=lambda index: sort_key(rows[index]))
-        repeats = in_order(repeats, order)
-        return Merged([rows[i] for i in order], repeats, list(dict.fromkeys(self.problems)), self.devices)
+        return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices)
 
     def _row(self, place: int, software: Software) -> int:
         row = self._rows.setdefault((place, software), len(self.groups))
@@ -233,9 +232,9 @@ def _described(group: _Group, statistics: Statistics) -> Row:
     failures = [status for status, _ in group.statuses.most_common() if status is not Status.OK]
     measurement, warnings = group.measurement, _counted(group.warnings, repeats)
     return Row(
-        fleet=printable(group.place.fleet),
-        host=printable(group.place.host),
-        case=_shown(group.place.case),
+        fleet=group.place.fleet,
+        host=group.place.host,
+        case=group.place.case,
         software=group.software.shown(),
         statistics=statistics,
         unit=printable(measurement.unit) if measurement else None,
@@ -252,9 +251,10 @@ def _described(group: _Group, statistics: Statistics) -> Row:
     )
 
 
-def _shown(case: Case) -> Case:
-    """Return a case whose network's name is safe for a terminal."""
-    return case if case.model.isprintable() else replace(case, model=printable(case.model))
+def _shown(fleet: str, host: str, case: Case) -> Place:
+    """Return a place whose texts are safe for a terminal."""
+    safe = case if case.model.isprintable() else replace(case, model=printable(case.model))
+    return Place(printable(fleet), printable(host), safe)
 
 
 def _price_problem(group: _Group) -> str:

@@ -110,11 +110,11 @@ READERS: dict[str, Callable[[Row], Value]] = {
 """Where the value of each column lies in a row."""
 
 
-def sort_key(row: Row) -> tuple[object, ...]:
+def sort_key(place: Place) -> tuple[object, ...]:
     """Order rows by fleet, kind of work, network and settings, then host; an empty cell comes after all others."""
-    case = row.case
+    case = place.case
     length = case.sequence_length
     return (
-        *(row.fleet, case.device, case.model, str(case.batch_norm), case.precision, case.xla, case.data, case.mode),
-        *(length is None, length or 0, case.batch_per_gpu, case.num_gpus, case.num_hosts, row.host),
+        *(place.fleet, case.device, case.model, str(case.batch_norm), case.precision, case.xla, case.data, case.mode),
+        *(length is None, length or 0, case.batch_per_gpu, case.num_gpus, case.num_hosts, place.host),
     )

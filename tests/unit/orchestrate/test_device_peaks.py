@@ -38,7 +38,7 @@ def measured(*, case=CASE, warnings=(), **changes):
 def after(record, job=JOB, first=JOB):
     peaks = DevicePeaks()
     peaks.learn(first, record)
-    return peaks.added_to(job).known_peaks
+    return peaks.of(job)
 
 
 def test_the_next_repeat_is_given_the_limits_of_one_device():
@@ -51,7 +51,7 @@ def test_what_had_to_be_measured_again_was_too_low_and_the_best_counts():
     peaks = DevicePeaks()
     for flops, traffic in ((2e13, 8e11), (3e13, 4e11)):
         peaks.learn(JOB, measured(peak_flops_per_second=flops, peak_bytes_per_second=traffic))
-    assert peaks.added_to(JOB).known_peaks == (1.5e13, 4e11)
+    assert peaks.of(JOB) == (1.5e13, 4e11)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from orchestrate.launchers.base import Launcher
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.budget import Budget, earlier_durations
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.gangs import add_gangs
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.run import execute, probe_hosts
@@ -47,8 +46,7 @@ def hosts_named(*names: tuple[str, str], price: float | None = None) -> list[Hos
 def plan_for(hosts: list[Host], block: CaseBlock = ALONE) -> Plan:
     suite = Suite("tiny", "", 1, (block,))
     probed = probe_hosts(hosts, lambda host: FakeLauncher(host, FakeHost()), EventBus())
-    alone = make_plan(hosts, probed, lambda _: suite, run_id="run1", seed=7)
-    return add_gangs(alone, lambda _: suite)
+    return make_plan(hosts, probed, lambda _: suite, run_id="run1", seed=7)
 
 
 def run(plan: Plan, runs: Path, launcher: type[FakeLauncher], machine: FakeHost) -> list[Event]:

@@ -23,7 +23,6 @@ from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, alw
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.gangs import add_gangs
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import gang_worker
 from orchestrate.running.options import Options, Stop
@@ -122,8 +121,7 @@ class Bench:
 
     def make_plan(self) -> Plan:
         probed = probe_hosts(self.hosts, self.launcher, self.bus)
-        alone = make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
-        return add_gangs(alone, lambda name: self.suite)
+        return make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
 
     def run(self, **options: Any) -> Outcome:
         return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, Options(**options))

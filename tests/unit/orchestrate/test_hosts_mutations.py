@@ -22,7 +22,7 @@ from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.queues import QUEUES
 from orchestrate.suites import read_suite
 from orchestrate.text import plain_text
-from orchestrate.yaml_files import parse_document
+from orchestrate.yaml_files import read_document
 from results.schema import Device
 from tests.support.examples import examples
 from tests.unit.orchestrate.mutations import spoilt_texts, spoilt_trees
@@ -89,7 +89,7 @@ def check(folder: Path, data: bytes) -> None:
     except DocumentError as error:
         check_problems(error.problems, path, data)
         return
-    document = parse_document("hosts.yml", data).data
+    document = read_document(path).data
     with contextlib.suppress(YAMLError):  # it is stricter with tabs, and with a tag that is not its own
         assert leaves(document) == leaves(YAML(typ="safe", pure=True).load(data.decode())), "lost while parsing"
     assert hosts == list(expected_hosts(folder, document))

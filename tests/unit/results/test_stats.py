@@ -72,9 +72,11 @@ def test_ratio_interval_holds_its_value_and_turns_over_with_its_sides(a, b):
 
 
 def test_hosts_are_what_is_repeated_where_there_are_several():
-    hosts = [[100.0, 102.0], [110.0, 112.0], [105.0, 105.0]]
-    assert nested_estimate(hosts) == estimate([101.0, 111.0, 105.0])
-    assert nested_estimate(hosts[:1]) == estimate([100.0, 102.0])
+    first, second = {"run": [100.0, 102.0]}, {"run": [110.0, 112.0], "again": [105.0, 105.0]}
+    assert nested_estimate({"a": first, "b": second}) == estimate([101.0, 108.0])
+    assert nested_estimate({"b": second}) == estimate([111.0, 105.0])
+    assert nested_estimate({"a": first}) == estimate([100.0, 102.0])
+    assert nested_estimate({"a": {"run": [100.0]}}) is None and nested_estimate({}) is None
 
 
 def coverage(hosts: int, repeats: int, host_cv: float, repeat_cv: float, draws: int = 2000) -> float:
@@ -86,7 +88,10 @@ def coverage(hosts: int, repeats: int, host_cv: float, repeat_cv: float, draws: 
         for mean in (1.57 * 453.0, 453.0):
             host = mean * (1 + host_cv * random.standard_normal((hosts, 1)))
             fleets.append(host * (1 + repeat_cv * random.standard_normal((hosts, repeats))))
-        left, right = (nested_estimate(fleet.tolist()) for fleet in fleets)
+        left, right = (
+            nested_estimate({str(host): {"run": repeats} for host, repeats in enumerate(fleet.tolist())})
+            for fleet in fleets
+        )
         held += ratio_of_estimates(left, right).contains(1.57)
     return held / draws
 
