@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from results.compare.cost import price_ratio
@@ -71,7 +72,7 @@ Source: Starr, The performance of a sequential procedure for the fixed-width int
 FEWEST_DEGREES = 3
 """Degrees of freedom that the interval of one machine's repeats needs: four repeats."""
 
-SHARES = {3: 0.25, 4: 0.6, 5: 0.9}
+SHARES = {3: 0.25, 4: 0.5, 5: 0.8, 6: 0.9, 7: 0.95}
 """How much of the asked half-width the interval of one machine's repeats may have, by degrees of freedom; above these,
 all of it. A spread of few repeats is often too small by luck.
 
@@ -94,7 +95,7 @@ def look_level(number: int) -> float:
     return 1 - (1 - LEVEL) / (number * (number + 1))
 
 
-def look(a: FleetRate, b: FleetRate | None, share: float, repeats: int) -> Look:
+def look(a: FleetRate, b: FleetRate | None, share: float, repeats: int, spread: float | None = None) -> Look:
     """Say whether a comparison is decided.
 
     Args:
@@ -102,6 +103,8 @@ def look(a: FleetRate, b: FleetRate | None, share: float, repeats: int) -> Look:
         b: Likewise the second side; None: only the throughput of the first is asked for.
         share: Half-width that is asked for, as a share of the ratio, e.g. 0.02.
         repeats: Of each host so far.
+        spread: Relative variance of repeats, from another case of the same hosts; for hosts with one repeat, whose own
+            is not known. It may only show that more repeats are of no use. None: not known.
     """
     sides = [a] if b is None else [a, b]
     if missing := [side.fleet for side in sides if not side.rates]:
@@ -114,7 +117,7 @@ def look(a: FleetRate, b: FleetRate | None, share: float, repeats: int) -> Look:
     estimates = [side.estimate for side in sides if side.estimate is not None]
     if repeats < first or len(estimates) < len(sides):
         return Look()
-    return _answered(sides, estimates, share, repeats, look_level(repeats - first + 1))
+    return _answered(sides, estimates, share, repeats, look_level(repeats - first + 1), spread)
 
 
 def narrow_enough(interval: Interval, degrees: float, share: float) -> bool:
@@ -129,7 +132,24 @@ def narrow_enough(interval: Interval, degrees: float, share: float) -> bool:
     return degrees >= FEWEST_DEGREES and interval.half_width <= allowed * interval.value
 
 
-def _answered(sides: list[FleetRate], estimates: list[Estimate], share: float, repeats: int, sure_level: float) -> Look:
+def spread_of_repeats(sides: Sequence[FleetRate]) -> float | None:
+    """Return the variance of repeats over the squared throughput, pooled over hosts; None with one repeat each.
+
+    Source: Searle, Casella and McCulloch 1992, chapter 3: the mean square within groups of a balanced design.
+    """
+    hosts = [[value for of_run in runs.values() for value in of_run] for side in sides for runs in side.rates.values()]
+    known = [statistics.variance(of_host) / statistics.fmean(of_host) ** 2 for of_host in hosts if len(of_host) > 1]
+    return statistics.fmean(known) if known else None
+
+
+def _answered(
+    sides: list[FleetRate],
+    estimates: list[Estimate],
+    share: float,
+    repeats: int,
+    sure_level: float,
+    spread: float | None,
+) -> Look:
     of_machines = not any(side.of_fleet for side in sides)
     level = MACHINES_LEVEL if of_machines and len(sides) > 1 else LEVEL
     interval = _interval(sides, estimates, level)
@@ -150,7 +170,7 @@ def _answered(sides: list[FleetRate], estimates: list[Estimate], share: float, r
         side = "above" if bounds.low > break_even else "below"
         why = f"{names} is {bounds.low:.2f} to {bounds.high:.2f} after {rounds}, {side} its price ratio of "
         return Look(Answer.SURE, bounds, f"{why}{break_even:.2f}")
-    lasting = _lasting_share(sides, estimates)
+    lasting = _lasting_share(sides, estimates, spread)
     if lasting > LITTLE_GAIN and lasting * width > share:
         why = (
             f"{names} is known to ± {width:.1%} after {rounds}; more repeats would hardly narrow it, because the "
@@ -167,17 +187,19 @@ def _interval(sides: list[FleetRate], estimates: list[Estimate], level: float) -
     return ratio_of_estimates(*estimates, level=level, alike=sides[0].repeated == sides[1].repeated)
 
 
-def _lasting_share(sides: list[FleetRate], estimates: list[Estimate]) -> float:
+def _lasting_share(sides: list[FleetRate], estimates: list[Estimate], spread: float | None) -> float:
     """Return the share of the interval's width that endless repeats would leave: hosts stay as different as they are.
 
     Returns:
-        0 with one repeat of each host: their spread cannot be separated from that of the hosts.
+        0 with one repeat of each host and no spread from elsewhere: theirs cannot be separated from that of the hosts.
 
     Source: variance components of a balanced design; Searle, Casella and McCulloch 1992, chapter 3.
     """
     now = later = 0.0
     for side, known in zip(sides, estimates, strict=True):
         of_repeats = _of_repeats(side) if side.of_fleet else known.variance
+        if of_repeats is None and spread is not None:
+            of_repeats = spread * known.mean**2 / len(side.rates)
         if of_repeats is None:
             return 0.0
         now += known.variance / known.mean**2

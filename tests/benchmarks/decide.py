@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from orchestrate.deciding.early_end import known
 from results.compare.pairs import compare_pair
-from results.compare.sequential import Answer, Look, look
+from results.compare.sequential import Answer, Look, look, spread_of_repeats
 from results.schema import Case
 from results.stats import Interval, t_interval
 from results.table.fleets import FleetRate
@@ -46,6 +46,7 @@ class Design:
         slow: Share by which the first host of side b is slower than the others; it is one of the fleet.
         slow_by_chance: Chance of every host of side b to be the slow one; None: the first host is.
         prices: Price of side a's GPU over that of b's, as a share of the true ratio; None: not known.
+        cases: Of the suite; each has hosts of its own luck.
         most: Repeats of each host that are planned.
         between: Standard deviation between hosts, as a share.
         within: Likewise between repeats.
@@ -58,6 +59,7 @@ class Design:
     slow_by_chance: float | None = None
     prices: float | None = None
     target: float = 0.02
+    cases: int = 1
     most: int = 10
     between: float = 0.005
     within: float = 0.003
@@ -84,24 +86,16 @@ DESIGNS = (
     Design("10 against 10 hosts, one of them 3 % slow", (10, 10), slow=0.03),
     Design("4 against 4 hosts, each 3 % slow by 1 in 4", (4, 4), slow=0.03, slow_by_chance=0.25),
     Design("10 against 10, each 3 % slow by 1 in 10", (10, 10), slow=0.03, slow_by_chance=0.1),
+    Design("2 against 2 hosts, suite of 6 cases", (2, 2), cases=6),
+    Design("3 against 3 hosts, suite of 6 cases", (3, 3), cases=6),
+    Design("4 against 4 hosts, suite of 6 cases", (4, 4), cases=6),
+    Design("10 against 10 hosts, to 1 %, suite of 6 cases", (10, 10), target=0.01, cases=6),
+    Design("3 against 10 hosts, suite of 6 cases", (3, 10), cases=6),
+    Design("4 against 4, one 3 % slow, suite of 6 cases", (4, 4), slow=0.03, cases=6),
+    Design("3 against 3, repeats 1 %, suite of 6 cases", (3, 3), within=0.01, cases=6),
     Design("3 against 3 hosts, price ratio 3 % below", (3, 3), prices=0.97),
     Design("3 against 3 hosts, price ratio just the ratio", (3, 3), prices=1.0, target=0.001),
 )
-
-
-@dataclass
-class Tally:
-    """What became of the draws of a row."""
-
-    held: int = 0
-    tables: int = 0
-    reached: int = 0
-    repeats: int = 0
-    fixed: int = 0
-    sure: int = 0
-    wrong: int = 0
-    widths: list[float] = field(default_factory=list)
-    fixed_widths: list[float] = field(default_factory=list)
 
 
 def draw(design: Design, random: np.random.Generator) -> tuple[list[NDArray[np.float64]], float]:
@@ -150,29 +144,66 @@ def printed(design: Design, sides: Sequence[NDArray[np.float64]], repeats: int) 
     return found
 
 
+@dataclass
+class Tally:
+    """What became of the draws of a row."""
+
+    held: int = 0
+    tables: int = 0
+    reached: int = 0
+    repeats: int = 0
+    sure: int = 0
+    wrong: int = 0
+    widths: list[float] = field(default_factory=list)
+    fixed_widths: list[float] = field(default_factory=list)
+
+    def add(
+        self, design: Design, sides: Sequence[NDArray[np.float64]], truth: float, found: Look, repeats: int
+    ) -> None:
+        """Take in a comparison that was decided, or not, after so many repeats."""
+        assert found.interval is not None, "all repeats gave a number"
+        self.held += found.interval.contains(truth)
+        self.tables += printed(design, sides, repeats).contains(truth)
+        self.reached += found.width <= design.target
+        self.widths.append(found.width)
+        fixed = printed(design, sides, FIXED_REPEATS)
+        self.fixed_widths.append(fixed.half_width / fixed.value)
+        self.repeats += repeats
+        if found.answer is Answer.SURE and design.prices is not None:
+            self.sure += 1
+            self.wrong += (found.interval.low > design.prices * RATIO) != (truth > design.prices * RATIO)
+
+
 def decided(design: Design, draws: int, seed: int = 20261122) -> Tally:
-    """Let repeats come in, round by round, until the rule of a run ends them."""
+    """Let repeats come in, round by round, until the rule of a run ends them; of as many comparisons as draws."""
     random = np.random.default_rng(seed)
     tally = Tally()
-    for _ in range(draws):
-        sides, truth = draw(design, random)
-        found, taken = Look(), 0
-        while found.answer is None and taken < design.most:
-            taken += 1
-            found = look(*rates(design, sides, taken), design.target, taken)
-        assert found.interval is not None, "all repeats gave a number"
-        tally.held += found.interval.contains(truth)
-        tally.tables += printed(design, sides, taken).contains(truth)
-        tally.reached += found.width <= design.target
-        tally.widths.append(found.width)
-        fixed = printed(design, sides, FIXED_REPEATS)
-        tally.fixed_widths.append(fixed.half_width / fixed.value)
-        tally.repeats += taken
-        tally.fixed += FIXED_REPEATS
-        if found.answer is Answer.SURE and design.prices is not None:
-            tally.sure += 1
-            tally.wrong += (found.interval.low > design.prices * RATIO) != (truth > design.prices * RATIO)
+    for _ in range(draws // design.cases):
+        spread = None
+        for _ in range(design.cases):
+            sides, truth = draw(design, random)
+            found, taken = answer(design, sides, spread)
+            if spread is None and taken > 1:  # the pilot
+                spread = spread_of_repeats(rates(design, sides, 2))
+            tally.add(design, sides, truth, found, taken)
     return tally
+
+
+def answer(design: Design, sides: Sequence[NDArray[np.float64]], spread: float | None) -> tuple[Look, int]:
+    """Return what decides a comparison, and after how many repeats; as `orchestrate.deciding.decisions` does.
+
+    Args:
+        design: What is asked for.
+        sides: Throughputs, shape (hosts, repeats).
+        spread: Of the pilot's repeats; None: this is the pilot.
+    """
+    found, taken = Look(), 0
+    while found.answer is None and taken < design.most:
+        taken += 1
+        found = look(*rates(design, sides, taken), design.target, taken)
+        if taken == 1 and found.answer is None and found.interval is not None and spread is not None:
+            found = look(*rates(design, sides, taken), design.target, taken, spread)
+    return found, taken
 
 
 def within_bounds(held: float) -> str:
@@ -189,28 +220,29 @@ def print_decided(draws: int, only: str) -> bool:
     for design in DESIGNS:
         if only in design.name:
             found = decided(design, draws)
-            good = print_row(design, found, draws) and good
+            good = print_row(design, found) and good
             if design.prices is None:
                 asked.append(replace(design, target=statistics.median(found.fixed_widths)))
     print(f"\n{'--decide, asked for the width of 3 repeats':46}{columns}")
     for design in asked:
-        good = print_row(design, decided(design, draws), draws) and good
+        good = print_row(design, decided(design, draws)) and good
     return good
 
 
-def print_row(design: Design, found: Tally, draws: int) -> bool:
+def print_row(design: Design, found: Tally) -> bool:
     """Print what became of the draws of a design; return whether the answers cover what they say.
 
     A fleet with a slow host may cover more: see `docs/method.md`. One in which it is there by chance may cover less: no
     interval knows of a slow host that was not drawn.
     """
-    held, tables = found.held / draws, found.tables / draws
+    asked = len(found.widths)
+    held, tables = found.held / asked, found.tables / asked
     widths = (statistics.median(values) for values in (found.widths, found.fixed_widths))
     print(
         f"{design.name:46}{held:>7.3f}{within_bounds(held):>2}{tables:>7.3f}{within_bounds(tables):>2}"
-        f"{found.repeats / found.fixed:>9.2f}"
+        f"{found.repeats / asked / FIXED_REPEATS:>9.2f}"
         + "".join(f"{width:>8.2%}" for width in widths)
-        + f"{found.reached / draws:>9.2f}{found.sure / draws:>7.3f}{found.wrong / draws:>7.3f}",
+        + f"{found.reached / asked:>9.2f}{found.sure / asked:>7.3f}{found.wrong / asked:>7.3f}",
         flush=True,
     )
     return design.slow_by_chance is not None or (held >= LOW and (held <= HIGH or design.slow > 0))

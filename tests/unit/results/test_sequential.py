@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from results.compare.pairs import compare_pair
-from results.compare.sequential import MACHINES_LEVEL, Answer, look, look_level
+from results.compare.sequential import MACHINES_LEVEL, Answer, look, look_level, spread_of_repeats
 from results.schema import Case
 from results.table.fleets import FleetRate
 from results.table.software import Software
@@ -91,6 +91,19 @@ def test_repeats_that_would_hardly_narrow_the_interval_are_not_run():
     assert look(*once, ASKED, 1).answer is None, "one repeat does not show whether it is the hosts or the repeats"
     found = look(*SPREAD, ASKED, 2)
     assert found.answer is Answer.NO_USE and "the hosts of a fleet differ. To reach 2.0%, add hosts" in found.why
+
+
+def test_how_repeats_of_another_case_vary_may_only_end_what_is_of_no_use():
+    once = side("a", [100.0], [104.0], [97.0]), side("b", [80.0], [83.0], [78.0])
+    assert look(*once, ASKED, 1, spread=0.0001**2).answer is Answer.NO_USE
+    assert look(*once, ASKED, 1, spread=0.03**2).answer is None, "hosts may differ by chance of their repeats"
+    assert look(*STEADY, ASKED, 1, spread=0.03**2).answer is Answer.KNOWN
+
+
+def test_the_spread_of_repeats_is_pooled_over_hosts_as_a_share_of_each():
+    pair = side("a", [99.0, 101.0], [100.0]), side("b", [50.0, 50.0])
+    assert spread_of_repeats(pair) == pytest.approx((2 / 100**2 + 0) / 2)
+    assert spread_of_repeats(STEADY) is None
 
 
 def test_repeats_go_on_where_endless_ones_would_reach_what_was_asked():
