@@ -62,7 +62,8 @@ LITTLE_GAIN = 0.8
 price: a second repeat of each host then narrows it by a tenth, twice as many hosts by three tenths."""
 
 MACHINES_LEVEL = 0.965
-"""Level at which two machines are known: looks take the rest, so that 95 % is left however much repeats vary.
+"""Level at which two machines are known, or two queues of which every repeat had another node: looks take the rest, so
+that 95 % is left however much repeats vary.
 
 Source: Starr, The performance of a sequential procedure for the fixed-width interval estimation of the mean, 1966: what
     stopping at a narrow t-interval costs has a bound, whatever the variance, and a larger quantile makes up for it. By
@@ -121,10 +122,10 @@ def look(a: FleetRate, b: FleetRate | None, share: float, repeats: int, spread: 
 
 
 def narrow_enough(interval: Interval, degrees: float, share: float) -> bool:
-    """Return whether an interval of the repeats of one machine is as narrow as was asked, and not by luck.
+    """Return whether the interval of values that came one by one is as narrow as was asked, and not by luck.
 
     Args:
-        interval: Of the machine's throughput.
+        interval: Of the throughput of a machine.
         degrees: Of freedom: repeats less one.
         share: Half-width that is asked for, as a share of the throughput.
     """
@@ -150,13 +151,13 @@ def _answered(
     sure_level: float,
     spread: float | None,
 ) -> Look:
-    of_machines = not any(side.of_fleet for side in sides)
-    level = MACHINES_LEVEL if of_machines and len(sides) > 1 else LEVEL
+    one_by_one = all(_one_by_one(side, repeats) for side in sides)
+    level = MACHINES_LEVEL if one_by_one and len(sides) > 1 else LEVEL
     interval = _interval(sides, estimates, level)
     width = interval.half_width / interval.value
     rounds = f"{counted(repeats, 'repeat')} of each host"
     names = " / ".join(side.fleet for side in sides)
-    if of_machines and len(sides) == 1:
+    if one_by_one and len(sides) == 1:
         known = narrow_enough(interval, estimates[0].degrees_of_freedom, share)
     else:
         honest = _interval(sides, [_no_luck(*of_side) for of_side in zip(sides, estimates, strict=True)], level)
@@ -178,6 +179,12 @@ def _answered(
         )
         return Look(Answer.NO_USE, interval, why)
     return Look(None, interval)
+
+
+def _one_by_one(side: FleetRate, repeats: int) -> bool:
+    """Return whether a round adds one value: a repeat of one machine, or of a queue while each has another node."""
+    count = sum(len(of_run) for runs in side.rates.values() for of_run in runs.values())
+    return count <= repeats and len(side.rates) in (1, count)
 
 
 def _interval(sides: list[FleetRate], estimates: list[Estimate], level: float) -> Interval:

@@ -65,6 +65,13 @@ def test_one_machine_alone_needs_four_repeats_that_agree_well():
     assert look(side("a", [100.0, 101.0, 99.0, 100.5]), None, ASKED, 4).answer is None, "± 1.4 % of the 2 % asked for"
 
 
+def test_nodes_of_a_queue_that_come_one_by_one_are_as_lucky_as_repeats():
+    assert look(side("a", [100.0], [100.1], [99.9]), None, ASKED, 3).answer is None, "a queue: three repeats"
+    assert look(side("a", [100.0], [100.1], [99.9], [100.05]), None, ASKED, 4).answer is Answer.KNOWN
+    found = look(side("a", [100.0], [100.01]), side("b", [80.0], [80.01]), ASKED, 2)
+    assert found.interval is not None and found.interval.level == MACHINES_LEVEL
+
+
 def test_to_be_sure_of_a_side_of_the_price_ratio_takes_more_than_the_usual_interval():
     a, b = side("a", [100.0], [103.0], [98.0]), side("b", [80.0], [82.0], [79.0])
     usual = compare_pair(a, b).interval
