@@ -73,7 +73,7 @@ Source: Starr, The performance of a sequential procedure for the fixed-width int
 FEWEST_DEGREES = 3
 """Degrees of freedom that the interval of one machine's repeats needs: four repeats."""
 
-SHARES = {3: 0.25, 4: 0.5, 5: 0.8, 6: 0.9, 7: 0.95}
+SHARES = {3: 0.2, 4: 0.4, 5: 0.6, 6: 0.8, 7: 0.9}
 """How much of the asked half-width the interval of one machine's repeats may have, by degrees of freedom; above these,
 all of it. A spread of few repeats is often too small by luck.
 
