@@ -5,7 +5,8 @@ price ratio by luck. So each look has a share of the 5 % that an interval may er
 *Known* depends on the spread alone. The mean of normal values is independent of their variances, of all looks so far:
 to stop at a narrow interval leaves the mean as good as it is, and all that may be wrong is a spread that came out too
 small by luck (Anscombe 1953; Starr 1966). That is what is guarded against: hosts cannot agree better than their repeats
-do, a machine's few repeats must agree better than asked, and two machines are reported at a higher level.
+do, a machine's few repeats must agree better than asked, and two machines, or a fleet alone, are reported at a higher
+level.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Look:
 
     Attributes:
         answer: None: more repeats are needed.
-        interval: Of the ratio, or of the throughput where only one side is asked for; of two machines at a higher level
-            than 95 %, and where it is sure at that of this look. None where there is none yet.
+        interval: Of the ratio, or of the throughput where only one side is asked for; see `LOOKS_LEVEL` for its level,
+            and where it is sure at that of this look. None where there is none yet.
         why: The answer in words; empty without one.
     """
 
@@ -61,13 +62,13 @@ LITTLE_GAIN = 0.8
 """Share of an interval's width that, if endless repeats would leave it and it is too wide, more are not worth their
 price: a second repeat of each host then narrows it by a tenth, twice as many hosts by three tenths."""
 
-MACHINES_LEVEL = 0.965
-"""Level at which two machines are known, or two queues of which every repeat had another node: looks take the rest, so
-that 95 % is left however much repeats vary.
+LOOKS_LEVEL = 0.965
+"""Level at which two machines are known (two queues, while every repeat had another node), or one fleet alone: looks
+take the rest, so that 95 % is left however much repeats vary.
 
 Source: Starr, The performance of a sequential procedure for the fixed-width interval estimation of the mean, 1966: what
     stopping at a narrow t-interval costs has a bound, whatever the variance, and a larger quantile makes up for it. By
-    `python -m tests.benchmarks.decide`: 94 to 97 % where repeats vary by 0.3 to 3 %; 92 to 95 % without.
+    `python -m tests.benchmarks.decide`: 94 to 97 % where repeats vary by 0.3 to 2 %; 92 to 95 % without.
 """
 
 FEWEST_DEGREES = 3
@@ -79,7 +80,7 @@ all of it. A spread of few repeats is often too small by luck.
 
 Source: Chow and Robbins, On the asymptotic theory of fixed-width sequential confidence intervals for the mean, 1965:
     the quantile approaches its limit from above; the values by simulation. By `python -m tests.benchmarks.coverage`,
-    93 to 95 % where repeats vary by 0.3 to 5 % and 2 % are asked for, with fewer repeats than to wait for the sixth.
+    93 to 95 % where repeats vary by 0.3 to 5 % and 2 % are asked for; quiet repeats end after the fourth or fifth.
 """
 
 
@@ -152,12 +153,13 @@ def _answered(
     spread: float | None,
 ) -> Look:
     one_by_one = all(_one_by_one(side, repeats) for side in sides)
-    level = MACHINES_LEVEL if one_by_one and len(sides) > 1 else LEVEL
+    alone = len(sides) == 1
+    level = LEVEL if one_by_one == alone else LOOKS_LEVEL
     interval = _interval(sides, estimates, level)
     width = interval.half_width / interval.value
     rounds = f"{counted(repeats, 'repeat')} of each host"
     names = " / ".join(side.fleet for side in sides)
-    if one_by_one and len(sides) == 1:
+    if one_by_one and alone:
         known = narrow_enough(interval, estimates[0].degrees_of_freedom, share)
     else:
         honest = _interval(sides, [_no_luck(*of_side) for of_side in zip(sides, estimates, strict=True)], level)
@@ -165,7 +167,7 @@ def _answered(
     if known:
         why = f"{names} is known to ± {width:.1%} after {rounds} (asked: {share:.1%})"
         return Look(Answer.KNOWN, interval, why)
-    break_even = price_ratio(compare_pair(*sides)) if len(sides) > 1 else None
+    break_even = None if alone else price_ratio(compare_pair(*sides))
     bounds = _interval(sides, estimates, sure_level)
     if break_even is not None and not bounds.contains(break_even):
         side = "above" if bounds.low > break_even else "below"

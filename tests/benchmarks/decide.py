@@ -46,6 +46,7 @@ class Design:
         slow: Share by which the first host of side b is slower than the others; it is one of the fleet.
         slow_by_chance: Chance of every host of side b to be the slow one; None: the first host is.
         prices: Price of side a's GPU over that of b's, as a share of the true ratio; None: not known.
+        alone: Whether side b is left out: the throughput of side a is asked for.
         cases: Of the suite; each has hosts of its own luck.
         most: Repeats of each host that are planned.
         between: Standard deviation between hosts, as a share.
@@ -59,6 +60,7 @@ class Design:
     slow_by_chance: float | None = None
     prices: float | None = None
     target: float = 0.02
+    alone: bool = False
     cases: int = 1
     most: int = 10
     between: float = 0.005
@@ -86,6 +88,10 @@ DESIGNS = (
     Design("10 against 10 hosts, one of them 3 % slow", (10, 10), slow=0.03),
     Design("4 against 4 hosts, each 3 % slow by 1 in 4", (4, 4), slow=0.03, slow_by_chance=0.25),
     Design("10 against 10, each 3 % slow by 1 in 10", (10, 10), slow=0.03, slow_by_chance=0.1),
+    Design("2 hosts alone", (2, 1), alone=True),
+    Design("3 hosts alone", (3, 1), alone=True),
+    Design("3 hosts alone, repeats vary by 1 %", (3, 1), alone=True, within=0.01),
+    Design("3 hosts alone, repeats vary by 2 %", (3, 1), alone=True, within=0.02),
     Design("2 against 2 hosts, suite of 6 cases", (2, 2), cases=6),
     Design("3 against 3 hosts, suite of 6 cases", (3, 3), cases=6),
     Design("4 against 4 hosts, suite of 6 cases", (4, 4), cases=6),
@@ -102,7 +108,8 @@ def draw(design: Design, random: np.random.Generator) -> tuple[list[NDArray[np.f
     """Draw the throughput of every repeat.
 
     Returns:
-        Of both sides, shape (hosts, repeats), and the true ratio: of fleets; a side of one host is that machine.
+        Of both sides, shape (hosts, repeats), and the true ratio (alone: the true mean of side a): of fleets; a side of
+        one host is that machine.
     """
     sides, means = [], []
     for number, (count, rate) in enumerate(zip(design.hosts, (RATE * RATIO, RATE), strict=True)):
@@ -117,11 +124,11 @@ def draw(design: Design, random: np.random.Generator) -> tuple[list[NDArray[np.f
         repeats = design.within * random.standard_normal((count, design.most))
         sides.append(rate * (1 + hosts[:, None] + drift + repeats))
         means.append(rate * (1 + truth))
-    return sides, means[0] / means[1]
+    return sides, means[0] / (1.0 if design.alone else means[1])
 
 
-def rates(design: Design, sides: Sequence[NDArray[np.float64]], repeats: int) -> tuple[FleetRate, FleetRate]:
-    """Return the rates of both sides after the first N repeats of each host."""
+def rates(design: Design, sides: Sequence[NDArray[np.float64]], repeats: int) -> tuple[FleetRate, FleetRate | None]:
+    """Return the rates of both sides, alone: of side a, after the first N repeats of each host."""
     asked = (None, None) if design.prices is None else (design.prices * RATIO, 1.0)
     a, b = (
         FleetRate(
@@ -134,12 +141,13 @@ def rates(design: Design, sides: Sequence[NDArray[np.float64]], repeats: int) ->
         )
         for name, side, price in zip("ab", sides, asked, strict=True)
     )
-    return a, b
+    return a, None if design.alone else b
 
 
 def printed(design: Design, sides: Sequence[NDArray[np.float64]], repeats: int) -> Interval:
-    """Return the interval that `results compare` prints."""
-    found = compare_pair(*rates(design, sides, repeats)).interval
+    """Return the interval that tables print, of the ratio or of side a alone."""
+    a, b = rates(design, sides, repeats)
+    found = a.interval if b is None else compare_pair(a, b).interval
     assert found is not None, "two repeats of a host at least"
     return found
 
@@ -184,7 +192,7 @@ def decided(design: Design, draws: int, seed: int = 20261122) -> Tally:
             sides, truth = draw(design, random)
             found, taken = answer(design, sides, spread)
             if spread is None and taken > 1:  # the pilot
-                spread = spread_of_repeats(rates(design, sides, 2))
+                spread = spread_of_repeats([side for side in rates(design, sides, 2) if side is not None])
             tally.add(design, sides, truth, found, taken)
     return tally
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from results.compare.pairs import compare_pair
-from results.compare.sequential import MACHINES_LEVEL, Answer, look, look_level, spread_of_repeats
+from results.compare.sequential import LOOKS_LEVEL, Answer, look, look_level, spread_of_repeats
 from results.schema import Case
 from results.table.fleets import FleetRate
 from results.table.software import Software
@@ -44,7 +44,7 @@ def test_hosts_that_agree_decide_after_one_repeat_each():
 def test_one_host_a_side_needs_two_repeats_to_say_anything_and_is_reported_at_a_higher_level():
     assert look(side("a", [100.0]), side("b", [80.0]), ASKED, 1).answer is None
     found = look(side("a", [100.0, 100.01]), side("b", [80.0, 80.01]), ASKED, 2)
-    assert found.answer is Answer.KNOWN and found.interval is not None and found.interval.level == MACHINES_LEVEL
+    assert found.answer is Answer.KNOWN and found.interval is not None and found.interval.level == LOOKS_LEVEL
     usual = compare_pair(side("a", [100.0, 100.01]), side("b", [80.0, 80.01])).interval
     assert usual is not None and found.interval.half_width > usual.half_width
 
@@ -69,7 +69,7 @@ def test_nodes_of_a_queue_that_come_one_by_one_are_as_lucky_as_repeats():
     assert look(side("a", [100.0], [100.1], [99.9]), None, ASKED, 3).answer is None, "a queue: three repeats"
     assert look(side("a", [100.0], [100.1], [99.9], [100.05]), None, ASKED, 4).answer is Answer.KNOWN
     found = look(side("a", [100.0], [100.01]), side("b", [80.0], [80.01]), ASKED, 2)
-    assert found.interval is not None and found.interval.level == MACHINES_LEVEL
+    assert found.interval is not None and found.interval.level == LOOKS_LEVEL
 
 
 def test_to_be_sure_of_a_side_of_the_price_ratio_takes_more_than_the_usual_interval():
@@ -135,5 +135,6 @@ def test_a_side_without_a_number_and_another_measurement_give_no_ratio():
 
 
 def test_a_case_of_one_fleet_alone_is_known_by_its_own_throughput():
-    assert look(STEADY[0], None, ASKED, 1).answer is Answer.KNOWN
+    found = look(STEADY[0], None, ASKED, 1)
+    assert found.answer is Answer.KNOWN and found.interval == STEADY[0].estimate.interval(LOOKS_LEVEL)
     assert look(SPREAD[0], None, ASKED, 2).answer is Answer.NO_USE
