@@ -190,7 +190,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         "--target-ci",
         type=_share,
         metavar="PERCENT",
-        help="end timed steps (after 500) and repeats (after 6) early once a case is known to ± PERCENT, e.g. 2%%",
+        help="end timed steps (after 500) and repeats (after 4) early once a case is known to ± PERCENT, e.g. 2%%",
     )
     parser.add_argument(
         "--decide",

@@ -2,6 +2,10 @@
 
 What a look at a comparison sees are the first repeats of all hosts, as many of each, whenever they ended: so that the
 answer follows from the records alone, and `resume` and `status` find the one that the run found.
+
+Whether a second repeat of each host is worth its price depends on how much repeats vary, and one repeat does not show
+that. So of the cases of two fleets that are open after the first round, one goes ahead (the pilot), and the others are
+judged by how its repeats vary before they go on.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrate.planning.plan import Job, Plan
-from results.compare.sequential import Look, look
+from results.compare.sequential import Look, look, spread_of_repeats
 from results.schema import Case, Record, Status
 from results.table.fleets import FleetRate
 from results.table.software import Software, software_of
@@ -73,11 +77,13 @@ class Question:
         sides: Two fleets; one where no other has the case: then its throughput is asked for.
         repeats: Of each host that the last look saw.
         found: What it found.
+        waits: Whether the pilot is to show first how repeats vary.
     """
 
     sides: tuple[Side, ...]
     repeats: int = 0
     found: Look = field(default_factory=Look)
+    waits: bool = False
 
     @property
     def decided(self) -> bool:
@@ -93,6 +99,11 @@ class Question:
         names = " / ".join(side.fleet for side in self.sides)
         known = "not known yet" if math.isinf(self.found.width) else f"± {self.found.width:.1%}"
         return f"{case}: {names}: not decided: {known} after {self.repeats} repeats of each host"
+
+    @property
+    def fleets(self) -> tuple[tuple[str, str | None], ...]:
+        """What it compares in its case: other cases of the same show how their repeats vary."""
+        return tuple((side.fleet, side.variant) for side in self.sides)
 
 
 class Decisions:
@@ -119,6 +130,9 @@ class Decisions:
         for question in self.questions:
             for side in question.sides:
                 self._by_side[side].append(question)
+        self._by_fleets: defaultdict[object, list[Question]] = defaultdict(list)
+        for question in self.questions:
+            self._by_fleets[question.fleets].append(question)
 
     def add(self, job: Job, record: Record) -> list[Question]:
         """Take in a repeat.
@@ -138,7 +152,14 @@ class Decisions:
             measured.unit = number.unit
             if job.origin.usd_per_gpu_hour is not None:
                 measured.prices[origin.host] = job.origin.usd_per_gpu_hour
-        return [question for question in self._by_side[side] if not question.decided and self._looked(question)]
+        decided, asked = [], list(self._by_side[side])
+        for question in asked:
+            before = question.repeats
+            if not question.decided and self._looked(question):
+                decided.append(question)
+            if question.repeats > before:
+                asked += [other for other in self._by_fleets[question.fleets] if other.waits]
+        return decided
 
     def why_not(self, job: Job) -> str:
         """Say why a repeat is not needed: all comparisons of its fleet and case are decided; empty where it is."""
@@ -146,9 +167,13 @@ class Decisions:
         return "; ".join(question.text for question in asked) if all(q.decided for q in asked) else ""
 
     def width(self, job: Job) -> float:
-        """Return how closely the least known open comparison of a repeat is known; infinite where none is known yet."""
+        """Return how closely the least known open comparison of a repeat is known.
+
+        Returns:
+            Infinite where none is known yet, and for a pilot that others wait for.
+        """
         asked = [question for question in self._by_side[Side.of(job)] if not question.decided]
-        return max((question.found.width for question in asked), default=0.0)
+        return max((math.inf if self._leads(question) else question.found.width for question in asked), default=0.0)
 
     def rates(self, question: Question, repeats: int) -> list[FleetRate]:
         """Return what the first repeats of each host gave, of each side; all of them have ended."""
@@ -158,12 +183,41 @@ class Decisions:
         """Look as often as there are new rounds; return whether that decided it."""
         while not question.decided and question.repeats < self._most:
             repeats = question.repeats + 1
+            if question.waits:
+                if not self._judged(question):
+                    break
+                continue
             if not all(self._sides[side].complete(repeats) for side in question.sides):
                 break
-            rates = self.rates(question, repeats)
+            question.found = self._look(question, repeats)
             question.repeats = repeats
-            question.found = look(rates[0], rates[1] if len(rates) > 1 else None, self._share, repeats)
+            question.waits = repeats == 1 and not question.decided and question.found.interval is not None
         return question.decided
+
+    def _look(self, question: Question, repeats: int, spread: float | None = None) -> Look:
+        a, *b = self.rates(question, repeats)
+        return look(a, b[0] if b else None, self._share, repeats, spread)
+
+    def _judged(self, question: Question) -> bool:
+        """Judge by the pilot's first two rounds whether a second one is of use; return whether it has run them.
+
+        The pilot is the first one, in the plan's order, that its first look did not decide.
+        """
+        for other in self._by_fleets[question.fleets]:
+            if other is question:
+                break
+            if other.repeats == 0 or (other.repeats == 1 and not other.decided):
+                return False
+            if other.repeats > 1:
+                question.found = self._look(question, 1, spread_of_repeats(self.rates(other, 2)))
+                break
+        question.waits = False
+        return True
+
+    def _leads(self, question: Question) -> bool:
+        """Return whether others wait for the second round of this one."""
+        undecided = question.repeats == 1 and not question.waits
+        return undecided and any(other.waits for other in self._by_fleets[question.fleets])
 
 
 def _questions(sides: Iterable[Side]) -> list[Question]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 
 from orchestrate.planning.plan import Job
+from results.compare.sequential import narrow_enough
 from results.schema import Record, Status
-from results.stats import estimate
-
-FEWEST_REPEATS = 6
-"""Fewest repeats after which a case may end: to stop at the first narrow interval picks lucky ones, and the interval of
-what ended after 3 covers 90 to 92 % where repeats vary by 2 to 3 %; after 6 it covers 93 to 95 %, by
-`python -m tests.benchmarks.coverage`."""
+from results.stats import t_interval
 
 Cell = tuple[str, str, str, str | None]
 """Fleet, host, case and variant: what is repeated."""
@@ -21,8 +18,8 @@ Cell = tuple[str, str, str, str | None]
 class EarlyEnd:
     """Says which cases are known closely enough.
 
-    A case on a host is known when the 95 % t-interval of its throughput over at least `FEWEST_REPEATS` repeats is
-    within ± `Case.target_ci`. Not safe for threads: `LeftOut` is.
+    A case on a host is known when the 95 % t-interval of its throughput is within ± `Case.target_ci`, and well within
+    where repeats are few (`results.compare.sequential.SHARES`). Not safe for threads: `LeftOut` is.
     """
 
     def __init__(self) -> None:
@@ -42,17 +39,16 @@ class EarlyEnd:
     def why_not(self, job: Job) -> str:
         """Say why a repeat is not needed; empty where it is."""
         target, rates = job.case.target_ci, self._rates[cell_of(job)]
-        if target is None or half_width(rates) > target:
+        if target is None or not known(rates, target):
             return ""
-        return f"{job.case.name}: known to ± {half_width(rates):.1%} after {len(rates)} repeats (asked: {target:.1%})"
+        interval = t_interval(rates)
+        width = interval.half_width / interval.value
+        return f"{job.case.name}: known to ± {width:.1%} after {len(rates)} repeats (asked: {target:.1%})"
 
 
-def half_width(rates: list[float]) -> float:
-    """Return the half-width of the 95 % t-interval as a share of the mean; infinite with too few repeats."""
-    if len(rates) < FEWEST_REPEATS:
-        return float("inf")
-    interval = estimate(rates).interval()
-    return interval.half_width / interval.value
+def known(rates: Sequence[float], target: float) -> bool:
+    """Return whether repeats of a case on a host, in samples per second, tell its throughput within ± a share of it."""
+    return len(rates) > 1 and narrow_enough(t_interval(rates), len(rates) - 1, target)
 
 
 def cell_of(job: Job) -> Cell:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter  # type: ignore[import-untyped]
 
-from orchestrate.deciding.early_end import half_width
+from orchestrate.deciding.early_end import known
 from results.schema import Case
 from results.schema.progress import STEPS_PER_LINE
 from results.stats import t_interval
@@ -156,7 +156,7 @@ def repeats_held(cv: float, most: int, draws: int, seed: int = 20261122) -> floa
     held = 0
     for _ in range(draws):
         rates = (1 + cv * random.standard_normal(most)).tolist()
-        taken = next((n for n in range(2, most) if half_width(rates[:n]) <= TARGET), most)
+        taken = next((n for n in range(2, most) if known(rates[:n], TARGET)), most)
         held += t_interval(rates[:taken]).contains(1.0)
     return held / draws
 

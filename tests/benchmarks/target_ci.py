@@ -21,7 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrate.deciding.decisions import Decisions, Question, Side
-from orchestrate.deciding.early_end import half_width, whole_seconds
+from orchestrate.deciding.early_end import known as known_closely
+from orchestrate.deciding.early_end import whole_seconds
 from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.plan import Job, Plan
 from results.compare.pairs import compare_pair
@@ -108,7 +109,7 @@ def known(records: Sequence[Record]) -> tuple[Outcome, Outcome]:
         timed = sum(measured.step_seconds[:taken])
         rates.append(measured.samples / measured.num_steps * taken / timed)
         seconds += whole_seconds(record) - (sum(measured.step_seconds) - timed)
-        if half_width(rates) <= width:
+        if known_closely(rates, width):
             break
     fixed = Outcome(width, sum(map(whole_seconds, three)), FIXED_REPEATS)
     return fixed, Outcome(relative(t_interval(rates)), seconds, len(rates))

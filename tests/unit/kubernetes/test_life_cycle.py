@@ -388,7 +388,7 @@ def test_repeats_that_a_decided_case_does_not_need_are_never_created(bench):
     plan = dataclasses.replace(one.plan(one.host(max_jobs=2), repeats=12), decide=0.02)
     outcome = one.run(plan)
     assert outcome.missing == outcome.failed == 0 and outcome.spared > 0 and outcome.ok + outcome.spared == 12
-    assert "cloud is known to ± 0.0% after 2 repeats of each host" in outcome.answers[0]
+    assert "cloud is known to ± 0.0% after 4 repeats of each host" in outcome.answers[0]
     wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
     assert len(one.asked("POST", "/jobs")) == outcome.ok
     assert one.run(plan) == outcome and len(one.asked("POST", "/jobs")) == outcome.ok, "resume starts nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.deciding.decisions import Decisions
+from orchestrate.deciding.decisions import Decisions, Side
 from orchestrate.deciding.left_out import LeftOut
 from orchestrate.display.wording import describe
 from orchestrate.events import Decided, JobSpared
@@ -136,6 +137,48 @@ def test_of_a_round_the_least_known_comparison_comes_first_and_what_is_decided_i
     assert [job.case.model for job in taken] == ["resnet50"] * 8 + ["googlenet"] * 8
     assert all(map(early.spares, taken[:8])) and not any(map(early.spares, taken[8:]))
     assert [job.origin.repeat for job in taken[8:]] == list(range(3, 11))
+
+
+def differing_hosts(job: Job, noise: float = 0.001) -> float:
+    """Hosts of a fleet differ by 6 %: repeats cannot make up for that."""
+    base = {"a": 2.0, "b": 3.0}[job.origin.fleet] * {"1": 1.0, "2": 1.06}[job.origin.host[-1]]
+    return base * (1 + noise * (-1) ** job.origin.repeat)
+
+
+def test_the_first_open_case_goes_ahead_and_spares_the_others_their_second_round(tmp_path):
+    plan = DecideBench(tmp_path).plan
+    decisions = Decisions(plan, 0.02)
+    pilot, other = decisions.questions
+    first = [job for job in plan.jobs if job.origin.repeat == 1]
+    second = [job for job in plan.jobs if job.origin.repeat == 2]
+    ahead = [job for job in second if Side.of(job) in pilot.sides]
+    waiting = next(job for job in second if Side.of(job) in other.sides)
+    for job in first:
+        assert decisions.add(job, ok_record(job.case, seconds=differing_hosts(job))) == []
+    assert decisions.width(ahead[0]) == math.inf > decisions.width(waiting) and not decisions.why_not(waiting)
+    ended = [decisions.add(job, ok_record(job.case, seconds=differing_hosts(job))) for job in ahead]
+    assert ended == [[], [], [], [pilot, other]]
+    assert (pilot.repeats, other.repeats) == (2, 1)
+    assert "after 1 repeat of each host; more repeats would hardly narrow it" in decisions.why_not(waiting)
+
+
+def test_what_the_pilot_says_does_not_depend_on_what_ended_meanwhile(tmp_path):
+    plan = DecideBench(tmp_path).plan
+    for jobs in (plan.jobs, plan.jobs[::-1], sorted(plan.jobs, key=lambda job: (job.origin.host, job.case.name))):
+        decisions = Decisions(plan, 0.02)
+        for job in jobs:
+            decisions.add(job, ok_record(job.case, seconds=differing_hosts(job)))
+        assert [question.repeats for question in decisions.questions] == [2, 1]
+        assert all("add hosts" in question.text for question in decisions.questions)
+
+
+def test_where_the_pilots_repeats_vary_the_others_go_on(tmp_path):
+    plan = DecideBench(tmp_path).plan
+    decisions = Decisions(plan, 0.02)
+    for job in plan.jobs:
+        if job.origin.repeat <= 2:
+            decisions.add(job, ok_record(job.case, seconds=differing_hosts(job, noise=0.05)))
+    assert [(question.repeats, question.decided) for question in decisions.questions] == [(2, False)] * 2
 
 
 def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path):
