@@ -7,6 +7,7 @@ a log is not the end of a benchmark, only the pod's state is.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ LONGEST_LOOK = 12
 LOG_AGAIN_SECONDS = 2.0
 """From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
 
-BETWEEN_LOOKS_SECONDS = 0.1
-"""Each look takes one piece of the watch, mostly one change, and wakes every lane: longer, and news queue up."""
+WAKE_SECONDS = 5.0
+"""So often a lane looks at its limits although its pod did not change."""
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
@@ -126,16 +127,16 @@ class KubernetesLauncher:
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        poller = self._watch(job)
+        poller, view = self._watch(job)
         log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
         patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
         job_look = _JobLook(self._cluster, job)
         begun, name = False, object_name(job)
         while True:
-            seen = None if self._view is None else self._view.of_job(name)
+            seen, seconds = view.of_job(name), WAKE_SECONDS
             state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
-            if seen is None and isinstance(state, Ending) and self._ask_for_pod(job):
-                continue
+            if seen is None and isinstance(state, Ending) and view.ask(name) is not None:
+                continue  # news of a Job may come before those of its pods
             if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
                 self._cluster.delete_job(name)
                 raise Withdrawn
@@ -150,9 +151,10 @@ class KubernetesLauncher:
                 on_turn(Turn(waiting=False, node=state.node))
                 if seen is not None:
                     log.follow(name_of(seen.pod), on_line)
+                    seconds = LOG_AGAIN_SECONDS
             else:
                 return self._ended(job, seen, state, log, on_line, on_turn)
-            poller.wait()
+            poller.wait(name, seconds, functools.partial(view.has_news, name, seen))
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`: put together from the last lines of the pod's log."""
@@ -171,6 +173,8 @@ class KubernetesLauncher:
     def withdraw(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.withdraw`: each lane takes back its own, also a Job that is being created just now."""
         self._withdrawn.update(job.id for job in jobs)
+        if self._poller is not None:
+            self._poller.wake_all()
 
     def clear(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.clear`: of most there is no Job, so that it is asked first."""
@@ -227,16 +231,12 @@ class KubernetesLauncher:
     def _manifests(self, job: Job) -> list[Object]:
         return manifests(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
 
-    def _watch(self, job: Job) -> Poller:
+    def _watch(self, job: Job) -> tuple[Poller, PodView]:
         """Begin to watch the pods of a run; all its repeats are of one."""
         if self._poller is None or self._view is None:
             self._view = PodView(self._cluster, run_selector(job.origin.run_id))
-            self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, BETWEEN_LOOKS_SECONDS)
-        return self._poller
-
-    def _ask_for_pod(self, job: Job) -> bool:
-        """Return whether a Job that seems to have ended without a pod has one."""
-        return self._view is not None and self._view.ask(object_name(job)) is not None
+            self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, seconds=0.0)
+        return self._poller, self._view
 
     def _ended(
         self, job: Job, seen: Seen | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
