@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,14 @@ LOG_AGAIN_SECONDS = 2.0
 
 WAKE_SECONDS = 5.0
 """So often a lane looks at its limits although its pod did not change."""
+
+_NOT_ADMITTED = re.compile(
+    r"violates PodSecurity|unable to validate against any security context constraint|"
+    r"PodSecurityPolicy: unable to admit"
+)
+"""How Kubernetes, OpenShift and Kubernetes before 1.25 refuse pods for what they may do: waiting does not mend it."""
+
+ADMISSION_REMEDY = "On OpenShift, and where the namespace assigns users, set security: openshift in hosts.yml"
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
@@ -367,9 +376,10 @@ class _JobLook:
             return Waiting("suspended: it waits in its queue")
         complaints = self._cluster.warnings(name)
         if complaints:
-            return Waiting(
-                complaints[-1], (Status.UNREACHABLE, f"the cluster creates no pod: {complaints[-1]}"), passing=True
-            )
+            said = f"the cluster creates no pod: {complaints[-1]}"
+            if _NOT_ADMITTED.search(said):
+                return Waiting(complaints[-1], (Status.UNSUPPORTED, f"{said}. {ADMISSION_REMEDY}"))
+            return Waiting(complaints[-1], (Status.UNREACHABLE, said), passing=True)
         return Waiting("waiting for a pod")
 
 

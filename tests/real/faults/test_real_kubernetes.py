@@ -6,16 +6,20 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import urllib.error
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from orchestrate.inventory.hosts import read_hosts
+from orchestrate.launchers.kubernetes.manifests import job_manifest
+from orchestrate.planning.codec import plan_from_json
 from results.schema import Status
 from tests.conftest import CACHE
 from tests.real.faults.controller import Runs, wait_until
 from tests.support.engines.docker import Engines
-from tests.support.engines.kubernetes.cluster import RealCluster
+from tests.support.engines.kubernetes.cluster import OPENSHIFT, OPENSHIFT_USERS, RESTRICTED, RealCluster
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TFBENCH_TEST_KUBERNETES") != "1", reason="opt-in: make test-kubernetes builds Kubernetes first"
@@ -104,6 +108,79 @@ def test_stop_ends_what_a_killed_controller_left(cluster, standins, runs: Runs):
         controller.send_signal(signal.SIGKILL)
     assert runs.run("stop", str(runs.path)).returncode == 0
     wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)
+
+
+def pod_that(change: Callable[[dict, dict], None]) -> dict:
+    """Describe a pod that is restricted but for a change of its description and its container's context."""
+    context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+    container = {"name": "x", "image": "x", "securityContext": context}
+    spec = {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}, "containers": [container]}
+    change(spec, context)
+    return {"metadata": {"name": "offender"}, "spec": spec}
+
+
+OFFENCES = {
+    "nothing": lambda spec, context: None,
+    "root": lambda spec, context: context.update(runAsNonRoot=False, runAsUser=0),
+    "new privileges": lambda spec, context: context.update(allowPrivilegeEscalation=True),
+    "a capability": lambda spec, context: context["capabilities"].update(add=["SYS_ADMIN"]),
+    "a folder of the node": lambda spec, context: spec.update(volumes=[{"name": "x", "hostPath": {"path": "/"}}]),
+    "the node's network": lambda spec, context: spec.update(hostNetwork=True),
+    "no filter of system calls": lambda spec, context: spec.update(
+        securityContext={"seccompProfile": {"type": "Unconfined"}}
+    ),
+}
+
+
+def is_admitted(cluster: RealCluster, pod: dict) -> bool:
+    """Return whether the cluster would create a pod."""
+    try:
+        cluster.ask("POST", "/api/v1/namespaces/bench/pods?dryRun=All", pod)
+    except urllib.error.HTTPError as error:
+        assert error.code == 403, error.read()
+        return False
+    return True
+
+
+def test_a_restricted_cluster_takes_our_pods_as_they_are_and_refuses_others(cluster, standins, runs: Runs):
+    admitted = {name for name, change in OFFENCES.items() if is_admitted(cluster, pod_that(change))}
+    assert admitted == {"nothing"}
+    hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=5)))
+    with runs.start("run", "--hosts", str(hosts)) as controller:
+        (pod,) = wait_until(lambda: running(cluster), "a pod to run")
+        assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
+    (record,) = runs.records().values()
+    assert record.status is Status.OK
+    assert pod["metadata"]["annotations"]["kubernetes.io/psp"] == "restricted"
+    (job,) = plan_from_json((runs.path / "plan.json").read_bytes()).jobs
+    (host,) = read_hosts(hosts)
+    sent = job_manifest(job, host, host.queue)["spec"]["template"]["spec"]
+    assert pod["spec"]["securityContext"] == sent["securityContext"], "admission added nothing"
+    assert pod["spec"]["containers"][0]["securityContext"] == sent["containers"][0]["securityContext"]
+
+
+def test_openshift_gives_pods_a_user_of_its_own_and_their_records_come(cluster, standins, runs: Runs, tmp_path: Path):
+    cluster.admit_only("openshift", OPENSHIFT)
+    try:
+        refused = Runs(tmp_path / "refused")
+        refused.folder.mkdir()
+        hosts = refused.hosts(fleets(cluster, standins.image("work")))
+        assert refused.run("run", "--hosts", str(hosts)).returncode == 3
+        (record,) = refused.records().values()
+        assert record.status is Status.UNSUPPORTED and "security: openshift" in record.cause, record.cause
+
+        queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2, "security": "openshift"}
+        hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=5), kubernetes=queue))
+        with runs.start("run", "--hosts", str(hosts)) as controller:
+            (pod,) = wait_until(lambda: running(cluster), "a pod to run")
+            assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
+    finally:
+        cluster.admit_only("restricted", RESTRICTED)
+    (record,) = runs.records().values()
+    assert record.status is Status.OK
+    (container,) = pod["spec"]["containers"]
+    assert container["securityContext"]["runAsUser"] == OPENSHIFT_USERS["min"]
+    assert "runAsGroup" not in {**pod["spec"]["securityContext"], **container["securityContext"]}, "the group is root's"
 
 
 def offer_gpus(cluster: RealCluster, count: int) -> None:
