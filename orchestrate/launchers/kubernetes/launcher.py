@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,8 @@ from orchestrate.launchers.kubernetes.manifests import (
     to_yaml,
 )
 from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
-from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state
+from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state, without_pod
+from orchestrate.launchers.kubernetes.probe import ask_driver
 from orchestrate.launchers.kubernetes.view import PodView, Seen
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
@@ -53,14 +53,6 @@ LOG_AGAIN_SECONDS = 2.0
 
 WAKE_SECONDS = 5.0
 """So often a lane looks at its limits although its pod did not change."""
-
-_NOT_ADMITTED = re.compile(
-    r"violates PodSecurity|unable to validate against any security context constraint|"
-    r"PodSecurityPolicy: unable to admit"
-)
-"""How Kubernetes, OpenShift and Kubernetes before 1.25 refuse pods for what they may do: waiting does not mend it."""
-
-ADMISSION_REMEDY = "On OpenShift, and where the namespace assigns users, set security: openshift in hosts.yml"
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
@@ -89,15 +81,11 @@ class KubernetesLauncher:
         self._progress_at = time.monotonic()
 
     def probe(self) -> Facts:
-        """See `Launcher.probe`: it reads the labels of the nodes and starts nothing."""
+        """See `Launcher.probe`: from the labels of the nodes; where they do not name the driver, a Job asks it."""
         facts = self._ask_nodes()
         named = bool(self._host.image or self._host.variants)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
-            raise LaunchFailed(
-                "the nodes do not report their driver and compute capability, so no image can be chosen. "
-                "Install NVIDIA's GPU feature discovery, or name variant: in hosts.yml",
-                Status.UNSUPPORTED,
-            )
+            facts = ask_driver(self._cluster, self._host, self._queue, facts)
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(_pin, images)))
 
@@ -374,13 +362,7 @@ class _JobLook:
             return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {said}"))
         if (found.get("spec") or {}).get("suspend"):
             return Waiting("suspended: it waits in its queue")
-        complaints = self._cluster.warnings(name)
-        if complaints:
-            said = f"the cluster creates no pod: {complaints[-1]}"
-            if _NOT_ADMITTED.search(said):
-                return Waiting(complaints[-1], (Status.UNSUPPORTED, f"{said}. {ADMISSION_REMEDY}"))
-            return Waiting(complaints[-1], (Status.UNREACHABLE, said), passing=True)
-        return Waiting("waiting for a pod")
+        return without_pod(self._cluster.warnings(name))
 
 
 def _has_run(state: State) -> bool:

@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,10 @@ from orchestrate.planning.codec import plan_from_json
 from results.schema import Status
 from tests.conftest import CACHE
 from tests.real.faults.controller import Runs, wait_until
+from tests.real.faults.restricted import OFFENCES, is_admitted, pod_that
 from tests.support.engines.docker import Engines
 from tests.support.engines.kubernetes.cluster import OPENSHIFT, OPENSHIFT_USERS, RESTRICTED, RealCluster
+from tests.support.engines.servers import Registry
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TFBENCH_TEST_KUBERNETES") != "1", reason="opt-in: make test-kubernetes builds Kubernetes first"
@@ -110,38 +111,6 @@ def test_stop_ends_what_a_killed_controller_left(cluster, standins, runs: Runs):
     wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)
 
 
-def pod_that(change: Callable[[dict, dict], None]) -> dict:
-    """Describe a pod that is restricted but for a change of its description and its container's context."""
-    context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
-    container = {"name": "x", "image": "x", "securityContext": context}
-    spec = {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}, "containers": [container]}
-    change(spec, context)
-    return {"metadata": {"name": "offender"}, "spec": spec}
-
-
-OFFENCES = {
-    "nothing": lambda spec, context: None,
-    "root": lambda spec, context: context.update(runAsNonRoot=False, runAsUser=0),
-    "new privileges": lambda spec, context: context.update(allowPrivilegeEscalation=True),
-    "a capability": lambda spec, context: context["capabilities"].update(add=["SYS_ADMIN"]),
-    "a folder of the node": lambda spec, context: spec.update(volumes=[{"name": "x", "hostPath": {"path": "/"}}]),
-    "the node's network": lambda spec, context: spec.update(hostNetwork=True),
-    "no filter of system calls": lambda spec, context: spec.update(
-        securityContext={"seccompProfile": {"type": "Unconfined"}}
-    ),
-}
-
-
-def is_admitted(cluster: RealCluster, pod: dict) -> bool:
-    """Return whether the cluster would create a pod."""
-    try:
-        cluster.ask("POST", "/api/v1/namespaces/bench/pods?dryRun=All", pod)
-    except urllib.error.HTTPError as error:
-        assert error.code == 403, error.read()
-        return False
-    return True
-
-
 def test_a_restricted_cluster_takes_our_pods_as_they_are_and_refuses_others(cluster, standins, runs: Runs):
     admitted = {name for name, change in OFFENCES.items() if is_admitted(cluster, pod_that(change))}
     assert admitted == {"nothing"}
@@ -219,3 +188,19 @@ def test_a_pool_without_a_node_is_planned_and_its_repeats_wait_for_one(cluster, 
     records = list(runs.records().values())
     assert [record.status for record in records] == [Status.OK] * 2
     assert {record.origin.host for record in records} == {"node-1"}
+
+
+def test_where_labels_are_missing_a_job_asks_the_driver(cluster, cpu_image, registry: Registry, runs: Runs):
+    queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2}
+    fleet = {"registry": registry.address, "device": "gpu", "kubernetes": queue}
+    hosts = runs.hosts({"cloud": fleet})
+    labels = cluster.ask("GET", "/api/v1/nodes/node-1")["metadata"]["labels"]
+    of_gpus = {name: value for name, value in labels.items() if name.startswith("nvidia.com/")}
+    try:
+        cluster.ask("PATCH", "/api/v1/nodes/node-1", {"metadata": {"labels": dict.fromkeys(of_gpus)}})
+        done = runs.run("check", "--hosts", str(hosts))
+    finally:
+        cluster.ask("PATCH", "/api/v1/nodes/node-1", {"metadata": {"labels": of_gpus}})
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "it was given a GPU, and finds no driver" in said, said  # the GPUs of this node are not there
+    wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)
