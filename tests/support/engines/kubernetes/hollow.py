@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestrate.launchers.container import JOB_LABEL
 from tests.real.faults.certificates import Authority
 from tests.support.engines.images import REPOSITORY
 from tests.support.engines.kubernetes.control_plane import NAMESPACE, ControlPlane, run
@@ -124,8 +125,8 @@ def _path(pod: Object) -> str:
 
 def _peers(pod: Object, pods: list[Object]) -> list[Object]:
     """Return all pods of a pod's Job."""
-    name = pod["metadata"]["labels"]["job-name"]
-    return [item for item in pods if item["metadata"]["labels"].get("job-name") == name]
+    name = pod["metadata"]["labels"][JOB_LABEL]
+    return [item for item in pods if item["metadata"]["labels"].get(JOB_LABEL) == name]
 
 
 class _Process:
