@@ -35,8 +35,7 @@ test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need 
 	@TFBENCH_TEST_EXAMPLES=few $(PYTHON) -m pytest tests/unit -m "not slow and not tensorflow" --numprocesses=3 $(SPREAD) $(ARGS)
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on a real Kubernetes, which is built first (needs root; takes minutes)
-	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py \
-	    tests/real/faults/test_newer_kubernetes.py $(ARGS)
+	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)
 
 test-fresh-hosts: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test 50 fresh ssh hosts behind one jump host (needs an sshd; takes minutes)
 	@TFBENCH_TEST_FRESH_HOSTS=50 $(PYTHON) -m pytest tests/real/contact/test_many_fresh_hosts.py $(ARGS)
