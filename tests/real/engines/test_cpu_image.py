@@ -128,7 +128,9 @@ def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Eng
     assert record.measurement is not None and record.measurement.samples == 4
 
 
-def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(engines: Engines, cpu_image: PushedImage):
+def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
+    engines: Engines, cpu_image: PushedImage, tmp_path: Path
+):
     case = schema.Case(
         model="googlenet",
         batch_per_gpu=2,
@@ -137,13 +139,15 @@ def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(engine
         warmup_steps=1,
         num_steps=2,
     )
-    volumes = {"/tmp": "rw,mode=777", "/out": "rw,mode=777"}  # as a cluster gives them: empty, for all to write
+    given = tmp_path / "out"  # as a cluster gives it: an empty folder that all may write
+    given.mkdir()
+    given.chmod(0o777)
     with finished_container(
         engines.first.client,
         cpu_image.reference,
         [*case.flags(), f"--output={RECORD_PATH}", "--print_record"],
         user="1000660000:0",  # as OpenShift does
-        tmpfs=volumes,
+        volumes={str(given): {"bind": "/out"}},
     ) as container:
         output = container.logs().decode()
         assert exit_code(container) == 0, output
