@@ -24,6 +24,9 @@ NO_GPU = "-1"
 """Of CUDA_VISIBLE_DEVICES: hides all GPUs, as an empty text does; unlike that it cannot be taken for unset.
 Source: CUDA programming guide, CUDA_VISIBLE_DEVICES; `cuda_diagnostics.cc` of TensorFlow's XLA names both."""
 
+PROBE_ENTRYPOINT = ("python3.11", "-m", "tfbench.probe")
+"""Of an image of ours that reports on its host: see `tfbench/probe.py`."""
+
 CACHE_LABEL = "tfbench.cuda-cache"
 """Of volumes; its value is the image, as it was started."""
 
@@ -244,7 +247,7 @@ def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
     return ContainerSpec(
         image=image,
         name=unique_name("probe"),
-        entrypoint=("python3.11", "-m", "tfbench.probe"),
+        entrypoint=PROBE_ENTRYPOINT,
         all_gpus=True,
         gpus=(f"{CDI_GPU}=all",) if cdi else (),
         cdi=cdi,

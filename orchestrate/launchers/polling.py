@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from orchestrate.errors import HostError, Lost
 
@@ -12,28 +12,43 @@ PATIENCE_SECONDS = 600.0
 """How long a queue that once answered may be silent: its jobs go on, and a login host takes minutes to start again."""
 
 
+class _Sleeper:
+    """One who waits, with a condition of its own: who is woken wakes nobody else."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.condition = threading.Condition(lock)
+        self.woken = False
+
+    def wake(self) -> None:
+        self.woken = True
+        self.condition.notify()
+
+
 class Poller:
     """Looks at a queue at intervals, as long as somebody waits.
 
     Args:
         name: Of the queue, for messages and the thread.
-        look: Asks once, and leaves the answer where the lanes find it.
+        look: Asks once, and leaves the answer where the lanes find it. It returns the keys of those whom the answer
+            concerns; None: everybody.
         seconds: From the end of a look to the next.
         patience_seconds: How long polls may fail before those who wait are notified.
     """
 
     def __init__(
-        self, name: str, look: Callable[[], None], seconds: float, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        name: str,
+        look: Callable[[], Collection[str] | None],
+        seconds: float,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._name = name
         self._look = look
         self._seconds = seconds
         self._patience_seconds = patience_seconds
-        lock = threading.Lock()
-        self._changed = threading.Condition(lock)  # of those who wait for the end of a look
-        self._wanted = threading.Condition(lock)  # of the thread that looks: nobody who waits wakes the others
-        self._waiting = 0
-        self._looks = 0
+        self._lock = threading.Lock()
+        self._wanted = threading.Condition(self._lock)  # of the thread that looks
+        self._sleepers: dict[str, list[_Sleeper]] = {}
         self._hurry = False
         self._closed = False
         self._failure: BaseException | None = None
@@ -41,23 +56,32 @@ class Poller:
         self._trouble = ""
         self._thread: threading.Thread | None = None
 
-    def wait(self) -> None:
-        """Wait for the end of the next look.
+    def wait(self, key: str = "", seconds: float | None = None, has_news: Callable[[], bool] | None = None) -> None:
+        """Wait for the end of the next look that concerns a key.
+
+        Args:
+            key: As `look` returns them.
+            seconds: The longest to wait; None: for as long as it takes.
+            has_news: Whether the caller has missed something since it saw the queue last; then nobody waits.
 
         Raises:
             Lost: The queue has been silent for too long.
         """
-        with self._changed:
+        with self._lock:
+            if has_news is not None and has_news():
+                return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"poll {self._name}", daemon=True)
                 self._thread.start()
-            seen = self._looks
-            self._waiting += 1
+            sleeper = _Sleeper(self._lock)
+            self._sleepers.setdefault(key, []).append(sleeper)
             self._wanted.notify()
             try:
-                self._changed.wait_for(lambda: self._looks > seen or self._closed)
+                sleeper.condition.wait_for(lambda: sleeper.woken or self._closed, seconds)
             finally:
-                self._waiting -= 1
+                self._sleepers[key].remove(sleeper)
+                if not self._sleepers[key]:
+                    del self._sleepers[key]
             failure = self._failure
         if isinstance(failure, HostError):
             raise Lost(f"{self._name} stopped responding: {failure.cause}") from failure
@@ -71,43 +95,53 @@ class Poller:
 
     def hurry(self) -> None:
         """Look again at once: there is something to do."""
-        with self._changed:
+        with self._lock:
             self._hurry = True
             self._wanted.notify()
 
+    def wake_all(self) -> None:
+        """Wake all who wait, without a look."""
+        with self._lock:
+            self._wake(None)
+
     def close(self) -> None:
         """End the thread; nobody may wait any more."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._wake(None)
             self._wanted.notify()
         if self._thread is not None:
             self._thread.join()
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                self._wanted.wait_for(lambda: self._waiting or self._closed)
+            with self._lock:
+                self._wanted.wait_for(lambda: self._sleepers or self._closed)
                 if self._closed:
                     return
                 self._hurry = False
-            failure = self._try()
-            with self._changed:
+            failure, keys = self._try()
+            with self._lock:
                 self._failure = failure
-                self._looks += 1
-                self._changed.notify_all()
-                self._wanted.wait_for(lambda: self._hurry or self._closed, self._seconds)
+                self._wake(keys)
+                if self._seconds:
+                    self._wanted.wait_for(lambda: self._hurry or self._closed, self._seconds)
 
-    def _try(self) -> BaseException | None:
-        """Look once; a failure counts when it has lasted, a bug counts at once."""
+    def _wake(self, keys: Collection[str] | None) -> None:
+        for key in list(self._sleepers) if keys is None else keys:
+            for sleeper in self._sleepers.get(key, ()):
+                sleeper.wake()
+
+    def _try(self) -> tuple[BaseException | None, Collection[str] | None]:
+        """Look once; a failure counts when it has lasted, a bug counts at once. Either concerns everybody."""
         try:
-            self._look()
+            keys = self._look()
         except HostError as error:
             now = time.monotonic()
             self._trouble = error.cause
             self._failing_since = self._failing_since or now
-            return error if now - self._failing_since >= self._patience_seconds else None
+            return (error if now - self._failing_since >= self._patience_seconds else None), None
         except Exception as error:  # noqa: BLE001  a bug: those who wait must not wait for ever
-            return error
+            return error, None
         self._failing_since, self._trouble = None, ""
-        return None
+        return None, keys

@@ -231,6 +231,14 @@ class Cluster:
             return []
         return [line for lines in _line_groups([body], MAX_LOG_LINE_BYTES) for line in lines]
 
+    def output(self, pod: str) -> bytes:
+        """Return all that a pod printed.
+
+        Raises:
+            HostError: The server does not answer, or has no log of that pod.
+        """
+        return self._read(self._core("read_namespaced_pod_log"), pod, self.namespace)
+
     def close(self) -> None:
         """Let go of the server."""
         self.end_watch()

@@ -7,6 +7,7 @@ a log is not the end of a benchmark, only the pod's state is.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from orchestrate.launchers.kubernetes.manifests import (
     to_yaml,
 )
 from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
-from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state
+from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state, without_pod
+from orchestrate.launchers.kubernetes.probe import ask_driver
 from orchestrate.launchers.kubernetes.view import PodView, Seen
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
@@ -49,8 +51,8 @@ LONGEST_LOOK = 12
 LOG_AGAIN_SECONDS = 2.0
 """From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
 
-BETWEEN_LOOKS_SECONDS = 0.1
-"""Each look takes one piece of the watch, mostly one change, and wakes every lane: longer, and news queue up."""
+WAKE_SECONDS = 5.0
+"""So often a lane looks at its limits although its pod did not change."""
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
@@ -79,15 +81,11 @@ class KubernetesLauncher:
         self._progress_at = time.monotonic()
 
     def probe(self) -> Facts:
-        """See `Launcher.probe`: it reads the labels of the nodes and starts nothing."""
+        """See `Launcher.probe`: from the labels of the nodes; where they do not name the driver, a Job asks it."""
         facts = self._ask_nodes()
         named = bool(self._host.image or self._host.variants)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
-            raise LaunchFailed(
-                "the nodes do not report their driver and compute capability, so no image can be chosen. "
-                "Install NVIDIA's GPU feature discovery, or name variant: in hosts.yml",
-                Status.UNSUPPORTED,
-            )
+            facts = ask_driver(self._cluster, self._host, self._queue, facts)
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(_pin, images)))
 
@@ -126,16 +124,16 @@ class KubernetesLauncher:
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        poller = self._watch(job)
+        poller, view = self._watch(job)
         log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
         patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
         job_look = _JobLook(self._cluster, job)
         begun, name = False, object_name(job)
         while True:
-            seen = None if self._view is None else self._view.of_job(name)
+            seen, seconds = view.of_job(name), WAKE_SECONDS
             state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
-            if seen is None and isinstance(state, Ending) and self._ask_for_pod(job):
-                continue
+            if seen is None and isinstance(state, Ending) and view.ask(name) is not None:
+                continue  # news of a Job may come before those of its pods
             if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
                 self._cluster.delete_job(name)
                 raise Withdrawn
@@ -150,9 +148,10 @@ class KubernetesLauncher:
                 on_turn(Turn(waiting=False, node=state.node))
                 if seen is not None:
                     log.follow(name_of(seen.pod), on_line)
+                    seconds = LOG_AGAIN_SECONDS
             else:
                 return self._ended(job, seen, state, log, on_line, on_turn)
-            poller.wait()
+            poller.wait(name, seconds, functools.partial(view.has_news, name, seen))
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`: put together from the last lines of the pod's log."""
@@ -171,6 +170,8 @@ class KubernetesLauncher:
     def withdraw(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.withdraw`: each lane takes back its own, also a Job that is being created just now."""
         self._withdrawn.update(job.id for job in jobs)
+        if self._poller is not None:
+            self._poller.wake_all()
 
     def clear(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.clear`: of most there is no Job, so that it is asked first."""
@@ -227,16 +228,12 @@ class KubernetesLauncher:
     def _manifests(self, job: Job) -> list[Object]:
         return manifests(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
 
-    def _watch(self, job: Job) -> Poller:
+    def _watch(self, job: Job) -> tuple[Poller, PodView]:
         """Begin to watch the pods of a run; all its repeats are of one."""
         if self._poller is None or self._view is None:
             self._view = PodView(self._cluster, run_selector(job.origin.run_id))
-            self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, BETWEEN_LOOKS_SECONDS)
-        return self._poller
-
-    def _ask_for_pod(self, job: Job) -> bool:
-        """Return whether a Job that seems to have ended without a pod has one."""
-        return self._view is not None and self._view.ask(object_name(job)) is not None
+            self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, seconds=0.0)
+        return self._poller, self._view
 
     def _ended(
         self, job: Job, seen: Seen | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
@@ -365,12 +362,7 @@ class _JobLook:
             return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {said}"))
         if (found.get("spec") or {}).get("suspend"):
             return Waiting("suspended: it waits in its queue")
-        complaints = self._cluster.warnings(name)
-        if complaints:
-            return Waiting(
-                complaints[-1], (Status.UNREACHABLE, f"the cluster creates no pod: {complaints[-1]}"), passing=True
-            )
-        return Waiting("waiting for a pod")
+        return without_pod(self._cluster.warnings(name))
 
 
 def _has_run(state: State) -> bool:

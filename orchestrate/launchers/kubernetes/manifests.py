@@ -51,6 +51,15 @@ STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.s
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 APP_LABEL, APP = "app.kubernetes.io/name", "tfbench"
+APART: Manifest = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {APP_LABEL: APP}}, "topologyKey": "kubernetes.io/hostname"}
+        ]
+    }
+}
+"""Repeats that share a node disturb each other."""
+
 PEERS_LABEL = "tfbench.peers.links"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
@@ -151,17 +160,22 @@ def belongs_to(item: Manifest, job: Job) -> bool:
     return annotations.get(JOB_LABEL) == job.id and annotations.get(RUN_LABEL) == job.origin.run_id
 
 
-def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
-    """Describe the pod; optional parts that are empty are left out."""
-    claim = _claim(job, queue)
+def restricted_pod(container: Manifest, queue: KubernetesQueue, *, with_gpus: bool, seconds: int) -> Manifest:
+    """Describe a pod of one container, as the Pod Security level `restricted` demands; empty parts are left out.
+
+    Args:
+        container: See `restricted_container`.
+        queue: Where it runs.
+        with_gpus: It needs GPUs.
+        seconds: Its limit.
+    """
     optional: dict[str, Any] = {
         "nodeSelector": dict(queue.node_selector),
-        "tolerations": [item.model_dump(exclude_none=True) for item in tolerations(queue, _has_gpus(job))],
+        "tolerations": [item.model_dump(exclude_none=True) for item in tolerations(queue, with_gpus)],
         "imagePullSecrets": [{"name": name} for name in queue.image_pull_secrets],
         "serviceAccountName": queue.service_account,
         "runtimeClassName": queue.runtime_class,
-        "subdomain": object_name(job) if job.case.num_hosts > 1 else None,
-        "affinity": _apart(job) if queue.exclusive or job.case.num_hosts > 1 else None,
+        "affinity": APART if queue.exclusive else None,
     }
     return {
         "restartPolicy": "Never",
@@ -170,15 +184,43 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, **_user(queue), "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [_container(job, host, queue, digest)],
+        "containers": [container],
         "volumes": [
             {"name": "record", "emptyDir": {"sizeLimit": str(MAX_FILE_BYTES)}},
             {"name": "tmp", "emptyDir": {"sizeLimit": str(TMP_BYTES)}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(SHM_BYTES)}},
-            *([{"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}] if claim else []),
         ],
         **{key: value for key, value in optional.items() if value},
     }
+
+
+def restricted_container(image: str) -> Manifest:
+    """Describe a container that writes to its empty volumes only, and may do nothing that training does not need."""
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "record", "mountPath": str(RECORD_PATH.rpartition("/")[0])},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+
+
+def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
+    pod = restricted_pod(_container(job, host, queue, digest), queue, with_gpus=_has_gpus(job), seconds=seconds)
+    if claim := _claim(job, queue):
+        pod["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    if job.case.num_hosts > 1:
+        pod |= {"subdomain": object_name(job), "affinity": APART}
+    return pod
 
 
 def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:
@@ -205,28 +247,15 @@ def _claim(job: Job, queue: KubernetesQueue) -> str | None:
 
 
 def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None) -> Manifest:
-    image = _image(job, digest)
+    container = restricted_container(_image(job, digest))
+    if _claim(job, queue):
+        container["volumeMounts"].append({"name": "data", "mountPath": DATA_PATH, "readOnly": True})
     limit = f"--max_seconds={job.max_seconds or host.timeout_minutes * 60:g}"
-    data = [{"name": "data", "mountPath": DATA_PATH, "readOnly": True}] if _claim(job, queue) else []
     return {
-        "name": CONTAINER,
-        "image": image,
-        "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
+        **container,
         "args": [*job.case.flags(), *host_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_host_environment(host), *_rank_environment(job)],
         "resources": _resources(job, host, queue),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "privileged": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "record", "mountPath": str(RECORD_PATH.rpartition("/")[0])},
-            {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "shm", "mountPath": "/dev/shm"},
-            *data,
-        ],
     }
 
 
@@ -270,12 +299,6 @@ def _rank_environment(job: Job) -> list[Manifest]:
         },
         {"name": "TF_CONFIG", "value": task.replace('"RANK"', "$(TFBENCH_RANK)")},
     ]
-
-
-def _apart(job: Job) -> Manifest:
-    """Keep repeats from sharing a node: they would disturb each other."""
-    term = {"labelSelector": {"matchLabels": {APP_LABEL: APP}}, "topologyKey": "kubernetes.io/hostname"}
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def _seconds(job: Job, host: Host) -> int:

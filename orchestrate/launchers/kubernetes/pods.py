@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,13 @@ PULL_TROUBLE = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailab
 _FOR_GOOD = re.compile(
     r"not found|unknown|unauthorized|denied|forbidden|authentication required|does not exist|invalid reference", re.I
 )
+_NOT_ADMITTED = re.compile(
+    r"violates PodSecurity|unable to validate against any security context constraint|"
+    r"PodSecurityPolicy: unable to admit"
+)
+"""How Kubernetes, OpenShift and Kubernetes before 1.25 refuse pods for what they may do: waiting does not mend it."""
+
+_ADMISSION_REMEDY = "On OpenShift, and where the namespace assigns users, set security: openshift in hosts.yml"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted by a pod of higher priority",
     "PreemptionByKubeScheduler": "preempted by a pod of higher priority",
@@ -85,6 +93,20 @@ def read_state(pod: Pod, *, deleted: bool = False) -> State:
     if "running" in state:
         return Running(node_of(pod))
     return _waiting(pod, status, _map(state.get("waiting")))
+
+
+def without_pod(complaints: Sequence[str]) -> Waiting:
+    """Describe the state of a Job without a pod.
+
+    Args:
+        complaints: What the cluster reports of the Job, the latest last.
+    """
+    if not complaints:
+        return Waiting("waiting for a pod")
+    said = f"the cluster creates no pod: {complaints[-1]}"
+    if _NOT_ADMITTED.search(said):
+        return Waiting(complaints[-1], (Status.UNSUPPORTED, f"{said}. {_ADMISSION_REMEDY}"))
+    return Waiting(complaints[-1], (Status.UNREACHABLE, said), passing=True)
 
 
 def node_of(pod: Pod) -> str | None:

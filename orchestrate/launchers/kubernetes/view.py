@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 
 from orchestrate.errors import HostError
@@ -13,7 +13,7 @@ from orchestrate.launchers.kubernetes.api import Change, Cluster, Gone, Object
 from orchestrate.launchers.kubernetes.pods import rank_of
 
 PAUSE_SECONDS = 1.0
-"""From a failed look to the next."""
+"""From a look that failed, or a watch that ended at once, to the next."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,16 @@ class PodView:
         self._selector = selector
         self._lock = threading.Lock()
         self._pods: dict[str, dict[str, Seen]] = {}  # by Job, because every lane asks for its own after every change
+        self._forgotten: set[str] = set()
         self._version: str | None = None
+        self._began = 0.0
         self._changes: Iterator[list[Change]] | None = None
 
-    def look(self) -> None:
+    def look(self) -> Collection[str] | None:
         """Wait for the next change, at most as long as a watch lasts; the first look is a list.
+
+        Returns:
+            The names of the Jobs whose pods changed; None: those of any may have.
 
         Raises:
             HostError: The server does not answer now.
@@ -49,20 +54,24 @@ class PodView:
         try:
             if self._version is None:
                 self._list()
-                return
+                return None
             if self._changes is None:
-                self._changes = self._cluster.watch_pods(self._selector, self._version)
+                self._changes, self._began = self._cluster.watch_pods(self._selector, self._version), time.monotonic()
             changes = next(self._changes, None)
-            if changes is None:
-                self._changes = None
-            for change in changes or ():
-                self._take(change)
         except Gone:
             self._version = self._changes = None
+            time.sleep(PAUSE_SECONDS)
+            return ()
         except HostError:
             self._changes = None
             time.sleep(PAUSE_SECONDS)
             raise
+        if changes is None:
+            self._changes = None
+            if time.monotonic() - self._began < PAUSE_SECONDS:
+                time.sleep(PAUSE_SECONDS)  # something on the way ends watches at once
+            return ()
+        return {name for change in changes if (name := self._take(change)) is not None}
 
     def of_job(self, name: str) -> Seen | None:
         """Return the first pod of the first rank of a Job; None: it has none yet.
@@ -70,6 +79,10 @@ class PodView:
         A pod that replaces one that was lost is another measurement: it is not ours.
         """
         return next(iter(self.all_of_job(name)), None)
+
+    def has_news(self, name: str, seen: Seen | None) -> bool:
+        """Return whether a Job's pod is not any more as it was seen."""
+        return self.of_job(name) is not seen
 
     def all_of_job(self, name: str) -> list[Seen]:
         """Return all pods of a Job, by rank."""
@@ -86,13 +99,14 @@ class PodView:
         listing = self._cluster.pods(f"{self._selector},{JOB_LABEL}={name}")
         with self._lock:
             for pod in listing.items:
-                self._pods.setdefault(_job(pod), {}).setdefault(_uid(pod), Seen(pod))
+                if _uid(pod) not in self._forgotten:
+                    self._pods.setdefault(_job(pod), {}).setdefault(_uid(pod), Seen(pod))
         return self.of_job(name)
 
     def forget(self, name: str) -> None:
-        """Forget the pods of a Job."""
+        """Forget the pods of a Job; what is still heard of them, mostly that they are gone, is dropped."""
         with self._lock:
-            self._pods.pop(name, None)
+            self._forgotten.update(self._pods.pop(name, ()))
 
     def close(self) -> None:
         """End the watch; nobody may look any more."""
@@ -107,17 +121,23 @@ class PodView:
             for pods in self._pods.values():
                 pods |= {uid: Seen(seen.pod, deleted=True) for uid, seen in pods.items() if uid not in present}
             for pod in listing.items:
-                self._pods.setdefault(_job(pod), {})[_uid(pod)] = Seen(pod)
+                if _uid(pod) not in self._forgotten:
+                    self._pods.setdefault(_job(pod), {})[_uid(pod)] = Seen(pod)
         self._version = listing.version
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: Change) -> str | None:
+        """Return the Job whose pod changed; None: none that is followed."""
         version = (change.item.get("metadata") or {}).get("resourceVersion")
         if version:
             self._version = str(version)
-        if change.kind in ("ADDED", "MODIFIED", "DELETED"):
-            with self._lock:
-                seen = Seen(change.item, deleted=change.kind == "DELETED")
-                self._pods.setdefault(_job(change.item), {})[_uid(change.item)] = seen
+        if change.kind not in ("ADDED", "MODIFIED", "DELETED"):
+            return None
+        name, uid = _job(change.item), _uid(change.item)
+        with self._lock:
+            if uid in self._forgotten:
+                return None
+            self._pods.setdefault(name, {})[uid] = Seen(change.item, deleted=change.kind == "DELETED")
+        return name
 
 
 def _uid(pod: Object) -> str:

@@ -13,6 +13,8 @@ from packaging.utils import canonicalize_name
 from orchestrate.launchers.ssh.software import image_software
 from results import schema
 from results.schema import record_json
+from results.schema.progress import RecordReader
+from results.schema.record_json import MAX_RECORD_BYTES
 from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import REPOSITORY, PushedImage, build_image, pull_bytes, push_image
@@ -124,6 +126,39 @@ def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Eng
     assert record.status is schema.Status.OK
     assert record.case == case
     assert record.measurement is not None and record.measurement.samples == 4
+
+
+def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
+    engines: Engines, cpu_image: PushedImage, tmp_path: Path
+):
+    case = schema.Case(
+        model="googlenet",
+        batch_per_gpu=2,
+        device=schema.Device.CPU,
+        image_size=64,
+        warmup_steps=1,
+        num_steps=2,
+    )
+    given = tmp_path / "out"  # as a cluster gives it: an empty folder that all may write
+    given.mkdir()
+    given.chmod(0o777)
+    with finished_container(
+        engines.first.client,
+        cpu_image.reference,
+        [*case.flags(), f"--output={RECORD_PATH}", "--print_record"],
+        user="1000660000:0",  # as OpenShift does
+        volumes={str(given): {"bind": "/out"}},
+    ) as container:
+        output = container.logs().decode()
+        assert exit_code(container) == 0, output
+    reader = RecordReader(MAX_RECORD_BYTES)
+    for line in output.splitlines():
+        reader.take(line)
+    payload = reader.payload()
+    assert payload is not None, output
+    record = record_json.from_json(payload)
+    assert (record.status, record.case) == (schema.Status.OK, case)
+    assert "Traceback" not in output and "KeyError" not in output
 
 
 def test_an_image_says_what_it_is(engines: Engines, cpu_image: PushedImage):

@@ -11,11 +11,19 @@ from pathlib import Path
 
 import pytest
 
+import results
+from orchestrate.inventory.hosts import read_hosts
+from orchestrate.launchers.kubernetes.manifests import job_manifest
+from orchestrate.planning.codec import plan_from_json
 from results.schema import Status
 from tests.conftest import CACHE
 from tests.real.faults.controller import Runs, wait_until
+from tests.real.faults.restricted import OFFENCES, is_admitted, pod_that
 from tests.support.engines.docker import Engines
-from tests.support.engines.kubernetes.cluster import RealCluster
+from tests.support.engines.images import push_image
+from tests.support.engines.kubernetes.cluster import OPENSHIFT, OPENSHIFT_USERS, RESTRICTED, RealCluster
+from tests.support.engines.servers import Registry
+from tests.support.engines.standin import STANDIN
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TFBENCH_TEST_KUBERNETES") != "1", reason="opt-in: make test-kubernetes builds Kubernetes first"
@@ -106,6 +114,47 @@ def test_stop_ends_what_a_killed_controller_left(cluster, standins, runs: Runs):
     wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)
 
 
+def test_a_restricted_cluster_takes_our_pods_as_they_are_and_refuses_others(cluster, standins, runs: Runs):
+    admitted = {name for name, change in OFFENCES.items() if is_admitted(cluster, pod_that(change))}
+    assert admitted == {"nothing"}
+    hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=5)))
+    with runs.start("run", "--hosts", str(hosts)) as controller:
+        (pod,) = wait_until(lambda: running(cluster), "a pod to run")
+        assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
+    (record,) = runs.records().values()
+    assert record.status is Status.OK
+    assert pod["metadata"]["annotations"]["kubernetes.io/psp"] == "restricted"
+    (job,) = plan_from_json((runs.path / "plan.json").read_bytes()).jobs
+    (host,) = read_hosts(hosts)
+    sent = job_manifest(job, host, host.queue)["spec"]["template"]["spec"]
+    assert pod["spec"]["securityContext"] == sent["securityContext"], "admission added nothing"
+    assert pod["spec"]["containers"][0]["securityContext"] == sent["containers"][0]["securityContext"]
+
+
+def test_openshift_gives_pods_a_user_of_its_own_and_their_records_come(cluster, standins, runs: Runs, tmp_path: Path):
+    cluster.admit_only("openshift", OPENSHIFT)
+    try:
+        refused = Runs(tmp_path / "refused")
+        refused.folder.mkdir()
+        hosts = refused.hosts(fleets(cluster, standins.image("work")))
+        assert refused.run("run", "--hosts", str(hosts)).returncode == 3
+        (record,) = refused.records().values()
+        assert record.status is Status.UNSUPPORTED and "security: openshift" in record.cause, record.cause
+
+        queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2, "security": "openshift"}
+        hosts = runs.hosts(fleets(cluster, standins.image("work", seconds=5), kubernetes=queue))
+        with runs.start("run", "--hosts", str(hosts)) as controller:
+            (pod,) = wait_until(lambda: running(cluster), "a pod to run")
+            assert controller.wait(180) == 0, (runs.folder / "stderr").read_text()[-2000:]
+    finally:
+        cluster.admit_only("restricted", RESTRICTED)
+    (record,) = runs.records().values()
+    assert record.status is Status.OK
+    (container,) = pod["spec"]["containers"]
+    assert container["securityContext"]["runAsUser"] == OPENSHIFT_USERS["min"]
+    assert "runAsGroup" not in {**pod["spec"]["securityContext"], **container["securityContext"]}, "the group is root's"
+
+
 def offer_gpus(cluster: RealCluster, count: int) -> None:
     """Have the node offer GPUs, as one does that an autoscaler has started; 0: as before."""
     amounts = {"nvidia.com/gpu": str(count) if count else None}
@@ -142,3 +191,34 @@ def test_a_pool_without_a_node_is_planned_and_its_repeats_wait_for_one(cluster, 
     records = list(runs.records().values())
     assert [record.status for record in records] == [Status.OK] * 2
     assert {record.origin.host for record in records} == {"node-1"}
+
+
+@pytest.fixture
+def probing_registry(engines: Engines, standins, registry: Registry, tmp_path: Path) -> str:
+    """Push a `cpu` image whose probe answers as on a node with GPUs, and name its registry."""
+    package = tmp_path / "probe" / "tfbench"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    gpu = {"index": 0, "name": "NVIDIA L4", "compute_capability": "8.9", "memory_bytes": 24 << 30}
+    answer = json.dumps({"driver": "550.127.05", "gpus": [gpu]})
+    (package / "probe.py").write_text(f"print('a library speaks first')\nprint({answer!r})\n")
+    (package.parent / "Dockerfile").write_text(f"FROM {STANDIN}\nCOPY tfbench/ /opt/tfbench/\n")
+    reference = f"{registry.address}/tfbench:{results.__version__}-cpu"
+    engines.first.client.images.build(path=str(package.parent), tag=reference, rm=True, forcerm=True)
+    push_image(engines.first, reference)
+    return registry.address
+
+
+def test_where_labels_are_missing_a_job_asks_the_driver(cluster, probing_registry: str, runs: Runs):
+    queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2}
+    hosts = runs.hosts({"cloud": {"registry": probing_registry, "device": "gpu", "kubernetes": queue}})
+    labels = cluster.ask("GET", "/api/v1/nodes/node-1")["metadata"]["labels"]
+    of_gpus = {name: value for name, value in labels.items() if name.startswith("nvidia.com/")}
+    try:
+        cluster.ask("PATCH", "/api/v1/nodes/node-1", {"metadata": {"labels": dict.fromkeys(of_gpus)}})
+        done = runs.run("check", "--hosts", str(hosts))
+    finally:
+        cluster.ask("PATCH", "/api/v1/nodes/node-1", {"metadata": {"labels": of_gpus}})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "NVIDIA L4" in done.stdout and "550.127" in done.stdout, done.stdout
+    wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)

@@ -126,5 +126,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask more often than on a real cluster, and say nothing about it."""
     stamina.instrumentation.set_on_retry_hooks(())
     monkeypatch.setattr(launchers, "LOOK_AT_JOB_SECONDS", 0.05)
+    monkeypatch.setattr(launchers, "WAKE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.api.WATCH_SECONDS", 1)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.view.PAUSE_SECONDS", 0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -14,6 +15,7 @@ from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.manifests import object_name
 from orchestrate.running.run import Outcome, stop_run
 from results.schema import Status
+from tests.benchmarks.kubernetes.bench_kubernetes import kind_of
 from tests.real.faults.controller import wait_until
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import NAMESPACE, Answer
@@ -117,6 +119,37 @@ def test_a_failure_is_a_record_with_its_cause(bench, name):
     (record,) = one.records(plan)
     assert (record.status, cause in record.cause) == (status, True), record.cause
     wait_until(lambda: not one.server.all("jobs"), "the Job to go")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true',
+        'pods "x" is forbidden: unable to validate against any security context constraint: [.spec.securityContext.fsGroup',
+        'pods "x" is forbidden: PodSecurityPolicy: unable to admit pod: [spec.containers[0].securityContext.runAsUser',
+    ],
+)
+def test_a_pod_that_is_not_admitted_ends_its_repeat_at_once(bench, said):
+    one = bench(plays.gets_no_pod_because(said))
+    plan = one.plan(one.host(), repeats=1)
+    one.run(plan)
+    (record,) = one.records(plan)
+    assert record.status is Status.UNSUPPORTED
+    assert said in record.cause and "set security: openshift in hosts.yml" in record.cause
+
+
+def test_a_repeat_is_three_requests(bench, monkeypatch):
+    monkeypatch.setattr(launchers, "LOG_AGAIN_SECONDS", 600.0)
+    monkeypatch.setattr(launchers, "LOOK_AT_JOB_SECONDS", 600.0)
+    one = bench()
+    plan = one.plan(one.host(max_jobs=4), repeats=12)
+    before = len(one.server.requests)
+    assert one.run(plan) == Outcome(ok=12, failed=0, missing=0)
+    asked = Counter(kind_of(line) for line in one.server.requests[before:])
+    assert (asked["create"], asked["log"], asked["delete"]) == (12, 12, 12)
+    assert not one.asked("GET", "/jobs/") and asked["read"] < 12, (
+        "pods are listed at the start, and no Job is asked for"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from orchestrate.running.watchdog import Watchdog
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
+from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite("s", "", 3, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=8, num_gpus=[1, 2]),))
@@ -198,24 +200,34 @@ def test_a_queue_whose_repeats_are_all_blocked_writes_their_records_and_submits_
     assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))
 
 
-def test_one_who_waits_does_not_wake_the_others():
-    allowed = threading.Event()
-    poller = Poller("a queue", lambda: allowed.wait(10) and None, 0.01)
-    woken = [0]
-    waits = poller._changed.wait
+def test_a_look_wakes_only_those_whom_it_concerns():
+    news: queue.Queue[str] = queue.Queue()
+    poller = Poller("a queue", lambda: {news.get(timeout=10)}, 0.0)
+    woken: list[str] = []
 
-    def counted(timeout: float | None = None) -> bool:
-        woken[0] += 1
-        return waits(timeout)
+    def wait(key: str) -> None:
+        poller.wait(key)
+        woken.append(key)
 
-    poller._changed.wait = counted  # type: ignore[method-assign]
-    waiting = [threading.Thread(target=poller.wait) for _ in range(20)]
-    for thread in waiting:
-        thread.start()
-    while poller._waiting < len(waiting):
-        time.sleep(0.01)
-    allowed.set()
-    for thread in waiting:
-        thread.join(10)
+    keys = [f"job-{number}" for number in range(20)]
+    waiting = [threading.Thread(target=wait, args=(key,)) for key in keys]
+    try:
+        for thread in waiting:
+            thread.start()
+        wait_until(lambda: len(poller._sleepers) == len(keys), "all to wait")
+        for key in reversed(keys):
+            news.put(key)
+            wait_until(lambda key=key: woken[-1:] == [key], f"{key} to be woken")
+        assert woken == list(reversed(keys)), "each by its own news"
+    finally:
+        poller.wake_all()
+        news.put("nobody")
+        poller.close()
+
+
+def test_news_that_came_before_the_wait_are_not_waited_for():
+    poller = Poller("a queue", lambda: (), 60.0)
+    poller.wait("job", has_news=lambda: True)
+    assert poller._thread is None, "nobody looked"
+    poller.wait("job", seconds=0.01, has_news=lambda: False)
     poller.close()
-    assert woken[0] <= 2 * len(waiting), "each sleeps once; some wait for the look after the one that was under way"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from tests.support.engines.docker import DockerEngine
-from tests.support.engines.processes import Server, free_port
+from tests.support.engines.kubernetes.control_plane import ControlPlane, run
+from tests.support.engines.processes import free_port
 
-TOKEN = "tfbench-test-token"
 NODE = "node-1"
 PAUSE_DOCKERFILE = 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n'
 CNI_PLUGIN = """#!/bin/sh
@@ -29,11 +26,45 @@ ADD:*)
     echo "{\\"cniVersion\\": \\"0.3.1\\", \\"ips\\": [{\\"version\\": \\"4\\", \\"address\\": \\"$address\\"}]}" ;;
 esac
 """
+RESTRICTED = {
+    "privileged": False,
+    "allowPrivilegeEscalation": False,
+    "requiredDropCapabilities": ["ALL"],
+    "volumes": [
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    ],
+    "hostNetwork": False,
+    "hostIPC": False,
+    "hostPID": False,
+    "runAsUser": {"rule": "MustRunAsNonRoot"},
+    "seLinux": {"rule": "RunAsAny"},
+    "supplementalGroups": {"rule": "RunAsAny"},
+    "fsGroup": {"rule": "RunAsAny"},
+}
+"""The Pod Security level `restricted`, as the admission of Kubernetes before 1.25 enforces it.
+Source: Kubernetes, "Pod Security Standards" and "Mapping PodSecurityPolicies to Pod Security Standards"."""
+
+OPENSHIFT_USERS = {"min": 1000660000, "max": 1000669999}
+OPENSHIFT = {
+    **RESTRICTED,
+    "runAsUser": {"rule": "MustRunAs", "ranges": [OPENSHIFT_USERS]},
+    "fsGroup": {"rule": "MustRunAs", "ranges": [OPENSHIFT_USERS]},
+}
+"""Likewise OpenShift's SCC `restricted-v2`, of which these policies are the origin: a namespace has a range of users, and
+pods that name none get the first. Source: OpenShift, "Managing security context constraints"."""
+
 PAUSE_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
-class RealCluster:
-    """etcd, API server, controllers, scheduler, and a kubelet on a Docker engine.
+class RealCluster(ControlPlane):
+    """The control plane of Kubernetes 1.20, and a kubelet on a Docker engine.
 
     Args:
         binaries: Folder with what `build.sh` built.
@@ -42,34 +73,28 @@ class RealCluster:
     """
 
     def __init__(self, binaries: Path, folder: Path, engine: DockerEngine) -> None:
-        self._folder = folder
+        super().__init__(
+            binaries,
+            folder,
+            api=(
+                "--disable-admission-plugins=ServiceAccount",
+                "--enable-admission-plugins=PodSecurityPolicy",
+                "--feature-gates=TTLAfterFinished=true",
+            ),
+            manager=(
+                "--port=0",
+                "--controllers=*,-nodeipam,-serviceaccount,-serviceaccount-token",
+                "--feature-gates=TTLAfterFinished=true",
+                "--node-monitor-grace-period=12s",
+                "--pod-eviction-timeout=5s",
+            ),
+            scheduler=("--port=0",),
+        )
         self._engine = engine
-        self._port = free_port()
-        etcd, peer, self._kubelet_port = free_port(), free_port(), free_port()
-        healthz, manager, scheduler = free_port(), free_port(), free_port()
-        self.kubeconfig = self._write_kubeconfig()
-        (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
-        _run("openssl", "genrsa", "-out", f"{folder}/sa.key", "2048")
-        self._write_kubelet_config(healthz)
-        api = [
-            f"--etcd-servers=http://127.0.0.1:{etcd}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={self._port}",
-            f"--cert-dir={folder}/certificates",
-            f"--token-auth-file={folder}/tokens.csv",
-            "--authorization-mode=RBAC",
-            "--disable-admission-plugins=ServiceAccount",
-            "--service-account-issuer=https://tests",
-            f"--service-account-signing-key-file={folder}/sa.key",
-            f"--service-account-key-file={folder}/sa.key",
-            "--service-cluster-ip-range=10.96.0.0/24",
-            "--allow-privileged=false",
-            "--feature-gates=TTLAfterFinished=true",
-            "--kubelet-preferred-address-types=InternalIP",
-        ]
-        config = f"--kubeconfig={self.kubeconfig}"
+        self._kubelet_port = free_port()
+        self._write_kubelet_config(free_port())
         kubelet = [
-            config,
+            f"--kubeconfig={self.kubeconfig}",
             f"--config={folder}/kubelet.json",
             f"--root-dir={folder}/kubelet",
             f"--docker-endpoint={engine.url}",
@@ -85,52 +110,14 @@ class RealCluster:
             "--container-runtime=docker",
             f"--experimental-dockershim-root-directory={folder}/dockershim",
         ]
-        self._servers = [
-            self._server(
-                binaries / "etcd",
-                f"--data-dir={folder}/etcd",
-                f"--listen-client-urls=http://127.0.0.1:{etcd}",
-                f"--advertise-client-urls=http://127.0.0.1:{etcd}",
-                f"--listen-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-cluster=default=http://127.0.0.1:{peer}",
-                "--unsafe-no-fsync",
-                ready=lambda: _answers(f"http://127.0.0.1:{etcd}/health"),
-            ),
-            self._server(binaries / "kube-apiserver", *api, ready=lambda: self._is_ready("/readyz")),
-            self._server(
-                binaries / "kube-controller-manager",
-                config,
-                "--leader-elect=false",
-                f"--secure-port={manager}",
-                "--port=0",
-                f"--cert-dir={folder}/manager-certificates",
-                "--controllers=*,-nodeipam,-serviceaccount,-serviceaccount-token",
-                "--use-service-account-credentials=false",
-                "--feature-gates=TTLAfterFinished=true",
-                "--node-monitor-grace-period=12s",
-                "--pod-eviction-timeout=5s",
-                ready=lambda: _listens(manager),
-            ),
-            self._server(
-                binaries / "kube-scheduler",
-                config,
-                "--leader-elect=false",
-                f"--secure-port={scheduler}",
-                "--port=0",
-                f"--cert-dir={folder}/scheduler-certificates",
-                ready=lambda: _listens(scheduler),
-            ),
-        ]
         self.kubelet = self._server(binaries / "kubelet", *kubelet, ready=self._node_is_ready)
 
     def start(self) -> None:
         """Start everything; the node then offers GPUs that are not there, as a device plugin would."""
         self._build_pause()
         self._write_network_plugin()
-        for server in self._servers:
-            server.start()
-        self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "bench"}})
+        super().start()
+        self.admit_only("restricted", RESTRICTED)
         self.kubelet.start()
         path = f"/api/v1/nodes/{NODE}"
         capacity = {"nvidia.com/gpu": "4"}
@@ -148,35 +135,21 @@ class RealCluster:
 
     def stop(self) -> None:
         """End everything, the kubelet first."""
-        for server in (self.kubelet, *reversed(self._servers)):
-            server.stop()
+        self.kubelet.stop()
+        super().stop()
         for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
             mount_point = line.split(" ")[1]
             if mount_point.startswith(f"{self._folder}/kubelet/"):
                 subprocess.run(["umount", "--lazy", mount_point], check=False, capture_output=True)
 
-    def ask(self, method: str, path: str, body: object = None, token: str = TOKEN) -> dict:
-        """Ask the API server as its administrator."""
-        kind = "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
-            return json.loads(answer.read())
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self._port}"
-
-    def _server(self, program: Path, *arguments: str, ready) -> Server:
-        return Server([str(program), *arguments], self._folder / f"{program.name}.log", ready)
-
-    def _is_ready(self, path: str) -> bool:
-        try:
-            self.ask("GET", "/api/v1/namespaces/default")
-            return True
-        except (OSError, ValueError):
-            return False
+    def admit_only(self, name: str, rules: dict) -> None:
+        """Admit only pods that obey some rules, in place of those of before."""
+        path = "/apis/policy/v1beta1/podsecuritypolicies"
+        profiles = {"seccomp.security.alpha.kubernetes.io/allowedProfileNames": "runtime/default"}
+        self.ask("POST", path, {"metadata": {"name": name, "annotations": profiles}, "spec": rules})
+        for item in self.ask("GET", path)["items"]:
+            if item["metadata"]["name"] != name:
+                self.ask("DELETE", f"{path}/{item['metadata']['name']}")
 
     def _node_is_ready(self) -> bool:
         try:
@@ -184,20 +157,6 @@ class RealCluster:
         except (OSError, KeyError, ValueError):
             return False
         return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
-
-    def _write_kubeconfig(self) -> Path:
-        path = self._folder / "kubeconfig"
-        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "real",
-            "clusters": [{"name": "real", "cluster": cluster}],
-            "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin", "namespace": "bench"}}],
-            "users": [{"name": "admin", "user": {"token": TOKEN}}],
-        }
-        path.write_text(json.dumps(document))
-        return path
 
     def _write_kubelet_config(self, healthz: int) -> None:
         capability = int(_capabilities(), 16) >> 24 & 1  # CAP_SYS_RESOURCE: without it no process may be shielded
@@ -235,28 +194,10 @@ class RealCluster:
         folder.mkdir()
         (folder / "pause.c").write_text(PAUSE_SOURCE)
         (folder / "Dockerfile").write_text(PAUSE_DOCKERFILE)
-        _run("gcc", "-static", "-Os", "-o", f"{folder}/pause", f"{folder}/pause.c")
+        run("gcc", "-static", "-Os", "-o", f"{folder}/pause", f"{folder}/pause.c")
         self._engine.client.images.build(path=str(folder), tag="tfbench-pause:1", rm=True, forcerm=True)
 
 
 def _capabilities() -> str:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(line for line in lines if line.startswith("CapEff:")).split()[1]
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def _listens(port: int) -> bool:
-    from tests.support.engines.processes import port_answers
-
-    return port_answers(port)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return answer.status == 200
-    except (OSError, urllib.error.URLError):
-        return False

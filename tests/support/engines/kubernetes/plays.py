@@ -82,6 +82,23 @@ def work(server: StandIn, job: Object) -> None:
     end(server, pod)
 
 
+def answers_probes_with(*lines: str, code: int = 0) -> Play:
+    """Let a Job that asks the driver print lines and end; others work."""
+
+    def play(server: StandIn, job: Object) -> None:
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        if container.get("command") != ["python3.11", "-m", "tfbench.probe"]:
+            work(server, job)
+            return
+        pod = make_pod(server, job)
+        set_status(server, pod, "Running", {"running": {}})
+        for line in lines:
+            server.log(pod["metadata"]["name"], line)
+        end(server, pod, code)
+
+    return play
+
+
 def hang(server: StandIn, job: Object) -> None:
     """Run until the Job is deleted, then say that it was stopped."""
     pod = make_pod(server, job)
@@ -146,19 +163,26 @@ def loses_the_end_of_its_log(server: StandIn, job: Object) -> None:
     end(server, pod)
 
 
-def gets_no_pod(server: StandIn, job: Object) -> None:
-    """Be refused by a quota, for ever."""
-    server.put(
-        "events",
-        {
-            "metadata": {"name": f"{job['metadata']['name']}.1"},
-            "type": "Warning",
-            "reason": "FailedCreate",
-            "message": 'pods "x" is forbidden: exceeded quota: gpus',
-            "involvedObject": {"name": job["metadata"]["name"]},
-            "lastTimestamp": "2026-11-21T10:00:00Z",
-        },
-    )
+def gets_no_pod_because(message: str) -> Play:
+    """Be refused every pod, for ever."""
+
+    def play(server: StandIn, job: Object) -> None:
+        server.put(
+            "events",
+            {
+                "metadata": {"name": f"{job['metadata']['name']}.1"},
+                "type": "Warning",
+                "reason": "FailedCreate",
+                "message": message,
+                "involvedObject": {"name": job["metadata"]["name"]},
+                "lastTimestamp": "2026-11-21T10:00:00Z",
+            },
+        )
+
+    return play
+
+
+gets_no_pod = gets_no_pod_because('pods "x" is forbidden: exceeded quota: gpus')
 
 
 def ranks(server: StandIn, job: Object) -> None:

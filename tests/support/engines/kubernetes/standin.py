@@ -312,7 +312,9 @@ def _handler(server: StandIn) -> type[BaseHTTPRequestHandler]:
                 pod = path.split("/")[-2]
                 if server.get("pods", pod) is None:
                     raise Answer(404, "NotFound", f'pods "{pod}" not found')
-                self._stream(f"{line}\n" for line in server.follow(pod, follow=query.get("follow") == "true"))
+                stamped = query.get("timestamps") == "true"
+                lines = server.follow(pod, follow=query.get("follow") == "true")
+                self._stream(f"{line if stamped else line.partition(' ')[2]}\n" for line in lines)
                 return None
             kind = COLLECTIONS.get(path)
             if kind is None:
