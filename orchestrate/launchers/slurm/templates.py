@@ -1,7 +1,7 @@
 """How a node runs a benchmark: a Python of its own, or a container by one of three programs.
 
-`none` and `docker` are tested on a real cluster, apptainer's lines with a real apptainer outside of Slurm, and those
-for pyxis with stand-ins for `srun` and `enroot`. Each leaves the process id in `$child`; `end` ends it, `finish` brings
+All are tested on real clusters of two nodes, pyxis and apptainer by opt-in tests (`make test-pyxis`, `make
+test-apptainer`). Each leaves the process id in `$child`; `end` ends it, `finish` brings
 the record into `$folder`.
 
 Limits are for benchmarks: images are fetched before, because one file of an image is larger than all that a benchmark

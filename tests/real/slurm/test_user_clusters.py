@@ -54,6 +54,7 @@ echo "{}" >"$out"
 """Says what a benchmark may do, and leaves no record that counts."""
 
 VALUE = "=eth0,eth1 'x' $HOME"
+MODULE = "tfbench/1"
 TOOL = '#!/bin/sh\necho "$*" >>{log}\n'
 
 
@@ -66,6 +67,7 @@ class Site:
         programs: Where the programs of the images that tests make come from.
         toolkit: What nodes asked NVIDIA's container toolkit for, a line for each container; absent: nothing.
         importing: A command that makes the file `$1` of the image `$2`.
+        modules: Without them apptainer pulls nothing from a registry that has no TLS.
     """
 
     container: str
@@ -73,11 +75,13 @@ class Site:
     programs: Path
     toolkit: Path
     importing: str
+    modules: tuple[str, ...] = ()
 
     def fleet(self, image: str, **settings: Any) -> dict[str, Any]:
         """Describe it, for `hosts.yml`."""
         slurm = {"container": self.container, "shared_folder": str(self.cluster.shared), "partition": "gpu"}
         slurm |= {"ssh": "login", "ssh_config": str(self.cluster.login.config_file), "poll_seconds": 0.5}
+        slurm |= {"modules": list(self.modules)}
         return {"image": image, "slurm": {**slurm, **settings}}
 
 
@@ -124,8 +128,12 @@ def _apptainer_site(folder: Path) -> Site:
         pytest.skip("make test-apptainer builds a root of Debian sid first")
     assert os.geteuid() == 0 and find_program("debootstrap"), "it needs root and debootstrap"
     root = make_root(roots_folder(CACHE / "roots"))
-    cluster = UserCluster(folder, root=root, variables={"APPTAINER_NOHTTPS": "1"})
-    return Site("apptainer", cluster, root, folder / "none", 'apptainer pull "$1" "docker://$2"')
+    modules = folder / "modules"
+    (modules / MODULE).parent.mkdir(parents=True)
+    (modules / MODULE).write_text("#%Module\nsetenv APPTAINER_NOHTTPS 1\n")
+    cluster = UserCluster(folder, root=root, variables={"MODULEPATH": str(modules)})
+    importing = f'module load {MODULE} && apptainer pull "$1" "docker://$2"'
+    return Site("apptainer", cluster, root, folder / "none", importing, (MODULE,))
 
 
 @pytest.fixture
@@ -237,6 +245,37 @@ def test_an_image_that_is_not_there_is_a_failed_pull_with_its_reason(site: Site,
     (record,) = runs.records().values()
     assert record.status is Status.PULL_FAILED
     assert "refused" in "\n".join(*logs(runs)) or "Failed to connect" in "\n".join(*logs(runs))
+    assert left_behind(site.cluster) == []
+
+
+def test_a_module_that_nodes_do_not_have_is_named(site: Site, runs: Runs):
+    if not site.modules:
+        pytest.skip("environment modules are a part of the root of Debian sid")
+    hosts = runs.hosts({"lab": site.fleet("tfbench:mine", modules=[MODULE, "nothing/9"])})
+    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    (record,) = runs.records().values()
+    assert record.status is Status.ERROR
+    assert record.cause is not None and "could not load the modules" in record.cause
+    assert "nothing/9" in "\n".join(*logs(runs))
+
+
+def test_a_run_goes_over_a_connection_that_the_user_shares_when_no_other_can_be_made(
+    site: Site, runs: Runs, make_image: MakeImage, tmp_path: Path
+):
+    image, config = make_image(), tmp_path / "ssh_config"
+    control = f"  ControlMaster auto\n  ControlPath {tmp_path}/%C\n"
+    config.write_text(site.cluster.login.config_file.read_text() + control)
+    ssh = ["ssh", "-F", str(config)]
+    subprocess.run([*ssh, "-f", "-N", "-o", "ControlPersist=yes", "login"], check=True, timeout=60)
+    site.cluster.login.stop()  # as a login host does that asks for a second factor: whoever is in stays in
+    try:
+        hosts = runs.hosts({"lab": site.fleet(f"{image.repository}:1", ssh_config=str(config))})
+        done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    finally:
+        subprocess.run([*ssh, "-O", "exit", "login"], check=False, capture_output=True, timeout=60)
+        site.cluster.login.start()
+    assert done.returncode == 3, done.stderr
+    assert {record.status for record in runs.records().values()} == {Status.BAD_RESULT}
     assert left_behind(site.cluster) == []
 
 

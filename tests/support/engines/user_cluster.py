@@ -22,7 +22,7 @@ from tests.support.engines.slurm import NODES, SlurmCluster
 NAME = "bench"
 PACKAGES = (
     *("apptainer", "ca-certificates", "squashfs-tools", "squashfuse", "fuse-overlayfs", "fakeroot", "uidmap"),
-    *("munge", "openssh-server", "slurm-client", "slurmctld", "slurmd"),
+    *("munge", "openssh-server", "slurm-client", "slurmctld", "slurmd", "environment-modules"),
 )
 MACHINES = ("login", *NODES)
 

@@ -1,4 +1,4 @@
-"""What is handed to Slurm: exact texts, because pyxis and apptainer cannot be run here."""
+"""What is handed to Slurm: exact texts, because pyxis and apptainer are run by opt-in tests only."""
 
 from __future__ import annotations
 
