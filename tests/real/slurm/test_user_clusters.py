@@ -113,7 +113,8 @@ def _pyxis_site(folder: Path) -> Site:
     tools.mkdir()
     (tools / "nvidia-container-cli").write_text(TOOL.format(log=toolkit))
     (tools / "nvidia-container-cli").chmod(0o755)
-    paths = {f"ENROOT_{name}_PATH": f"LOCAL/{name.lower()}" for name in ("DATA", "RUNTIME", "CACHE")}
+    # Where enroot keeps things is a site's to say; a user's variables of XDG's reach enroot by way of pyxis, too.
+    paths = {"XDG_DATA_HOME": "LOCAL/data", "XDG_CACHE_HOME": "LOCAL/cache", "XDG_RUNTIME_DIR": "LOCAL/run"}
     cluster = UserCluster(
         folder,
         path=(Path(enroot).parent, tools),
@@ -194,7 +195,7 @@ def waits(site: Site) -> bool:
 
 def containers(site: Site) -> list[str]:
     """Return what nodes keep of containers: enroot unpacks one for each step."""
-    return [path.name for node in NODES for path in (site.cluster.local[node] / "data").glob("*")]
+    return [path.name for node in NODES for path in (site.cluster.local[node] / "data/enroot").glob("*")]
 
 
 def test_a_benchmark_runs_within_limits_from_an_image_that_was_fetched_once_without_them(
