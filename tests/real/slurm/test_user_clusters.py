@@ -32,9 +32,13 @@ from tests.support.engines.roots import roots_folder
 from tests.support.engines.slurm import NODES, missing_programs
 from tests.support.engines.user_cluster import UserCluster, make_root
 
-pytestmark = pytest.mark.timeout(2400)  # an image is built, pushed and unpacked, all on few cores
-
 PLUGIN = os.environ.get("TFBENCH_TEST_PYXIS")
+WITH_APPTAINER = os.environ.get("TFBENCH_TEST_APPTAINER") == "1"
+
+pytestmark = [
+    pytest.mark.timeout(2400),  # an image is built, pushed and unpacked, all on few cores
+    pytest.mark.skipif(PLUGIN is None and not WITH_APPTAINER, reason="make test-pyxis and make test-apptainer run it"),
+]
 
 BENCHMARK = """\
 #!/bin/sh
@@ -126,7 +130,7 @@ def _pyxis_site(folder: Path) -> Site:
 
 
 def _apptainer_site(folder: Path) -> Site:
-    if os.environ.get("TFBENCH_TEST_APPTAINER") != "1":
+    if not WITH_APPTAINER:
         pytest.skip("make test-apptainer builds a root of Debian sid first")
     assert os.geteuid() == 0 and find_program("debootstrap"), "it needs root and debootstrap"
     root = make_root(roots_folder(CACHE / "roots"))
