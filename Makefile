@@ -11,6 +11,8 @@ BUILD := $(shell { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L; } >/dev/
 # For make gpu-evidence: its output folder and, optionally, a checkout of https://github.com/tensorflow/benchmarks.
 OUT := gpu-evidence
 PEER :=
+# For make test-pyxis: the plugin, built against this machine's Slurm.
+PYXIS := /usr/local/lib/slurm/spank_pyxis.so
 
 # The newest available Python that the lock files support.
 BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; do \
@@ -20,7 +22,7 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-renting gpu-evidence check lock clean help
+.PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting gpu-evidence check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
@@ -43,8 +45,11 @@ test-fresh-hosts: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test 50 fresh ssh
 test-engines: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on Docker 20.10 to 28.5 and Podman, also rootless, and print the table (needs root; downloads 0.6 GB once)
 	@TFBENCH_TEST_MATRIX=1 TFBENCH_TEST_ENGINES=require $(PYTHON) -m pytest tests/real/engines/matrix $(ARGS)
 
-test-apptainer: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test Slurm's scripts with a real apptainer (needs root; downloads 0.2 GB once)
-	@TFBENCH_TEST_APPTAINER=1 $(PYTHON) -m pytest tests/real/slurm/test_apptainer.py $(ARGS)
+test-apptainer: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test apptainer on a real Slurm of Debian sid (needs root; downloads 0.2 GB once)
+	@TFBENCH_TEST_APPTAINER=1 TFBENCH_TEST_ENGINES=require $(PYTHON) -m pytest tests/real/slurm/test_user_clusters.py -k apptainer $(ARGS)
+
+test-pyxis: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test pyxis and enroot, installed here, on a real Slurm (needs root; PYXIS=file)
+	@TFBENCH_TEST_PYXIS=$(PYXIS) TFBENCH_TEST_ENGINES=require $(PYTHON) -m pytest tests/real/slurm/test_user_clusters.py -k pyxis $(ARGS)
 
 test-renting: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Check files for SkyPilot, dstack, Vast and Ansible with these tools (downloads 300 MB)
 	@TFBENCH_TEST_RENTING=1 $(PYTHON) -m pytest tests/real/renting $(ARGS)

@@ -78,6 +78,11 @@ class SlurmQueue(BaseModel):
         description="the GPUs of one node, TYPE:COUNT or COUNT, instead of gres where a cluster wants --gpus-per-node",
         examples=["a5000:4"],
     )
+    image_file: FolderPath | None = Field(
+        None,
+        description="the absolute path of a file that was made from the image: .sqsh (pyxis) or .sif (apptainer)",
+        examples=["/home/bench/tfbench.sqsh"],
+    )
     modules: tuple[Annotated[StrictStr, Field(pattern=_MODULE)], ...] = Field(
         (), description="a list of modules that the nodes load first", examples=["[apptainer/1.4]"]
     )
@@ -336,6 +341,8 @@ def _check_slurm(
                 "container",
                 "the driver of the nodes cannot be asked: say which image suits them. Example: variant: cuda12.5",
             )
+    if entry.get("image_file") is not None and container not in ("pyxis", "apptainer"):
+        note("image_file", "image_file is for container: pyxis or apptainer only. Remove it")
     if entry.get("gres") is not None and entry.get("gpus_per_node") is not None:
         note("gpus_per_node", "gres and gpus_per_node request the same GPUs. Remove one of them")
     for option in entry.get("options") or () if isinstance(entry.get("options"), list) else ():

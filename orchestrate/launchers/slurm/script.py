@@ -143,7 +143,7 @@ def _visible(gpus: int) -> str:
 
 def _options(array: Array, first: Job, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
     """Return the requested resources as options of `sbatch`."""
-    pull = 0 if queue.container == "none" else PULL_SECONDS
+    pull = 0 if queue.container == "none" or queue.image_file is not None else PULL_SECONDS
     minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS + pull) / 60
     asked = resources(first)
     named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}

@@ -1,7 +1,7 @@
 """How a node runs a benchmark: a Python of its own, or a container by one of three programs.
 
-`none` and `docker` are tested on a real cluster, apptainer's lines with a real apptainer outside of Slurm, and those
-for pyxis with stand-ins for `srun` and `enroot`. Each leaves the process id in `$child`; `end` ends it, `finish` brings
+All are tested on real clusters of two nodes, pyxis and apptainer by opt-in tests (`make test-pyxis`, `make
+test-apptainer`). Each leaves the process id in `$child`; `end` ends it, `finish` brings
 the record into `$folder`.
 
 Limits are for benchmarks: images are fetched before, because one file of an image is larger than all that a benchmark
@@ -28,15 +28,13 @@ STOP_SECONDS = 20
 
 
 def environment_lines(queue: SlurmQueue, environment: Mapping[str, str]) -> list[str]:
-    """Return the lines of a batch script that give a benchmark the variables of `hosts.yml`.
+    """Return the lines of a batch script that give a benchmark outside of containers the variables of `hosts.yml`.
 
-    `srun` hands the script's own on, to all ranks and to pyxis's containers. Apptainer takes those of its own prefix
-    into a container that is closed to all others; its `--env` would divide a value at its commas. Docker has flags.
+    Containers get theirs inside: pyxis prefers those of the image, apptainer's `--env` divides a value at its commas.
     """
-    prefix = {"none": "", "pyxis": "", "apptainer": "APPTAINERENV_"}.get(queue.container)
-    if prefix is None:
+    if queue.container != "none":
         return []
-    return [f"export {prefix}{name}={shlex.quote(value)}" for name, value in environment.items()]
+    return [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
 def run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, gpus: int, project: Path) -> list[str]:
@@ -53,7 +51,9 @@ def run_lines(queue: SlurmQueue, container: ContainerSpec | None, nodes: int, gp
         return [_LIMIT, *(_python_lines(queue, project) if nodes == 1 else _ranks_lines(queue, project, nodes))]
     if queue.container == "docker":
         return [_LIMIT, *_docker_lines(container, gpus)]
-    return _pyxis_lines(container, nodes, gpus) if queue.container == "pyxis" else _apptainer_lines(container, gpus)
+    if queue.container == "pyxis":
+        return _pyxis_lines(queue.image_file, container, nodes, gpus)
+    return _apptainer_lines(queue.image_file, container, gpus)
 
 
 def module_lines(queue: SlurmQueue) -> list[str]:
@@ -171,7 +171,7 @@ def docker_flags(container: ContainerSpec) -> list[str]:
     return flags
 
 
-def _pyxis_lines(container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
+def _pyxis_lines(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
     data = f",{shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     # enroot's hook gives GPUs to containers that name some, and Slurm's cgroup leaves them those of the job. A name of
     # fewer would be read in an order that need not be Slurm's.
@@ -179,6 +179,7 @@ def _pyxis_lines(container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
     visible = "all" if gpus else "void"
     return [
         *_image_lines(
+            image_file,
             "sqsh",
             # enroot separates the registry from the rest by `#`
             'image=$(printf %s "$image" | sed "s|^\\([^/]*[.:][^/]*\\)/|\\1#|")\n'
@@ -191,15 +192,15 @@ def _pyxis_lines(container: ContainerSpec, nodes: int, gpus: int) -> list[str]:
         f"srun {_on_each(nodes) if nodes > 1 else '--ntasks=1'} --propagate=NONE"
         ' --container-image="$file" --container-readonly --no-container-mount-home'
         ' --no-container-entrypoint --container-mounts="$folder/out:/out"'
-        f"{data} --container-workdir=/opt/tfbench {_inside(nodes)}",
+        f"{data} --container-workdir=/opt/tfbench {_inside(container, nodes)}",
         "child=$!",
     ]
 
 
-def _apptainer_lines(container: ContainerSpec, gpus: int) -> list[str]:
+def _apptainer_lines(image_file: str | None, container: ContainerSpec, gpus: int) -> list[str]:
     data = f" --bind {shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
     return [
-        *_image_lines("sif", 'apptainer pull "$part" "docker://$image"'),
+        *_image_lines(image_file, "sif", 'apptainer pull "$part" "docker://$image"'),
         # A closed container's /tmp is 64 MiB of memory, unless a folder holds it.
         # Source: apptainer's admin guide, "sessiondir max size".
         'for place in "${TMPDIR:-/tmp}" /tmp "$folder"; do',
@@ -209,25 +210,30 @@ def _apptainer_lines(container: ContainerSpec, gpus: int) -> list[str]:
         # Sites may forbid network namespaces, as apptainer's admin guide advises: there it keeps the node's network.
         'network="--net --network=none"; unshare --user --net true 2>/dev/null || network=',
         'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out"'
-        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(1)}',
+        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(container, 1)}',
         "child=$!",
     ]
 
 
-def _image_lines(suffix: str, pull: str) -> list[str]:
+def _image_lines(image_file: str | None, suffix: str, pull: str) -> list[str]:
     """Return the lines that bring the image once for a run, and make `$file` its file, `$digest` what it is.
 
     A folder without locks lets several nodes fetch it at a time; a file gets its name when it is whole.
 
     Args:
+        image_file: Where nodes have it already; None: it comes from a registry.
         suffix: Of the file's name.
         pull: Commands that make the file `$part`.
     """
+    finish = 'finish() { mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; }'
+    if image_file is not None:
+        missing = '{ echo "there is no image file $file on this node" >"$folder/output.log"; leave pull; }'
+        return ['mkdir -p "$folder/out"', f"file={image_file}", finish, f'[ -r "$file" ] || {missing}']
     return [
         f"""\
 mkdir -p "$root/images" "$folder/out"
 file="$root/images/$(printf %s "$image" | sha256sum | cut -c 1-32).{suffix}"
-finish() {{ mv "$folder/out/record.json" "$folder/record.json" 2>/dev/null; }}
+{finish}
 if ! (
     flock 9 || :
     ls "$root/images" >/dev/null  # an NFS client looks at the folder itself, not at what it remembers
@@ -245,12 +251,13 @@ digest=$image
     ]
 
 
-def _inside(nodes: int) -> str:
-    """Return what starts a benchmark within pyxis or apptainer: its limit, and what is otherwise the user's.
+def _inside(container: ContainerSpec, nodes: int) -> str:
+    """Return what starts a benchmark within pyxis or apptainer: its limit, its variables, and what is the user's else.
 
     A step of Slurm's sets CUDA_VISIBLE_DEVICES anew, and HOME would be a folder that the container lacks.
     """
-    begin = f'ulimit -f {MAX_FILE_BLOCKS}; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1"; shift; '
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in container.environment.items())
+    begin = f'ulimit -f {MAX_FILE_BLOCKS}; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1" {variables}; shift; '
     run = 'exec python3.11 -m tfbench "$@" --output='
     script = f'{begin}{_RANK}{run}"$out"' if nodes > 1 else f"{begin}{run}{RECORD_PATH}"
     return f'sh -c {shlex.quote(script)} tfbench "$CUDA_VISIBLE_DEVICES" "$@" </dev/null >"$folder/output.log" 2>&1 &'

@@ -56,3 +56,10 @@ def fleet(cluster: SlurmCluster, project: Path, **settings: Any) -> dict[str, An
 def left_behind(cluster: SlurmCluster) -> list[Path]:
     """Return what is in the shared folder."""
     return sorted(cluster.shared.iterdir())
+
+
+def busy_nodes(runs: Runs) -> set[str]:
+    """Return the nodes that the newest run was reported to run on."""
+    if not (runs.folder / "runs").is_dir() or not list((runs.folder / "runs").glob("*/events.jsonl")):
+        return set()
+    return {event["state"][3:] for event in runs.events("job_state") if event["state"].startswith("on ")}

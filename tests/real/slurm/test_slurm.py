@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from results.schema import Status
 from tests.real.faults.controller import PROJECT, Runs, wait_until
-from tests.real.slurm.conftest import MakeRuns, fleet, left_behind
+from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
 from tests.support.engines.servers import make_ssh_host
 from tests.support.engines.slurm import NODES, SlurmCluster
 
@@ -326,13 +326,6 @@ def states_since_it_ran(runs: Runs) -> list[str]:
     """Return the states of jobs from the first one on a node on; a job that starts at once was never seen queued."""
     states = [event["state"] for event in runs.events("job_state")]
     return states[next((n for n, state in enumerate(states) if state.startswith("on ")), len(states)) :]
-
-
-def busy_nodes(runs: Runs) -> set[str]:
-    """Return the nodes that the newest run was reported to run on."""
-    if not (runs.folder / "runs").is_dir() or not list((runs.folder / "runs").glob("*/events.jsonl")):
-        return set()
-    return {event["state"][3:] for event in runs.events("job_state") if event["state"].startswith("on ")}
 
 
 def tasks_of(cluster: SlurmCluster, run_id: str) -> int:

@@ -83,6 +83,12 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self.log = log
 
+    @property
+    def pid(self) -> int:
+        """Of the process; the server must run."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start the server and return when it answers; nothing happens when it runs already.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import subprocess
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +76,27 @@ class SshHost:
         self.server.stop()
 
 
-def make_ssh_host(folder: Path, remote_socket: Path, alias: str = "tfbench-second") -> SshHost:
-    """Prepare an sshd with keys of its own; the machine's and the user's ssh settings play no part."""
+def make_ssh_host(
+    folder: Path,
+    remote_socket: Path,
+    alias: str = "tfbench-second",
+    *,
+    user: str | None = None,
+    enter: Sequence[str] = (),
+) -> SshHost:
+    """Prepare an sshd with keys of its own; the machine's and the user's ssh settings play no part.
+
+    Args:
+        folder: For its keys and configuration.
+        remote_socket: `DOCKER_HOST` there.
+        alias: Name of the host in its `config_file`.
+        user: Whom it logs in; None: who runs the tests.
+        enter: Words before sshd's own that start it somewhere else.
+    """
     host_key, identity = folder / "ssh_host_key", folder / "ssh_identity"
     for key in (host_key, identity):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    port, user = free_port(), getpass.getuser()
+    port, user = free_port(), user or getpass.getuser()
     known_hosts = folder / "ssh_known_hosts"
     host_key_words = host_key.with_suffix(".pub").read_text().split()
     known_hosts.write_text(f"[127.0.0.1]:{port} {' '.join(host_key_words[:2])}\n")
@@ -112,6 +128,6 @@ def make_ssh_host(folder: Path, remote_socket: Path, alias: str = "tfbench-secon
         "  StrictHostKeyChecking yes\n"
     )
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd refuses to start without this folder
-    command = [find_program("sshd") or "sshd", "-D", "-e", "-f", str(server_configuration)]
+    command = [*enter, find_program("sshd") or "sshd", "-D", "-e", "-f", str(server_configuration)]
     server = Server(command, folder / "sshd.log", lambda: port_answers(port))
     return SshHost(alias, "127.0.0.1", port, user, identity, known_hosts, config_file, remote_socket, server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -37,6 +38,9 @@ class SlurmCluster:
         shared: A folder that nodes and login host share.
     """
 
+    _CGROUPS = "cgroup/v1"
+    _MORE_SETTINGS = ""
+
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.shared = folder / "shared"
@@ -53,20 +57,29 @@ class SlurmCluster:
         (folder / "slurm.conf").write_text(self._configuration(folder, ports))
         lines = [f"NodeName={node} Name=gpu Type=a4000 File={file}\n" for node in NODES for file in GPU_FILES]
         (folder / "gres.conf").write_text("".join(lines))
-        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={self._CGROUPS}\n")
         munge = ["munged", "--foreground", "--force", f"--socket={self._munge_socket}", f"--key-file={key}"]
         munge += [f"--{kind}-file={folder / f'munged.{kind}'}" for kind in ("pid", "seed", "log")]
-        self._munged = Server(munge, folder / "munged.out", self._munge_socket.exists)
-        self._controller = Server(["slurmctld", "-D"], folder / "slurmctld.out", self.answers)
+        enter = self._enter
+        self._munged = Server([*enter("login"), *munge], folder / "munged.out", self._munge_socket.exists)
+        self._controller = Server([*enter("login"), "slurmctld", "-D"], folder / "slurmctld.out", self.answers)
         self._nodes = {
-            node: Server(["slurmd", "-D", "-N", node], folder / f"{node}.out", lambda node=node: self._is_up(node))
+            node: Server(
+                [*enter(node), "slurmd", "-D", "-N", node], folder / f"{node}.out", lambda node=node: self._is_up(node)
+            )
             for node in NODES
         }
 
+    def _on_login_host(self) -> list[str]:
+        """Return words before a command that run it where the controller runs."""
+        return []
+
+    def _enter(self, machine: str) -> list[str]:
+        """Return words before a server's own that start it on a machine: `login` or a node."""
+        return ["env", *(f"{name}={value}" for name, value in self.environment.items())]
+
     def start(self) -> None:
         """Start the controller and both nodes."""
-        # setpriv and slurmd look for the configuration in the environment of this process.
-        os.environ.update(self.environment)
         self._munged.start()
         self._controller.start()
         for node in NODES:
@@ -78,7 +91,6 @@ class SlurmCluster:
             node.stop()
         self._controller.stop()
         self._munged.stop()
-        os.environ.pop("SLURM_CONF", None)
 
     def start_node(self, node: str) -> None:
         """Start a node that is down, and have it used again."""
@@ -88,18 +100,30 @@ class SlurmCluster:
     def kill_node(self, node: str) -> None:
         """Kill a node's daemon and what it runs, as a power cut does."""
         server = self._nodes[node]
-        assert server._process is not None
-        os.killpg(server._process.pid, signal.SIGKILL)
+        os.killpg(server.pid, signal.SIGKILL)
+        for pid in self._processes_on(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        server.stop()
+
+    def _processes_on(self, node: str) -> set[int]:
+        """Return what runs on a node: jobs, all that they started, and the steps that watch them."""
+        parents, found, steps = {}, set(), set()
+        marks = [f"SLURM_CONF={self.environment['SLURM_CONF']}".encode(), f"SLURMD_NODENAME={node}".encode()]
         for path in Path("/proc").glob("[0-9]*"):
+            pid = int(path.name)
             try:
-                steps = (path / "cmdline").read_bytes().startswith(b"slurmstepd")
-                environment = (path / "environ").read_bytes()
+                parents[pid] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                if (path / "cmdline").read_bytes().startswith(b"slurmstepd"):
+                    steps.add(pid)
+                if set(marks) <= set((path / "environ").read_bytes().split(b"\0")):
+                    found.add(pid)
             except OSError:
                 continue
-            ours = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment
-            if ours and (steps or f"SLURMD_NODENAME={node}".encode() in environment):
-                os.kill(int(path.name), signal.SIGKILL)
-        server.stop()
+        found |= {parents[pid] for pid in found if pid in parents} & steps
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more  # a container's processes have no variables of Slurm's
+        return found
 
     def answers(self) -> bool:
         """Say whether the controller runs."""
@@ -129,7 +153,12 @@ class SlurmCluster:
 
     def _command(self, *words: str, check: bool = True) -> str:
         answer = subprocess.run(
-            words, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=60, check=False
+            [*self._on_login_host(), *words],
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         if check and answer.returncode != 0:
             raise EngineError(f"{words}: {answer.stderr}")
@@ -151,12 +180,13 @@ class SlurmCluster:
             f"StateSaveLocation={self._spool / 'state'}\n"
             f"SlurmdSpoolDir={self._spool}/%n\n"
             f"SlurmctldPidFile={folder / 'slurmctld.pid'}\nSlurmdPidFile={folder}/%n.pid\n"
-            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n"
+            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n"
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nGresTypes=gpu\n"
             "SlurmdParameters=config_overrides\nReturnToService=2\n"
             "SlurmctldTimeout=30\nSlurmdTimeout=20\nInactiveLimit=0\nKillWait=5\nMinJobAge=300\nWaittime=0\n"
             "SchedulerType=sched/backfill\nSchedulerParameters=sched_interval=2,bf_interval=2\n"
             "MailProg=/bin/true\n"
+            f"{self._MORE_SETTINGS}"
             f"{nodes}"
             f"PartitionName=gpu Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP\n"
             f"PartitionName=small Nodes={NODES[0]} MaxTime=30 State=UP\n"

@@ -259,9 +259,10 @@ fleets:
         ('options: ["--gpus-per-node=4"]', "'--gpus-per-node=4' is set by tfbench"),
         ("gpus_per_node: many", "TYPE:COUNT or COUNT"),
         ('modules: ["a; rm -rf /"]', "a list of modules"),
+        ("image_file: /x.sqsh", "image_file is for container: pyxis or apptainer only. Remove it"),
     ],
 )
-def test_gpus_and_modules_of_a_slurm_fleet_are_checked(tmp_path: Path, slurm: str, said: str):
+def test_gpus_modules_and_image_of_a_slurm_fleet_are_checked(tmp_path: Path, slurm: str, said: str):
     text = f"version: 1\nfleets:\n  a:\n    slurm: {{container: none, shared_folder: /x, {slurm}}}\n"
     with pytest.raises(DocumentError) as caught:
         read_hosts(write(tmp_path, text))

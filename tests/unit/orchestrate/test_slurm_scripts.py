@@ -1,4 +1,4 @@
-"""What is handed to Slurm: exact texts, because pyxis and apptainer cannot be run here."""
+"""What is handed to Slurm: exact texts, because pyxis and apptainer are run by opt-in tests only."""
 
 from __future__ import annotations
 
@@ -99,19 +99,18 @@ def test_every_script_is_valid_for_sh_and_binds_gpus_or_hides_them(container: st
 VALUE = "=eth0,eth1 'x' $HOME"
 """Of a variable: what a shell, Apptainer's commas or Kubernetes' `$(…)` could change."""
 
+WITH_VARIABLE = Host(fleet="lab", name="slurm", docker=None, environment={"NCCL_SOCKET_IFNAME": VALUE})
+
 
 @pytest.mark.parametrize(
     ("container", "line"),
     [
         ("none", f"export NCCL_SOCKET_IFNAME={shlex.quote(VALUE)}"),
-        ("pyxis", f"export NCCL_SOCKET_IFNAME={shlex.quote(VALUE)}"),
-        ("apptainer", f"export APPTAINERENV_NCCL_SOCKET_IFNAME={shlex.quote(VALUE)}"),
         ("docker", f" {shlex.quote(f'--env=NCCL_SOCKET_IFNAME={VALUE}')} "),
     ],
 )
-def test_variables_of_the_hosts_file_reach_every_kind_of_benchmark(container: str, line: str):
-    host = Host(fleet="lab", name="slurm", docker=None, environment={"NCCL_SOCKET_IFNAME": VALUE})
-    script = text([job(1)], host, container=container)
+def test_variables_of_the_hosts_file_reach_a_benchmark(container: str, line: str):
+    script = text([job(1)], WITH_VARIABLE, container=container)
     assert script.count("NCCL_SOCKET_IFNAME") == 1 and line in script
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
 
@@ -122,7 +121,7 @@ def line_of(script: str, beginning: str) -> str:
 
 
 INSIDE = (
-    'sh -c \'ulimit -f 524288; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1"; shift; '
+    'sh -c \'ulimit -f 524288; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1" PYTHONUNBUFFERED=1; shift; '
     'exec python3.11 -m tfbench "$@" --output=/out/record.json\' '
     'tfbench "$CUDA_VISIBLE_DEVICES" "$@" </dev/null >"$folder/output.log" 2>&1 &'
 )
@@ -253,6 +252,7 @@ case "${0##*/} $1" in
     while [ "$1" != sh ]; do shift; done
     script=$(printf %%s "$3" | sed "s|/out/|$OUT/|")
     shift 3
+    export NCCL_SOCKET_IFNAME=of-the-image  # as pyxis does, after all that a script could export
     exec sh -c "$script" "$@" ;;
 esac
 """ % ("b" * 64)
@@ -261,6 +261,7 @@ PYTHON = """\
 #!/bin/sh
 for word; do case $word in --output=*) echo "{}" >"${word#--output=}" ;; esac; done
 echo "gpus $CUDA_VISIBLE_DEVICES enroot $NVIDIA_VISIBLE_DEVICES home $HOME"
+echo "variable $NCCL_SOCKET_IFNAME"
 (truncate -s 300M "$CALLS.large") 2>/dev/null || echo "too large"
 """
 
@@ -278,9 +279,11 @@ class Node:
         for name in ("jobs", "done"):
             (self.root / name).mkdir(parents=True)
 
-    def run(self, container: str, repeat: Job, **settings: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, container: str, repeat: Job, host: Host | None = None, **settings: object
+    ) -> subprocess.CompletedProcess[str]:
         """Run the batch script of a repeat."""
-        script = text([repeat], container=container, shared_folder=str(self.folder), **settings)
+        script = text([repeat], host, container=container, shared_folder=str(self.folder), **settings)
         out = self.root / "jobs" / repeat.id / "out"
         variables = {"CALLS": str(self.calls), "LIMITS": str(self.limits), "OUT": str(out), "TMPDIR": str(self.folder)}
         path = f"{self.folder / 'bin'}:/usr/bin:/bin"
@@ -313,6 +316,27 @@ def test_an_image_comes_once_and_its_file_may_be_larger_than_a_benchmarks(tmp_pa
     assert [call.split("//")[0] for call in calls] == [*pull, start, start]
     assert node.limits.read_text().splitlines()[0] == "unlimited"
     assert not list(tmp_path.glob("tfbench.*")), "the folder for /tmp goes away"
+
+
+@pytest.mark.parametrize("container", ["pyxis", "apptainer"])
+def test_variables_of_the_hosts_file_win_over_those_of_the_image(tmp_path: Path, container: str):
+    node = Node(tmp_path)
+    node.run(container, job(1), WITH_VARIABLE)
+    assert f"variable {VALUE}" in node.log(job(1)).splitlines()
+
+
+@pytest.mark.parametrize("container", ["pyxis", "apptainer"])
+def test_an_image_file_of_the_nodes_is_started_and_nothing_is_fetched(tmp_path: Path, container: str):
+    node, file = Node(tmp_path), tmp_path / "tfbench.image"
+    node.run(container, job(1), image_file=str(file))
+    assert node.done(job(1)).startswith("code pull\n")
+    assert node.log(job(1)) == f"there is no image file {file} on this node\n"
+    file.touch()
+    node.run(container, job(2), image_file=str(file))
+    assert node.done(job(2)) == "code 0\nnode n9\nimage \n", "nobody knows which image it was made from"
+    (call,) = node.calls.read_text().splitlines()
+    assert str(file) in call and not (node.root / "images").exists()
+    assert "--time=65" in options(text([job(1)], container=container, image_file=str(file))), "no time for a pull"
 
 
 def test_pyxis_gets_the_registry_in_enroots_words(tmp_path: Path):

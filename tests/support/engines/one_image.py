@@ -1,4 +1,4 @@
-"""Apptainer of Debian sid, run as a user without rights, and a registry with one image that looks like a benchmark's."""
+"""A registry on loopback with one image that looks like a benchmark's: a shell, few programs, and a large file."""
 
 from __future__ import annotations
 
@@ -6,73 +6,18 @@ import gzip
 import hashlib
 import io
 import json
-import os
-import subprocess
 import tarfile
 import threading
+import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from filelock import FileLock
-
-from tests.support.engines.processes import EngineError, find_program
-from tests.support.engines.roots import ENTER, USER
-
-PACKAGES = ("apptainer", "ca-certificates", "squashfs-tools", "squashfuse", "fuse-overlayfs", "fakeroot", "uidmap")
-PROGRAMS = ("dash", "sh", "cat", "df", "sleep", "id", "dd", "tail", "rm")
+PROGRAMS = ("dash", "sh", "cat", "df", "sleep", "id", "dd", "tail", "rm", "mkdir")
 BIG_FILE_BYTES = 300 << 20
 """Of the image: more than a benchmark may write."""
 
-DEVICES = """\
-umount /dev/fuse && rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229
-ln -s /proc/self/fd/0 /dev/stdin; ln -s /proc/self/fd/1 /dev/stdout; ln -s /proc/self/fd/2 /dev/stderr
-exec "$@"
-"""
-"""A user mounts images by fuse; apptainer wants the names of its streams."""
-
 OCI = "application/vnd.oci.image"
-
-
-def make_root(folder: Path) -> Path:
-    """Return a root folder of Debian sid with apptainer; made once.
-
-    Raises:
-        EngineError: debootstrap failed.
-    """
-    root = folder / "apptainer"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "apptainer.lock"):
-        if not root.exists():
-            partial = folder / "apptainer.partial"
-            command = [find_program("debootstrap") or "debootstrap", "--variant=minbase"]
-            command += [f"--include={','.join(PACKAGES)}", "sid", str(partial)]
-            made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                raise EngineError(f"debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
-            with (partial / "etc/passwd").open("a") as file:
-                file.write(f"bench:x:{USER}:{USER}::/tmp:/bin/sh\n")
-            (partial / "etc/hosts").touch()
-            partial.rename(root)
-    return root
-
-
-def run_as_user(root: Path, folder: Path, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start a command as a user without rights, with `root` as its root folder and `folder` where it is here."""
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, USER, USER)
-    variables = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder), "TFBENCH_USER": str(USER), **environment}
-    as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-    enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "enter", str(root), str(folder)]
-    return subprocess.Popen(
-        [*enter, "sh", "-c", DEVICES, "enter", *as_user, *command],
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 class OneImage:
@@ -81,14 +26,24 @@ class OneImage:
     Args:
         root: Whose shell and few programs the image has.
         benchmark: Text of its `python3.11`.
+        environment: Variables that the image sets.
+        seconds: How long its layer takes to come.
+
+    Attributes:
+        repository: Its name, without a tag.
+        digest: Of its manifest.
+        pulls: How often somebody asked for the manifest.
     """
 
-    def __init__(self, root: Path, benchmark: str) -> None:
+    def __init__(
+        self, root: Path, benchmark: str, environment: Mapping[str, str] | None = None, seconds: float = 0.0
+    ) -> None:
+        variables = [f"{name}={value}" for name, value in {"PATH": "/usr/bin:/bin", **(environment or {})}.items()]
         layer = gzip.compress(_layer(root, benchmark), compresslevel=1)
         config = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": ["PATH=/usr/bin:/bin", "KERAS_HOME=/tmp/keras"], "WorkingDir": "/opt/tfbench"},
+            "config": {"Env": variables, "WorkingDir": "/opt/tfbench"},
             "rootfs": {"type": "layers", "diff_ids": [_digest(gzip.decompress(layer))]},
         }
         blobs = [json.dumps(config).encode(), layer]
@@ -118,6 +73,8 @@ class OneImage:
                 if body is manifest and self.command == "GET":
                     counter.pulls += 1
                 kind = f"{OCI}.manifest.v1+json" if body is manifest else "application/octet-stream"
+                if body is layer and self.command == "GET":
+                    time.sleep(seconds)
                 known = self.path == "/v2/" or body is not None
                 self.send_response(200 if known else 404)
                 self.send_header("Content-Type", kind)

@@ -1,0 +1,375 @@
+"""Clusters as users see them: login by ssh, a user without rights, and containers by pyxis with enroot, or apptainer.
+
+`make test-pyxis` needs this machine's own Slurm, enroot and pyxis, installed as their projects document it; `make
+test-apptainer` makes a root folder of Debian sid, with its Slurm, first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from results.schema import Status
+from tests.conftest import CACHE
+from tests.real.faults.controller import PROJECT, Runs, wait_until
+from tests.real.slurm.conftest import busy_nodes, left_behind
+from tests.support.engines.images import PushedImage
+from tests.support.engines.one_image import OneImage
+from tests.support.engines.processes import find_program
+from tests.support.engines.roots import roots_folder
+from tests.support.engines.slurm import NODES, missing_programs
+from tests.support.engines.user_cluster import UserCluster, make_root
+
+PLUGIN = os.environ.get("TFBENCH_TEST_PYXIS")
+WITH_APPTAINER = os.environ.get("TFBENCH_TEST_APPTAINER") == "1"
+
+pytestmark = [
+    pytest.mark.timeout(2400),  # an image is built, pushed and unpacked, all on few cores
+    pytest.mark.skipif(PLUGIN is None and not WITH_APPTAINER, reason="make test-pyxis and make test-apptainer run it"),
+]
+
+BENCHMARK = """\
+#!/bin/sh
+for word; do case $word in --output=*) out=${word#--output=} ;; esac; done
+echo "home $HOME in $PWD uid $(id -u)"
+echo "gpus $CUDA_VISIBLE_DEVICES"
+echo "of the image ${OF_IMAGE-none}, of the hosts file $NCCL_SOCKET_IFNAME, of both $NCCL_DEBUG"
+(dd if=/dev/zero of=/tmp/small bs=1M count=100) 2>/dev/null && echo "100 MiB in /tmp"
+(dd if=/dev/zero of=/tmp/large bs=1M count=257) 2>/dev/null || echo "no file of 257 MiB"
+rm -f /tmp/small /tmp/large
+(echo x >/opt/tfbench/x) 2>/dev/null || echo "a root that is read-only"
+while read -r name rest; do case $name in *:) echo "network $name" ;; esac; done </proc/net/dev
+trap 'echo "{}" >"$out"; exit 75' TERM
+case "$*" in *--num_steps=77*) echo waiting; while :; do sleep 1; done ;; esac
+sleep 5  # so long that it is seen to run: the time of a repeat begins then
+echo "{}" >"$out"
+"""
+"""Says what a benchmark may do, and leaves no record that counts."""
+
+VALUE = "=eth0,eth1 'x' $HOME"
+MODULE = "tfbench/1"
+TOOL = '#!/bin/sh\necho "$*" >>{log}\n'
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster whose nodes have one way to start containers.
+
+    Attributes:
+        container: As `hosts.yml` names it.
+        programs: Where the programs of the images that tests make come from.
+        toolkit: What nodes asked NVIDIA's container toolkit for, a line for each container; absent: nothing.
+        importing: A command that makes the file `$1` of the image `$2`.
+        modules: Without them apptainer pulls nothing from a registry that has no TLS.
+    """
+
+    container: str
+    cluster: UserCluster
+    programs: Path
+    toolkit: Path
+    importing: str
+    modules: tuple[str, ...] = ()
+
+    def fleet(self, image: str, **settings: Any) -> dict[str, Any]:
+        """Describe it, for `hosts.yml`."""
+        slurm = {"container": self.container, "shared_folder": str(self.cluster.shared), "partition": "gpu"}
+        slurm |= {"ssh": "login", "ssh_config": str(self.cluster.login.config_file), "poll_seconds": 0.5}
+        slurm |= {"modules": list(self.modules)}
+        return {"image": image, "slurm": {**slurm, **settings}}
+
+
+@pytest.fixture(scope="module", params=["pyxis", "apptainer"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Start a cluster."""
+    folder = Path(tempfile.mkdtemp(prefix="tfb-site-", dir="/tmp"))
+    try:
+        site = (_pyxis_site if request.param == "pyxis" else _apptainer_site)(folder)
+        try:
+            site.cluster.start()
+            yield site
+        finally:
+            site.cluster.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pyxis_site(folder: Path) -> Site:
+    if PLUGIN is None:
+        pytest.skip(
+            "make test-pyxis PYXIS=…/spank_pyxis.so: needs pyxis, built against this machine's Slurm, and enroot"
+        )
+    if (reason := missing_programs()) is not None:
+        pytest.fail(reason)
+    enroot = find_program("enroot")
+    assert enroot is not None and Path(PLUGIN).is_file(), f"needs enroot in PATH and pyxis at {PLUGIN}"
+    tools, toolkit = folder / "tools", folder / "shared" / ".toolkit"
+    tools.mkdir()
+    (tools / "nvidia-container-cli").write_text(TOOL.format(log=toolkit))
+    (tools / "nvidia-container-cli").chmod(0o755)
+    # Where enroot keeps things is a site's to say; a user's variables of XDG's reach enroot by way of pyxis, too.
+    paths = {"XDG_DATA_HOME": "LOCAL/data", "XDG_CACHE_HOME": "LOCAL/cache", "XDG_RUNTIME_DIR": "LOCAL/run"}
+    cluster = UserCluster(
+        folder,
+        path=(Path(enroot).parent, tools),
+        variables={**paths, "ENROOT_ALLOW_HTTP": "yes"},
+        plugin=f"required {PLUGIN} runtime_path=LOCAL/pyxis",
+    )
+    return Site("pyxis", cluster, Path("/"), toolkit, 'enroot import --output "$1" "docker://$2"')
+
+
+def _apptainer_site(folder: Path) -> Site:
+    if not WITH_APPTAINER:
+        pytest.skip("make test-apptainer builds a root of Debian sid first")
+    assert os.geteuid() == 0 and find_program("debootstrap"), "it needs root and debootstrap"
+    root = make_root(roots_folder(CACHE / "roots"))
+    modules = folder / "modules"
+    (modules / MODULE).parent.mkdir(parents=True)
+    (modules / MODULE).write_text("#%Module\nsetenv APPTAINER_NOHTTPS 1\n")
+    cluster = UserCluster(folder, root=root, variables={"MODULEPATH": str(modules)})
+    importing = f'module load {MODULE} && apptainer pull "$1" "docker://$2"'
+    return Site("apptainer", cluster, root, folder / "none", importing, (MODULE,))
+
+
+@pytest.fixture
+def runs(tmp_path: Path, site: Site) -> Iterator[Runs]:
+    """Give the folder of somebody who uses the cluster from another machine."""
+    yield Runs(tmp_path, SLURM_CONF="/nowhere")
+    site.cluster.command("scancel", "--user=bench")
+    wait_until(lambda: not site.cluster.queue(), "an empty queue")
+
+
+MakeImage = Callable[..., OneImage]
+
+
+@pytest.fixture
+def make_image(site: Site) -> Iterator[MakeImage]:
+    """Make images whose Python is `BENCHMARK`, in registries of their own."""
+    with contextlib.ExitStack() as made:
+
+        def make(seconds: float = 0.0) -> OneImage:
+            image = OneImage(site.programs, BENCHMARK, {"OF_IMAGE": "1", "NCCL_DEBUG": "VERSION"}, seconds)
+            made.callback(image.close)
+            return image
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def image_file(site: Site, cpu_image: PushedImage) -> str:
+    """Have the user make a file of the project's own image on the login host; return its path."""
+    file = site.cluster.login.config_file.parent / "home" / "tfbench.image"
+    on_login_host(site, f"set -- {file} {cpu_image.reference}; {site.importing}")
+    return str(file)
+
+
+def on_login_host(site: Site, script: str) -> str:
+    """Run a script as the user."""
+    login = ["ssh", "-F", str(site.cluster.login.config_file), "login", "sh -l -s"]
+    done = subprocess.run(login, input=script, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write_suite(runs: Runs, repeats: int = 1, **case: Any) -> None:
+    """Replace the suite by one of one case."""
+    small = {"model": "googlenet", "batch_per_gpu": 2, "image_size": 75, "device": "cpu", "warmup_steps": 1}
+    (runs.folder / "one.yml").write_text(json.dumps({"repeats": repeats, "cases": [{**small, "num_steps": 3, **case}]}))
+
+
+def logs(runs: Runs) -> list[list[str]]:
+    """Return the lines of the repeats' logs."""
+    return [path.read_text().splitlines() for path in sorted((runs.path / "logs").iterdir())]
+
+
+def waits(site: Site) -> bool:
+    """Return whether a benchmark has come to where it waits for its end."""
+    return any("waiting" in path.read_text() for path in site.cluster.shared.glob("tfbench-*.lab/jobs/*/output.log"))
+
+
+def containers(site: Site) -> list[str]:
+    """Return what nodes keep of containers: enroot unpacks one for each step."""
+    return [path.name for node in NODES for path in (site.cluster.local[node] / "data/enroot").glob("*")]
+
+
+def test_a_benchmark_runs_within_limits_from_an_image_that_was_fetched_once_without_them(
+    site: Site, runs: Runs, make_image: MakeImage
+):
+    image = make_image(seconds=25)
+    lab = site.fleet(f"{image.repository}:1@{image.digest}", max_jobs=1)
+    hosts = runs.hosts({"lab": {**lab, "environment": {"NCCL_SOCKET_IFNAME": VALUE, "NCCL_DEBUG": "WARN"}}}, 2)
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 3, done.stderr
+    records = runs.records().values()
+    assert {record.status for record in records} == {Status.BAD_RESULT}, "what the stand-in leaves is no record"
+    assert {record.origin.image_digest for record in records if record.origin} == {image.digest}
+    first, second = logs(runs)
+    assert set(first) == set(second)
+    assert {"home /tmp in /opt/tfbench uid 1001", "gpus -1"} <= set(first)
+    assert f"of the image 1, of the hosts file {VALUE}, of both WARN" in first
+    assert {"100 MiB in /tmp", "no file of 257 MiB", "a root that is read-only"} <= set(first)
+    networks = [line for line in first if line.startswith("network ")]
+    assert "network lo:" in networks and (site.container == "pyxis" or len(networks) == 1)
+    assert image.pulls <= 3, "the second repeat starts the file that the first one brought"
+    seconds = [event["seconds"] for event in runs.events("job_result")]
+    assert max(seconds) < 25, "what its image takes to come is no time of a repeat"
+    assert left_behind(site.cluster) == [] and containers(site) == []
+
+
+def test_a_benchmark_that_the_user_ends_leaves_its_record_and_a_clean_node(
+    site: Site, runs: Runs, make_image: MakeImage
+):
+    image = make_image()
+    hosts = runs.hosts({"lab": site.fleet(f"{image.repository}:1")})
+    write_suite(runs, num_steps=77)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+        wait_until(lambda: waits(site), "a benchmark that waits")
+        controller.send_signal(signal.SIGINT)
+        wait_until(lambda: "nothing more" in (runs.folder / "stderr").read_text(), "the first answer")
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(180) == 3
+    (record,) = runs.records().values()
+    assert record.cause is not None and record.cause.startswith("the record is malformed"), "it came back with the job"
+    wait_until(lambda: not site.cluster.queue(), "an empty queue")
+    assert containers(site) == [] and left_behind(site.cluster) == []
+
+
+def test_an_image_that_is_not_there_is_a_failed_pull_with_its_reason(site: Site, runs: Runs):
+    hosts = runs.hosts({"lab": site.fleet("127.0.0.1:1/nothing:here")})
+    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    (record,) = runs.records().values()
+    assert record.status is Status.PULL_FAILED
+    assert "refused" in "\n".join(*logs(runs)) or "Failed to connect" in "\n".join(*logs(runs))
+    assert left_behind(site.cluster) == []
+
+
+def test_a_module_that_nodes_do_not_have_is_named(site: Site, runs: Runs):
+    if not site.modules:
+        pytest.skip("environment modules are a part of the root of Debian sid")
+    hosts = runs.hosts({"lab": site.fleet("tfbench:mine", modules=[MODULE, "nothing/9"])})
+    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    (record,) = runs.records().values()
+    assert record.status is Status.ERROR
+    assert record.cause is not None and "could not load the modules" in record.cause
+    assert "nothing/9" in "\n".join(*logs(runs))
+
+
+def test_a_run_goes_over_a_connection_that_the_user_shares_when_no_other_can_be_made(
+    site: Site, runs: Runs, make_image: MakeImage, tmp_path: Path
+):
+    image, config = make_image(), tmp_path / "ssh_config"
+    control = f"  ControlMaster auto\n  ControlPath {tmp_path}/%C\n"
+    config.write_text(site.cluster.login.config_file.read_text() + control)
+    ssh = ["ssh", "-F", str(config)]
+    subprocess.run([*ssh, "-f", "-N", "-o", "ControlPersist=yes", "login"], check=True, timeout=60)
+    site.cluster.login.stop()  # as a login host does that asks for a second factor: whoever is in stays in
+    try:
+        hosts = runs.hosts({"lab": site.fleet(f"{image.repository}:1", ssh_config=str(config))})
+        done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    finally:
+        subprocess.run([*ssh, "-O", "exit", "login"], check=False, capture_output=True, timeout=60)
+        site.cluster.login.start()
+    assert done.returncode == 3, done.stderr
+    assert {record.status for record in runs.records().values()} == {Status.BAD_RESULT}
+    assert left_behind(site.cluster) == []
+
+
+def test_gpus_of_a_job_reach_the_container_by_way_of_nvidias_toolkit(site: Site, runs: Runs, make_image: MakeImage):
+    image = make_image()
+    lab = site.fleet(f"{image.repository}:1", gpus_per_node="a4000:2", max_jobs=1)
+    hosts = runs.hosts({"lab": lab}, device="auto")
+    write_suite(runs, num_gpus=[1, 2], device="auto")
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain")
+    assert done.returncode == 3, done.stderr
+    visible = {line for log in logs(runs) for line in log if line.startswith("gpus ")}
+    assert visible == {"gpus 0", "gpus 0,1"}
+    if site.container == "pyxis":
+        asked = site.toolkit.read_text().splitlines()
+        site.toolkit.unlink()
+        assert len(asked) == 2, "enroot's hook asks for each container"
+        assert all("--device=all" in line.split() for line in asked)
+
+
+@pytest.mark.docker
+@pytest.mark.tensorflow
+def test_the_quick_suite_trains_in_the_projects_own_image(site: Site, runs: Runs, cpu_image: PushedImage):
+    lab = site.fleet(f"{cpu_image.reference}@{cpu_image.digest}")
+    hosts = runs.hosts({"lab": lab})
+    quick = YAML(typ="safe").load(PROJECT / "orchestrate" / "suites" / "quick.yml")
+    for case in quick["cases"]:  # its networks and settings, with the smallest images that all of them take
+        case.update(image_size=75, batch_per_gpu=2, warmup_steps=1, num_steps=3)
+    (runs.folder / "one.yml").write_text(json.dumps(quick))
+    done = runs.run("run", f"--hosts={hosts}", "--repeats=1", "--display=plain", seconds=1500)
+    assert done.returncode == 0, done.stderr + str(logs(runs))
+    records = runs.records().values()
+    assert {record.case.model for record in records} == {"googlenet", "inception_v3", "resnet50", "resnet152"}
+    for record in records:
+        assert record.environment is not None and record.environment.tensorflow.startswith("2.")
+        assert record.measurement is not None and record.measurement.samples_per_second > 0
+        assert record.validity is not None and record.validity.valid
+        assert record.origin is not None and record.origin.host in NODES
+        assert record.origin.image_digest == cpu_image.digest
+    assert left_behind(site.cluster) == [] and containers(site) == []
+
+
+@pytest.mark.docker
+@pytest.mark.tensorflow
+def test_a_node_that_dies_loses_its_repeat_and_resume_measures_it_from_an_image_file(
+    site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
+):
+    lab = site.fleet(cpu_image.reference, image_file=image_file)
+    hosts = runs.hosts({"lab": lab})
+    write_suite(runs, 3, num_steps=60)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+        wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node", 600)
+        site.cluster.kill_node("n2")
+        try:
+            assert controller.wait(600) == 3
+        finally:
+            site.cluster.start_node("n2")
+    lost = [record for record in runs.records().values() if record.status is not Status.OK]
+    assert lost and {record.status for record in lost} == {Status.LOST}
+    assert {record.origin.host for record in lost if record.origin} == {"n2"}
+    resumed = runs.run("resume", "--display=plain", seconds=900)
+    assert resumed.returncode == 0, resumed.stderr
+    records = runs.records().values()
+    assert [record.status for record in records] == [Status.OK] * 3
+    assert all(record.measurement and record.measurement.samples_per_second > 0 for record in records)
+    assert left_behind(site.cluster) == []
+
+
+@pytest.mark.docker
+@pytest.mark.tensorflow
+def test_a_training_step_over_two_nodes_needs_containers_with_the_nodes_network(
+    site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
+):
+    hosts = runs.hosts({"lab": site.fleet(cpu_image.reference, image_file=image_file)})
+    write_suite(runs, num_hosts=2, batch_per_gpu=1, image_size=64)
+    done = runs.run("run", f"--hosts={hosts}", "--display=plain", seconds=900)
+    (record,) = runs.records().values()
+    if site.container == "apptainer":
+        assert (done.returncode, record.status) == (3, Status.UNSUPPORTED)
+        return
+    assert done.returncode == 0, done.stderr + str(logs(runs))
+    assert record.origin is not None and record.origin.host == "n1+n2"
+    assert record.measurement is not None and len(record.measurement.ranks) == 2
+    assert containers(site) == [] and left_behind(site.cluster) == []
+
+
+def test_an_image_file_that_nodes_do_not_see_is_named(site: Site, runs: Runs):
+    hosts = runs.hosts({"lab": site.fleet("tfbench:mine", image_file="/nowhere/tfbench.image")})
+    assert runs.run("run", f"--hosts={hosts}", "--display=plain").returncode == 3
+    (record,) = runs.records().values()
+    assert record.status is Status.PULL_FAILED
+    assert logs(runs) == [["there is no image file /nowhere/tfbench.image on this node"]]

@@ -1,0 +1,146 @@
+"""A Slurm cluster as its users see it: they log in by ssh, their jobs have no rights, and a node has a disk of its own.
+
+Login host and nodes are mount namespaces, in which files of `/etc` and one folder differ; they share this machine's
+network. Nothing of this machine changes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from filelock import FileLock
+
+from tests.support.engines.processes import EngineError, find_program
+from tests.support.engines.roots import ENTER, USER
+from tests.support.engines.servers import SshHost, make_ssh_host
+from tests.support.engines.slurm import NODES, SlurmCluster
+
+NAME = "bench"
+PACKAGES = (
+    *("apptainer", "ca-certificates", "squashfs-tools", "squashfuse", "fuse-overlayfs", "fakeroot", "uidmap"),
+    *("munge", "openssh-server", "slurm-client", "slurmctld", "slurmd", "environment-modules"),
+)
+MACHINES = ("login", *NODES)
+
+DEVICES = """\
+umount /dev/fuse && rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229
+ln -s /proc/self/fd/0 /dev/stdin; ln -s /proc/self/fd/1 /dev/stdout; ln -s /proc/self/fd/2 /dev/stderr
+exec "$@"
+"""
+"""A user mounts images by fuse; apptainer wants the names of its streams."""
+
+MACHINE = """\
+set -e; work=$1 machine=$2; shift 2
+mkdir -p /run/sshd
+for file in "$work"/etc/*; do mount --bind "$file" "/etc/${file##*/}"; done
+mount --bind "$work/$machine" "$work/local"
+mount --rbind "$work" "$work/$machine/tmp/${work#/tmp/}"
+mount --rbind "$work/$machine/tmp" /tmp
+cd /
+exec "$@"
+"""
+
+
+def make_root(folder: Path) -> Path:
+    """Return a root folder of Debian sid with Slurm and apptainer; made once.
+
+    Raises:
+        EngineError: debootstrap failed.
+    """
+    root = folder / "cluster"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "cluster.lock"):
+        if not root.exists():
+            partial = folder / "cluster.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            command = [find_program("debootstrap") or "debootstrap", "--variant=minbase"]
+            command += [f"--include={','.join(PACKAGES)}", "sid", str(partial)]
+            made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                raise EngineError(f"debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+            (partial / "etc/hosts").touch()
+            partial.rename(root)
+    return root
+
+
+class UserCluster(SlurmCluster):
+    """A cluster of two nodes for a user without rights.
+
+    Args:
+        folder: Below /tmp, which each machine has for itself but for this folder; empty.
+        root: Root folder whose Slurm it is; None: this machine's own.
+        path: Folders for programs, before those of the system.
+        variables: Of daemons and of the user; `LOCAL` in a value is the folder that each machine has for itself.
+        plugin: A line of `plugstack.conf`; None: no plugin.
+
+    Attributes:
+        login: Where users log in.
+        local: By machine, where its own folder lies here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        root: Path | None = None,
+        path: Sequence[Path] = (),
+        variables: Mapping[str, str] | None = None,
+        plugin: str | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+        self._folder, self._root = folder, root
+        self._CGROUPS = "cgroup/v1" if root is None else "disabled"
+        local = folder / "local"
+        self.local = {machine: folder / machine for machine in MACHINES}
+        home = folder / "home"
+        for own in (local, home, folder / "etc", *self.local.values()):
+            own.mkdir()
+        for machine in self.local.values():
+            (machine / "tmp" / folder.name).mkdir(parents=True)
+            (machine / "tmp").chmod(0o1777)
+        system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        self._variables = {
+            "PATH": ":".join([*map(str, path), system]),
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "LC_ALL": "C.UTF-8",
+            **{name: value.replace("LOCAL", str(local)) for name, value in (variables or {}).items()},
+        }
+        if plugin is not None:
+            (folder / "plugstack.conf").write_text(plugin.replace("LOCAL", str(local)) + "\n")
+            self._MORE_SETTINGS = f"PlugStackConfig={folder / 'plugstack.conf'}\n"
+        (home / ".profile").write_text("".join(f"export {key}='{value}'\n" for key, value in self._variables.items()))
+        etc = (root or Path("/")) / "etc"
+        for name, line in (("passwd", f"{NAME}:x:{USER}:{USER}::{home}:/bin/sh"), ("group", f"{NAME}:x:{USER}:")):
+            others = [other for other in (etc / name).read_text().splitlines() if other.split(":")[2] != str(USER)]
+            (folder / "etc" / name).write_text("\n".join([*others, line, ""]))
+        shutil.copy("/etc/hosts", folder / "etc" / "hosts")
+        super().__init__(folder)
+        for own in (home, *home.iterdir(), self.shared, *self.local.values()):
+            os.chown(own, USER, USER)
+        self.login: SshHost = make_ssh_host(folder, Path("/nowhere"), "login", user=NAME, enter=self._enter("login"))
+
+    def start(self) -> None:
+        """Start the controller, both nodes and the login host's sshd."""
+        super().start()
+        self.login.start()
+
+    def stop(self) -> None:
+        """End everything, and what runs on the nodes."""
+        self.login.stop()
+        super().stop()
+
+    def _enter(self, machine: str) -> list[str]:
+        begin = ["unshare", "--mount", "--propagation=private"]
+        if self._root is not None:
+            begin += ["sh", "-c", ENTER, "enter", str(self._root), str(self._folder), "sh", "-c", DEVICES, "enter"]
+        begin += ["sh", "-c", MACHINE, "enter", str(self._folder), machine, "env", "--ignore-environment"]
+        variables = [f"{name}={value}" for name, value in self._variables.items()]
+        return ["env", f"TFBENCH_USER={USER}", *begin, *variables]
+
+    def _on_login_host(self) -> list[str]:
+        variables = [f"{name}={value}" for name, value in self._variables.items()]
+        return ["nsenter", f"--mount=/proc/{self._munged.pid}/ns/mnt", "env", "--ignore-environment", *variables]
