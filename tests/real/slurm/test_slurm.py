@@ -74,7 +74,7 @@ def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
     assert {record.origin.host for record in lost if record.origin} == {"n2"}
     assert {record.cause for record in lost} == {"node n2 failed while the benchmark ran (NODE_FAIL)"}
 
-    resumed = runs.run("resume", "--display=plain")
+    resumed = make_runs(seconds=0.5).run("resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr
     assert [record.status for record in runs.records().values()] == [Status.OK] * 3
     assert len(list((runs.path / "superseded").iterdir())) == len(lost)
@@ -140,7 +140,7 @@ def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
     assert slurm_cluster.queue() == []
     assert left_behind(slurm_cluster) == []
 
-    resumed = runs.run("resume", "--display=plain")
+    resumed = make_runs(seconds=0.5).run("resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr
     assert [record.status for record in runs.records().values()] == [Status.OK] * 5
 

@@ -15,11 +15,35 @@ from tests.support.engines.slurm import SlurmCluster
 
 pytestmark = pytest.mark.docker
 
+SMALL = """\
+import sys
+from tests.real.training.small import small_network
+from tfbench.models import NETWORKS
+from tfbench.the_program import main
+
+NETWORKS.update({name: small_network(name) for name in NETWORKS})
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def small_project(tmp_path: Path) -> Path:
+    """Give a folder whose `python -m tfbench` is the program, with fewer layers in its networks."""
+    folder = tmp_path / "project"
+    package = folder / "tfbench"
+    package.mkdir(parents=True)
+    for path in (PROJECT / "tfbench").iterdir():
+        (package / path.name.replace("__main__", "the_program")).symlink_to(path)
+    (package / "__main__.py").write_text(SMALL)
+    for name in ("results", "tests"):
+        (folder / name).symlink_to(PROJECT / name)
+    return folder
+
 
 @pytest.mark.tensorflow
-def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_runs: MakeRuns):
+def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_runs: MakeRuns, small_project: Path):
     runs = make_runs()
-    cluster = fleet(slurm_cluster, PROJECT, python=str(Path(sys.executable).absolute()))
+    cluster = fleet(slurm_cluster, small_project, python=str(Path(sys.executable).absolute()))
     hosts = runs.hosts({"lab": {**cluster, "device": "cpu"}}, 1)
     quick = YAML(typ="safe").load(PROJECT / "orchestrate" / "suites" / "quick.yml")
     for case in quick["cases"]:  # its networks and settings, with the smallest images that all of them take

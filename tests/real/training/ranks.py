@@ -13,10 +13,6 @@ from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-if multiprocessing.current_process().name == "MainProcess" and "pytest" not in sys.modules:  # the server itself
-    sys.modules.setdefault("pandas", None)  # as tfbench does
-    importlib.import_module("tfbench.repeat")
-
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
@@ -29,7 +25,7 @@ def start_rank(planted: str, arguments: Sequence[str], cluster: str, log: Path) 
         cluster: For `TF_CONFIG`.
         log: Where its output goes.
     """
-    _CONTEXT.set_forkserver_preload([__name__])
+    _CONTEXT.set_forkserver_preload(["tests.real.training.preloaded"])
     process = _CONTEXT.Process(target=_be_a_rank, args=(planted, list(arguments), cluster, log))
     process.start()
     return process
