@@ -56,6 +56,7 @@ def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_r
     for record in records:
         assert record.environment is not None and record.environment.tensorflow.startswith("2.")
         assert record.measurement is not None and record.measurement.samples_per_second > 0
+        assert record.measurement.parameters_total < 4_000_000, "a network with all its layers"
         assert record.validity is not None and record.validity.valid
         assert record.origin is not None and record.origin.host in ("n1", "n2")
     assert "resnet152" in done.stdout
