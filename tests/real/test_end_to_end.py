@@ -32,7 +32,7 @@ SUITE = """
 description: one small network, to see everything work
 repeats: 3
 cases:
-  - {model: alexnet, precision: fp32, batch_per_gpu: 8, image_size: 64, warmup_steps: 2, num_steps: 12, device: cpu}
+  - {model: alexnet, precision: fp32, batch_per_gpu: 8, image_size: 64, warmup_steps: 2, num_steps: 20, device: cpu}
 """
 
 QUICK_SUITE = """
