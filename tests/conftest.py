@@ -6,10 +6,10 @@ and says why, `require` (the default where CI=true) fails them, `off` skips them
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +23,15 @@ from tests.support.engines.processes import missing_requirements
 from tests.support.engines.required import skip_without
 from tests.support.engines.servers import Registry, SshHost, make_ssh_host
 from tests.support.engines.slurm import SlurmCluster, missing_programs
-from tests.support.session.children import Children, in_child, runs_children
+from tests.support.session.children import IMPORTED_TENSORFLOW, Children, in_child, runs_children
 from tests.support.session.schedule import Groups, rank_of
 
 # Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Else every process of a session would compile all tests, and rewrite their asserts, anew: 6 s of a processor each.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 CACHE = Path(__file__).parents[1] / ".cache" / "engines"
 
@@ -41,6 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Groups:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[IMPORTED_TENSORFLOW] = "tensorflow" in sys.modules
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank_of(item.nodeid))
 
@@ -54,6 +59,25 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(scope="session")
+def kept_folder() -> Iterator[Path | None]:
+    """Give the folder that outlives sessions, or None while another session works in it.
+
+    Of several processes the first has it: that is the one that builds the real images (`tests.support.session`).
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+        yield None
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield CACHE
+
+
+@pytest.fixture(scope="session")
 def engine_folder() -> Iterator[Path]:
     """Give a folder with a short name: a unix socket's path has at most 107 bytes."""
     skip_without("a Docker engine", missing_requirements)
@@ -63,24 +87,29 @@ def engine_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def engines(engine_folder: Path) -> Iterator[Engines]:
+def engines(engine_folder: Path, kept_folder: Path | None) -> Iterator[Engines]:
     """Start two Docker engines; the first keeps its build cache under `.cache/` between sessions."""
-    with _kept_folder(engine_folder) as kept:
-        first = DockerEngine("first", engine_folder, kept)
-        second = DockerEngine("second", engine_folder, engine_folder / "second-data")
-        try:
-            first.start()
-            first.remove_containers()
-            second.start()
-            yield Engines(first, second)
-        finally:
-            second.close()
-            first.close()
+    first = DockerEngine("first", engine_folder, kept_folder / "first" if kept_folder else engine_folder / "first-data")
+    second = DockerEngine("second", engine_folder, engine_folder / "second-data")
+    try:
+        first.start()
+        first.remove_containers()
+        second.start()
+        yield Engines(first, second)
+    finally:
+        second.close()
+        first.close()
 
 
 @pytest.fixture(scope="session")
-def registry(engine_folder: Path) -> Iterator[Registry]:
-    """Start a registry that both engines reach."""
+def registry(engine_folder: Path, kept_folder: Path | None) -> Iterator[Registry]:
+    """Start a registry that both engines reach.
+
+    It is kept where the first engine is: that then compresses a layer for the registry once, not in each session.
+    """
+    if kept_folder:
+        (kept_folder / "registry").mkdir(exist_ok=True)
+        (engine_folder / "registry").symlink_to(kept_folder / "registry")
     server = Registry(engine_folder)
     try:
         server.start()
@@ -126,22 +155,3 @@ def cpu_image(engines: Engines, registry: Registry, base_image: str) -> PushedIm
     reference = f"{registry.address}/tfbench:{results.__version__}-cpu"
     build_image(engines.first, base_image, "cpu", reference)
     return push_image(engines.first, reference)
-
-
-@contextlib.contextmanager
-def _kept_folder(otherwise: Path) -> Iterator[Path]:
-    """Give the folder of the first engine's images, or a fresh one while another session works in it.
-
-    Of several processes the first has it: that is the one that builds the real images (`tests.support.session`).
-    """
-    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
-        yield otherwise / "first-data"
-        return
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield otherwise / "first-data"
-        else:
-            yield CACHE / "first"

@@ -32,19 +32,19 @@ SUITE = """
 description: one small network, to see everything work
 repeats: 3
 cases:
-  - {model: googlenet, precision: fp32, batch_per_gpu: 8, image_size: 64, warmup_steps: 2, num_steps: 40, device: cpu}
+  - {model: alexnet, precision: fp32, batch_per_gpu: 8, image_size: 64, warmup_steps: 2, num_steps: 20, device: cpu}
 """
 
 QUICK_SUITE = """
 repeats: 1
 cases:
-  - {model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}
+  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}
 """
 
 LONG_SUITE = """
 repeats: 2
 cases:
-  - {model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: 60, device: cpu}
+  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 2, num_steps: 40, device: cpu}
 """
 
 

@@ -33,14 +33,14 @@ pytestmark = pytest.mark.docker
 SUITE = """
 repeats: 1
 cases:
-  - {model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: 6, device: cpu, num_hosts: [1, 2],
+  - {model: googlenet, batch_per_gpu: 2, image_size: 32, warmup_steps: 2, num_steps: 6, device: cpu, num_hosts: [1, 2],
      communication: ring}
 """
 
 LONG_SUITE = """
 repeats: 1
 cases:
-  - {model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: 90000, device: cpu, num_hosts: 2}
+  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 2, num_steps: 90000, device: cpu, num_hosts: 2}
 """
 
 

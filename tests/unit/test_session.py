@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.session.children import IMPORTED_TENSORFLOW
 from tests.support.session.schedule import group_of, rank_of
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
@@ -106,6 +107,8 @@ def test_a_child_that_dies_fails_its_test_only(tmp_path: Path):
         ("tests/real/faults/test_data_dirs.py::test_a", "faults"),
         ("tests/real/slurm/test_slurm.py::test_a", "slurm"),
         ("tests/real/slurm/test_containers.py::test_a", "faults"),
+        ("tests/real/slurm/test_training.py::test_a", "slurm training"),
+        ("tests/real/training/test_networks.py::test_a[x::y]", "tests/real/training/test_networks.py::test_a"),
         ("tests/real/training/test_models.py::test_a", "tests/real/training/test_models.py"),
         ("tests/unit/test_locks.py::test_a", "tests/unit/test_locks.py"),
     ],
@@ -116,29 +119,22 @@ def test_tests_that_share_engines_are_a_group_and_others_go_by_file(nodeid: str,
 
 def test_what_waits_for_engines_begins_first_then_what_trains_longest():
     order = ["tests/real/test_end_to_end.py", "tests/real/faults/test_a.py", "tests/real/slurm/test_slurm.py"]
-    order += [f"tests/real/training/test_{name}.py" for name in ("several_hosts", "networks", "frozen")]
+    order += [f"tests/real/training/test_{name}.py" for name in ("networks", "several_hosts", "frozen")]
     order += ["tests/unit/test_locks.py"]
     ranks = [rank_of(f"{file}::test_a") for file in order]
     assert ranks == sorted(set(ranks))
 
 
 def test_every_file_that_begins_early_is_there():
-    from tests.support.session.schedule import LONG_FILES, WHEEL, WITH_FAULTS
+    from tests.support.session.schedule import BY_TEST, LONG_FILES, SLURM_TRAINING, WHEEL, WITH_FAULTS
 
     files = [
-        ROOT / WITH_FAULTS,
-        ROOT / WHEEL,
+        *(ROOT / name for name in (WITH_FAULTS, SLURM_TRAINING, WHEEL, *BY_TEST)),
         *(ROOT / "tests/real/training" / f"test_{name}.py" for name in LONG_FILES),
     ]
     assert [file for file in files if not file.is_file()] == []
 
 
-def test_no_file_of_tests_imports_tensorflow_when_it_is_collected():
+def test_no_file_of_tests_imports_tensorflow_when_it_is_collected(request: pytest.FixtureRequest):
     """A process that has it cannot give its tests to children: see `runs_children`."""
-    code = (
-        "import pytest, sys\n"
-        "code = pytest.main(['--collect-only', '--quiet', '--no-header', '-p', 'no:cacheprovider', 'tests'])\n"
-        "sys.exit(code or 'tensorflow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert not request.config.stash[IMPORTED_TENSORFLOW]

@@ -111,7 +111,7 @@ def test_the_image_runs_as_a_user_without_rights(engines: Engines, cpu_image: Pu
 
 def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Engines, cpu_image: PushedImage):
     case = schema.Case(
-        model="resnet50",
+        model="alexnet",
         batch_per_gpu=2,
         device=schema.Device.CPU,
         image_size=64,

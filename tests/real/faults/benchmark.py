@@ -19,7 +19,9 @@ from pathlib import Path
 from results import schema
 from results.schema import progress, record_json
 
-GIBIBYTE = 1 << 30
+FLOOD_BYTES = 1 << 28
+"""With what a controller holds anyway, more than one may hold: `MAX_CONTROLLER_BYTES` of the tests."""
+
 STEP_SECONDS = 0.1
 EVIL_NAME = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028"
 """Sets a terminal's title, clears the screen, turns the writing direction, and is markup to rich."""
@@ -71,9 +73,9 @@ def hang_on(output: Path, case: schema.Case, seconds: float) -> None:
 
 
 def chatter(output: Path, case: schema.Case, _seconds: float) -> None:
-    """Print a gigabyte of short lines."""
+    """Print a quarter of a gigabyte of short lines."""
     block = (b"x" * 127 + b"\n") * 8192
-    for _ in range(GIBIBYTE // len(block)):
+    for _ in range(FLOOD_BYTES // len(block)):
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
     _leave(output, good_record(case))
@@ -96,10 +98,10 @@ def eat_memory(_output: Path, _case: schema.Case, _seconds: float) -> None:
 
 
 def huge_record(output: Path, _case: schema.Case, _seconds: float) -> None:
-    """Write a gigabyte where the record belongs, as far as that is let."""
+    """Write a quarter of a gigabyte where the record belongs, as far as that is let."""
     block = b'{"schema_version": 1, ' + b" " * (1 << 20)
     with output.open("wb") as file:
-        for _ in range(GIBIBYTE // len(block)):
+        for _ in range(FLOOD_BYTES // len(block)):
             file.write(block)
 
 

@@ -13,13 +13,13 @@ from tests.unit.orchestrate.test_commands import HERE, command
 @pytest.mark.tensorflow
 def test_a_run_in_a_pipe_prints_lines_and_ends_with_a_table(tmp_path: Path):
     (tmp_path / "my.yml").write_text(
-        "repeats: 1\ncases: [{model: googlenet, batch_per_gpu: 2, image_size: 64, num_gpus: [1, 2], warmup_steps: 1, num_steps: 4, device: cpu}]\n"
+        "repeats: 1\ncases: [{model: alexnet, batch_per_gpu: 2, image_size: 64, num_gpus: [1, 2], warmup_steps: 1, num_steps: 4, device: cpu}]\n"
     )
     (tmp_path / "hosts.yml").write_text(HERE.replace("quick", "my.yml"))
     done = command(tmp_path, "run", "--run-id=first")
     assert done.returncode == 0, done.stderr
     assert "2/2 run first: 2 ok, 0 failed" in done.stderr
-    assert "googlenet" in done.stdout and "2 CPU" in done.stdout
+    assert "alexnet" in done.stdout and "2 CPU" in done.stdout
     run = tmp_path / "runs" / "first"
     assert {path.name for path in run.iterdir()} >= {
         "plan.json",

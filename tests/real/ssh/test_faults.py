@@ -143,7 +143,7 @@ def test_broken_links_a_restart_and_hostile_benchmarks_lose_and_double_nothing(r
             wait_until(lambda: not clients(controller.pid, port), "ssh to notice that nobody answers", seconds=100)
             assert controller.poll() is None
             hole.answer()
-            assert controller.wait(150) == 3
+            assert controller.wait(600) == 3  # a flood takes long on a busy machine
         finally:
             controller.kill()
     expected = {"cut": Status.OK, "hole": Status.OK, "restarted": Status.LOST, "leaves-a-child": Status.OK}

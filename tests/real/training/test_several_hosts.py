@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,18 +15,12 @@ import pytest
 from results.schema import Status
 from results.schema.record_json import from_json
 from tests.real.training.conftest import REPOSITORY
+from tests.real.training.ranks import start_rank
 from tests.unit.tfbench.test_cluster import free_port
 
 pytestmark = pytest.mark.tensorflow
 
-SMALL = ("--device=cpu", "--model=googlenet", "--image_size=32", "--batch_size=2", "--warmup_steps=2", "--nopeaks")
-
-PLANTED = """
-import sys
-import tfbench.__main__ as main
-{fault}
-sys.exit(main.main(sys.argv[1:]))
-"""
+SMALL = ("--device=cpu", "--batch_size=2", "--warmup_steps=2", "--nopeaks")
 
 TINY = """
 from tests.real.training.tiny import TinyNetwork
@@ -33,6 +28,8 @@ from tfbench.models import NETWORKS
 NETWORKS["googlenet"] = TinyNetwork()
 """
 """A network of three layers under that name, where what happens to a rank does not depend on what it trains."""
+
+PLANTED_IN = ("--model=googlenet", "--image_size=32")
 
 NOT_REDUCED = """
 from tfbench.training.step import Training
@@ -69,8 +66,25 @@ if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
 """
 
 
+class Fork:
+    """A rank with a fault, handled as a process of `subprocess` is."""
+
+    def __init__(self, fault, arguments, cluster, log):
+        self._process = start_rank(fault, arguments, cluster, log)
+        self.pid = self._process.pid
+        self.kill = self._process.kill
+
+    def poll(self):
+        return self._process.exitcode
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"waited {timeout} s for a rank"
+        return self._process.exitcode
+
+
 class Gang:
-    """Ranks that were started."""
+    """Ranks that were started: processes of the program or, with a fault, forks with it planted."""
 
     def __init__(self, folder, flags, fault, count=2):
         ports = [free_port() for _ in range(count)]
@@ -80,12 +94,14 @@ class Gang:
         for rank in range(count):
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
             config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
-            program = ["-c", PLANTED.format(fault=fault)] if fault else ["-m", "tfbench"]
-            command = [sys.executable, *program, *SMALL, f"--num_hosts={count}", *flags]
+            arguments = [*SMALL, f"--num_hosts={count}", *flags, f"--output={self.records[rank]}"]
+            if fault:
+                self.processes.append(Fork(fault, [*PLANTED_IN, *arguments], config, self.logs[rank]))
+                continue
             with self.logs[rank].open("w") as log:
                 self.processes.append(
                     subprocess.Popen(
-                        [*command, f"--output={self.records[rank]}"],
+                        [sys.executable, "-m", "tfbench", *arguments],
                         cwd=REPOSITORY,
                         env={**os.environ, "TF_CONFIG": config},
                         stdout=log,
@@ -103,14 +119,16 @@ class Gang:
 
     def wait_for(self, text):
         deadline = time.monotonic() + 200
-        while text not in self.logs[0].read_text():
+        while not self.logs[0].exists() or text not in self.logs[0].read_text():
             assert time.monotonic() < deadline and self.processes[0].poll() is None, self.logs[0].read_text()[-2000:]
             time.sleep(0.2)
 
     def end(self):
         for process in self.processes:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has not its own group yet
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
             process.wait()
 
 
@@ -128,7 +146,7 @@ def start(tmp_path):
 
 
 def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
-    gang = start("--num_steps=6", "--communication=ring")
+    gang = start("--model=alexnet", "--image_size=64", "--num_steps=6", "--communication=ring")
     assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
     record = gang.record()
     assert record.status is Status.OK
@@ -141,7 +159,7 @@ def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
     assert m.seconds == max(rank.seconds for rank in m.ranks)
     assert m.samples_per_second == pytest.approx(24 / m.seconds)
     assert m.all_reduce_bytes_per_second > 0
-    assert record.case.name == "googlenet-fp32-b2-2x1cpu-ring-32px-w2s6"
+    assert record.case.name == "alexnet-fp32-b2-2x1cpu-ring-64px-w2s6"
     assert not gang.records[1].exists()  # one record for the case: the chief's
 
 

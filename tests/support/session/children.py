@@ -23,6 +23,9 @@ from _pytest.runner import runtestprotocol
 MOST_BYTES = 2_500_000_000
 """Of memory that a child holds after a test for it to run another one; a test adds up to about 1.5 GB."""
 
+IMPORTED_TENSORFLOW = pytest.StashKey[bool]()
+"""Whether TensorFlow was imported when the tests of this process had been collected."""
+
 _PR_SET_PDEATHSIG = 1
 
 

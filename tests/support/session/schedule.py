@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-FIRST = ("images", "faults", "slurm", "wheel", "ssh")
+FIRST = ("images", "faults", "slurm", "wheel", "slurm training", "ssh")
 """Groups that mostly wait for engines, queues and connections. Each stays in one process, which starts what it needs once."""
 
 BY_FILE = ("training", "browser", "processes", "contact")
@@ -13,11 +13,17 @@ BY_FILE = ("training", "browser", "processes", "contact")
 WITH_FAULTS = "tests/real/slurm/test_containers.py"
 """Needs the engines and stand-in images of `tests/real/faults`, and a Slurm cluster, which starts faster than they do."""
 
+SLURM_TRAINING = "tests/real/slurm/test_training.py"
+"""Needs a cluster of its own, which starts in a second: what trains does not wait for what waits."""
+
 WHEEL = "tests/real/test_wheel.py"
 """Needs no engine: it installs environments, while the images are built."""
 
-LONG_FILES = ("several_hosts", "networks", "inference", "models", "limits", "large_batches", "main")
+LONG_FILES = ("networks", "main", "models", "several_hosts", "inference", "large_batches", "tfrecords", "training")
 """Of `tests/real/training`, the longest first, so that none of them is what all processes wait for in the end."""
+
+BY_TEST = ("tests/real/training/test_networks.py",)
+"""Files so long that each test of them, with all its parameters, is a group."""
 
 
 class Groups(LoadScopeScheduling):
@@ -31,10 +37,14 @@ def group_of(nodeid: str) -> str:
     """Name the group that a test belongs to: a kind of real tests, or its file."""
     file = nodeid.partition("::")[0]
     parts = file.split("/")
+    if file in BY_TEST:
+        return nodeid.partition("[")[0]
     if parts[:2] != ["tests", "real"] or parts[2] in BY_FILE:
         return file
     if file == WITH_FAULTS:
         return "faults"
+    if file == SLURM_TRAINING:
+        return "slurm training"
     if file == WHEEL:
         return "wheel"
     return parts[2] if parts[2] in FIRST else "images"
@@ -47,5 +57,5 @@ def rank_of(nodeid: str) -> int:
         return FIRST.index(group)
     if not group.startswith("tests/real/training/"):
         return 100
-    name = group.rpartition("/test_")[2].removesuffix(".py")
+    name = group.partition("::")[0].rpartition("/test_")[2].removesuffix(".py")
     return 10 + (LONG_FILES.index(name) if name in LONG_FILES else len(LONG_FILES))
