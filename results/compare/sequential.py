@@ -157,6 +157,7 @@ def _answered(
     level = LEVEL if one_by_one == alone else LOOKS_LEVEL
     interval = _interval(sides, estimates, level)
     width = interval.half_width / interval.value
+    width_text = f"± {width:.1%}" if level == LEVEL else f"± {width:.1%} (level {level:.1%})"
     rounds = f"{counted(repeats, 'repeat')} of each host"
     names = " / ".join(side.fleet for side in sides)
     if one_by_one and alone:
@@ -165,7 +166,7 @@ def _answered(
         honest = _interval(sides, [_no_luck(*of_side) for of_side in zip(sides, estimates, strict=True)], level)
         known = honest.half_width <= share * honest.value
     if known:
-        why = f"{names} is known to ± {width:.1%} after {rounds} (asked: {share:.1%})"
+        why = f"{names} is known to {width_text} after {rounds} (asked: {share:.1%})"
         return Look(Answer.KNOWN, interval, why)
     break_even = None if alone else price_ratio(compare_pair(*sides))
     bounds = _interval(sides, estimates, sure_level)
@@ -176,7 +177,7 @@ def _answered(
     lasting = _lasting_share(sides, estimates, spread)
     if lasting > LITTLE_GAIN and lasting * width > share:
         why = (
-            f"{names} is known to ± {width:.1%} after {rounds}; more repeats would hardly narrow it, because the "
+            f"{names} is known to {width_text} after {rounds}; more repeats would hardly narrow it, because the "
             f"hosts of a fleet differ. To reach {share:.1%}, add hosts"
         )
         return Look(Answer.NO_USE, interval, why)

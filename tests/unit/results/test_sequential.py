@@ -39,12 +39,14 @@ def test_hosts_that_agree_decide_after_one_repeat_each():
     assert found.answer is Answer.KNOWN and found.interval is not None and found.interval.contains(1.25)
     assert found.interval.level == 0.95, "to stop at a narrow interval says nothing about the mean"
     assert found.why.startswith("a / b is known to ± ") and "after 1 repeat of each host (asked: 2.0%)" in found.why
+    assert "level" not in found.why, "95 % is not said"
 
 
 def test_one_host_a_side_needs_two_repeats_to_say_anything_and_is_reported_at_a_higher_level():
     assert look(side("a", [100.0]), side("b", [80.0]), ASKED, 1).answer is None
     found = look(side("a", [100.0, 100.01]), side("b", [80.0, 80.01]), ASKED, 2)
     assert found.answer is Answer.KNOWN and found.interval is not None and found.interval.level == LOOKS_LEVEL
+    assert " (level 96.5%) after 2 repeats" in found.why
     usual = compare_pair(side("a", [100.0, 100.01]), side("b", [80.0, 80.01])).interval
     assert usual is not None and found.interval.half_width > usual.half_width
 
