@@ -19,8 +19,8 @@ from pathlib import Path
 from results import schema
 from results.schema import progress, record_json
 
-FLOOD_BYTES = 1 << 28
-"""With what a controller holds anyway, more than one may hold: `MAX_CONTROLLER_BYTES` of the tests."""
+FLOOD_BYTES = 1 << 30
+"""More than a controller may hold (`MAX_CONTROLLER_BYTES` of the tests), and than a benchmark may write to a file."""
 
 STEP_SECONDS = 0.1
 EVIL_NAME = "\x1b]0;owned\x07\x1b[2J\u202e[bold]evil[/bold]\u2028"
@@ -73,7 +73,7 @@ def hang_on(output: Path, case: schema.Case, seconds: float) -> None:
 
 
 def chatter(output: Path, case: schema.Case, _seconds: float) -> None:
-    """Print a quarter of a gigabyte of short lines."""
+    """Print a gigabyte of short lines."""
     block = (b"x" * 127 + b"\n") * 8192
     for _ in range(FLOOD_BYTES // len(block)):
         sys.stdout.buffer.write(block)
@@ -98,7 +98,7 @@ def eat_memory(_output: Path, _case: schema.Case, _seconds: float) -> None:
 
 
 def huge_record(output: Path, _case: schema.Case, _seconds: float) -> None:
-    """Write a quarter of a gigabyte where the record belongs, as far as that is let."""
+    """Write a gigabyte where the record belongs, as far as that is let."""
     block = b'{"schema_version": 1, ' + b" " * (1 << 20)
     with output.open("wb") as file:
         for _ in range(FLOOD_BYTES // len(block)):
