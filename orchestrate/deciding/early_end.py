@@ -47,7 +47,7 @@ class EarlyEnd:
 
 
 def known(rates: Sequence[float], target: float) -> bool:
-    """Return whether repeats of a case on a host, in samples per second, tell its throughput within ± a share of it."""
+    """Return whether repeats of a case on a host, in samples per second, give its throughput within ± a share of it."""
     return len(rates) > 1 and narrow_enough(t_interval(rates), len(rates) - 1, target)
 
 

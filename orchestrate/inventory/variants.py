@@ -148,9 +148,9 @@ class Variant:
             version: Of tfbench.
             revision: Of its source.
         """
-        arguments = {"VARIANT": self.row, "SLIM": str(self.form), "VERSION": version, "REVISION": revision}
         if self.compat is not None:
             return {"VARIANT": self.name, "COMPAT": self.compat.image, "COMPAT_CUDA": self.compat.cuda}
+        arguments = {"VARIANT": self.row, "SLIM": str(self.form), "VERSION": version, "REVISION": revision}
         if self.base is not None:
             arguments["BASE"] = self.base
         if self.cuda is not None and self.minor_driver is not None:

@@ -31,7 +31,7 @@ class PullLimits:
     """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is notified.
 
     Args:
-        per_registry: That many, at each registry.
+        per_registry: Most pulls from one registry at a time.
         transfers: How many hosts this machine sends an image to at a time.
         notify: Receives a host's key and what its user should know about a pull.
     """

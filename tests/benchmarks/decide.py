@@ -168,7 +168,7 @@ class Tally:
     def add(
         self, design: Design, sides: Sequence[NDArray[np.float64]], truth: float, found: Look, repeats: int
     ) -> None:
-        """Take in a comparison that was decided, or not, after so many repeats."""
+        """Count a comparison, decided or not, and the repeats it took."""
         assert found.interval is not None, "all repeats gave a number"
         self.held += found.interval.contains(truth)
         self.tables += printed(design, sides, repeats).contains(truth)

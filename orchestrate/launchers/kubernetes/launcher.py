@@ -52,7 +52,7 @@ LOG_AGAIN_SECONDS = 2.0
 """From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
 
 WAKE_SECONDS = 5.0
-"""So often a lane looks at its limits although its pod did not change."""
+"""Longest time between two checks of a lane's limits while its pod does not change."""
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0

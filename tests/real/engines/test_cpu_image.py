@@ -109,15 +109,14 @@ def test_the_image_runs_as_a_user_without_rights(engines: Engines, cpu_image: Pu
     }
 
 
-def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Engines, cpu_image: PushedImage):
-    case = schema.Case(
-        model="alexnet",
-        batch_per_gpu=2,
-        device=schema.Device.CPU,
-        image_size=64,
-        warmup_steps=1,
-        num_steps=2,
+def small_case(model: str) -> schema.Case:
+    return schema.Case(
+        model=model, batch_per_gpu=2, device=schema.Device.CPU, image_size=64, warmup_steps=1, num_steps=2
     )
+
+
+def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Engines, cpu_image: PushedImage):
+    case = small_case("alexnet")
     with finished_container(
         engines.first.client, cpu_image.reference, [*case.flags(), f"--output={RECORD_PATH}"]
     ) as container:
@@ -131,14 +130,7 @@ def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Eng
 def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
     engines: Engines, cpu_image: PushedImage, tmp_path: Path
 ):
-    case = schema.Case(
-        model="googlenet",
-        batch_per_gpu=2,
-        device=schema.Device.CPU,
-        image_size=64,
-        warmup_steps=1,
-        num_steps=2,
-    )
+    case = small_case("googlenet")
     given = tmp_path / "out"  # as a cluster gives it: an empty folder that all may write
     given.mkdir()
     given.chmod(0o777)

@@ -1,4 +1,4 @@
-"""NVIDIA's compatibility package: which hosts gain by it, who is told, and that nobody gets it without asking."""
+"""NVIDIA's compatibility package: which hosts gain from it, where it is offered, and that it is never chosen unasked."""
 
 from __future__ import annotations
 
