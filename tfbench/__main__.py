@@ -22,6 +22,7 @@ from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
 from tfbench.outcomes.record_file import print_record, utc_now, write_record
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
+from tfbench.setup.collector import collect_rarely
 from tfbench.setup.gpu_settings import gpu_settings
 from tfbench.summary import summary
 from tfbench.supervisor import supervise
@@ -135,8 +136,10 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Outcome], None
         if request.case.device is Device.GPU:
             preload(package_folders())
         sys.modules.setdefault("pandas", cast(ModuleType, None))  # Keras imports it where it is installed: 0.3 s
+        collect_rarely()
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail
 
+        collect_rarely()
         if request.cluster is not None:
             peers = Peers(request.cluster, request.case.name, end)
             peers.connect(request.options.max_rendezvous_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ def gate(repeat: Repeat, built: Built, findings: Findings) -> First:
         begin = time.perf_counter()
         wait_for_loss(built.step())
         first = First(first.loss, first.compile_seconds + time.perf_counter() - begin)
+    gc.collect()  # tensors of the gates, which cycles may hold, are not what the steps need
     forget_memory_peak(repeat.case)
     return first
 

@@ -120,7 +120,7 @@ def _mean_over_replicas(strategy: Strategy, values: np.ndarray) -> np.ndarray:
     def of_replica() -> Tensor:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.constant(values))
 
-    mean = tf.function(lambda: strategy.run(of_replica))()
+    mean = tf.function(lambda: strategy.run(of_replica), autograph=False)()
     values_of_first: np.ndarray = strategy.experimental_local_results(mean)[0].numpy()
     return values_of_first
 
@@ -131,7 +131,7 @@ def meeting_of(strategy: Strategy) -> Callable[[], None]:
     An all-reduce, which ends later on no rank than a message would take to arrive.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def meet() -> Tensor:
         def of_replica() -> Tensor:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([]))

@@ -39,10 +39,10 @@ class Inference:
         if case.frozen:
             draw_vectors(model)
         forward = FrozenModel(model) if case.frozen else self._forward
-        self._compute = tf.function(forward, jit_compile=True) if case.xla is XLA.REPLICA else forward
+        self._compute = tf.function(forward, jit_compile=True, autograph=False) if case.xla is XLA.REPLICA else forward
         with strategy.scope():
             self._mean = ReplicaScalar(strategy)
-        self._call = tf.function(self._step)
+        self._call = tf.function(self._step, autograph=False)
 
     def step(self, batch: Batch) -> list[Tensor]:
         """Start one forward pass; it need not have finished when this returns.
@@ -85,7 +85,7 @@ class Inference:
         with tf.device(device):
             one = tf.nest.map_structure(lambda tensor: tf.identity(tensor[:1]), inputs)
 
-            @tf.function
+            @tf.function(autograph=False)
             def answer() -> Tensor:
                 return _mean(self._compute(one))
 
@@ -112,7 +112,7 @@ class Inference:
 
     def _local_outputs(self, batch: Batch) -> list[list[Tensor]]:
         """Return the outputs of each replica."""
-        answer = tf.function(lambda batch: self.strategy.run(_outputs_of(self._compute), args=batch))
+        answer = tf.function(lambda batch: self.strategy.run(_outputs_of(self._compute), args=batch), autograph=False)
         local = [self.strategy.experimental_local_results(output) for output in answer(batch)]
         return [list(parts) for parts in zip(*local, strict=True)]
 
@@ -120,7 +120,7 @@ class Inference:
         self, name: str, forward: Forward, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]], detail: str
     ) -> Check:
         """Let `forward` answer for every replica's samples on the first device: |y_r - y| / |y|, the worst counts."""
-        compute = tf.function(_outputs_of(forward))
+        compute = tf.function(_outputs_of(forward), autograph=False)
         worst = 0.0
         with tf.device(tf.nest.flatten(shards[0])[0].device):
             for shard, answered in zip(shards, outputs, strict=True):

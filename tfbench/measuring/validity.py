@@ -57,7 +57,7 @@ class OneDeviceReference:
     """
 
     def __init__(self, training: Training, shards: Sequence[Batch]) -> None:
-        self._compute = tf.function(training.forward_backward)
+        self._compute = tf.function(training.forward_backward, autograph=False)
         self._training, self._shards = training, shards
         scale = training.loss_scale
         self.loss, self.gradients = self._at(scale)

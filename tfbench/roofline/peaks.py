@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,11 @@ MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 ENOUGH_SECONDS = 0.05
 MEASURE_SECONDS = 0.4
 ROUNDS = 20
+
+PEAK_SECONDS = 1.5
+"""Beside a network the rounds of one size end after this: a processor's large products would take much longer."""
+
+FEWEST_ROUNDS = 5
 
 COPY_ELEMENTS = {"CPU": 2**26, "GPU": 2**27}
 """float32 elements of each of two arrays, together 512 MiB and 1 GiB: the start of a call is below 1 % of it."""
@@ -63,15 +69,15 @@ def matrix_flops_per_second(precision: Precision, device: str) -> float | None:
     Returns:
         None where that fails, usually because the device's memory is full.
     """
-    return matrix_product(precision, device).value
+    return matrix_product(precision, device, PEAK_SECONDS).value
 
 
 def memory_bytes_per_second(device: str) -> float | None:
     """Return the memory bandwidth in bytes per second, read and written; see `memory_add`."""
-    return memory_add(device).value
+    return memory_add(device, PEAK_SECONDS).value
 
 
-def matrix_product(arithmetic: str, device: str) -> DeviceResult:
+def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf) -> DeviceResult:
     """Measure n × n matrix products: 2 n³ operations each, the size with the best rate.
 
     Where TensorFlow has no kernel for the device (int8 on a GPU), XLA compiles the product.
@@ -79,20 +85,21 @@ def matrix_product(arithmetic: str, device: str) -> DeviceResult:
     Args:
         arithmetic: One of `ARITHMETIC`; TF32 is on or off as the process has it.
         device: e.g. `GPU:0`.
+        most_seconds: For the rounds of one size; `FEWEST_ROUNDS` are made all the same.
     """
     unit = "OP/s" if arithmetic == "int8" else "FLOP/s"
     wanted = DeviceResult(metric="matrix_product", unit=unit, arithmetic=arithmetic)
-    plain = _best_product(wanted, arithmetic, device)
+    plain = _best_product(wanted, arithmetic, device, most_seconds)
     if plain.value is not None or arithmetic != "int8":
         return plain
-    compiled = _best_product(dataclasses.replace(wanted, compiled=True), arithmetic, device)
+    compiled = _best_product(dataclasses.replace(wanted, compiled=True), arithmetic, device, most_seconds)
     if compiled.value is not None:
         return compiled
     half = MAX_REASON_LENGTH // 2 - 20
     return unsupported(wanted, f"{(plain.reason or '')[:half]}; compiled by XLA: {(compiled.reason or '')[:half]}")
 
 
-def _best_product(wanted: DeviceResult, arithmetic: str, device: str) -> DeviceResult:
+def _best_product(wanted: DeviceResult, arithmetic: str, device: str, most_seconds: float) -> DeviceResult:
     """Measure ever larger products until one takes `ENOUGH_SECONDS`."""
     best = unsupported(wanted, "no size was tried")
     for size in MATRIX_SIZES:
@@ -100,7 +107,8 @@ def _best_product(wanted: DeviceResult, arithmetic: str, device: str) -> DeviceR
             factor = matrix_factor(size, arithmetic, device)
             require_devices(factor, [device])  # else each call would copy it
             with strict_placement():
-                rounds = seconds_per_call(product_call(factor, arithmetic, device, wanted.compiled), [device])
+                call = product_call(factor, arithmetic, device, wanted.compiled)
+                rounds = seconds_per_call(call, [device], most_seconds=most_seconds)
         except (tf.errors.OpError, MisplacedError, TypeError, ValueError) as error:
             return best if best.value else unsupported(best, error)
         found = measured(best, size, 2.0 * size**3, rounds)
@@ -133,13 +141,14 @@ def product_check(arithmetic: str, device: str, *, compiled: bool = False) -> Ch
     return within(f"product_{arithmetic}", difference, PRODUCT_LIMITS[arithmetic], detail)
 
 
-def memory_add(device: str) -> DeviceResult:
+def memory_add(device: str, most_seconds: float = math.inf) -> DeviceResult:
     """Measure a += b over arrays far larger than any cache: two are read and one is written (as in STREAM).
 
     In place, because fresh memory on a CPU would cost a page fault per page.
 
     Args:
         device: e.g. `GPU:0`.
+        most_seconds: For all rounds; `FEWEST_ROUNDS` are made all the same.
     """
     elements = COPY_ELEMENTS[device.partition(":")[0]]
     wanted = DeviceResult(metric="memory_add", unit="B/s")
@@ -150,14 +159,15 @@ def memory_add(device: str) -> DeviceResult:
 
             done = tf.zeros([1])
 
-        @tf.function
+        @tf.function(autograph=False)
         def add() -> Tensor:
             # Not a slice of the sum: that would share its memory, and the next addition would copy all of it.
             with tf.device(device), tf.control_dependencies([total.assign_add(term, read_value=False)]):
                 return tf.identity(done)
 
         with strict_placement():
-            return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, seconds_per_call(add, [device]))
+            rounds = seconds_per_call(add, [device], most_seconds=most_seconds)
+        return measured(wanted, 4 * elements, 3.0 * 4.0 * elements, rounds)
     except (tf.errors.OpError, MisplacedError) as error:  # memory is full, or the library refuses
         return unsupported(wanted, error)
 
@@ -189,13 +199,16 @@ def unsupported(wanted: DeviceResult, why: Exception | str) -> DeviceResult:
     return dataclasses.replace(wanted, reason=reason[:MAX_REASON_LENGTH])
 
 
-def seconds_per_call(work: Callable[[], Tensor], devices: Sequence[str], rounds: int | None = None) -> list[float]:
+def seconds_per_call(
+    work: Callable[[], Tensor], devices: Sequence[str], rounds: int = ROUNDS, most_seconds: float = math.inf
+) -> list[float]:
     """Return the seconds per call of a few rounds; the calls of a round follow each other without waiting.
 
     Args:
         work: Starts it, and returns a tensor (or several) that exists when it is finished.
         devices: Where each of these tensors must lie, e.g. `["GPU:0"]`.
-        rounds: How many; None: `ROUNDS`.
+        rounds: How many.
+        most_seconds: Fewer rounds where these would take longer, but `FEWEST_ROUNDS` at least.
 
     Raises:
         MisplacedError: One lies elsewhere: another device was measured.
@@ -207,8 +220,9 @@ def seconds_per_call(work: Callable[[], Tensor], devices: Sequence[str], rounds:
     wait_for(work())
     once = time.perf_counter() - begin
     calls = max(1, round(MEASURE_SECONDS / ROUNDS / max(once, 1e-6)))
-    seconds = []
-    for _ in range(rounds or ROUNDS):
+    seconds: list[float] = []
+    began = time.perf_counter()
+    while len(seconds) < rounds and (len(seconds) < FEWEST_ROUNDS or time.perf_counter() < began + most_seconds):
         begin = time.perf_counter()
         for _ in range(calls):
             last = work()
@@ -313,7 +327,7 @@ def product_call(factor: Tensor, arithmetic: str, device: str, compiled: bool = 
     and around the call, since that decides where XLA compiles for.
     """
 
-    @tf.function(jit_compile=True if compiled else None)
+    @tf.function(autograph=False, jit_compile=True if compiled else None)
     def multiply() -> Tensor:
         with tf.device(device):
             if arithmetic != "int8":

@@ -62,7 +62,7 @@ def memory_copy(device: str) -> DeviceResult:
         with tf.device(device):
             source = tf.ones([elements])
 
-        @tf.function
+        @tf.function(autograph=False)
         def copy() -> Tensor:
             with tf.device(device):
                 return tf.raw_ops.DeepCopy(x=source)
@@ -183,7 +183,7 @@ def sum_over_pair(pair: Sequence[str], elements: int, times: int, group: int) ->
         with tf.device(device):
             parts.append(tf.fill([elements], float(replica + 1)))
 
-    @tf.function
+    @tf.function(autograph=False)
     def call() -> list[Tensor]:
         ends = []
         for part, device in zip(parts, pair, strict=True):
@@ -259,7 +259,9 @@ def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
         context = tf.distribute.get_replica_context()
         return [context.all_reduce(tf.distribute.ReduceOp.SUM, own) for _ in range(times)][-1]
 
-    call: Callable[[object], object] = tf.function(lambda tensors: strategy.run(of_replica, args=(tensors,)))
+    call: Callable[[object], object] = tf.function(
+        lambda tensors: strategy.run(of_replica, args=(tensors,)), autograph=False
+    )
     return call
 
 

@@ -82,8 +82,8 @@ class Training:
         flat = case.replicas > 1 or self._scales
         shapes = [variable.shape for variable in self.variables]
         self._packs = GradientPacks(shapes, case.all_reduce_pack_mb * MEGABYTE) if flat else None
-        self._one_step = tf.function(self._step)
-        self._call = tf.function(self._steps) if case.steps_per_call > 1 else self._one_step
+        self._one_step = tf.function(self._step, autograph=False)
+        self._call = tf.function(self._steps, autograph=False) if case.steps_per_call > 1 else self._one_step
 
     @property
     def global_batch(self) -> int:
@@ -161,7 +161,7 @@ class Training:
         """Return the sum of `forward_backward` over this replica's batches, which are taken one after another."""
         compute = self.forward_backward
         if self.case.xla is XLA.REPLICA:
-            compute = tf.function(compute, jit_compile=True)
+            compute = tf.function(compute, jit_compile=True, autograph=False)
         if self.case.accumulate == 1:
             return compute(features, labels, tf.convert_to_tensor(self._loss_scale))
         batches = split_batch((features, labels), self.case.accumulate)
@@ -183,7 +183,7 @@ class Training:
         if not self.case.compile_update:
             return self._update_now(gradients)
 
-        @tf.function(jit_compile=True)
+        @tf.function(autograph=False, jit_compile=True)
         def update(gradients: Sequence[Tensor]) -> Tensor:
             with tf.control_dependencies(self._update_now(gradients)):
                 return tf.constant(0.0)

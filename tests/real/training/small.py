@@ -139,12 +139,8 @@ TOKENS = 16
 CLASSES = 40
 
 
-def small_network(name: str, *, shallow: bool = True) -> Network:
-    """Return a network that is like the one of that name, but small.
-
-    Args:
-        shallow: With fewer of its equal layers, too.
-    """
+def small_network(name: str) -> Network:
+    """Return a network that is like the one of that name, but small and with fewer of its equal layers."""
     network = NETWORKS[name]
     if network.inputs.sequence_length is not None:
         inputs = dataclasses.replace(network.inputs, sequence_length=TOKENS, longest=2 * TOKENS)
@@ -152,8 +148,6 @@ def small_network(name: str, *, shallow: bool = True) -> Network:
         inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
     options = {**network.options, **FEWER.get(name, {})}
     small = dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
-    if not shallow:
-        return small
     if name == "googlenet":
         return ShallowGoogLeNet(**vars(small))
     return ShallowNetwork(**vars(small)) if name in SHALLOW else small

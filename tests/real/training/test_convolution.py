@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.real.training.small import small_network
+
 pytestmark = pytest.mark.tensorflow
 
 ROUNDING = 2e-6
@@ -93,7 +95,6 @@ def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorfl
 
 def test_the_stock_variant_keeps_the_convolutions_of_keras(tensorflow, one_replica):
     from results.schema import BatchNorm
-    from tfbench.models import NETWORKS
     from tfbench.models.blocks.convolution import Convolution
 
     for name, variant, is_ours in (
@@ -102,7 +103,7 @@ def test_the_stock_variant_keeps_the_convolutions_of_keras(tensorflow, one_repli
         ("googlenet", BatchNorm.NONE, True),
         ("googlenet", BatchNorm.KERAS, False),
     ):
-        model = NETWORKS[name].build(variant, 64, one_replica)
+        model = small_network(name).build(variant, 64, one_replica)
         kinds = {type(layer) for layer in model.layers if isinstance(layer, tensorflow.keras.layers.Conv2D)}
         assert kinds == {Convolution if is_ours else tensorflow.keras.layers.Conv2D}
 

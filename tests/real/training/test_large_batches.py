@@ -52,7 +52,7 @@ def test_small_gradients_pass_the_gates(two_replicas, mixed_float16, global_batc
 @pytest.mark.parametrize("global_batch", [2_048, 16_384])
 def test_small_gradients_of_resnet50_pass_the_gates(two_replicas, mixed_float16, global_batch):
     case = small_case("resnet50", precision=Precision.FP16, batch_per_gpu=4, warmup_steps=0, num_steps=1)
-    checks = measured(case, two_replicas, small_network("resnet50", shallow=False), global_batch)
+    checks = measured(case, two_replicas, small_network("resnet50"), global_batch)
     assert checks["update_equals_one_device"].passed
 
 
@@ -71,7 +71,7 @@ def test_gradients_of_resnet50_that_are_not_summed_are_caught_at_a_global_batch_
 
     case = small_case("resnet50", precision=Precision.FP16, batch_per_gpu=4, warmup_steps=0, num_steps=1)
     with pytest.raises(CaseFailedError, match="update_equals_one_device"):
-        measured(case, two_replicas, small_network("resnet50", shallow=False), 2_048, all_reduce=not_reduced)
+        measured(case, two_replicas, small_network("resnet50"), 2_048, all_reduce=not_reduced)
 
 
 def test_the_reference_halves_its_scale_until_its_gradients_are_finite(one_replica, mixed_float16):

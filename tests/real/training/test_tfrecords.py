@@ -190,7 +190,7 @@ def test_damage_that_shows_only_while_training_is_bad_input_too(tfbench, copy, t
 
 
 SMALL = (
-    *("--device=cpu", "--model=googlenet", "--image_size=32", "--batch_size=2", "--data=tfrecord"),
+    *("--device=cpu", "--model=alexnet", "--image_size=64", "--batch_size=2", "--data=tfrecord"),
     *("--warmup_steps=2", "--nopeaks"),
 )
 

@@ -126,13 +126,16 @@ def _serve(session: pytest.Session, connection: Connection) -> None:
     """Run tests for the parent until there is no more, then end without the parent's own teardown."""
     c_library = ctypes.CDLL(None)
     c_library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    code, last = 0, _OnlySession(session)
+    code, last, frozen = 0, _OnlySession(session), False
     try:
         while (asked := connection.recv()) is not None:
             index, following = asked
             nextitem: Any = last if following is None else session.items[following]
             reports = runtestprotocol(session.items[index], log=False, nextitem=nextitem)
             gc.collect()
+            if not frozen and "tensorflow" in sys.modules:
+                gc.freeze()  # what was imported stays: looking through it takes longer than many a test
+                frozen = True
             c_library.malloc_trim(0)  # what the last test has freed is not held against the next one
             hook = session.config.hook
             connection.send([hook.pytest_report_to_serializable(config=session.config, report=r) for r in reports])
