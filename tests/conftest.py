@@ -37,7 +37,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 CACHE = Path(__file__).parents[1] / ".cache" / "engines"
 
 
-_children = Children()
+_children = Children(preload="tests.real.training.preloaded")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,6 +53,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     collect_rarely()
+
+
+def pytest_unconfigure() -> None:
+    _children.close()
 
 
 @pytest.hookimpl(tryfirst=True)

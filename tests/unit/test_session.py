@@ -20,7 +20,7 @@ CONFTEST = """
 import os, pytest
 from tests.support.session import children
 children.MOST_BYTES = {most_bytes}
-runner = children.Children()
+runner = children.Children(preload="json")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):

@@ -1,11 +1,14 @@
-"""What ranks find imported: the process that they are forks of imports this module once (`ranks.py`)."""
+"""What ranks (`ranks.py`) and tests that train find imported: the process that they are forks of imports this module once."""
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 from typing import cast
 
-sys.modules.setdefault("pandas", cast(ModuleType, None))  # as tfbench does
+# As tfbench does.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+sys.modules.setdefault("pandas", cast(ModuleType, None))
 
 import tfbench.repeat  # noqa: E402, F401

@@ -34,6 +34,20 @@ def _resnet(blocks: Sequence[int], name: str, **arguments) -> Model:
     return ResNet(stages, preact=False, use_bias=True, name=name, **arguments)
 
 
+def _vgg16(*, input_shape, classes, classifier_activation, **_) -> Model:
+    """Build a convolution and a pooling of each block of `keras.applications.VGG16`, and its head, at a quarter of the width."""
+    from tensorflow import keras
+
+    images = x = keras.Input(input_shape)
+    for filters in (16, 32, 64, 128, 128):
+        x = keras.layers.MaxPooling2D(2)(keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x))
+    x = keras.layers.Flatten()(x)
+    for _ in range(2):
+        x = keras.layers.Dense(1024, activation="relu")(x)
+    logits = keras.layers.Dense(classes, activation=classifier_activation, name="predictions")(x)
+    return keras.Model(images, logits, name="vgg16")
+
+
 def _efficientnet_b0(**arguments) -> Model:
     """Build the kinds of blocks of `keras.applications.EfficientNetB0` that differ, and two of one that repeats."""
     from keras.src.applications.efficientnet import DEFAULT_BLOCKS_ARGS, EfficientNet
@@ -102,7 +116,8 @@ def _inception_v3(*, input_shape, classes, classifier_activation, **_) -> Model:
 
 SHALLOW = {
     "resnet50": ("ResNet50", functools.partial(_resnet, (1, 2, 1, 1), "resnet50")),
-    "resnet152": ("ResNet152", functools.partial(_resnet, (2, 2, 2, 2), "resnet152")),
+    "resnet152": ("ResNet152", functools.partial(_resnet, (1, 1, 2, 1), "resnet152")),
+    "vgg16": ("VGG16", _vgg16),
     "efficientnet_b0": ("EfficientNetB0", _efficientnet_b0),
     "efficientnet_v2_s": ("EfficientNetV2S", _efficientnet_v2_s),
     "inception_v3": ("InceptionV3", _inception_v3),

@@ -2,15 +2,21 @@
 
 TensorFlow keeps, for every function that was traced with an all-reduce on CPUs, as much memory as its gradients take,
 also when the function, its graph and its devices are gone. Only the end of a process frees it.
+
+Importing TensorFlow takes 2 s of a processor, so that children are forks of a template, a process that has imported it
+and does nothing else: what forks a process that has used TensorFlow hangs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import warnings
 from multiprocessing.connection import Connection
@@ -30,9 +36,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Children:
-    """Runs tests in a child, one after another, and replaces the child where it holds too much memory."""
+    """Runs tests in a child, one after another, and replaces the child where it holds too much memory.
 
-    def __init__(self) -> None:
+    Args:
+        preload: Module that the template imports.
+    """
+
+    def __init__(self, preload: str) -> None:
+        self._preload = preload
+        self._template: socket.socket | None = None
         self._pid: int | None = None
         self._connection: Connection | None = None
 
@@ -53,6 +65,19 @@ class Children:
         try:
             self._connection.send(None)
         except OSError:
+            self._kill()
+        else:
+            self._forget()
+
+    def close(self) -> None:
+        """End the child and the template."""
+        self.end()
+        if self._template is not None:
+            self._template.close()
+
+    def _kill(self) -> None:
+        assert self._pid is not None
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         self._forget()
 
@@ -64,34 +89,37 @@ class Children:
             self._connection.send(_indices(item, nextitem))
             found = self._connection.recv()
         except (EOFError, OSError, pytest.fail.Exception) as error:  # it died, or pytest-timeout ended the wait
-            os.kill(self._pid, signal.SIGKILL)
-            self._forget()
+            self._kill()
             cause = str(error) or "the process that ran this test died"
             return [pytest.TestReport(item.nodeid, item.location, {}, "failed", cause, "call")]
         hook = item.config.hook
         return [hook.pytest_report_from_serializable(config=item.config, data=data) for data in found]
 
     def _begin(self, item: pytest.Item) -> None:
-        item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # once: who makes it empties it
-        ours, theirs = multiprocessing.Pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork beside threads, which idle here
-            self._pid = os.fork()
-        if self._pid == 0:
-            ours.close()
-            _serve(item.session, theirs)
-        theirs.close()
-        self._connection = ours
+        if self._template is None:
+            item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # once: who makes it empties it
+            self._template, theirs = socket.socketpair()
+            if _fork() == 0:
+                self._template.close()
+                _fork_children(item.session, self._preload, theirs)
+            theirs.close()
+        self._connection, end = multiprocessing.Pipe()
+        socket.send_fds(self._template, [b"fork"], [end.fileno()])
+        end.close()
+        self._pid = int(self._template.recv(20))
 
     def _held_bytes(self) -> int:
         if self._pid is None:
             return 0
-        pages = Path(f"/proc/{self._pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        with contextlib.suppress(OSError):  # it has just died: the next test finds that out
+            return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return 0
 
     def _forget(self) -> None:
-        assert self._pid is not None and self._connection is not None
-        os.waitpid(self._pid, 0)
+        assert self._connection is not None
+        with contextlib.suppress(OSError, EOFError):
+            while True:  # until it has ended, and its end of the pipe is closed
+                self._connection.recv()
         self._connection.close()
         self._pid = self._connection = None
 
@@ -122,20 +150,44 @@ def _indices(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[int, int 
     return items.index(item), None if nextitem is None else items.index(nextitem)
 
 
+def _fork() -> int:
+    """Fork, and have the child end with this process; returns 0 in the child."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork beside threads, which idle here
+        pid = os.fork()
+    if pid == 0:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return pid
+
+
+def _fork_children(session: pytest.Session, preload: str, parent: socket.socket) -> None:
+    """Be the template: fork a child for each pipe that the parent sends, and tell it the child's number."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    try:
+        importlib.import_module(preload)
+        gc.freeze()  # what was imported stays: looking through it takes longer than many a test
+        while (received := socket.recv_fds(parent, 4, 1))[0]:
+            (end,) = received[1]
+            if (pid := _fork()) == 0:
+                parent.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _serve(session, Connection(end))
+            os.close(end)
+            parent.send(str(pid).encode())
+    finally:
+        os._exit(0)  # without the parent's own teardown
+
+
 def _serve(session: pytest.Session, connection: Connection) -> None:
     """Run tests for the parent until there is no more, then end without the parent's own teardown."""
     c_library = ctypes.CDLL(None)
-    c_library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    code, last, frozen = 0, _OnlySession(session), False
+    code, last = 0, _OnlySession(session)
     try:
         while (asked := connection.recv()) is not None:
             index, following = asked
             nextitem: Any = last if following is None else session.items[following]
             reports = runtestprotocol(session.items[index], log=False, nextitem=nextitem)
             gc.collect()
-            if not frozen and "tensorflow" in sys.modules:
-                gc.freeze()  # what was imported stays: looking through it takes longer than many a test
-                frozen = True
             c_library.malloc_trim(0)  # what the last test has freed is not held against the next one
             hook = session.config.hook
             connection.send([hook.pytest_report_to_serializable(config=session.config, report=r) for r in reports])
