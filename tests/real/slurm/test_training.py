@@ -19,16 +19,18 @@ SMALL = """\
 import sys
 from tests.real.training.small import small_network
 from tfbench.models import NETWORKS
+from tfbench.roofline import peaks
 from tfbench.the_program import main
 
 NETWORKS.update({name: small_network(name) for name in NETWORKS})
+peaks.MATRIX_SIZES, peaks.COPY_ELEMENTS = (512,), {"CPU": 2**20}
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.fixture
 def small_project(tmp_path: Path) -> Path:
-    """Give a folder whose `python -m tfbench` is the program, with fewer layers in its networks."""
+    """Give a folder whose `python -m tfbench` is the program, with fewer layers in its networks and smaller peaks."""
     folder = tmp_path / "project"
     package = folder / "tfbench"
     package.mkdir(parents=True)
