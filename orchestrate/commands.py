@@ -267,7 +267,7 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
     from results.minutes.minutes_table import minutes_grid
     from results.minutes.spent import spent_in
-    from results.render.tables import render_ratios, render_results, render_wide, write_csv
+    from results.render.tables import render_ratios, render_results, wide_grids, write_csv
     from results.table.outliers import outliers
 
     merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
@@ -277,7 +277,8 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
         console = _stdout()
         if shown:
             render_results(merged, console)
-        render_wide(merged, console)
+        for grid in wide_grids(merged):
+            print_grid(grid, console)
         render_ratios(merged, console)
         if (minutes := minutes_grid(spent_in(folder.records()))) is not None and shown:
             print_grid(minutes, console)
