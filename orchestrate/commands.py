@@ -36,7 +36,6 @@ from orchestrate.planning.budget import Estimate, earlier_durations, estimate
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id
-from orchestrate.planning.shared_images import with_fleets_image
 from orchestrate.running.launchers import make_launcher
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
@@ -329,7 +328,7 @@ def _plan(
 
     repeats = parsed.repeats or (None if parsed.decide is None else MOST_REPEATS)
     planned = make_plan(
-        with_fleets_image(hosts, probed),
+        hosts,
         probed,
         chosen,
         run_id=run_id,
