@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import stamina.instrumentation
@@ -369,7 +369,7 @@ def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host
             bus.emit(Warned(host=host, message=message))
 
     pulls = PullLimits(notify=notify)
-    return lambda host: make_launcher(host, run_path, pulls)
+    return partial(make_launcher, run_path=run_path, pulls=pulls)
 
 
 def _folder(parsed: argparse.Namespace) -> RunFolder:

@@ -19,7 +19,9 @@ from orchestrate.inventory.addresses import (
     DockerAddress,
     HostKeys,
     SSHAddress,
-    check_connection,
+    docker_address,
+    is_reached_one_way,
+    ssh_address,
 )
 from orchestrate.inventory.environment import environment_problems, merge_environments
 from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings
@@ -199,13 +201,15 @@ def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[
             _check_unused(document, place, entry)
             ways = {"docker", "ssh", "process"}
             misspelt = not ways & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
-            address = None if misspelt else check_connection(document, place, entry, folder)
-            _check_single(document, place, "this machine" if entry.get("process") is True else address, seen)
+            docker, ssh = None, None
+            if not misspelt and is_reached_one_way(document, place, entry):
+                docker = docker_address(document, place, entry, folder)
+                ssh = ssh_address(document, place, entry, folder)
+            _check_single(document, place, "this machine" if entry.get("process") is True else docker or ssh, seen)
             if checked:
                 level = (checked.fleets[fleet_name].hosts or {})[name]
                 settings = _merge_settings(folder, *levels, level)
                 via = settings.pop("docker_via", None)
-                docker, ssh = (address, None) if isinstance(address, DockerAddress) else (None, address)
                 if docker is not None and docker.scheme != "tcp":
                     docker = dataclasses.replace(docker, via=via)
                 host_keys = _host_keys(settings.pop("host_keys", None), file, fleet_name)
