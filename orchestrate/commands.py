@@ -74,7 +74,7 @@ def hosts(parsed: argparse.Namespace) -> int:
 
 def check(parsed: argparse.Namespace) -> int:
     """Ask every host what it is; exit code 4 when none can measure."""
-    hosts, bus = _hosts(parsed), EventBus()
+    hosts, bus = read_hosts(_hosts_file(parsed), parsed.limit), EventBus()
     if parsed.trust_new:
         tables.render_new_keys(remember_new_keys(hosts), _stdout())
     bus.subscribe(_show_warnings)
@@ -115,7 +115,7 @@ def _accepted(parsed: argparse.Namespace) -> tuple[list[Host], Grid]:
     Raises:
         NoUsableHost: It rejects all.
     """
-    hosts = _hosts(parsed)
+    hosts = read_hosts(_hosts_file(parsed), parsed.limit)
     checked = _deep_check(parsed, hosts, probe_hosts(hosts, _maker(None), EventBus()))
     rejected = {(found.fleet, found.host) for found in checked.verdicts if found.verdict is Verdict.REJECT}
     kept = [host for host in hosts if (host.fleet, host.name) not in rejected]
@@ -317,7 +317,7 @@ def _plan(
     hosts: list[Host] | None = None,
 ) -> Plan:
     """Ask all hosts, or those that are given, and plan; `keep` takes their raw facts."""
-    hosts = _hosts(parsed) if hosts is None else hosts
+    hosts = read_hosts(_hosts_file(parsed), parsed.limit) if hosts is None else hosts
     read = lru_cache(read_suite)
     for host in hosts:  # mistakes in names come before anything is asked of a host
         read(parsed.suite or host.suite or "standard")
@@ -339,23 +339,10 @@ def _plan(
     return dataclasses.replace(planned, decide=parsed.decide)
 
 
-def _hosts(parsed: argparse.Namespace) -> list[Host]:
-    """Read the hosts file and keep what `--limit` names; without a hosts file, this machine is the only host."""
-    hosts = read_hosts(parsed.hosts or _default_hosts())
-    if not parsed.limit:
-        return hosts
-    names = {name for host in hosts for name in (host.fleet, host.name, host.key)}
-    unknown = [name for name in parsed.limit if name not in names]
-    if unknown:
-        known = ", ".join(sorted({host.fleet for host in hosts} | {host.name for host in hosts}))
-        raise UserError(f"--limit: no fleet or host is named {', '.join(unknown)}. Names: {known}")
-    wanted = set(parsed.limit)
-    return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
-
-
-def _default_hosts() -> Path:
-    if HOSTS_FILE.exists():
-        return HOSTS_FILE
+def _hosts_file(parsed: argparse.Namespace) -> Path:
+    """Return the hosts file; without one, this machine is the only host."""
+    if parsed.hosts or HOSTS_FILE.exists():
+        return parsed.hosts or HOSTS_FILE
     _notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
     return THIS_MACHINE
 

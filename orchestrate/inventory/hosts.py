@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,17 +155,29 @@ class Host:
         return 1 if self.queue is None else self.queue.max_jobs
 
 
-def read_hosts(path: Path) -> list[Host]:
+def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
     """Read a hosts file.
+
+    Args:
+        path: Of the file.
+        limit: Names of fleets and hosts: only these; None: all.
 
     Raises:
         DocumentError: All mistakes at once, in the order of their lines.
+        UserError: No fleet or host has a name of `limit`.
     """
     document = read_document(path)
     hosts = _resolve(document, path, validate_document(HostsFile, document))
     if document.problems:
         raise DocumentError(document.report())
-    return hosts
+    if not limit:
+        return hosts
+    names = {name for host in hosts for name in (host.fleet, host.name, host.key)}
+    if unknown := [name for name in limit if name not in names]:
+        known = ", ".join(sorted({host.fleet for host in hosts} | {host.name for host in hosts}))
+        raise UserError(f"--limit: no fleet or host is named {', '.join(unknown)}. Names: {known}")
+    wanted = set(limit)
+    return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
 
 
 def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[Host]:
