@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import stamina.instrumentation
@@ -36,7 +36,6 @@ from orchestrate.planning.budget import Estimate, earlier_durations, estimate
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id
-from orchestrate.planning.shared_images import with_fleets_image
 from orchestrate.running.launchers import make_launcher
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
@@ -75,7 +74,7 @@ def hosts(parsed: argparse.Namespace) -> int:
 
 def check(parsed: argparse.Namespace) -> int:
     """Ask every host what it is; exit code 4 when none can measure."""
-    hosts, bus = _hosts(parsed), EventBus()
+    hosts, bus = read_hosts(_hosts_file(parsed), parsed.limit), EventBus()
     if parsed.trust_new:
         tables.render_new_keys(remember_new_keys(hosts), _stdout())
     bus.subscribe(_show_warnings)
@@ -116,7 +115,7 @@ def _accepted(parsed: argparse.Namespace) -> tuple[list[Host], Grid]:
     Raises:
         NoUsableHost: It rejects all.
     """
-    hosts = _hosts(parsed)
+    hosts = read_hosts(_hosts_file(parsed), parsed.limit)
     checked = _deep_check(parsed, hosts, probe_hosts(hosts, _maker(None), EventBus()))
     rejected = {(found.fleet, found.host) for found in checked.verdicts if found.verdict is Verdict.REJECT}
     kept = [host for host in hosts if (host.fleet, host.name) not in rejected]
@@ -267,7 +266,7 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
     from results.minutes.minutes_table import minutes_grid
     from results.minutes.spent import spent_in
-    from results.render.tables import render_ratios, render_results, render_wide, write_csv
+    from results.render.tables import render_ratios, render_results, wide_grids, write_csv
     from results.table.outliers import outliers
 
     merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
@@ -277,7 +276,8 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
         console = _stdout()
         if shown:
             render_results(merged, console)
-        render_wide(merged, console)
+        for grid in wide_grids(merged):
+            print_grid(grid, console)
         render_ratios(merged, console)
         if (minutes := minutes_grid(spent_in(folder.records()))) is not None and shown:
             print_grid(minutes, console)
@@ -317,7 +317,7 @@ def _plan(
     hosts: list[Host] | None = None,
 ) -> Plan:
     """Ask all hosts, or those that are given, and plan; `keep` takes their raw facts."""
-    hosts = _hosts(parsed) if hosts is None else hosts
+    hosts = read_hosts(_hosts_file(parsed), parsed.limit) if hosts is None else hosts
     read = lru_cache(read_suite)
     for host in hosts:  # mistakes in names come before anything is asked of a host
         read(parsed.suite or host.suite or "standard")
@@ -328,7 +328,7 @@ def _plan(
 
     repeats = parsed.repeats or (None if parsed.decide is None else MOST_REPEATS)
     planned = make_plan(
-        with_fleets_image(hosts, probed),
+        hosts,
         probed,
         chosen,
         run_id=run_id,
@@ -339,23 +339,10 @@ def _plan(
     return dataclasses.replace(planned, decide=parsed.decide)
 
 
-def _hosts(parsed: argparse.Namespace) -> list[Host]:
-    """Read the hosts file and keep what `--limit` names; without a hosts file, this machine is the only host."""
-    hosts = read_hosts(parsed.hosts or _default_hosts())
-    if not parsed.limit:
-        return hosts
-    names = {name for host in hosts for name in (host.fleet, host.name, host.key)}
-    unknown = [name for name in parsed.limit if name not in names]
-    if unknown:
-        known = ", ".join(sorted({host.fleet for host in hosts} | {host.name for host in hosts}))
-        raise UserError(f"--limit: no fleet or host is named {', '.join(unknown)}. Names: {known}")
-    wanted = set(parsed.limit)
-    return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
-
-
-def _default_hosts() -> Path:
-    if HOSTS_FILE.exists():
-        return HOSTS_FILE
+def _hosts_file(parsed: argparse.Namespace) -> Path:
+    """Return the hosts file; without one, this machine is the only host."""
+    if parsed.hosts or HOSTS_FILE.exists():
+        return parsed.hosts or HOSTS_FILE
     _notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
     return THIS_MACHINE
 
@@ -369,7 +356,7 @@ def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host
             bus.emit(Warned(host=host, message=message))
 
     pulls = PullLimits(notify=notify)
-    return lambda host: make_launcher(host, run_path, pulls)
+    return partial(make_launcher, run_path=run_path, pulls=pulls)
 
 
 def _folder(parsed: argparse.Namespace) -> RunFolder:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
 from orchestrate.errors import DocumentError
 from orchestrate.text import plain_text, shown
@@ -131,8 +131,10 @@ def _convert(node: Node, path: Path_, document: Document) -> object:
         _refuse_tag(node, document)
     if isinstance(node, SequenceNode):
         return [_convert(item, (*path, i), document) for i, item in enumerate(node.value)]
-    if not isinstance(node, MappingNode):
-        return _convert_scalar(node, kind, document)
+    if isinstance(node, ScalarNode):
+        if kind in _WORDS:
+            return _word(node, _WORDS[kind], document)
+        return _number(node, kind, document) if kind in ("int", "float") else node.value
     converted: dict[str, object] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -163,16 +165,18 @@ _WORDS: dict[str, dict[str, bool | None]] = {
 """YAML 1.2's only words: `yes`, `on` and what a tag declares to be one of these are refused, not guessed."""
 
 
-def _convert_scalar(node: Node, kind: str, document: Document) -> object:
-    """Resolve a scalar by YAML 1.2's core rules; times, octals and the like stay text."""
+def _word(node: ScalarNode, words: dict[str, bool | None], document: Document) -> bool | None:
+    if node.value not in words:
+        _refuse_tag(node, document)
+    return words.get(node.value)
+
+
+def _number(node: ScalarNode, kind: str, document: Document) -> int | float | str:
+    """Resolve a number by YAML 1.2's core rules; octals and the like stay text."""
     text: str = node.value
-    if kind in _WORDS:
-        if text not in _WORDS[kind]:
-            _refuse_tag(node, document)
-        return _WORDS[kind].get(text)
-    if kind in ("int", "float") and text.lower().lstrip("+-.")[:1] not in {*"0123456789", "i", "n"}:
+    if text.lower().lstrip("+-.")[:1] not in {*"0123456789", "i", "n"}:
         _refuse_tag(node, document)  # `!!int x`; infinities and `not a number` are refused where a number is needed
-    elif kind in ("int", "float") and len(text) <= MAX_DIGITS:
+    elif len(text) <= MAX_DIGITS:
         digits = text.replace("_", "")
         try:
             if kind == "int":

@@ -61,9 +61,13 @@ class Estimate:
     variance: float
     degrees_of_freedom: float
 
+    def half_width(self, level: float = LEVEL) -> float:
+        """Return how far the t-interval of the mean reaches to each side. Source: Student 1908."""
+        return t_quantile(self.degrees_of_freedom, level) * math.sqrt(self.variance)
+
     def interval(self, level: float = LEVEL) -> Interval:
-        """Return the t-interval of the mean. Source: Student 1908."""
-        half = t_quantile(self.degrees_of_freedom, level) * math.sqrt(self.variance)
+        """Return the t-interval of the mean."""
+        half = self.half_width(level)
         return Interval(self.mean, self.mean - half, self.mean + half, level)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,39 +75,36 @@ class SSHAddress:
     jump: str | None = None
 
 
-Address = DockerAddress | SSHAddress
-
-
-def check_connection(document: Document, path: tuple[str, ...], entry: dict[str, Any], folder: Path) -> Address | None:
-    """Check how a host is reached; mistakes go to the document."""
-    name = plain_text(path[-1], 80)
+def is_reached_one_way(document: Document, path: tuple[str, ...], entry: dict[str, Any]) -> bool:
+    """Return whether an entry says in exactly one way how its host is reached; mistakes go to the document."""
     docker, ssh, process = entry.get("docker"), entry.get("ssh"), entry.get("process")
     if process not in (True, False, None):
-        return None  # reported already, as a wrong type
-    if (docker is not None) + (ssh is not None) + (process is True) != 1:
-        document.problem(
-            path,
-            f"host {name}: exactly one of docker, ssh and process must say how it is reached. Received: "
-            f"docker: {shown(docker)}, ssh: {shown(ssh)}, process: {shown(process)}. "
-            "Examples: docker: ssh://bench@10.0.0.11, ssh: root@203.0.113.7:22044",
-        )
-        return None
-    if isinstance(ssh, str):
-        return _bare_address(document, path, ssh, entry, folder)
-    if not isinstance(docker, str):
-        return None
-    address = _parse_address(document, path, docker, entry, folder)
-    tls = entry.get("tls")
-    if address is None or not isinstance(tls, dict):
-        return address
-    ca, cert, key = (_file(document, (*path, "tls", part), tls.get(part), folder) for part in ("ca", "cert", "key"))
-    return None if ca is None or cert is None or key is None else dataclasses.replace(address, tls=(ca, cert, key))
+        return False  # reported already, as a wrong type
+    if (docker is not None) + (ssh is not None) + (process is True) == 1:
+        return True
+    document.problem(
+        path,
+        f"host {plain_text(path[-1], 80)}: exactly one of docker, ssh and process must say how it is reached. "
+        f"Received: docker: {shown(docker)}, ssh: {shown(ssh)}, process: {shown(process)}. "
+        "Examples: docker: ssh://bench@10.0.0.11, ssh: root@203.0.113.7:22044",
+    )
+    return False
 
 
-def _parse_address(
-    document: Document, path: tuple[str, ...], url: str, entry: dict[str, Any], folder: Path
+def docker_address(
+    document: Document, path: tuple[str, ...], entry: dict[str, Any], folder: Path
 ) -> DockerAddress | None:
-    where, name = (*path, "docker"), plain_text(path[-1], 80)
+    """Read where a host's Docker engine is; None: it names none, or none that can be used.
+
+    Args:
+        document: Takes the mistakes.
+        path: Of the host.
+        entry: Its settings.
+        folder: Paths are relative to it.
+    """
+    url, where, name = entry.get("docker"), (*path, "docker"), plain_text(path[-1], 80)
+    if not isinstance(url, str):
+        return None
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -124,9 +120,9 @@ def _parse_address(
         if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
             return DockerAddress(scheme="unix", target=parts.path)
         if parts.scheme == "ssh" and parts.hostname and not parts.netloc.startswith(("-", "@")):
-            return _ssh_address(document, path, parts, entry, folder)
+            return _through_ssh(document, path, parts, entry, folder)
         if parts.scheme == "tcp" and parts.hostname and port and "@" not in parts.netloc and parts.path in ("", "/"):
-            return _tcp_address(document, path, parts, entry)
+            return _by_tcp(document, path, parts, entry, folder)
     document.problem(
         where,
         f"host {name}: docker must be the address of a Docker engine. Received: {shown(url)}. "
@@ -147,22 +143,27 @@ def _is_clean(parts: SplitResult, url: str) -> bool:
     )
 
 
-def _tcp_address(
-    document: Document, path: tuple[str, ...], parts: SplitResult, entry: dict[str, Any]
+def _by_tcp(
+    document: Document, path: tuple[str, ...], parts: SplitResult, entry: dict[str, Any], folder: Path
 ) -> DockerAddress | None:
-    name, insecure = plain_text(path[-1], 80), entry.get("insecure") is True
-    if not entry.get("tls") and not insecure:
+    name, insecure, tls = plain_text(path[-1], 80), entry.get("insecure") is True, entry.get("tls")
+    if not tls and not insecure:
         document.problem(
             (*path, "docker"),
             f"host {name}: tcp:// without TLS gives anyone on the network the machine. "
             "Add tls: {ca: …, cert: …, key: …}, use ssh://, or say insecure: true",
         )
-    if entry.get("tls") and insecure:
+    if tls and insecure:
         document.problem((*path, "insecure"), f"host {name}: insecure means tcp:// without tls. Remove one of them")
-    return DockerAddress(scheme="tcp", target=parts.netloc)
+    if not isinstance(tls, dict):
+        return DockerAddress(scheme="tcp", target=parts.netloc)
+    ca, cert, key = (_file(document, (*path, "tls", part), tls.get(part), folder) for part in ("ca", "cert", "key"))
+    if ca is None or cert is None or key is None:
+        return None
+    return DockerAddress(scheme="tcp", target=parts.netloc, tls=(ca, cert, key))
 
 
-def _ssh_address(
+def _through_ssh(
     document: Document, path: tuple[str, ...], parts: SplitResult, entry: dict[str, Any], folder: Path
 ) -> DockerAddress:
     """Build an ssh address; the host keeps its letters' case, because it may be an alias."""
@@ -182,10 +183,14 @@ def _ssh_address(
     )
 
 
-def _bare_address(
-    document: Document, path: tuple[str, ...], text: str, entry: dict[str, Any], folder: Path
-) -> SSHAddress | None:
-    """Read `user@host:port`, or an alias of the ssh configuration."""
+def ssh_address(document: Document, path: tuple[str, ...], entry: dict[str, Any], folder: Path) -> SSHAddress | None:
+    """Read where a host without an engine is: `user@host:port`, or an alias of the ssh configuration.
+
+    Arguments and result as for `docker_address`.
+    """
+    text = entry.get("ssh")
+    if not isinstance(text, str):
+        return None
     parts = _SSH_DESTINATION.fullmatch(text)
     port = int(parts["port"]) if parts and parts["port"] else None
     if parts is None or port == 0 or (port or 1) > 65_535:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,9 @@ from orchestrate.inventory.addresses import (
     DockerAddress,
     HostKeys,
     SSHAddress,
-    check_connection,
+    docker_address,
+    is_reached_one_way,
+    ssh_address,
 )
 from orchestrate.inventory.environment import environment_problems, merge_environments
 from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings
@@ -153,17 +155,29 @@ class Host:
         return 1 if self.queue is None else self.queue.max_jobs
 
 
-def read_hosts(path: Path) -> list[Host]:
+def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
     """Read a hosts file.
+
+    Args:
+        path: Of the file.
+        limit: Names of fleets and hosts: only these; None: all.
 
     Raises:
         DocumentError: All mistakes at once, in the order of their lines.
+        UserError: No fleet or host has a name of `limit`.
     """
     document = read_document(path)
     hosts = _resolve(document, path, validate_document(HostsFile, document))
     if document.problems:
         raise DocumentError(document.report())
-    return hosts
+    if not limit:
+        return hosts
+    names = {name for host in hosts for name in (host.fleet, host.name, host.key)}
+    if unknown := [name for name in limit if name not in names]:
+        known = ", ".join(sorted({host.fleet for host in hosts} | {host.name for host in hosts}))
+        raise UserError(f"--limit: no fleet or host is named {', '.join(unknown)}. Names: {known}")
+    wanted = set(limit)
+    return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
 
 
 def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[Host]:
@@ -190,7 +204,7 @@ def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[
         levels = [checked.defaults, checked.fleets[fleet_name]] if checked else []
         if isinstance(raw_fleet, dict) and (kind := check_queue(document, path, fleet, defaults, folder)):
             _check_single(document, (*path, kind), None, seen)
-            hosts += [_queue_host(fleet_name, levels, file)] if levels else []
+            hosts += [_queue_host(file, fleet_name, levels)] if levels else []
             continue
         for name, raw_entry in _mapping(fleet.get("hosts")).items():
             place, entry = (*path, "hosts", name), _mapping(raw_entry)
@@ -199,48 +213,28 @@ def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[
             _check_unused(document, place, entry)
             ways = {"docker", "ssh", "process"}
             misspelt = not ways & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
-            address = None if misspelt else check_connection(document, place, entry, folder)
-            _check_single(document, place, "this machine" if entry.get("process") is True else address, seen)
+            docker, ssh = None, None
+            if not misspelt and is_reached_one_way(document, place, entry):
+                docker = docker_address(document, place, entry, folder)
+                ssh = ssh_address(document, place, entry, folder)
+            _check_single(document, place, "this machine" if entry.get("process") is True else docker or ssh, seen)
             if checked:
                 level = (checked.fleets[fleet_name].hosts or {})[name]
-                settings = _merge_settings(folder, *levels, level)
-                via = settings.pop("docker_via", None)
-                docker, ssh = (address, None) if isinstance(address, DockerAddress) else (None, address)
-                if docker is not None and docker.scheme != "tcp":
-                    docker = dataclasses.replace(docker, via=via)
-                host_keys = _host_keys(settings.pop("host_keys", None), file, fleet_name)
-                hosts.append(
-                    Host(
-                        fleet=fleet_name,
-                        name=name,
-                        docker=docker,
-                        ssh=ssh,
-                        python=level.python,
-                        host_keys=host_keys,
-                        address=level.address,
-                        **settings,
-                    )
-                )
+                own = {"docker": docker, "ssh": ssh, "python": level.python, "address": level.address}
+                hosts.append(_host(file, fleet_name, name, [*levels, level], **own))
     return hosts
 
 
-def _queue_host(fleet_name: str, levels: Sequence[Settings], file: Path) -> Host:
+def _queue_host(file: Path, fleet_name: str, levels: Sequence[Settings]) -> Host:
     """Resolve the settings of the host that stands for a fleet's queue."""
     fleet = levels[-1]
     assert isinstance(fleet, Fleet), "the innermost level of a queue"
     queue = fleet.slurm or fleet.kubernetes
     assert queue is not None, "the caller looked"
-    settings = _merge_settings(file.parent, *levels) | {"gpus": None, "image_source": None}
-    settings.pop("docker_via", None)
-    settings["host_keys"] = _host_keys(settings.pop("host_keys", None), file, fleet_name)
+    own: dict[str, Any] = {"docker": None, "queue": queue.in_folder(file.parent), "gpus": None, "image_source": None}
     if isinstance(queue, SlurmQueue) and queue.container == "none":
-        settings |= {"registry": None, "image": None, "variants": ()}
-    return Host(fleet=fleet_name, name=queue.kind, docker=None, queue=queue.in_folder(file.parent), **settings)
-
-
-def _host_keys(policy: str | None, file: Path, fleet: str) -> HostKeys:
-    """Return which host keys are accepted; each fleet has a file, so that it can go when the fleet's machines do."""
-    return HostKeys(policy=policy, file=str((file.parent / f"{file.stem}.{fleet}.known_hosts").absolute()))
+        own |= {"registry": None, "image": None, "variants": ()}
+    return _host(file, fleet_name, queue.kind, levels, **own)
 
 
 def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:
@@ -365,10 +359,18 @@ def _check_unused(document: Document, path: tuple[str, ...], entry: dict[str, An
         document.problem((*path, "variant"), f"host {name}: python replaces variant. Remove one of them")
 
 
-def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:
+def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], **own: Any) -> Host:  # noqa: ANN401
     """Resolve the settings of a host: the innermost level that says something wins.
 
-    An image replaces registry and variant of outer levels, and either of these an image of an outer level.
+    An image replaces registry and variant of outer levels, and either of these an image of an outer level. Each fleet
+    has a file of host keys, so that it can go when the fleet's machines do.
+
+    Args:
+        file: The hosts file; paths in it are relative to its folder.
+        fleet: Name of the host's fleet.
+        name: Of the host.
+        levels: From the defaults to the host's own.
+        own: Fields that do not follow from the levels.
     """
     merged: dict[str, Any] = {}
     for level in levels:
@@ -376,21 +378,24 @@ def _merge_settings(folder: Path, *levels: Settings) -> dict[str, Any]:
             merged = {name: value for name, value in merged.items() if name not in ("registry", "variant")}
         elif level.registry is not None or level.variant is not None:
             merged.pop("image", None)
-        for name in Settings.model_fields:
-            if (value := getattr(level, name)) is not None:
-                merged[name] = value
+        for setting in Settings.model_fields:
+            if (value := getattr(level, setting)) is not None:
+                merged[setting] = value
     if "suite" in merged:
-        merged["suite"] = suite_source(merged["suite"], folder)
+        merged["suite"] = suite_source(merged["suite"], file.parent)
     merged["environment"] = merge_environments(*(level.environment for level in levels))
-    gpus = merged.pop("gpus", "all")
-    device = merged.pop("device", "auto")
+    gpus, device, variant = merged.pop("gpus", "all"), merged.pop("device", "auto"), merged.pop("variant", "auto")
     merged["gpus"] = None if gpus == "all" else tuple(gpus)
     merged["device"] = None if device == "auto" else Device(device)
-    variant = merged.pop("variant", "auto")
     merged["image_for"] = CHOSEN_FOR.get(variant, "run") if isinstance(variant, str) else "run"
     named = [variant] if isinstance(variant, str) else variant
     merged["variants"] = tuple(name for name in named if name not in CHOSEN_FOR)
-    return merged
+    known_hosts = str((file.parent / f"{file.stem}.{fleet}.known_hosts").absolute())
+    merged["host_keys"] = HostKeys(policy=merged.get("host_keys"), file=known_hosts)
+    via, docker = merged.pop("docker_via", None), own["docker"]
+    if docker is not None and docker.scheme != "tcp":
+        own["docker"] = dataclasses.replace(docker, via=via)
+    return Host(fleet=fleet, name=name, **(merged | own))
 
 
 def _check_name(document: Document, path: tuple[str, ...], kind: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +33,9 @@ CACHE_PATH = "/cuda-cache"
 MAX_CACHE_BYTES = 2 << 30
 """Of what the driver has compiled: TensorFlow's kernels for one architecture exceed the driver's own limit of 256 MiB.
 Source: TensorFlow's installation guide, which names this value for `CUDA_CACHE_MAXSIZE`."""
+
+CACHE_VARIABLES = {"CUDA_CACHE_PATH": CACHE_PATH, "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES)}
+"""Of a container that has a volume for it."""
 
 GIBIBYTE = 1 << 30
 SHM_BYTES = GIBIBYTE  # NCCL's rings live there; the engine's 64 MiB is too little
@@ -148,7 +150,15 @@ def container_name(job: Job) -> str:
     return f"tfbench-{job.origin.run_id}-{job.id}"
 
 
-def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] | None = None) -> ContainerSpec:
+def job_container(
+    job: Job,
+    host: Host,
+    image: str,
+    cdi_devices: frozenset[str] | None = None,
+    *,
+    lifts_memory_lock: bool = True,
+    keeps_cache: bool = False,
+) -> ContainerSpec:
     """Describe the container of a repeat.
 
     Args:
@@ -156,10 +166,13 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
         host: Settings of the host: limits and deadline.
         image: What to start, by digest.
         cdi_devices: What the engine lists, where GPUs are asked for by CDI; empty: it lists nothing. None: not by CDI.
+        lifts_memory_lock: Whether the engine may lift the limit of locked memory; one without privileges may not.
+        keeps_cache: Whether what the driver compiles is kept for the next container of the image.
     """
     limits = {"fsize": MAX_FILE_BYTES}
-    if job.gpus:  # NCCL pins memory; an engine without privileges may not raise the limit: see `without_memory_lock`
+    if job.gpus and lifts_memory_lock:  # NCCL pins memory
         limits[MEMORY_LOCK] = -1
+    cache = cache_volume(image) if job.gpus and keeps_cache else None
     member = job.member
     return ContainerSpec(
         image=image,
@@ -170,7 +183,12 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
             f"--output={RECORD_PATH}",
             f"--max_seconds={host.timeout_minutes * 60:g}",
         ),
-        environment={"PYTHONUNBUFFERED": "1", **host.environment, **(member.environment if member else {})},
+        environment={
+            "PYTHONUNBUFFERED": "1",
+            **host.environment,
+            **(member.environment if member else {}),
+            **(CACHE_VARIABLES if cache else {}),
+        },
         labels={
             RUN_LABEL: job.origin.run_id,
             JOB_LABEL: job.id,
@@ -180,6 +198,7 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
         gpus=job.gpu_uuids or tuple(map(str, job.gpus)) if cdi_devices is None else _cdi_names(job, cdi_devices),
         cdi=cdi_devices is not None,
         data_dir=host.data_dir if job.case.data is Data.TFRECORD else None,
+        cache=cache,
         cpus=host.cpus,
         memory_bytes=None if host.memory_gb is None else int(host.memory_gb * 1e9),
         limits=limits,
@@ -188,18 +207,13 @@ def job_container(job: Job, host: Host, image: str, cdi_devices: frozenset[str] 
     )
 
 
-def with_cache(spec: ContainerSpec) -> ContainerSpec:
-    """Let the driver keep what it compiles from one container of an image to the next.
+def cache_volume(image: str) -> str | None:
+    """Name the volume in which the driver keeps what it compiles, from one container of an image to the next.
 
-    The volume is named by the image's digest, so that no image writes what another one runs; an image that is known by
-    a tag alone gets none.
+    The digest in its name means that no image writes what another one runs; one that is known by a tag alone has none.
     """
-    _, known, digest = spec.image.rpartition("sha256:")
-    if not known:
-        return spec
-    settings = {"CUDA_CACHE_PATH": CACHE_PATH, "CUDA_CACHE_MAXSIZE": str(MAX_CACHE_BYTES)}
-    name = f"tfbench-cuda-cache-{digest[:16]}"
-    return dataclasses.replace(spec, cache=name, environment={**spec.environment, **settings})
+    _, known, digest = image.rpartition("sha256:")
+    return f"tfbench-cuda-cache-{digest[:16]}" if known else None
 
 
 def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
@@ -208,12 +222,6 @@ def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
     slices = any(uuid.startswith("MIG-") for uuid in job.gpu_uuids or ())
     by_uuid = names and (slices or devices.issuperset(names))
     return tuple(names if by_uuid else [f"{CDI_GPU}={index}" for index in job.gpus])
-
-
-def without_memory_lock(spec: ContainerSpec) -> ContainerSpec:
-    """Leave the limit of locked memory as it is, for an engine that may not lift it."""
-    limits = {name: value for name, value in spec.limits.items() if name != MEMORY_LOCK}
-    return dataclasses.replace(spec, limits=limits)
 
 
 def job_variables(job: Job, host: Host) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from typing import TypeVar
 
 from pydantic import ConfigDict
 
@@ -18,12 +19,15 @@ from orchestrate.inventory.members import Member, members_of
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import named_images
+from orchestrate.planning.shared_images import fleets_variants
 from orchestrate.suites import Suite
 from results.schema import Case, Data, Device, Origin, Status
 from results.schema.version import __version__
 
 PLAN_VERSION = 1
 DEFAULT_SUITE = "standard"
+
+T = TypeVar("T")
 
 MAX_NAMED = 20
 """Most cases that an error names."""
@@ -159,30 +163,25 @@ def make_plan(
         UserError: A suite does not exist, or nothing is left to do.
     """
     plans = []
-    for host in hosts:
-        name = host.suite or DEFAULT_SUITE
+    variants = fleets_variants(hosts, probed)
+    for asked in hosts:
+        host = dataclasses.replace(asked, variants=variants.get(asked.place, asked.variants))
+        name, reported = host.suite or DEFAULT_SUITE, probed[host.place]
         suite = read_suite(name)
-        reported = probed[host.place]
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
-        count = repeats or host.repeats or suite.repeats
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
-        jobs = _jobs(host, facts, cases, count, run_id, seed)
-        if host.queue is not None:
-            limits = {case: _limit_seconds(host, case, durations or {}) for case in cases}
-            jobs = [dataclasses.replace(job, max_seconds=limits[job.case]) for job in jobs]
-        plans.append(
-            HostPlan(
-                host=host,
-                suite=name,
-                facts=facts,
-                problem=problem,
-                jobs=tuple(jobs),
-                left_out=tuple(left_out),
+        limits = {case: _limit_seconds(host, case, durations or {}) for case in cases}
+        images = (facts.images if facts else named_images(host)) or (None,)
+        jobs = tuple(
+            host_job(host, facts, case, repeat, run_id, image, several=len(images) > 1, max_seconds=limits[case])
+            for repeat, (case, image) in _rounds(
+                itertools.product(cases, images), repeats or host.repeats or suite.repeats, f"{seed}:{host.key}"
             )
         )
+        plans.append(HostPlan(host=host, suite=name, facts=facts, problem=problem, jobs=jobs, left_out=tuple(left_out)))
     entries: list[HostPlan] = []
     gangs: list[Gang] = []
-    for _, group in groupby(plans, key=lambda entry: entry.host.fleet):
+    for _, group in itertools.groupby(plans, key=lambda entry: entry.host.fleet):
         fleet = list(group)
         made, left_out = _gangs(fleet, read_suite(fleet[0].suite), repeats, run_id, seed)
         gangs += made
@@ -202,8 +201,19 @@ def _empty_plan(plans: Sequence[HostPlan]) -> UserError:
     return UserError("\n  ".join(["the plan is empty: no case of the suite fits any host", *lines]))
 
 
-def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], float]) -> float:
-    """Return the limit of a case's repeats in a queue: a scheduler fits short jobs in earlier."""
+def _rounds(cells: Iterable[T], repeats: int, seed: str) -> Iterator[tuple[int, T]]:
+    """Yield the repeats of cells, numbered from 1: round by round, so that drift spreads over all, each shuffled."""
+    shuffle, order = random.Random(seed), list(cells)
+    for repeat in range(1, repeats + 1):
+        shuffle.shuffle(order)
+        for cell in order:
+            yield repeat, cell
+
+
+def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], float]) -> float | None:
+    """Return the limit of a case's repeats in a queue: a scheduler fits short jobs in earlier; None: no queue."""
+    if host.queue is None:
+        return None
     most = host.timeout_minutes * 60
     known = durations.get((host.fleet, case.name))
     return most if known is None else min(most, max(SHORTEST_LIMIT_SECONDS, LIMIT_FACTOR * known))
@@ -240,37 +250,6 @@ def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts 
     return next((facts for facts in reported if isinstance(facts, Facts)), None)
 
 
-def learn(job: Job, host: Host, facts: Facts) -> Job:
-    """Complete a job with what its host reported: which GPUs, which image, or why it cannot run.
-
-    Also for a job that was planned before its host could be asked.
-    """
-    gpus: tuple[int, ...] = ()
-    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
-    image = next((image for image in facts.images if image.variant == job.origin.variant), None)
-    if image is None and facts.images:
-        image = facts.images[0]
-    blocked = None
-    if image is not None and image.status is not Status.OK:
-        blocked = (image.status, image.problem or image.reason)
-    if job.case.device is Device.GPU:
-        gpus = tuple(_usable_gpus(host, facts)[: job.case.num_gpus])
-        if len(gpus) < job.case.num_gpus and blocked is None:
-            blocked = (Status.NO_GPU, f"the case needs {job.case.num_gpus} GPU, the host offers {len(gpus)}")
-    return dataclasses.replace(
-        job,
-        origin=dataclasses.replace(
-            job.origin,
-            variant=image.variant if image else None,
-            image=image.reference if image else None,
-            image_digest=image.digest if image else None,
-        ),
-        gpus=gpus,
-        gpu_uuids=tuple(uuid for index in gpus if (uuid := uuids.get(index))),
-        blocked=blocked,
-    )
-
-
 def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
     """Return the GPU indices to use; of a host that could not be asked, those that the file names."""
     if facts is None and host.queue is not None:
@@ -281,20 +260,6 @@ def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
     return present if host.gpus is None else [index for index in host.gpus if index in present]
 
 
-def _jobs(host: Host, facts: Facts | None, cases: Sequence[Case], repeats: int, run_id: str, seed: int) -> list[Job]:
-    """Order repeats so that drift of a host spreads over all cases: round by round, each round shuffled."""
-    shuffle = random.Random(f"{seed}:{host.key}")
-    images: tuple[Image | None, ...] = (facts.images if facts else named_images(host)) or (None,)
-    cells = [(case, image) for case in cases for image in images]
-    jobs = []
-    for repeat in range(1, repeats + 1):
-        shuffle.shuffle(cells)
-        for case, image in cells:
-            variant = f"{image.variant}." if image and len(images) > 1 else ""
-            jobs.append(host_job(host, facts, case, repeat, run_id, image, variant))
-    return jobs
-
-
 def host_job(
     host: Host,
     facts: Facts | None,
@@ -302,19 +267,34 @@ def host_job(
     repeat: int,
     run_id: str,
     image: Image | None = None,
-    variant: str = "",
+    *,
+    several: bool = False,
+    max_seconds: float | None = None,
 ) -> Job:
-    """Make one host's job, or part of one.
+    """Make one host's job, or part of one: which GPUs, which image, or why it cannot run.
 
     Args:
         host: Where it runs.
-        facts: What the host reported; None: nothing yet.
+        facts: What the host reported; None: nothing yet, see `learn`.
         case: What is measured.
         repeat: From 1.
         run_id: Name of the run.
-        image: What it starts from; None: the host's first image.
-        variant: Distinguishes jobs of several images in their names.
+        image: What it starts from; None: the first image that the host reported.
+        several: Whether the host measures with several images: a job's name then says with which.
+        max_seconds: See `Job`.
     """
+    gpus: tuple[int, ...] = ()
+    uuids: dict[int, str | None] = {}
+    blocked = None
+    if facts is not None:
+        image = image or next(iter(facts.images), None)
+        uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+        if case.device is Device.GPU:
+            gpus = tuple(_usable_gpus(host, facts)[: case.num_gpus])
+            if len(gpus) < case.num_gpus:
+                blocked = (Status.NO_GPU, f"the case needs {case.num_gpus} GPU, the host offers {len(gpus)}")
+    if image is not None and image.status is not Status.OK:
+        blocked = (image.status, image.problem or image.reason)
     origin = Origin(
         run_id=run_id,
         fleet=host.fleet,
@@ -326,8 +306,23 @@ def host_job(
         image_digest=image.digest if image else None,
         usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # what costs nothing has no price to compare
     )
-    job = Job(id=f"{host.key}.{case.name}.{variant}r{repeat}", case=case, origin=origin)
-    return learn(job, host, facts) if facts else job
+    variant = f"{image.variant}." if image and several else ""
+    return Job(
+        id=f"{host.key}.{case.name}.{variant}r{repeat}",
+        case=case,
+        origin=origin,
+        gpus=gpus,
+        gpu_uuids=tuple(uuid for index in gpus if (uuid := uuids.get(index))),
+        max_seconds=max_seconds,
+        blocked=blocked,
+    )
+
+
+def learn(job: Job, host: Host, facts: Facts) -> Job:
+    """Complete a job that was planned before its host could be asked."""
+    image = next((image for image in facts.images if image.variant == job.origin.variant), None)
+    made = host_job(host, facts, job.case, job.origin.repeat, job.origin.run_id, image, max_seconds=job.max_seconds)
+    return dataclasses.replace(made, id=job.id, member=job.member)
 
 
 def _gangs(
@@ -354,12 +349,8 @@ def _gangs(
             left_out.append(f"{case.name}: needs {case.num_gpus} GPUs of each host, the fleet offers {gpus}")
         else:
             cases.append(case)
-    shuffle = random.Random(f"{seed}:{chief.host.fleet}:together")
-    gangs = []
-    for repeat in range(1, (repeats or chief.host.repeats or suite.repeats) + 1):
-        shuffle.shuffle(cases)
-        gangs += [_gang(fleet[: case.num_hosts], case, repeat, run_id) for case in cases]
-    return gangs, left_out
+    rounds = _rounds(cases, repeats or chief.host.repeats or suite.repeats, f"{seed}:{chief.host.fleet}:together")
+    return [_gang(fleet[: case.num_hosts], case, repeat, run_id) for repeat, case in rounds], left_out
 
 
 def _gang(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> Gang:

@@ -60,8 +60,8 @@ def share_images(
     return found
 
 
-def with_fleets_image(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> list[Host]:
-    """Name the variant of its fleet for each host that could not be asked, so that it measures with the same one.
+def fleets_variants(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> dict[Place, tuple[str, ...]]:
+    """Return the variant of its fleet for each host that could not be asked, so that it measures with the same one.
 
     Args:
         hosts: Of the run.
@@ -73,12 +73,11 @@ def with_fleets_image(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]
         if isinstance(facts, Facts) and facts.gpus and _chooses(host):
             of_fleet[host.fleet] |= {image.variant for image in facts.images if image.variant is not None}
     known = {fleet: tuple(names) for fleet, names in of_fleet.items() if len(names) == 1}
-    return [
-        dataclasses.replace(host, variants=known[host.fleet])
-        if isinstance(probed[host.place], str) and host.fleet in known and _chooses(host) and host.image_for != "host"
-        else host
+    return {
+        host.place: known[host.fleet]
         for host in hosts
-    ]
+        if isinstance(probed[host.place], str) and host.fleet in known and _chooses(host) and host.image_for != "host"
+    }
 
 
 def _chooses(host: Host) -> bool:

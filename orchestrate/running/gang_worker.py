@@ -7,12 +7,12 @@ repeats ever wait for each other's hosts.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
@@ -114,7 +114,7 @@ class GangWorker:
         self._gangs = gangs
         self._todo = todo
         self._shared = shared
-        self._retries = Retries(shared)
+        self._retries = Retries()
         self._entries = {entry.host.place: entry for entry in plan.hosts}
         self._chief = self._entries[gangs[0].members[0].place].host
         self._sessions: dict[Place, HostSession] = {}
@@ -137,9 +137,15 @@ class GangWorker:
             for session in self._sessions.values():
                 session.close()
 
+    def _new_session(self, place: Place) -> HostSession:
+        """Open a session of a host."""
+        entry = self._entries[place]
+        session = self._sessions[place] = HostSession(entry, self._shared.make(entry.host), self._shared)
+        return session
+
     def _open(self, place: Place) -> None:
         """Connect to a host, learn what it is, bring the images, and remove what an earlier controller left."""
-        session = self._sessions[place] = HostSession(self._entries[place], self._shared)
+        session = self._new_session(place)
         session.count_cost()
         try:
             self._learn(session, place)
@@ -159,8 +165,7 @@ class GangWorker:
     def _sweep_all(self) -> None:
         """Clean up where nothing is left to do, when a run is resumed."""
         for place in self._places(self._gangs):
-            session = self._sessions[place] = HostSession(self._entries[place], self._shared)
-            session.sweep_only(self._parts(self._gangs, place))
+            self._new_session(place).sweep_only(self._parts(self._gangs, place))
 
     def _work_through(self) -> None:
         stop, options = self._shared.stop.launching, self._shared.options
@@ -170,7 +175,10 @@ class GangWorker:
                 return
             if spare(gang.job, self._chief, self._shared):
                 continue
-            record = self._retries.run(gang.job, partial(self._run_once, gang))
+            for tries in itertools.count(1):
+                record = self._run_once(gang)
+                if not self._retries.again(gang.job, record, tries, self._shared):
+                    break
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
             if self._retries.faults >= options.set_aside_after:

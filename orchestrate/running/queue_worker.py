@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import cast
 
 from orchestrate.errors import HostError, Withdrawn
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn
-from orchestrate.planning.plan import HostPlan, Job
+from orchestrate.planning.plan import Job
 from orchestrate.running.attempt import Attempt
-from orchestrate.running.shared import Shared, affordable, set_aside, spare
+from orchestrate.running.shared import affordable, set_aside, spare
 from orchestrate.running.watchdog import Watched
 from orchestrate.running.worker import HostWorker
 from results.schema import Record
 
 
+@dataclass
 class QueueWorker(HostWorker):
     """Works through the repeats of one queue, in several lanes (threads).
 
@@ -24,10 +26,8 @@ class QueueWorker(HostWorker):
     wanted any more.
     """
 
-    def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared) -> None:
-        super().__init__(entry, jobs, shared)
-        self._withdrawn = False
-        self._trouble = ""
+    _withdrawn: bool = field(init=False, default=False)
+    _trouble: str = field(init=False, default="")
 
     @property
     def _queue(self) -> QueueLauncher:
@@ -36,8 +36,8 @@ class QueueWorker(HostWorker):
     def _work_through(self) -> None:
         if not self._todo or not self._enqueue():
             return
-        lanes, work_lane = min(self._host.lanes, len(self._jobs)), super()._work_through
-        with ThreadPoolExecutor(lanes, thread_name_prefix=self._host.key) as pool:
+        lanes, work_lane = min(self.host.lanes, len(self.jobs)), super()._work_through
+        with ThreadPoolExecutor(lanes, thread_name_prefix=self.host.key) as pool:
             working = [pool.submit(work_lane) for _ in range(lanes)]
         self._leave_nothing_waiting()
         for lane in working:
@@ -50,12 +50,12 @@ class QueueWorker(HostWorker):
         try:
             self._queue.submit(submitted)
         except HostError as error:
-            set_aside(self._host, error.status, error.cause, submitted, self._shared)
+            set_aside(self.host, error.status, error.cause, submitted, self.shared)
             return False
         return True
 
     def _affordable(self, job: Job) -> bool:
-        return affordable([self._host], job.case.name, self._shared, meter=job.id)
+        return affordable([self.host], job.case.name, self.shared, meter=job.id)
 
     def _next(self) -> Job | None:
         with self._lock:
@@ -67,7 +67,7 @@ class QueueWorker(HostWorker):
         Also those that have just begun: nobody follows them, so that they would leave their results behind.
         """
         with self._lock:
-            others = [other for other in self._todo if spare(other, self._host, self._shared)]
+            others = [other for other in self._todo if spare(other, self.host, self.shared)]
             gone = {other.id for other in others}
             self._todo = deque(other for other in self._todo if other.id not in gone)
         self._session.attempt("take back what is not needed", lambda: self._queue.clear([job, *others]))
@@ -80,7 +80,7 @@ class QueueWorker(HostWorker):
     def _leave_nothing_waiting(self) -> None:
         """Clear what no lane took when the run was stopped: the queue may have begun it as the last ones ended."""
         left = list(self._todo)
-        if self._shared.stop.launching.is_set() and left:
+        if self.shared.stop.launching.is_set() and left:
             self._session.attempt("take back what waits", lambda: self._queue.clear(left))
 
     def _run_once(self, job: Job) -> Record | None:
@@ -90,7 +90,7 @@ class QueueWorker(HostWorker):
             return None
 
     def _attempt(self, job: Job) -> Attempt:
-        return Attempt(job, self._shared.budget)
+        return Attempt(job, self.shared.budget)
 
     def _on_turn(self, attempt: Attempt, watched: Watched) -> OnTurn:
         """Return what starts and stops a repeat's clock, warns of a silent queue, and empties it when the run stops."""
@@ -113,9 +113,9 @@ class QueueWorker(HostWorker):
 
     def _withdraw_when_stopped(self) -> None:
         """Take what waits out of the queue, once, when nothing new is to be started."""
-        if not self._shared.stop.launching.is_set():
+        if not self.shared.stop.launching.is_set():
             return
         with self._lock:
             before, self._withdrawn = self._withdrawn, True
         if not before:
-            self._session.attempt("take back what waits", lambda: self._queue.withdraw(self._jobs))
+            self._session.attempt("take back what waits", lambda: self._queue.withdraw(self.jobs))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from orchestrate.deciding.left_out import LeftOut
 from orchestrate.errors import HostError, UserError
@@ -77,27 +78,29 @@ def probe_hosts(
     Returns:
         Facts, or why it could not be asked.
     """
-
-    def probe(host: Host) -> Facts | str:
-        launcher = make(host)
-        try:
-            facts = launcher.probe()
-            bus.emit(HostChecked(host=host.key, problem=facts.problem, gpus=len(facts.gpus)))
-            if keep is not None and facts.raw:
-                keep(host.key, facts.raw)
-            return dataclasses.replace(facts, raw="")
-        except HostError as error:
-            bus.emit(HostChecked(host=host.key, problem=error.cause))
-            return error.cause
-        finally:
-            launcher.close()
-
+    keys = [host.key for host in hosts]
     with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
-        asked = dict(zip([host.place for host in hosts], pool.map(probe, hosts), strict=True))
+        answers = pool.map(partial(_probe, bus=bus, keep=keep), keys, map(make, hosts))
+        asked = dict(zip([host.place for host in hosts], answers, strict=True))
         shared = share_images(hosts, asked, read_variants())
         concerned = [host for host in hosts if host.place in shared]
         pinned = pool.map(lambda host: _with_image(host, asked[host.place], shared[host.place], make), concerned)
         return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
+
+
+def _probe(key: str, launcher: Launcher, bus: EventBus, keep: Callable[[str, str], None] | None) -> Facts | str:
+    """Ask the host of a launcher what it is, and let go of it; see `probe_hosts`."""
+    try:
+        facts = launcher.probe()
+        bus.emit(HostChecked(host=key, problem=facts.problem, gpus=len(facts.gpus)))
+        if keep is not None and facts.raw:
+            keep(key, facts.raw)
+        return dataclasses.replace(facts, raw="")
+    except HostError as error:
+        bus.emit(HostChecked(host=key, problem=error.cause))
+        return error.cause
+    finally:
+        launcher.close()
 
 
 def _with_image(host: Host, facts: Facts | str, image: Image, make: MakeLauncher) -> Facts | str:

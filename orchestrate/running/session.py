@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from orchestrate.errors import HostError
 from orchestrate.events import ImageProgress, ImageReady, JobState, Warned
-from orchestrate.launchers.base import Ending, OnTurn, always_running
+from orchestrate.inventory.hosts import Host
+from orchestrate.launchers.base import Ending, Launcher, OnTurn, always_running
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job
 from orchestrate.running.output import Output
@@ -30,33 +31,36 @@ class Left:
     last_line: str
 
 
+@dataclass
 class HostSession:
     """A connection to one host, from its opening to `close`.
 
-    Args:
-        entry: The host's part of the plan.
-        shared: What the workers of a run share; makes the host's launcher.
-
     Attributes:
+        entry: The host's part of the plan.
+        launcher: Of this host.
+        shared: What the workers of a run share.
         problem: Why the host cannot be used any more; None: it can.
     """
 
-    def __init__(self, entry: HostPlan, shared: Shared) -> None:
-        self.host = entry.host
-        self.launcher = shared.make(entry.host)
-        self.problem: HostError | None = None
-        self._entry = entry
-        self._shared = shared
+    entry: HostPlan
+    launcher: Launcher
+    shared: Shared
+    problem: HostError | None = None
+
+    @property
+    def host(self) -> Host:
+        """The host."""
+        return self.entry.host
 
     def count_cost(self) -> None:
         """Count what the host costs from now until `close`."""
-        if self._shared.budget is not None:
-            self._shared.budget.begin(self.host.place)
+        if self.shared.budget is not None:
+            self.shared.budget.begin(self.host.place)
 
     def close(self) -> None:
         """Let go of the host; what runs there goes on."""
-        if self._shared.budget is not None:
-            self._shared.budget.end(self.host.place)
+        if self.shared.budget is not None:
+            self.shared.budget.end(self.host.place)
         self.launcher.close()
 
     def learn(self) -> Facts | None:
@@ -65,11 +69,11 @@ class HostSession:
         Raises:
             HostError: It does not answer now either.
         """
-        if self._entry.facts is not None:
+        if self.entry.facts is not None:
             return None
         facts = self.launcher.probe()
         if facts.raw:
-            self._shared.folder.write_facts(self.host.key, facts.raw)
+            self.shared.folder.write_facts(self.host.key, facts.raw)
         return facts
 
     def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> None:
@@ -97,7 +101,7 @@ class HostSession:
         Raises:
             HostError: An image cannot be had.
         """
-        key, emit = self.host.key, self._shared.bus.emit
+        key, emit = self.host.key, self.shared.bus.emit
         for image, job in {job.origin.image: job for job in reversed(jobs)}.items():
 
             def on_progress(done: int, total: int, image: str = image or "") -> None:
@@ -121,7 +125,7 @@ class HostSession:
 
     def watch(self, job: Job) -> Watched:
         """Have the watchdog end a repeat that takes too long or falls silent."""
-        return self._shared.watchdog.watch(
+        return self.shared.watchdog.watch(
             job,
             lambda: self.stop(job),
             timeout=job.max_seconds or self.host.timeout_minutes * 60,
@@ -140,7 +144,7 @@ class HostSession:
         Raises:
             HostError: The host was lost for good.
         """
-        shared = self._shared
+        shared = self.shared
         try:
             with Output(job, self.host.key, shared.folder, shared.bus, watched, tells_steps=tells_steps) as output:
                 ending = self.launcher.follow(job, output.take, on_turn)
@@ -159,7 +163,7 @@ class HostSession:
 
     def state(self, job: Job, state: str) -> None:
         """Report that a repeat enters a phase."""
-        self._shared.bus.emit(JobState(job=job.id, host=self.host.key, state=state))
+        self.shared.bus.emit(JobState(job=job.id, host=self.host.key, state=state))
 
     def attempt(self, what: str, action: Callable[[], None]) -> None:
         """Do something whose failure is only a warning."""
@@ -170,4 +174,4 @@ class HostSession:
 
     def warn(self, message: str) -> None:
         """Warn about the host; the run goes on."""
-        self._shared.bus.emit(Warned(host=self.host.key, message=message))
+        self.shared.bus.emit(Warned(host=self.host.key, message=message))

@@ -17,7 +17,6 @@ from results.errors import UserError
 if TYPE_CHECKING:
     from results.grid import Grid
     from results.table.fleets import FleetRate
-    from results.table.merge import Merged
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -42,7 +41,7 @@ def add_command(
 
 
 def add_runs(parser: argparse.ArgumentParser, *, name: str = "runs", metavar: str = "RUN", text: str = "") -> None:
-    """Add the names of runs, which `merged_runs` and `fleet_rates_of` read, and the folder that holds them.
+    """Add the names of runs, which `stored_records` and `fleet_rates_of` read, and the folder that holds them.
 
     Args:
         parser: Of the command.
@@ -90,21 +89,15 @@ def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) ->
     return found if not latest or any(map(is_run, found)) else [*found, str(latest_run(folder))]
 
 
-def merged_runs(runs: Sequence[str]) -> Merged:
-    """Read runs into one table; without a name, the latest run."""
-    from results.runs.sources import stored_records
-    from results.table.merge import merge_records
-
-    return merge_records(stored_records(runs))
-
-
 def fleet_rates_of(
     runs: Sequence[str], by: Sequence[str], remedy: str = "", *, apart: Sequence[str] = ()
 ) -> list[FleetRate]:
     """Read runs, refusing to let a cell hold several identities; see `fleet_rates` for `apart`."""
+    from results.runs.sources import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
+    from results.table.merge import merge_records
 
-    merged = merged_runs(runs)
+    merged = merge_records(stored_records(runs))
     warn(merged.problems)
     rates = fleet_rates(merged, apart=apart)
     refuse_mixed(rates, by, remedy)

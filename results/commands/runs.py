@@ -19,7 +19,6 @@ from results.commands.command_line import (
     add_output,
     add_runs,
     fleet_rates_of,
-    merged_runs,
     placed,
     print_grids,
     print_lines,
@@ -183,14 +182,17 @@ def _show(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from results.grid import print_grid
-    from results.render.tables import render_ratios, render_results, render_wide
+    from results.render.tables import render_ratios, render_results, wide_grids
+    from results.runs.sources import stored_records
+    from results.table.merge import merge_records
 
     runs, console = placed(parsed.runs, parsed.runs_dir), Console()
     if parsed.minutes:
         return _show_minutes(runs, console)
-    merged = merged_runs(runs)
+    merged = merge_records(stored_records(runs))
     render_results(merged, console)
-    render_wide(merged, console)
+    for grid in wide_grids(merged):
+        print_grid(grid, console)
     render_ratios(merged, console)
     for grid in _foreign_grids(parsed, merged):
         print_grid(grid, console)
@@ -221,11 +223,13 @@ def _foreign_grids(parsed: argparse.Namespace, merged: Merged) -> list[Grid]:
 
 def _export(parsed: argparse.Namespace) -> int:
     from results.formats.export import WRITERS, write_parquet
+    from results.runs.sources import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
+    from results.table.merge import merge_records
 
     if parsed.format == "mllog":
         return _export_log(parsed)
-    merged = merged_runs(placed(parsed.runs, parsed.runs_dir))
+    merged = merge_records(stored_records(placed(parsed.runs, parsed.runs_dir)))
     refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
     warn(merged.problems)
     if parsed.format == "parquet":

@@ -53,12 +53,6 @@ def render_results(merged: Merged, console: Console) -> None:
         print_line(f"! {problem}", console)
 
 
-def render_wide(merged: Merged, console: Console) -> None:
-    """Print the table of the field for each fleet: network × precision, a column per GPU count."""
-    for grid in wide_grids(merged):
-        print_grid(grid, console)
-
-
 def render_ratios(merged: Merged, console: Console) -> None:
     """Print how fast the fleets are against each other, and what communication costs, where either was measured."""
     for grid in ratio_grids(merged):

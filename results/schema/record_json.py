@@ -16,6 +16,7 @@ import math
 import reprlib
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from results.schema import DEVICE_MODEL, FEWEST_STEPS, SCHEMA_VERSION, Case, DeviceResult, Measurement, Record, Status
@@ -122,43 +123,57 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
+_Builder = Callable[[Any, str, list[str]], Any]
+"""Builds a field's value from JSON: takes what came in, its path, and the list that mistakes are reported to."""
+
+
 class _Field(NamedTuple):
     """What a field of a dataclass takes.
 
     Attributes:
-        hint: Its type.
         required: Whether it has no default.
-        scalars: Types of JSON that need no building; empty where something does.
+        scalars: Types of JSON that are taken as they are.
         bound: Range of its numbers.
+        build: Checks and builds all that is not obviously good.
     """
 
     name: str
-    hint: Any
     required: bool
     scalars: frozenset[type]
     bound: Bound
+    build: _Builder
 
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, _Field]:
     """Return what each field of a dataclass takes; looked up once, it takes a millisecond."""
     hints = typing.get_type_hints(kind)
-    return {
-        item.name: _Field(
+    found = {}
+    for item in dataclasses.fields(kind):
+        hint, bound = hints[item.name], bound_of(kind.__name__, item.name)
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+        (wanted,) = (part for part in parts if part is not types.NoneType)
+        found[item.name] = _Field(
             item.name,
-            hints[item.name],
             item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING,
-            _scalars(hints[item.name]),
-            bound_of(kind.__name__, item.name),
+            frozenset(part for part in parts if part in _TYPE_NAMES or part is types.NoneType),
+            bound,
+            _builder(wanted, item.name, bound),
         )
-        for item in dataclasses.fields(kind)
-    }
+    return found
 
 
-def _scalars(hint: Any) -> frozenset[type]:
-    """Return what a field may hold, where that is nothing but scalars of JSON; else nothing."""
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return frozenset(parts) if all(part in _TYPE_NAMES or part is type(None) for part in parts) else frozenset()
+def _builder(kind: Any, name: str, bound: Bound) -> _Builder:
+    """Return what builds a value of a type that is not None, for the field `name`."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        return functools.partial(_build_dataclass, kind)
+    if origin is list:
+        (item,) = typing.get_args(kind)
+        return functools.partial(_build_list, item, bound, _builder(item, name, bound))
+    if origin is dict:
+        return functools.partial(_build_texts, name)
+    return functools.partial(_build_scalar, kind, name, bound)
 
 
 def _is_good(value: Any, field: _Field) -> bool:
@@ -171,23 +186,6 @@ def _is_good(value: Any, field: _Field) -> bool:
     return kind is not str or (
         len(value) <= 100 and value.isascii() and value.isprintable() and field.name not in TIMES
     )
-
-
-def _build(kind: Any, value: Any, where: str, field: _Field, problems: list[str]) -> Any:
-    """Check `value` against the type `kind`; report to `problems` with the path `where`."""
-    origin = typing.get_origin(kind)
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
-        return _build(kind, value, where, field, problems)
-    if dataclasses.is_dataclass(kind):
-        return _build_dataclass(kind, value, where, problems)
-    if origin is list:
-        return _build_list(kind, value, where, field, problems)
-    if origin is dict:
-        return _build_texts(value, where, field, problems)
-    return _build_scalar(kind, value, where, field, problems)
 
 
 def _build_dataclass(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
@@ -206,29 +204,28 @@ def _build_dataclass(kind: Any, value: Any, where: str, problems: list[str]) -> 
         if name in value:
             item = value[name]
             if not _is_good(item, field):  # most are: nothing to build, nothing to report
-                item = _build(field.hint, item, prefix + name, field, problems)
+                item = field.build(item, prefix + name, problems)
             arguments[name] = item
         elif field.required:
             problems.append(f"{prefix}{name}: missing")
     return None if problems else kind(**arguments)
 
 
-def _build_list(kind: Any, value: Any, where: str, field: _Field, problems: list[str]) -> Any:
+def _build_list(kind: Any, bound: Bound, build: _Builder, value: Any, where: str, problems: list[str]) -> Any:
     if not isinstance(value, list) or len(value) > MAX_LIST_LENGTH:
         problems.append(f"{where}: must be a list of at most {MAX_LIST_LENGTH} items. Received: {_shown(value)}")
         return []
-    (item_kind,) = typing.get_args(kind)
-    if item_kind is float and set(map(type, value)) == {float} and field.bound.holds_all(value):
+    if kind is float and set(map(type, value)) == {float} and bound.holds_all(value):
         return value  # step times: the long list of a record
     built = []
     for index, item in enumerate(value):
-        built.append(_build(item_kind, item, f"{where}[{index}]", field, problems))
+        built.append(build(item, f"{where}[{index}]", problems))
         if len(problems) >= MAX_PROBLEMS:
             break
     return built
 
 
-def _build_texts(value: Any, where: str, field: _Field, problems: list[str]) -> Any:
+def _build_texts(name: str, value: Any, where: str, problems: list[str]) -> Any:
     """Check an object of texts by name."""
     if (
         not isinstance(value, dict)
@@ -237,12 +234,12 @@ def _build_texts(value: Any, where: str, field: _Field, problems: list[str]) -> 
     ):
         problems.append(f"{where}: must be an object of at most {MAX_TEXTS} texts. Received: {_shown(value)}")
         return {}
-    found = [problem for pair in value.items() for text in pair if (problem := text_problem(field.name, text))]
+    found = [problem for pair in value.items() for text in pair if (problem := text_problem(name, text))]
     problems.extend(f"{where}: {problem}" for problem in found[:1])
     return value
 
 
-def _build_scalar(kind: Any, value: Any, where: str, field: _Field, problems: list[str]) -> Any:
+def _build_scalar(kind: Any, name: str, bound: Bound, value: Any, where: str, problems: list[str]) -> Any:
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
         try:
             return kind(value)
@@ -253,10 +250,10 @@ def _build_scalar(kind: Any, value: Any, where: str, field: _Field, problems: li
     if type(value) is not kind and not (kind is float and type(value) is int):
         problems.append(f"{where}: must be {_TYPE_NAMES[kind]}. Received: {_shown(value)}")
     elif kind in (float, int):
-        if field.bound.holds(value):
+        if bound.holds(value):
             return kind(value)
-        problems.append(f"{where}: must be {field.bound}. Received: {_shown(value)}")
-    elif kind is str and (problem := text_problem(field.name, value)):
+        problems.append(f"{where}: must be {bound}. Received: {_shown(value)}")
+    elif kind is str and (problem := text_problem(name, value)):
         problems.append(f"{where}: {problem}. Received: {_shown(value)}")
     return value
 

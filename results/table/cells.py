@@ -22,8 +22,8 @@ def rate_text(rate: FleetRate) -> str:
     """Write a fleet's throughput; the statuses where it has none, a mark where some of its hosts have none."""
     if not rate.rates:
         return ", ".join(dict.fromkeys(rate.failures.values()))
-    interval = rate.interval
-    text = with_interval(interval) if interval else value_text(rate.mean, None)
+    found = rate.estimate
+    text = with_error(found.mean, found.half_width()) if found else value_text(rate.mean, None)
     return f"{text} †" if rate.failures else text
 
 

@@ -46,10 +46,6 @@ class NotThere(HostError):
     """There is no such container."""
 
 
-class NameTaken(HostError):
-    """There is a container of that name already."""
-
-
 class ContainerEngine:
     """One engine and its containers, by unix socket, through ssh, by sudo, or by mutual TLS.
 
@@ -149,33 +145,36 @@ class ContainerEngine:
         except LaunchFailed as error:
             raise PullFailed(f"image {reference}: {error.cause}") from error
 
-    def create(self, spec: ContainerSpec) -> None:
-        """Create a container.
+    def create(self, spec: ContainerSpec) -> bool:
+        """Create a container, unless there is one of its name.
 
         Docker refuses a name that is taken with 409, Podman with 500: after any refusal the engine is asked whether
         there is a container of this name. Whoever takes that for a failed start would remove a running benchmark.
 
+        Returns:
+            Whether it was created.
+
         Raises:
-            NameTaken: There is one of that name.
             HostError: The engine refused.
         """
         document, query = container_document(spec), {"name": spec.name}
 
-        def create(http: EngineHTTP) -> None:
+        def create(http: EngineHTTP) -> bool:
             try:
                 http.ask("POST", "/containers/create", query, document)
             except Refused as error:
                 if error.status == 409 or _exists(http, spec.name):
-                    raise NameTaken(plain_text(error.message, MAX_SAID)) from error
+                    return False
                 raise
+            return True
 
         try:
-            self._ask(create)
+            return self._ask(create)
         except NotThere as error:
             raise PullFailed(f"image {spec.image}: {error.cause}") from error
 
     def start(self, name: str) -> None:
-        """Start a created container, once.
+        """Start a created container, once; one that the engine refuses to start is removed.
 
         Raises:
             HostError: The engine refused; what it said is in the cause.
@@ -189,7 +188,11 @@ class ContainerEngine:
                 asked = True
                 http.ask("POST", _path(name, "start"))
 
-        self._ask(start)
+        try:
+            self._ask(start)
+        except (LaunchFailed, NotThere):  # 404 is also the answer to a program that is not in the image
+            self.remove(name)
+            raise
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return all that the engine knows of a container."""

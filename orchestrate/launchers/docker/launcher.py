@@ -21,17 +21,14 @@ from orchestrate.launchers.container import (
     JOB_LABEL,
     RECORD_PATH,
     RUN_LABEL,
-    ContainerSpec,
     container_name,
     job_container,
     probe_container,
     registry_of,
     repository,
     unique_name,
-    with_cache,
-    without_memory_lock,
 )
-from orchestrate.launchers.docker.engine import NameTaken, NotThere
+from orchestrate.launchers.docker.engine import NotThere
 from orchestrate.launchers.docker.gpus import Way, gpu_ways, is_rootless, working_ways
 from orchestrate.launchers.docker.refusals import NoGPUs, NoMemoryLock
 from orchestrate.launchers.docker.sdk import DockerEngine
@@ -106,44 +103,30 @@ class ContainerLauncher:
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`: what the engine refuses to give, and can do without, is not asked for again."""
+        pinned = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
+        image = self._names.get(pinned, pinned)
         while True:
+            devices = self._cdi_devices() if job.gpus else None
+            spec = job_container(
+                job, self._host, image, devices, lifts_memory_lock=self._lifts_memory_lock, keeps_cache=True
+            )
+            if spec.data_dir is not None and self._engine.is_podman:
+                self._engine.check_folder(image, unique_name("look"), spec.data_dir)
             try:
-                return self._start(job)
+                adopted = not self._engine.create(spec)
+                if adopted and self._state_of_ours(job) != "created":
+                    return True  # it runs or has ended: to start an ended container would be to run the repeat again
+                self._engine.start(spec.name)
+                return adopted
             except (NoGPUs, NoMemoryLock) as error:
                 if not self._does_without(error):
                     raise
 
-    def _start(self, job: Job) -> bool:
-        """Create and start a container, or adopt the one that has its name."""
-        adopted = False
-        spec = self._spec(job)
-        if spec.data_dir is not None and self._engine.is_podman:
-            self._engine.check_folder(spec.image, unique_name("look"), spec.data_dir)
-        try:
-            self._engine.create(spec)
-        except NameTaken:
-            adopted = True
-            if self._state_of_ours(job) != "created":
-                return True  # it runs or has ended: to start an ended container would be to run the repeat again
-        try:
-            self._engine.start(container_name(job))
-        except HostError as error:
-            if not isinstance(error, Unreachable):
-                self._engine.remove(container_name(job))  # a refused start leaves a created container behind
-            raise
-        return adopted
-
-    def _spec(self, job: Job) -> ContainerSpec:
-        """Describe a repeat's container as this engine takes it."""
-        pinned = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
-        image = self._names.get(pinned, pinned)
-        if not job.gpus:
-            return job_container(job, self._host, image)
+    def _cdi_devices(self) -> frozenset[str] | None:
+        """Return what the engine lists, where GPUs are asked for by CDI; None: it gives them in another way."""
         if not self._ways:
             self._ways_of(self._engine.info())
-        way = self._ways[0]
-        spec = job_container(job, self._host, image, way.devices if way.cdi else None)
-        return with_cache(spec if self._lifts_memory_lock else without_memory_lock(spec))
+        return self._ways[0].devices if self._ways[0].cdi else None
 
     def _ways_of(self, info: dict[str, Any]) -> tuple[Way, ...]:
         """Learn how this engine may give GPUs to a container, and what it has no right to give."""

@@ -20,7 +20,6 @@ from docker.errors import APIError, DockerException
 from docker.tls import TLSConfig
 
 from orchestrate.errors import BuildFailed, PullFailed, Unreachable
-from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.container import repository
 from orchestrate.launchers.docker.engine import ContainerEngine
 from orchestrate.launchers.docker.http import TIMEOUT_SECONDS
@@ -60,17 +59,9 @@ class _Client(APIClient):
 
 
 class DockerEngine(ContainerEngine):
-    """One engine, its containers and its images.
+    """One engine, its containers and its images."""
 
-    Args:
-        address: Where it is.
-        keys: Which host keys ssh accepts on the way.
-    """
-
-    def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
-        super().__init__(address, keys)
-        self._sdk: APIClient | None = None
-        self._sdk_lock = threading.Lock()
+    _sdk: APIClient | None = None
 
     def close(self) -> None:
         """See `ContainerEngine.close`."""
@@ -79,7 +70,7 @@ class DockerEngine(ContainerEngine):
 
     def release_sdk(self) -> None:
         """Let go of what only images need: a thousand hosts would each hold a client for the whole run."""
-        with self._sdk_lock:
+        with self._lock:
             sdk, self._sdk = self._sdk, None
         if sdk is not None:
             sdk.close()
@@ -297,7 +288,7 @@ class DockerEngine(ContainerEngine):
             Unreachable: The engine does not answer.
         """
         self._connect()  # through the tunnel, if there is one, which comes back by itself
-        with self._sdk_lock:
+        with self._lock:
             if self._sdk is None:
                 self._sdk = self._new_client()
             return self._sdk

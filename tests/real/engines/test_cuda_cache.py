@@ -10,7 +10,7 @@ import json
 import pytest
 
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.container import CACHE_LABEL, ContainerSpec, unique_name, with_cache
+from orchestrate.launchers.container import CACHE_LABEL, CACHE_VARIABLES, ContainerSpec, cache_volume, unique_name
 from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address
@@ -32,7 +32,13 @@ print(json.dumps([sorted(path.name for path in folder.iterdir()), os.getuid(), o
 
 def compile_once(engine: DockerEngine, image: str) -> object:
     """Run a container without rights that writes to its cache; return what it found there, and as whom."""
-    spec = with_cache(ContainerSpec(image=image, name=unique_name("cache"), entrypoint=("python3.11", "-c", WRITE)))
+    spec = ContainerSpec(
+        image=image,
+        name=unique_name("cache"),
+        entrypoint=("python3.11", "-c", WRITE),
+        cache=cache_volume(image),
+        environment=CACHE_VARIABLES,
+    )
     engine.create(spec)
     try:
         engine.start(spec.name)

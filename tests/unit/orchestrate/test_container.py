@@ -12,8 +12,6 @@ from orchestrate.launchers.container import (
     container_document,
     job_container,
     probe_container,
-    with_cache,
-    without_memory_lock,
 )
 from orchestrate.planning.plan import Job
 from results.schema import Case, Origin
@@ -61,9 +59,8 @@ def test_an_engine_that_lists_nothing_is_asked_by_index_which_a_slice_has_not(uu
 
 
 def test_only_the_limit_of_locked_memory_is_left_out_for_an_engine_that_may_not_lift_it():
-    spec = job_container(job(), host(), "image")
-    assert spec.limits == {"fsize": 256 << 20, "memlock": -1}
-    assert without_memory_lock(spec).limits == {"fsize": 256 << 20}
+    assert job_container(job(), host(), "image").limits == {"fsize": 256 << 20, "memlock": -1}
+    assert job_container(job(), host(), "image", lifts_memory_lock=False).limits == {"fsize": 256 << 20}
 
 
 def test_variables_of_the_hosts_file_reach_the_container():
@@ -73,7 +70,7 @@ def test_variables_of_the_hosts_file_reach_the_container():
 
 def test_what_the_driver_compiles_is_kept_by_image():
     image = f"ghcr.io/you/tfbench@sha256:{'ab' * 32}"
-    document = container_document(with_cache(job_container(job(), host(), image)))
+    document = container_document(job_container(job(), host(), image, keeps_cache=True))
     (mount,) = document["HostConfig"]["Mounts"]
     assert mount == {
         "Type": "volume",
@@ -83,8 +80,9 @@ def test_what_the_driver_compiles_is_kept_by_image():
     }
     assert {"CUDA_CACHE_PATH=/cuda-cache", "CUDA_CACHE_MAXSIZE=2147483648"} <= set(document["Env"])
     assert document["HostConfig"]["ReadonlyRootfs"]
-    unknown = job_container(job(), host(), "ghcr.io/you/tfbench:mine")
-    assert with_cache(unknown) == unknown, "a tag may mean another image tomorrow"
+    tag = "ghcr.io/you/tfbench:mine"
+    unknown = job_container(job(), host(), tag, keeps_cache=True)
+    assert unknown == job_container(job(), host(), tag), "a tag may mean another image tomorrow"
 
 
 def test_a_probe_sees_all_gpus_either_way():

@@ -37,16 +37,15 @@ class Engine:
     def info(self) -> dict[str, Any]:
         return self._info
 
-    def create(self, spec: ContainerSpec) -> None:
+    def create(self, spec: ContainerSpec) -> bool:
         self.left[spec.name] = spec
+        return True
 
     def start(self, name: str) -> None:
         if (said := self._refuses(self.left[name])) is not None:
+            del self.left[name]
             raise launch_refusal(said)
         self.started.append(self.left[name])
-
-    def remove(self, name: str) -> None:
-        del self.left[name]
 
     def check_folder(self, image: str, name: str, folder: str) -> None:
         self.looked.append(folder)
@@ -89,11 +88,11 @@ def test_gpus_are_asked_for_in_the_next_way_where_the_engine_lists_none():
     assert [spec.gpus for spec in engine.started] == [("nvidia.com/gpu=0", "nvidia.com/gpu=1")]
 
 
-def test_an_engine_that_gives_none_in_any_way_is_without_gpus_and_keeps_no_container():
+def test_an_engine_that_gives_none_in_any_way_is_without_gpus():
     engine = Engine(lambda spec: 'could not select device driver "cdi" with capabilities: []', {}, lists_devices=False)
     with pytest.raises(LaunchFailed) as caught:
         launcher(engine, []).start(job())
-    assert caught.value.status is Status.NO_GPU and engine.left == {}
+    assert caught.value.status is Status.NO_GPU
 
 
 def test_podman_is_asked_by_cdi_only_because_it_ignores_capabilities():

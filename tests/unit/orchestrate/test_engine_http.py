@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrate.errors import LaunchFailed
+from orchestrate.errors import HostError, LaunchFailed
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.launchers.container import ContainerSpec
 from orchestrate.launchers.docker import http as engine_http
-from orchestrate.launchers.docker.engine import ContainerEngine, NameTaken
+from orchestrate.launchers.docker.engine import ContainerEngine
 from orchestrate.launchers.docker.http import BadAnswer, EngineHTTP, Refused
 from orchestrate.launchers.docker.log_frames import MAX_HELD_BYTES, stamped_lines, unframed
 
@@ -274,15 +274,15 @@ def test_a_frame_without_end_is_not_held_in_memory():
 
 
 @pytest.fixture
-def engine_of(tmp_path) -> Iterator[Callable[..., ContainerEngine]]:
+def engine_of(tmp_path) -> Iterator[Callable[..., tuple[Script, ContainerEngine]]]:
     """Return what starts a script and gives an engine that speaks to it."""
     folder = Path(tempfile.mkdtemp(prefix="tfb-http-"))
     started: list[tuple[Script, ContainerEngine]] = []
 
-    def start(*answers: bytes) -> ContainerEngine:
+    def start(*answers: bytes) -> tuple[Script, ContainerEngine]:
         script = Script(folder / f"{len(started)}.sock", [PING, *answers])
         started.append((script, ContainerEngine(DockerAddress(scheme="unix", target=str(script.path)))))
-        return started[-1][1]
+        return started[-1]
 
     yield start
     for script, engine in started:
@@ -298,14 +298,25 @@ IN_USE = (
 
 @pytest.mark.parametrize("status", [409, 500])
 def test_a_taken_name_is_one_whatever_the_engine_calls_it(engine_of, status):
-    engine = engine_of(answer({"message": IN_USE}, status), answer({"State": {"Status": "running"}}))
-    with pytest.raises(NameTaken):
-        engine.create(ContainerSpec(image="i", name="x"))
+    _, engine = engine_of(answer({"message": IN_USE}, status), answer({"State": {"Status": "running"}}))
+    assert engine.create(ContainerSpec(image="i", name="x")) is False
 
 
 def test_a_refusal_with_no_container_of_that_name_is_a_failed_start(engine_of):
-    engine = engine_of(
+    _, engine = engine_of(
         answer({"message": "no space left on device"}, 500), answer({"message": "no such container"}, 404)
     )
     with pytest.raises(LaunchFailed, match="disk is full"):
         engine.create(ContainerSpec(image="i", name="x"))
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_container_that_the_engine_refuses_to_start_is_removed(engine_of, status):
+    refusal = {"message": "exec: no-such-program: executable file not found in $PATH"}
+    script, engine = engine_of(answer(refusal, status), b"HTTP/1.1 204 No Content\r\n\r\n")
+    with pytest.raises(HostError, match="executable file not found"):
+        engine.start("x")
+    assert [line.partition("?")[0] for line in script.requests[1:]] == [
+        "POST /v1.41/containers/x/start HTTP/1.1",
+        "DELETE /v1.41/containers/x",
+    ]

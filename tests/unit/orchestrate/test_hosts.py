@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.errors import DocumentError
+from orchestrate.errors import DocumentError, UserError
 from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
 from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings, TLSFiles
 from orchestrate.inventory.hosts import Host, read_hosts
@@ -267,6 +267,17 @@ def test_gpus_modules_and_image_of_a_slurm_fleet_are_checked(tmp_path: Path, slu
     with pytest.raises(DocumentError) as caught:
         read_hosts(write(tmp_path, text))
     assert said in str(caught.value)
+
+
+def test_a_limit_names_fleets_and_hosts(tmp_path: Path):
+    machines = "hosts: {one: {docker: 'unix:///%s1'}, two: {docker: 'unix:///%s2'}}"
+    fleets = "".join(f"  {fleet}: {{{machines % (fleet, fleet)}}}\n" for fleet in ("a", "b"))
+    path = write(tmp_path, f"version: 1\nfleets:\n{fleets}")
+    assert [host.key for host in read_hosts(path, ["b"])] == ["b.one", "b.two"]
+    assert [host.key for host in read_hosts(path, ["two", "a.one"])] == ["a.one", "a.two", "b.two"]
+    assert len(read_hosts(path, None)) == len(read_hosts(path, [])) == 4
+    with pytest.raises(UserError, match=r"--limit: no fleet or host is named c\. Names: a, b, one, two"):
+        read_hosts(path, ["a", "c"])
 
 
 def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.addresses import Address, DockerAddress, HostKeys, SSHAddress
+from orchestrate.inventory.addresses import DockerAddress, HostKeys, SSHAddress
 from orchestrate.inventory.form import Settings
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.queues import QUEUES
@@ -203,7 +203,7 @@ def resolved(folder: Path, fleet_name: str, said: dict[str, Any]) -> dict[str, A
     return fields
 
 
-def expected_address(folder: Path, connection: dict[str, Any]) -> Address | None:
+def expected_address(folder: Path, connection: dict[str, Any]) -> DockerAddress | SSHAddress | None:
     """Translate how a host is reached; every part of the address must be somewhere."""
     said = {key: value for key, value in connection.items() if value is not None}
     insecure, process = said.pop("insecure", False), said.pop("process", False)

@@ -17,8 +17,9 @@ from orchestrate.running.process_limits import allow_open_files, collect_rarely,
 def test_the_collector_passes_over_what_is_there():
     thresholds = gc.get_threshold()
     try:
+        gc.set_threshold(700)  # another test may have begun a run in this process
         collect_rarely()
-        assert gc.get_freeze_count() > 10_000 and gc.get_threshold()[0] > thresholds[0]
+        assert gc.get_freeze_count() > 10_000 and gc.get_threshold()[0] > 700
         assert gc.isenabled(), "cycles that a run leaves must not stay for ever"
     finally:
         gc.unfreeze()

@@ -17,7 +17,7 @@ from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import make_plan
-from orchestrate.planning.shared_images import share_images, with_fleets_image
+from orchestrate.planning.shared_images import share_images
 from orchestrate.running.run import probe_hosts
 from orchestrate.suites import read_suite
 from results.schema import GPU, Status
@@ -94,8 +94,8 @@ def test_a_host_that_could_not_be_asked_is_planned_with_its_fleets_image():
         **{of.place: reported for of, reported in asked},
         **{of.place: "?" for of in hosts[2:]},
     }
-    settled = with_fleets_image(hosts, probed)
-    assert [of.variants for of in settled] == [(), (), ("cuda12.5",), (), ()]
+    plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)
+    assert [entry.host.variants for entry in plan.hosts] == [(), (), ("cuda12.5",), (), ()]
 
 
 class Answers:

@@ -48,7 +48,7 @@ def hosts_of(text: str, folder: Path) -> dict[str, Host]:
 def plan_accepts(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Plan for hosts that do not answer: they are only samples."""
 
-    def make(host: Host, *_: object) -> FakeLauncher:
+    def make(host: Host, **_: object) -> FakeLauncher:
         return FakeLauncher(host, FakeHost(facts=Unreachable(f"{host.key} is only a sample")))
 
     monkeypatch.setattr(commands, "make_launcher", make)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
-from results.commands import runs as commands
 from results.runs.store import RunFolder
 from tests.unit.results.factory import make_environment, make_failure, make_origin, repeats
 
@@ -146,12 +145,12 @@ def test_validate_names_bad_records_and_ends_with_3(runs, capsys):
 
 
 def test_a_bug_leaves_its_traceback_in_a_file_and_exit_code_1(runs, capsys, monkeypatch, tmp_path):
-    def broken(names):
+    def broken(stored):
         raise ZeroDivisionError("planted")
 
     monkeypatch.delenv("TFBENCH_DEBUG", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(commands, "merged_runs", broken)
+    monkeypatch.setattr("results.table.merge.merge_records", broken)
     assert call("show") == 1
     message = capsys.readouterr().err
     assert "A bug in tfbench: ZeroDivisionError('planted')" in message and "Traceback (" not in message
