@@ -225,7 +225,7 @@ def test_a_killed_benchmark_and_one_that_prints_garbage_are_rows_with_a_cause(
         f"FROM {base_image}\nCOPY garbage.sh /garbage.sh\nRUN install -d -o 10001 /out\nUSER 10001\nVOLUME /out\n"
         'ENTRYPOINT ["sh", "/garbage.sh"]\n'
     )
-    engines.first.client.images.build(path=str(context), tag=garbage, network_mode="host")
+    engines.first.client.images.build(path=str(context), tag=garbage, network_mode="host", rm=True)
     hosts = write_hosts(
         tmp_path,
         {
