@@ -12,4 +12,3 @@ def collect_rarely() -> None:
     """Let the collector come rarely, and pass over all that is there now, which stays."""
     gc.set_threshold(*THRESHOLDS)
     gc.freeze()
-
