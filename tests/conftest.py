@@ -51,8 +51,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: rank_of(item.nodeid))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     collect_rarely()
+    _children.prepare(session)
 
 
 def pytest_unconfigure() -> None:

@@ -22,6 +22,9 @@ from tests.support.session import children
 children.MOST_BYTES = {most_bytes}
 runner = children.Children(preload="json")
 
+def pytest_collection_finish(session):
+    runner.prepare(session)
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
     if not (children.in_child(item) and children.runs_children(item.config)):
@@ -52,6 +55,8 @@ def test_dies(): {dies}
 def test_fourth(folder): pass
 """
 
+MARKED = "import pytest\n@pytest.mark.tensorflow\ndef test_marked(): pass\n"
+
 OTHERS = "def test_before(engine): pass\ndef test_after(engine): pass\n"
 
 
@@ -63,7 +68,9 @@ def run(folder: Path, *, most_bytes: int = 10**12, dies: str = "pass") -> tuple[
     (training / "test_trains.py").write_text(TRAINS.format(dies=dies))
     (folder / "tests" / "test_a.py").write_text(OTHERS)
     (folder / "tests" / "test_z.py").write_text(OTHERS.replace("_before", "_late").replace("_after", "_last"))
-    order = ["tests/test_a.py", "tests/real/training/test_trains.py", "tests/test_z.py"]
+    (folder / "tests" / "unit").mkdir()
+    (folder / "tests" / "unit" / "test_marked.py").write_text(MARKED)
+    order = ["tests/test_a.py", "tests/real/training/test_trains.py", "tests/unit/test_marked.py", "tests/test_z.py"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n1", "-p", "no:cacheprovider", f"--rootdir={folder}", *order],
         cwd=folder,
@@ -79,20 +86,26 @@ def run(folder: Path, *, most_bytes: int = 10**12, dies: str = "pass") -> tuple[
 
 def test_what_trains_shares_a_child_and_leaves_the_fixtures_of_its_parent_alone(tmp_path: Path):
     output, where = run(tmp_path)
-    assert "8 passed" in output, output
+    assert "9 passed" in output, output
     assert where["test_before"] == where["test_last"] == where["engine ends"]
-    assert where["test_first"] == where["test_fourth"] == where["folder ends"] != where["test_before"]
+    assert (
+        where["test_first"]
+        == where["test_fourth"]
+        == where["test_marked"]
+        == where["folder ends"]
+        != where["test_before"]
+    )
 
 
 def test_a_child_that_holds_too_much_memory_is_replaced(tmp_path: Path):
     output, where = run(tmp_path, most_bytes=0)
-    assert "8 passed" in output, output
+    assert "9 passed" in output, output
     assert len({where[name] for name in ("test_first", "test_second", "test_dies", "test_fourth", "test_last")}) == 5
 
 
 def test_a_child_that_dies_fails_its_test_only(tmp_path: Path):
     output, where = run(tmp_path, dies="os.kill(os.getpid(), signal.SIGKILL)")
-    assert "1 failed, 7 passed" in output, output
+    assert "1 failed, 8 passed" in output, output
     assert "the process that ran this test died" in output
     assert where["test_fourth"] not in (where["test_first"], where["test_last"])
     assert where["test_before"] == where["test_last"] == where["engine ends"]

@@ -173,12 +173,12 @@ class Session:
 
     def expected(self, step: Step) -> float:
         """Return how long a step is expected to take at most, by what others of its group took."""
-        slowest = 0.0
+        took: list[float] = []  # also 0.0, of what ends within a tenth of a second
         for other in self._request.steps:
             result = self._folder.read_result(other.name) if other.group == step.group else None
             if result is not None and result["outcome"] == Outcome.FIGURE:
-                slowest = max([slowest, *(run["seconds"] for run in result["runs"])])
-        return min(step.limit, CAUTION * slowest * len(step.runs)) if slowest else step.limit
+                took += [run["seconds"] for run in result["runs"]]
+        return min(step.limit, CAUTION * max(took) * len(step.runs)) if took else step.limit
 
     def _line(self, step: Step) -> Line:
         return Line(step=step, result=self._folder.read_result(step.name))

@@ -48,6 +48,17 @@ class Children:
         self._pid: int | None = None
         self._connection: Connection | None = None
 
+    def prepare(self, session: pytest.Session) -> None:
+        """Start the template, before any fixture is set up: children set up their own."""
+        if not runs_children(session.config) or not any(map(in_child, session.items)):
+            return
+        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # once: who makes it empties it
+        self._template, theirs = socket.socketpair()
+        if _fork() == 0:
+            self._template.close()
+            _fork_children(session, self._preload, theirs)
+        theirs.close()
+
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run a test in the child and report what it reports."""
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -83,7 +94,7 @@ class Children:
 
     def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         if self._connection is None:
-            self._begin(item)
+            self._begin()
         assert self._connection is not None and self._pid is not None
         try:
             self._connection.send(_indices(item, nextitem))
@@ -95,14 +106,8 @@ class Children:
         hook = item.config.hook
         return [hook.pytest_report_from_serializable(config=item.config, data=data) for data in found]
 
-    def _begin(self, item: pytest.Item) -> None:
-        if self._template is None:
-            item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # once: who makes it empties it
-            self._template, theirs = socket.socketpair()
-            if _fork() == 0:
-                self._template.close()
-                _fork_children(item.session, self._preload, theirs)
-            theirs.close()
+    def _begin(self) -> None:
+        assert self._template is not None, "not prepared"
         self._connection, end = multiprocessing.Pipe()
         socket.send_fds(self._template, [b"fork"], [end.fileno()])
         end.close()
