@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tensorflow
 
 SMALL = ("--device=cpu", "--model=alexnet", "--image_size=64", "--batch_size=2")
 GOOGLENET = ("--device=cpu", "--model=googlenet")
-"""Whose memory grows over its many layers."""
+"""Its weights are small, so that memory runs out in later layers."""
 
 
 def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tfbench, tmp_path):
@@ -40,6 +40,7 @@ def test_two_replicas_end_with_a_valid_record_and_lines_of_progress(tfbench, tmp
 def test_memory_that_runs_out_is_out_of_memory(tfbench, tmp_path):
     output = tmp_path / "record.json"
     limit = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "64"}
+    # So large a batch that the limit is met before the step.
     # So large a batch that the limit is met before the step.
     done = tfbench(*GOOGLENET, "--image_size=224", "--batch_size=8", f"--output={output}", **limit)
     record = from_json(output.read_text())

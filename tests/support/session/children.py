@@ -3,8 +3,8 @@
 TensorFlow keeps, for every function that was traced with an all-reduce on CPUs, as much memory as its gradients take,
 also when the function, its graph and its devices are gone. Only the end of a process frees it.
 
-Importing TensorFlow takes 2 s of a processor, so that children are forks of a template, a process that has imported it
-and does nothing else: what forks a process that has used TensorFlow hangs.
+Importing TensorFlow takes 2 s of a processor. Children are therefore forks of a template: a process that has imported it
+and does nothing else, because a fork of a process that has used TensorFlow hangs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import warnings
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -121,10 +122,11 @@ class Children:
         return 0
 
     def _forget(self) -> None:
-        assert self._connection is not None
-        with contextlib.suppress(OSError, EOFError):
-            while True:  # until it has ended, and its end of the pipe is closed
-                self._connection.recv()
+        assert self._pid is not None and self._connection is not None
+        with contextlib.suppress(ProcessLookupError):
+            while True:  # until it has ended; its pipe may stay open in processes that its tests have started
+                os.kill(self._pid, 0)
+                time.sleep(0.01)
         self._connection.close()
         self._pid = self._connection = None
 
