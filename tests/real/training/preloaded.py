@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import ModuleType
 from typing import cast
 
-# As tfbench does.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-sys.modules.setdefault("pandas", cast(ModuleType, None))
+sys.modules.setdefault("pandas", cast(ModuleType, None))  # as tfbench does
 
 import tfbench.repeat  # noqa: E402, F401

@@ -171,7 +171,12 @@ def _fork_children(session: pytest.Session, preload: str, parent: socket.socket)
     """Be the template: fork a child for each pipe that the parent sends, and tell it the child's number."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     try:
+        errors = os.dup(2)
+        with Path(os.devnull).open("wb") as nowhere:  # TensorFlow greets on stderr
+            os.dup2(nowhere.fileno(), 2)
         importlib.import_module(preload)
+        os.dup2(errors, 2)
+        os.close(errors)
         gc.freeze()  # what was imported stays: looking through it takes longer than many a test
         while (received := socket.recv_fds(parent, 4, 1))[0]:
             (end,) = received[1]
