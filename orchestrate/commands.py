@@ -341,10 +341,10 @@ def _plan(
 
 def _hosts_file(parsed: argparse.Namespace) -> Path:
     """Return the hosts file; without one, this machine is the only host."""
-    if parsed.hosts or HOSTS_FILE.exists():
-        return parsed.hosts or HOSTS_FILE
-    _notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
-    return THIS_MACHINE
+    if not parsed.hosts and not HOSTS_FILE.exists():
+        _notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
+        return THIS_MACHINE
+    return parsed.hosts or HOSTS_FILE
 
 
 def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host], Launcher]:

@@ -139,7 +139,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Outcome], None
         collect_rarely()
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail
 
-        collect_rarely()
+        collect_rarely()  # again: it passes over what was imported, too
         if request.cluster is not None:
             peers = Peers(request.cluster, request.case.name, end)
             peers.connect(request.options.max_rendezvous_seconds)

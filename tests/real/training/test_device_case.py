@@ -16,26 +16,29 @@ from tests.real.training.conftest import REPOSITORY
 
 pytestmark = pytest.mark.tensorflow
 
+PEAKS = {"MATRIX_SIZES": (128, 256), "MEASURE_SECONDS": 0.01, "COPY_ELEMENTS": {"CPU": 2**18}}
+TRANSFERS = {"ALL_REDUCE_BYTES": {"CPU": (2**12, 2**16)}}
+"""Sizes that take no time: the real ones take half a minute of two cores."""
+
 
 @pytest.fixture
 def quick(tensorflow, monkeypatch):
     from tfbench.roofline import peaks, transfers
 
-    monkeypatch.setattr(peaks, "MATRIX_SIZES", (128, 256))
-    monkeypatch.setattr(peaks, "MEASURE_SECONDS", 0.01)
-    monkeypatch.setattr(peaks, "COPY_ELEMENTS", {"CPU": 2**18})
-    monkeypatch.setattr(transfers, "ALL_REDUCE_BYTES", {"CPU": (2**12, 2**16)})
+    for module, values in ((peaks, PEAKS), (transfers, TRANSFERS)):
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
 
 
-PROGRAM = """
+PROGRAM = f"""
 import sys
 from tfbench import __main__ as program
 from tfbench.roofline import peaks, transfers
-peaks.MATRIX_SIZES, peaks.MEASURE_SECONDS, peaks.COPY_ELEMENTS = (128, 256), 0.01, {"CPU": 2**18}
-transfers.ALL_REDUCE_BYTES = {"CPU": (2**12, 2**16)}
+vars(peaks).update({PEAKS})
+vars(transfers).update({TRANSFERS})
 sys.exit(program.main(sys.argv[1:]))
 """
-"""`python -m tfbench` on sizes that take no time: large ones take half a minute of two cores."""
+"""`python -m tfbench` on these sizes."""
 
 
 def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tmp_path):
