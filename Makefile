@@ -27,7 +27,7 @@ COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
 run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
 
-# Four processes on whatever machine: three of them mostly wait for engines and queues.
+# Four processes on whatever machine: they mostly wait for engines and queues, and train as many at a time as there are cores.
 SPREAD := --dist=loadscope --no-loadscope-reorder
 
 test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests, against real engines where available

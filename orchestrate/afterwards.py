@@ -59,9 +59,9 @@ def when_done(command: str | None, notify: Notify) -> Iterator[None]:
 
 
 def run_command(command: str, notify: Notify) -> int:
-    """Run a shell command to its end, with its output on stderr and nothing to read.
+    """Run a shell command to its end, with its output on stderr and no input.
 
-    It has a session of its own: a Ctrl-C that was meant for the run must not end it half way. A second one does.
+    The command has its own session, so a Ctrl-C that was meant for the run does not interrupt it. A second one does.
 
     Returns:
         Its exit code, which changes nothing about that of the run; negative: it was ended by that signal.

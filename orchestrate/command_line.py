@@ -24,19 +24,21 @@ DISPLAYS = ("auto", "live", "plain", "json", "none")
 
 def add_hosts(commands: Commands) -> None:
     """Add `hosts`."""
-    parser = _command(commands, "hosts", "print a hosts.yml with the machines that another tool knows")
-    parser.add_argument("--from", dest="source", required=True, choices=SOURCE_NAMES, help="the tool")
-    parser.add_argument("file", metavar="FILE", help="what it printed, or its own file; -: standard input")
+    parser = _command(commands, "hosts", "print a hosts.yml made from another tool's list of machines")
+    parser.add_argument(
+        "--from", dest="source", required=True, choices=SOURCE_NAMES, help="tool that the list comes from"
+    )
+    parser.add_argument("file", metavar="FILE", help="the tool's output or its own file; - reads standard input")
 
 
 def add_check(commands: Commands) -> None:
     """Add `check`."""
-    parser = _command(commands, "check", "ask every host for its hardware, and whether it can measure")
+    parser = _command(commands, "check", "query every host for its hardware and check that it can run benchmarks")
     _add_hosts(parser)
     parser.add_argument(
         "--trust-new",
         action="store_true",
-        help="show the ssh host keys of new hosts once, and remember them in a file next to the hosts file",
+        help="show the ssh host keys of new hosts once, and save them in a known-hosts file next to the hosts file",
     )
     parser.add_argument(
         "--deep",
@@ -59,12 +61,12 @@ def add_plan(commands: Commands) -> None:
 
 def add_run(commands: Commands) -> None:
     """Add `run`."""
-    parser = _command(commands, "run", "measure: one fresh process for every repeat of every case")
+    parser = _command(commands, "run", "measure every case, with a fresh process for each repeat")
     _add_hosts(parser)
     _add_planning(parser)
     parser.add_argument("--run-id", help="name of the run (default: start time and four random digits)")
     parser.add_argument(
-        "--accept", action="store_true", help="check --deep first, and leave out the hosts that it rejects"
+        "--accept", action="store_true", help="run `check --deep` first and skip the hosts that it rejects"
     )
     _add_running(parser)
 
@@ -76,7 +78,7 @@ def add_resume(commands: Commands) -> None:
     parser.add_argument(
         "--again",
         metavar="STATUS[,STATUS…]",
-        help="measure these failures again too, e.g. oom,error (default: faults of hosts, and what was stopped)",
+        help="repeat failures with these statuses too, e.g. oom,error (default: host failures and stopped repeats)",
     )
     _add_running(parser)
 
@@ -88,7 +90,7 @@ def add_status(commands: Commands) -> None:
 
 def add_stop(commands: Commands) -> None:
     """Add `stop`."""
-    _add_run(_command(commands, "stop", "end and remove a run's benchmarks on its hosts; records stay"))
+    _add_run(_command(commands, "stop", "stop a run's benchmarks and remove them from its hosts; records are kept"))
 
 
 def add_images(commands: Commands) -> None:
@@ -113,13 +115,13 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     """Describe `images`: an action, then its own flags."""
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
     for name, what in (
-        ("list", "list the variants, what each is for, and where it was seen to work"),
+        ("list", "list the variants, what each is for, and where it has been tested"),
         ("build", "build variants from the installed sources"),
-        ("push", "push variants to a registry; prints their digests"),
-        ("verify", "start variants and compare them with orchestrate/containers/images.toml; no GPU is needed"),
-        ("save", "write variants to a folder, for hosts that reach no registry"),
+        ("push", "push variants to a registry and print their digests"),
+        ("verify", "start variants and compare them with orchestrate/containers/images.toml; needs no GPU"),
+        ("save", "write variants to a folder, for hosts that cannot reach a registry"),
         ("load", "load images saved with `images save`"),
-        ("inspect-wheel", "show for which GPUs a wheel has machine code and PTX, e.g. before adding an image variant"),
+        ("inspect-wheel", "show which GPUs a wheel has machine code or PTX for, e.g. before adding an image variant"),
     ):
         action = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
         if name == "list":
@@ -131,19 +133,26 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         if name == "load":
             action.add_argument("folder", type=Path, metavar="FOLDER")
             continue
-        action.add_argument("variants", nargs="*", metavar="VARIANT", help="default: all, not NAME-slim")
-        action.add_argument("--registry", help="first part of the image's name, e.g. ghcr.io/you")
+        action.add_argument(
+            "variants",
+            nargs="*",
+            metavar="VARIANT",
+            help="variants (default: all except NAME-slim, NAME-compat and ngc…)",
+        )
+        action.add_argument("--registry", help="registry and path for the image names, e.g. ghcr.io/you")
         if name == "save":
             action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
         if name == "build":
-            action.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="e.g. BASE=…")
+            action.add_argument(
+                "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="build argument, e.g. BASE=…"
+            )
             action.add_argument(
                 "--ca",
                 action="append",
                 default=[],
                 type=Path,
                 metavar="FILE",
-                help="PEM file that the build trusts too",
+                help="PEM file with additional CA certificates that the build trusts",
             )
 
 
@@ -175,29 +184,28 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         type=Path,
         default=os.environ.get("TFBENCH_HOSTS") or None,
-        help="the machines to measure (default: TFBENCH_HOSTS or hosts.yml; without any, this machine)",
+        help="hosts file (default: TFBENCH_HOSTS or hosts.yml; without either, this machine is measured)",
     )
-    parser.add_argument(
-        "--limit", action="append", metavar="NAME", help="only this fleet or host; may be given several times"
-    )
+    parser.add_argument("--limit", action="append", metavar="NAME", help="use only this fleet or host; repeatable")
 
 
 def _add_planning(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--suite", help="measure this suite, whatever hosts.yml says: a name, or a file my.yml")
-    parser.add_argument("--repeats", type=_positive, help="repeats of each case, whatever suite and hosts.yml say")
+    parser.add_argument("--suite", help="suite to measure, by name or as a file my.yml; overrides hosts.yml")
+    parser.add_argument("--repeats", type=_positive, help="repeats of each case; overrides the suite and hosts.yml")
     parser.add_argument("--seed", type=int, default=1, help="seed for shuffling repeats (default: 1)")
     parser.add_argument(
         "--target-ci",
         type=_share,
         metavar="PERCENT",
-        help="end timed steps (after 500) and repeats (after 4) early once a case is known to ± PERCENT, e.g. 2%%",
+        help="save time: once a case is known to ± PERCENT, e.g. 2%%, stop timing (after 500 steps at the earliest) "
+        "and skip repeats (after 4)",
     )
     parser.add_argument(
         "--decide",
         type=_share,
         metavar="PERCENT",
-        help="leave out repeats once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or clearly on "
-        "one side of the price ratio; plans up to 10 repeats (change with --repeats)",
+        help="save time: skip repeats once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or is clearly "
+        "above or below the price ratio; plans up to 10 repeats (change with --repeats)",
     )
 
 
@@ -206,10 +214,10 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--display",
         choices=DISPLAYS,
         default=os.environ.get("TFBENCH_DISPLAY", "auto"),
-        help="live table, plain lines or JSON Lines (default: TFBENCH_DISPLAY or auto: live on a terminal)",
+        help="progress as live table, plain lines or JSON Lines (default: TFBENCH_DISPLAY or auto: live on a terminal)",
     )
     parser.add_argument("--max-parallel", type=_positive, metavar="N", help="work on at most N hosts (default: all)")
-    parser.add_argument("--fail-fast", action="store_true", help="end the run at the first failure")
+    parser.add_argument("--fail-fast", action="store_true", help="stop the run at the first failure")
     parser.add_argument(
         "--retries",
         type=int,
@@ -222,7 +230,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=2,
         metavar="N",
-        help="drop a host after N consecutive failures of that kind (default: 2)",
+        help="drop a host after N consecutive failures of its own (unreachable, lost, pull_failed); default: 2",
     )
     parser.add_argument(
         "--report",
@@ -230,7 +238,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="write report.html at the end (default: yes; drawing it takes 400 MB of memory for a few seconds)",
     )
-    parser.add_argument("--max-cost", type=float, metavar="USD", help="end the run before it costs more")
+    parser.add_argument("--max-cost", type=float, metavar="USD", help="stop the run before its cost exceeds this")
     parser.add_argument(
         "--when-done",
         metavar="COMMAND",
@@ -257,5 +265,5 @@ def _share(text: str) -> float:
     except ValueError:
         percent = 0.0
     if not 0.01 <= percent < 100:
-        raise argparse.ArgumentTypeError(f"is a percentage from 0.01 to 100, e.g. 2%. Received: {text}")
+        raise argparse.ArgumentTypeError(f"must be a percentage from 0.01 to 100, e.g. 2%. Received: {text}")
     return percent / 100

@@ -65,7 +65,7 @@ MAX_REPORTED = 5_000
 
 
 def hosts(parsed: argparse.Namespace) -> int:
-    """Print a hosts file with the machines that another tool knows."""
+    """Print a hosts file made from another tool's list of machines."""
     from orchestrate.inventory.sources import import_hosts
 
     sys.stdout.write(import_hosts(parsed.source, parsed.file))
@@ -250,7 +250,7 @@ def _options(parsed: argparse.Namespace) -> Options:
         unknown = [word for word in named.split(",") if word not in set(Status) - {Status.OK}]
         if unknown:
             known = ", ".join(status for status in Status if status is not Status.OK)
-            raise UserError(f"--again: no failure is called {', '.join(map(repr, unknown))}. Failures: {known}")
+            raise UserError(f"--again: unknown status {', '.join(map(repr, unknown))}. Choose from: {known}")
         again = TRIED_AGAIN | {Status(word) for word in named.split(",")}
     return Options(
         max_parallel=parsed.max_parallel,
@@ -286,7 +286,7 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
         *map(str, outliers(merged.rates)),
         f"records, logs and results.csv: {folder.path}",
         _write_report(records, folder) if report else _report_hint(folder),
-        f"{'again' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', f'show {folder.path}')}",
+        f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', f'show {folder.path}')}",
     )
 
 
@@ -302,11 +302,19 @@ def _write_report(count: int, folder: RunFolder) -> str:
     project = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return f"report: {folder.report_path}" if done.returncode == 0 else f"{_report_hint(folder)} (it failed just now)"
+    return (
+        f"report: {folder.report_path}"
+        if done.returncode == 0
+        else f"writing the report failed; to try again: {_report_command(folder)}"
+    )
 
 
 def _report_hint(folder: RunFolder) -> str:
-    return f"report: {command_line('results', f'report {folder.path}')}"
+    return f"report: {_report_command(folder)}"
+
+
+def _report_command(folder: RunFolder) -> str:
+    return command_line("results", f"report {folder.path}")
 
 
 def _plan(
@@ -420,7 +428,7 @@ def _locked(folder: RunFolder) -> Iterator[None]:
             yield
     except Timeout as error:
         raise UserError(
-            f"another controller works on {folder.path}. See: {command_line('orchestrate', f'status {folder.path}')}"
+            f"another controller is using {folder.path}. See: {command_line('orchestrate', f'status {folder.path}')}"
         ) from error
 
 
@@ -438,9 +446,10 @@ def _interrupts(stop: Stop, folder: RunFolder) -> Iterator[None]:
 
     def handle(_number: int, _frame: object) -> None:
         if stop.ask() == 1:
-            text = f"starting nothing more; what runs may finish. Press Ctrl-C again to end it. {_resume_hint(folder)}"
+            text = "no new repeats will start; running ones will finish. Press Ctrl-C again to end them now. "
+            text += _resume_hint(folder)
         else:
-            text = "ending what runs"
+            text = "ending the running repeats"
         _notify(text)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -459,7 +468,7 @@ def _notify(*lines: str) -> None:
 
 
 def _resume_hint(folder: RunFolder) -> str:
-    return f"Go on with: {command_line('orchestrate', f'resume {folder.path}')}"
+    return f"Resume with: {command_line('orchestrate', f'resume {folder.path}')}"
 
 
 def _stdout() -> Console:

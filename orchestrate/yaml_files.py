@@ -100,7 +100,7 @@ def read_document(path: Path) -> Document:
         raise DocumentError([f"{name}:1: cannot be read: {reason}. Check the path"]) from error
     if len(text) > MAX_DOCUMENT_BYTES:
         raise DocumentError([f"{name}:1: larger than {MAX_DOCUMENT_BYTES} bytes. Received: {len(text)}"])
-    yaml = YAML(typ="rt", pure=True)
+    yaml = YAML(typ="safe", pure=True)  # "rt" would also collect comments
     yaml.composer.warn_double_anchors = False  # YAML allows them: an alias means the last
     document = Document(name)
     try:
@@ -139,13 +139,13 @@ def _convert(node: Node, path: Path_, document: Document) -> object:
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, ScalarNode):
-            document.problems.append((line, "a key must be a text. Received: a list or a mapping"))
+            document.problems.append((line, "a key must be text. Received: a list or a mapping"))
             continue
         key = str(key_node.value)
         if key in converted:
             first = document.lines[(*path, key)]
             document.problems.append(
-                (line, f"{shown(key)} stands twice: line {first} has it too. Remove or rename one of them")
+                (line, f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them")
             )
             continue
         document.lines[(*path, key)] = line

@@ -114,7 +114,7 @@ class Runs:
 
     @property
     def problems(self) -> list[str]:
-        """What is not in the tables, or what their reader should know, one line each."""
+        """What is missing from the tables, and other notes on them, one line each."""
         return self._merged.problems
 
     @property
@@ -127,14 +127,14 @@ class Runs:
 
         Args:
             a: A fleet of these runs.
-            b: Another one; with a baseline also the same.
-            baseline: Runs that side b is taken from; None: from these.
-            by: Columns of the software that a fleet may have several of, e.g. `["keras"]`; pairs are equal in them.
+            b: Another fleet; with a baseline, may be the same one.
+            baseline: Runs that contain side b; None: these runs.
+            by: Software columns in which a fleet may have several values, e.g. `["keras"]`; equal ones are paired.
 
         Returns:
             One row per case that both sides tried: `case` (its name among these), the case's columns,
             `a_samples_per_second`, `b_samples_per_second`, `ratio` (a over b; above 1: a is faster) with its 95 %
-            interval `ci95_low` to `ci95_high`, `result` in words, `reason` where the ratio does not say it, `differs`
+            interval `ci95_low` to `ci95_high`, `result` in words, `reason` if the ratio does not explain it, `differs`
             (software that may be the cause), and `ratio_per_usd` with its interval: samples per dollar of a over
             those of b, empty without prices.
 
@@ -144,7 +144,7 @@ class Runs:
         """
         unknown = [name for name in by if name not in SOFTWARE_COLUMNS]
         if unknown:
-            raise BadQuestion(f"by: must be of {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
+            raise BadQuestion(f"by: must be among {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
         left, right = self._side(a, by), (baseline or self)._side(b, by)
         found = compare(left, right, by=by)
         sides = [side for item in found for side in (item.a, item.b)]
@@ -154,7 +154,7 @@ class Runs:
         if fleet not in self.fleets:
             raise UnknownFleet(f"{fleet}: no such fleet. These runs hold: {', '.join(self.fleets) or 'none'}.")
         rates = [rate for rate in fleet_rates(self._merged, apart=by) if rate.fleet == fleet]
-        refuse_mixed(rates, by, "" if by else "Name the run that counts, or split them with `by`.")
+        refuse_mixed(rates, by, "" if by else "Choose one run, or split them with `by`.")
         return rates
 
     def recommend(
@@ -183,15 +183,15 @@ class Runs:
             gpus: Cards to choose from; empty: all that have a figure or a price.
             prices: USD per GPU-hour by card or fleet; they override those of the records.
             price_files: CSV files of prices, for cards without one.
-            budget: Most USD per hour for all GPUs together.
-            hours: Most hours for `samples`.
+            budget: Maximum USD per hour for all GPUs together.
+            hours: Maximum hours for `samples`.
             samples: Samples of the job.
-            memory: GiB that each GPU must have.
+            memory: Minimum GiB per GPU.
             batch_size: Batch per GPU that must fit, where known.
 
         Raises:
             UserError: an argument cannot be understood (`BadQuestion`), or a fleet measured a case with different
-                software (`MixedIdentities`): read only the run that counts.
+                software (`MixedIdentities`): read only one run.
         """
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
@@ -209,7 +209,7 @@ class Runs:
         )
         questions = read_questions(asked)
         rates = self._merged.rates
-        refuse_mixed(rates, [], "Name the run that counts.")
+        refuse_mixed(rates, [], "Choose one run.")
         offers = asked_prices(_typed(prices), [Path(name) for name in price_files], self.fleets)
         verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
         rows = [row for verdict in verdicts for row in _choices(verdict)]
@@ -218,12 +218,12 @@ class Runs:
     def report(
         self, path: Name, *, prices: Mapping[str, float] | None = None, price_files: Sequence[Name] = ()
     ) -> Path:
-        """Write the report: one HTML page that works offline, or Markdown where the file's name ends in `.md`.
+        """Write the report: one HTML page that works offline, or Markdown if the file name ends in `.md`.
 
-        The records are read again, since the report shows their step times.
+        This reads the records again, because the report shows their step times.
 
         Args:
-            path: The file; one that exists is replaced.
+            path: The file; an existing file is replaced.
             prices: USD per GPU-hour by card or fleet; they override those of the records.
             price_files: CSV files of prices, for fleets without one.
 
@@ -231,7 +231,7 @@ class Runs:
             The file.
 
         Raises:
-            UserError: a price cannot be understood (`BadQuestion`), or a run has gone (`NotARun`).
+            UserError: a price cannot be understood (`BadQuestion`), or a run no longer exists (`NotARun`).
             OSError: the file cannot be written.
         """
         from results.report.page import make_report, report_html, report_markdown  # charts take half a second to import
@@ -252,10 +252,10 @@ def read_runs(*sources: Name) -> Runs:
         sources: Run folders, run ids under TFBENCH_RUNS_DIR (default: runs) or record files; none: the latest run.
 
     Returns:
-        The runs; files that are no records are named in `problems`.
+        The runs; `problems` lists files that are not records.
 
     Raises:
-        UserError: a source is neither (`NotARun`).
+        UserError: a source is none of these (`NotARun`).
     """
     names = tuple(os.fspath(source) for source in sources) or (str(latest_run(runs_dir())),)
     repeats = RepeatTable()

@@ -6,7 +6,6 @@ and says why, `require` (the default where CI=true) fails them, `off` skips them
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import results
+from orchestrate.launchers.ssh.agent import locked
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, build_image, make_base_image, push_image
 from tests.support.engines.processes import missing_requirements
@@ -79,12 +79,7 @@ def kept_folder() -> Iterator[Path | None]:
         return
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield CACHE
+        yield CACHE if locked(lock) else None
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from tfbench.models import NETWORKS
 from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
 from tfbench.peers.links import CONNECT_SECONDS
 
-USAGE = """Measure one network on this machine and write what was measured as one JSON record.
+USAGE = """Measure one network on this machine and write the result as one JSON record.
 
   python -m tfbench --model=resnet50 --precision=fp16 --num_gpus=2 --output=record.json
   python -m tfbench --model=resnet50 --device=cpu --batch_size=4 --num_steps=10
@@ -152,16 +152,20 @@ def _check(values: flags.FlagValues) -> None:
             f"Received: --mode={values.mode} --model={values.model}"
         )
     if values.model == DEVICE_MODEL and (values.num_hosts > 1 or values.find_max_batch):
-        raise FlagsError(f"--model={DEVICE_MODEL} measures one host and has no batch: leave out the other flag")
+        raise FlagsError(
+            f"--model={DEVICE_MODEL} measures one host and has no batch. Remove --num_hosts or --find_max_batch"
+        )
     if (values.data == Data.TFRECORD) != bool(values.data_dir):
         raise FlagsError(
             f"--data={Data.TFRECORD} and --data_dir=FOLDER belong together. "
             f"Received: --data={values.data}, --data_dir={values.data_dir or '(none)'}"
         )
     if values.data == Data.TFRECORD and values.find_max_batch:
-        raise FlagsError(f"--find_max_batch searches with --data={Data.SYNTHETIC}: then name the batch by --batch_size")
+        raise FlagsError(
+            f"--find_max_batch needs --data={Data.SYNTHETIC}. Find the batch with it, then set --batch_size"
+        )
     if values.seed is not None and values.steps_per_call > 1:
-        raise FlagsError(f"--seed keeps the loss of every step: leave out --steps_per_call={values.steps_per_call}")
+        raise FlagsError(f"--seed records the loss of every step. Remove --steps_per_call={values.steps_per_call}")
     if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
         raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
 
@@ -189,11 +193,9 @@ def _known_peaks(texts: list[str] | None) -> KnownPeaks | None:
 def _cluster(values: flags.FlagValues) -> Cluster | None:
     """Read which hosts train the case, and check what is for several hosts only, or for one."""
     if values.num_hosts == 1 and values.communication != Communication.AUTO:
-        raise FlagsError(
-            f"--communication={values.communication} is for several hosts: add --num_hosts, or leave it out"
-        )
+        raise FlagsError(f"--communication={values.communication} is for several hosts. Add --num_hosts, or remove it")
     if values.num_hosts > 1 and values.find_max_batch:
-        raise FlagsError("--find_max_batch is for one host: find the batch there, then name it by --batch_size")
+        raise FlagsError("--find_max_batch is for one host. Find the batch there, then set --batch_size")
     try:
         return read_cluster(values.num_hosts, os.environ)
     except ClusterError as error:
@@ -232,10 +234,10 @@ def _definitions() -> flags.FlagValues:
     flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", flag_values=values)
     flags.DEFINE_string("output", None, "File for the record (default: stdout).", flag_values=values)
     flags.DEFINE_boolean(
-        "print_record", False, "Print the file of --output at last, packed in lines.", flag_values=values
+        "print_record", False, "At the end, print the file of --output, packed into log lines.", flag_values=values
     )
     flags.DEFINE_float(
-        "max_seconds", None, "End with the status timeout after so long.", lower_bound=0.0, flag_values=values
+        "max_seconds", None, "End with the status timeout after this many seconds.", lower_bound=0.0, flag_values=values
     )
     _define_options(values)
     flags.DEFINE_boolean("help", False, "Show this.", short_name="h", flag_values=values)
@@ -266,21 +268,21 @@ def _define_options(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "max_warmup_steps",
         None,
-        "Warm-up ends when two windows of steps agree within 1 %, at the latest here. "
-        "Default: 5 times --warmup_steps; below 10 of those exactly --warmup_steps.",
+        "Upper limit for warm-up, which ends earlier once two windows of steps agree within 1 %. "
+        "Default: 5 times --warmup_steps, or exactly --warmup_steps if that is below 10.",
         lower_bound=0,
         flag_values=values,
     )
     flags.DEFINE_float(
         "max_start_temperature",
         defaults.max_start_celsius,
-        "Let GPUs cool down to this many °C first.",
+        "Before warm-up, let GPUs cool down to this many °C.",
         flag_values=values,
     )
     flags.DEFINE_float(
         "max_cooling_seconds",
         defaults.max_cooling_seconds,
-        "Wait for that no longer than this.",
+        "Maximum wait for GPUs to cool down.",
         lower_bound=0.0,
         flag_values=values,
     )
@@ -292,13 +294,13 @@ def _define_options(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_boolean(
-        "telemetry", defaults.telemetry, "Observe power, clocks and heat while timing.", flag_values=values
+        "telemetry", defaults.telemetry, "Record power, clocks and temperatures while timing.", flag_values=values
     )
-    flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's own limits after timing.", flag_values=values)
+    flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's peak rates after timing.", flag_values=values)
     flags.DEFINE_list(
         "known_peaks",
         None,
-        "FLOPS,BYTES: limits of one device that an earlier repeat measured, per second; saves measuring them again.",
+        "FLOPS,BYTES: peak rates of one device, per second, from an earlier repeat; saves measuring them again.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -309,5 +311,5 @@ def _define_options(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_boolean(
-        "find_max_batch", False, "Search the largest batch per GPU that fits, then measure it.", flag_values=values
+        "find_max_batch", False, "Search for the largest batch per GPU that fits, then measure it.", flag_values=values
     )

@@ -44,14 +44,14 @@ def main(arguments: list[str]) -> int:
             print(USAGE + values.get_help())  # noqa: T201
             return ExitCode.OK
         if not values.output:
-            raise flags.Error("--output is missing: the folder to make")
+            raise flags.Error("--output is missing: the folder to create")
         if values.images < values.shards:
             raise flags.Error(f"--images={values.images} is less than one for each of --shards={values.shards}")
     except flags.Error as error:
         return _say(f"{' '.join(str(error).split())} (--help shows the flags)", ExitCode.USAGE)
     folder = Path(values.output)
     if folder.exists():
-        return _say(f"{folder} exists and is left alone. Name a new folder, or remove it first", ExitCode.USAGE)
+        return _say(f"{folder} exists already. Choose a new folder, or remove this one first", ExitCode.USAGE)
     try:
         size = write_data_set(folder, values.images, values.shards, values.longer_side, values.seed)
     except OSError as error:
@@ -156,7 +156,7 @@ def _say(text: str, code: int) -> int:
 
 def _definitions() -> flags.FlagValues:
     values = flags.FlagValues()
-    flags.DEFINE_string("output", None, "Folder to make; it must not exist.", flag_values=values)
+    flags.DEFINE_string("output", None, "Folder to create; it must not exist.", flag_values=values)
     flags.DEFINE_integer("images", 1024, "JPEG files, all together.", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("shards", 8, "TFRecord files.", lower_bound=1, upper_bound=99_999, flag_values=values)
     flags.DEFINE_integer(

@@ -200,10 +200,12 @@ def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Out
         return 1, outcome_of_crash(name, watch.errors.last_words())
     kills = out_of_memory_kills()
     if kills is None or kills_before is None:
-        return 1, Outcome(Status.OOM, f"killed by {name}: most likely the kernel, for want of host memory")
+        return 1, Outcome(
+            Status.OOM, f"killed by {name}: most likely by the kernel, because the host ran out of memory"
+        )
     if kills > kills_before:
         return 1, Outcome(Status.OOM, "killed by the kernel: the host's or the container's memory was full")
-    return 1, Outcome(Status.ERROR, f"killed by {name}, and not by the kernel for want of memory")
+    return 1, Outcome(Status.ERROR, f"killed by {name}, but not by the kernel's out-of-memory killer")
 
 
 def _was_written(written: int) -> bool:

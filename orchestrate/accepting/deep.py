@@ -93,7 +93,7 @@ def _record(jobs: Sequence[Job], read: Callable[[str], Record | None]) -> Record
 def _with_failure(verdict: HostVerdict, record: Record | None, problem: str | None) -> HostVerdict:
     """Return a verdict that is no better than how the check ended."""
     if record is None:
-        text, worst = problem or "it was not checked", Verdict.DOUBTFUL
+        text, worst = problem or "not checked", Verdict.DOUBTFUL
     else:
         text = f"{record.status}: {record.cause}"
         worst = Verdict.REJECT if record.status in FAULTS_OF_THE_HOST else Verdict.DOUBTFUL

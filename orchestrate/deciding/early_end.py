@@ -43,7 +43,7 @@ class EarlyEnd:
             return ""
         interval = t_interval(rates)
         width = interval.half_width / interval.value
-        return f"{job.case.name}: known to ± {width:.1%} after {len(rates)} repeats (asked: {target:.1%})"
+        return f"{job.case.name}: known to ± {width:.1%} after {len(rates)} repeats (target: {target:.1%})"
 
 
 def known(rates: Sequence[float], target: float) -> bool:

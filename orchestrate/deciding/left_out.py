@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
 
@@ -57,22 +57,21 @@ class LeftOut:
         with self._lock:
             return self._why(job)
 
-    def take_next(self, todo: deque[Job]) -> Job:
-        """Take the next repeat of a host from its list, which is not empty.
+    @property
+    def ranks(self) -> bool:
+        """Whether `rank` differs from the plan's order: comparisons are to be decided."""
+        return self._decisions is not None
 
-        That is the first one, in the plan's order; where comparisons are to be decided, of the current round the one
-        whose comparison is known least: if time or money ends, it was spent there. Rounds stay in their order, so that
-        drift of a host spreads over all cases. What is not needed any more comes first, to be left out.
+    def rank(self, job: Job) -> tuple[bool, int, float]:
+        """Return what the repeats of a host are taken by: the lowest first, and of equals the first in the plan.
+
+        What is not needed any more comes first, to be left out. Rounds stay in their order, so that drift of a host
+        spreads over all cases. Within a round, the repeat whose comparison is known least comes first: if time or money
+        ends, it was spent there.
         """
-        if self._decisions is None:
-            return todo.popleft()
         with self._lock:
-            decisions = self._decisions
-            job = min(
-                todo, key=lambda job: (not self._why(job), job.origin.repeat, -decisions.width(job))
-            )  # min keeps the plan's order among equals
-        todo.remove(job)
-        return job
+            width = 0.0 if self._decisions is None else self._decisions.width(job)
+            return not self._why(job), job.origin.repeat, -width
 
     @property
     def answers(self) -> list[str]:

@@ -198,7 +198,7 @@ def _versions(variant: Variant, reported: dict[str, Any]) -> list[Finding]:
         )
     )
     findings.append(
-        Finding(what="runs as a user without rights", passed=reported["user"] != 0, seen=f"uid {reported['user']}")
+        Finding(what="runs as an unprivileged user", passed=reported["user"] != 0, seen=f"uid {reported['user']}")
     )
     return findings
 

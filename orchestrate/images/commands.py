@@ -162,10 +162,10 @@ def _load(engine: DockerEngine, folder: Path) -> int:
         index = json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))
         entries = {str(name): (str(entry["file"]), dict(entry)) for name, entry in index.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder}: not a folder that `images save` wrote: {error}") from error
+        raise UserError(f"{folder}: not a folder written by `images save`: {error}") from error
     for reference, (file, entry) in entries.items():
         if _is_there(engine, reference, entry):
-            _say(f"{reference}: is there already")
+            _say(f"{reference}: already present")
             continue
         loaded = load_from_file(engine, folder / Path(file).name, _progress(reference))
         if not _is_there(engine, reference, entry) and _is_there(engine, loaded, entry):

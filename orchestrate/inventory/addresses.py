@@ -84,7 +84,7 @@ def is_reached_one_way(document: Document, path: tuple[str, ...], entry: dict[st
         return True
     document.problem(
         path,
-        f"host {plain_text(path[-1], 80)}: exactly one of docker, ssh and process must say how it is reached. "
+        f"host {plain_text(path[-1], 80)}: set exactly one of docker, ssh and process. "
         f"Received: docker: {shown(docker)}, ssh: {shown(ssh)}, process: {shown(process)}. "
         "Examples: docker: ssh://bench@10.0.0.11, ssh: root@203.0.113.7:22044",
     )
@@ -150,11 +150,13 @@ def _by_tcp(
     if not tls and not insecure:
         document.problem(
             (*path, "docker"),
-            f"host {name}: tcp:// without TLS gives anyone on the network the machine. "
-            "Add tls: {ca: …, cert: …, key: …}, use ssh://, or say insecure: true",
+            f"host {name}: tcp:// without TLS gives anyone on the network control of the machine. "
+            "Add tls: {ca: …, cert: …, key: …}, use ssh://, or set insecure: true",
         )
     if tls and insecure:
-        document.problem((*path, "insecure"), f"host {name}: insecure means tcp:// without tls. Remove one of them")
+        document.problem(
+            (*path, "insecure"), f"host {name}: insecure: true and tls exclude each other. Remove one of them"
+        )
     if not isinstance(tls, dict):
         return DockerAddress(scheme="tcp", target=parts.netloc)
     ca, cert, key = (_file(document, (*path, "tls", part), tls.get(part), folder) for part in ("ca", "cert", "key"))
@@ -172,7 +174,7 @@ def _through_ssh(
     if named is not None and in_path:
         document.problem(
             (*path, "docker_socket"),
-            f"host {plain_text(path[-1], 80)}: docker names a socket already: {shown(in_path)}. Remove one of them",
+            f"host {plain_text(path[-1], 80)}: docker already contains a socket: {shown(in_path)}. Remove one of them",
         )
     return DockerAddress(
         scheme="ssh",

@@ -53,12 +53,12 @@ class Compat:
         """
         other = next((name for name in gpus if not is_data_centre(name)), None)
         if other is not None or not gpus:
-            which = f"{other} is not known as one" if other is not None else "the names of the GPUs are not known"
+            which = f"{other} is not known to be one" if other is not None else "the names of the GPUs are not known"
             return f"NVIDIA's compatibility package is for data-centre GPUs only, and {which}"
         if int(driver.partition(".")[0]) not in self.branches:
             named = ", ".join(map(str, self.branches))
             return (
-                f"NVIDIA's CUDA {self.cuda} compatibility package is for driver branches {named}, and this is {driver}"
+                f"NVIDIA's CUDA {self.cuda} compatibility package is for driver branches {named}, but this is {driver}"
             )
         return None
 

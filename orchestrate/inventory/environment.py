@@ -23,10 +23,10 @@ _VALUE = re.compile(rf"[ -~]{{0,{MAX_VALUE_LENGTH}}}")
 _INSTEAD = {
     "CUDA_VISIBLE_DEVICES": "use gpus:",
     "NVIDIA_VISIBLE_DEVICES": "use gpus:",
-    "TF_CONFIG": "write the hosts into one fleet, and num_hosts in a suite",
+    "TF_CONFIG": "put the hosts into one fleet and set num_hosts in a suite",
     "TF_XLA_FLAGS": "use xla: in a suite",
     "NVIDIA_TF32_OVERRIDE": "use precision: tf32 or fp32 in a suite",
-    "NCCL_CONF_FILE": "name its variables here",
+    "NCCL_CONF_FILE": "list its variables here",
 }
 
 
@@ -58,7 +58,7 @@ def _refusal(name: str) -> str | None:
     if not _NAME.fullmatch(name):
         return f"cannot be set here: only {ALLOWED} can, because a record keeps them. Remove it"
     if name.endswith("_FILE"):
-        return "names a file, and a record would not keep what is in it. Remove it"
+        return "names a file, whose contents a record would not keep. Remove it"
     return None
 
 

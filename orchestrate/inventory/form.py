@@ -64,40 +64,40 @@ class Settings(BaseModel):
     )
     data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
         None,
-        description="the absolute path, on the host or Slurm's nodes, of a folder of TFRecords, for data: tfrecord",
+        description="the absolute path of a folder of TFRecords on the host or on Slurm's nodes, for data: tfrecord",
         examples=["/data/imagenet"],
     )
     environment: Annotated[dict[StrictStr, StrictStr | StrictInt], Field(max_length=100)] | None = Field(
         None,
-        description="a mapping of environment variables to texts or whole numbers",
+        description="a mapping of environment variables to strings or whole numbers",
         examples=["{NCCL_DEBUG: INFO}"],
     )
     timeout_minutes: Positive | None = Field(
-        None, description="a number above 0: the longest that a repeat may take", examples=["60"]
+        None, description="a number above 0: maximum duration of a repeat, in minutes", examples=["60"]
     )
     silence_minutes: Positive | None = Field(
-        None, description="a number above 0: the longest that a repeat may print nothing", examples=["15"]
+        None, description="a number above 0: minutes without output after which a repeat is ended", examples=["15"]
     )
 
     host_keys: Literal["strict", "accept-new"] | None = Field(
         None,
-        description="strict (only host keys of the fleet's file) or accept-new (new hosts are added to it), for ssh",
+        description="strict (only host keys in the fleet's file) or accept-new (new hosts are added to it), for ssh",
         examples=["accept-new"],
     )
     docker_via: Literal["sudo"] | None = Field(
         None,
-        description="sudo: reach the engine by `sudo docker`, for users outside of the group docker",
+        description="sudo: reach the engine by `sudo docker`, for users who are not in the group docker",
         examples=["sudo"],
     )
 
     network: Literal["bridge", "host"] | None = Field(
         None,
-        description="bridge (only the ports that are needed) or host, for cases of several hosts",
+        description="bridge (only the required ports) or host, for cases with several hosts",
         examples=["bridge"],
     )
     cluster_port: Annotated[StrictInt, Field(ge=1024, le=60_000)] | None = Field(
         None,
-        description="a port of 1024 to 60000: the first at which hosts that train together reach each other",
+        description="a port from 1024 to 60000: the first one that hosts use to train together",
         examples=["29500"],
     )
 
@@ -142,7 +142,7 @@ class HostEntry(Settings):
     )
     python: Annotated[StrictStr, Field(pattern=r"^[/A-Za-z0-9][^\x00-\x1f]*$")] | None = Field(
         None,
-        description="the path, on an ssh: host, of a Python that has TensorFlow, instead of locked packages",
+        description="the path of a Python with TensorFlow on an ssh: host, instead of locked packages",
         examples=["/opt/conda/bin/python"],
     )
     process: StrictBool | None = Field(
@@ -155,7 +155,7 @@ class HostEntry(Settings):
     )
 
     insecure: StrictBool | None = Field(
-        None, description="true: allow tcp:// without TLS; every table then warns", examples=["true"]
+        None, description="true: allow tcp:// without TLS; every table then has a warning", examples=["true"]
     )
 
 

@@ -250,15 +250,15 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
     if machine is not None and (other := seen.setdefault(machine, path)) != path:
         document.problem(
             path,
-            f"host {name}: the same machine as host {plain_text(str(other[-1]), 80)}: two benchmarks at a time would "
-            "disturb each other. Name each machine once",
+            f"host {name}: is the same machine as host {plain_text(str(other[-1]), 80)}. Two benchmarks at a time "
+            "would disturb each other. List each machine once",
         )
     if (other := seen.setdefault(key, path)) != path:
         document.problem(
             path,
-            f"host {name}: with its fleet it is named {plain_text(key, 160)}, as host {plain_text(str(other[-1]), 80)} "
-            f"of fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}) is: their records would have the "
-            "same names. Rename one of them",
+            f"host {name}: its name in records, {plain_text(key, 160)}, is also that of host "
+            f"{plain_text(str(other[-1]), 80)} of fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}). "
+            "Rename one of them",
         )
 
 
@@ -310,16 +310,16 @@ class _LevelCheck:
                     path,
                     "variant",
                     f"there is no image variant {shown(name)}. Variants: {', '.join((*CHOSEN_FOR, *self._variants))}. "
-                    "An image of your own is named by image:",
+                    "To use an image of your own, set image:",
                 )
         for word in names if isinstance(variant, list) else ():
             if word in CHOSEN_FOR:
-                text = f"{word} stands alone, or not at all. Write variant: {word}, or name variants"
+                text = f"{word} cannot be combined with other variants. Write variant: {word}, or remove it"
                 self._note(path, "variant", text)
 
     def _check_repeated(self, path: tuple[str, ...], key: str, value: object) -> None:
         if isinstance(value, list) and any(value.count(item) > 1 for item in value):
-            self._note(path, key, f"{key} names something twice. Received: {shown(value)}. Name each once")
+            self._note(path, key, f"{key} lists a value twice. Received: {shown(value)}. List each once")
 
     def _note(self, path: tuple[str, ...], key: str | tuple[str, ...], text: str) -> None:
         where = {1: "defaults", 2: "fleet", 4: "host"}[len(path)]

@@ -53,16 +53,16 @@ def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
     if len(hosts) < case.num_hosts:
         return f"needs {case.num_hosts} hosts, the fleet has {len(hosts)}"
     if case.device is Device.CPU and case.num_gpus > 1:
-        return "TensorFlow uses one CPU device of each of several hosts"
+        return "with several hosts, TensorFlow uses only one CPU device per host"
     addresses = []
     for rank, host in enumerate(hosts):
         where = host.cluster_address
         if where is None:
-            return f"it is not known where other hosts reach {host.key}. Add address: to it in the hosts file"
+            return f"the address at which other hosts reach {host.key} is unknown. Set its address: in the hosts file"
         if host.network == "bridge" and case.device is Device.GPU and case.communication is not Communication.RING:
             return (
-                f"NCCL opens ports of its own, which {host.key} would not publish. Set network: host where you trust "
-                "the network, or communication: ring"
+                f"NCCL opens additional ports, which {host.key} would not publish. Set network: host if you trust the "
+                "network, or else communication: ring"
             )
         shown = f"[{where}]" if ":" in where else where
         addresses.append(f"{shown}:{host.cluster_port + PORTS_PER_RANK * rank}")

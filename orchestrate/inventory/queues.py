@@ -75,12 +75,12 @@ class SlurmQueue(BaseModel):
     )
     gpus_per_node: Annotated[StrictStr, BeforeValidator(_as_text), Field(pattern=_GPUS_PER_NODE)] | None = Field(
         None,
-        description="the GPUs of one node, TYPE:COUNT or COUNT, instead of gres where a cluster wants --gpus-per-node",
+        description="the GPUs of one node, TYPE:COUNT or COUNT, instead of gres if Slurm requires --gpus-per-node",
         examples=["a5000:4"],
     )
     image_file: FolderPath | None = Field(
         None,
-        description="the absolute path of a file that was made from the image: .sqsh (pyxis) or .sif (apptainer)",
+        description="the absolute path of a file made from the image: .sqsh (pyxis) or .sif (apptainer)",
         examples=["/home/bench/tfbench.sqsh"],
     )
     modules: tuple[Annotated[StrictStr, Field(pattern=_MODULE)], ...] = Field(
@@ -101,19 +101,19 @@ class SlurmQueue(BaseModel):
         None, description="the path of an ssh configuration file, instead of ~/.ssh/config", examples=["ssh_config"]
     )
     max_jobs: Lanes = Field(
-        8, description=f"a whole number of 1 to {MAX_LANES}: jobs that run at a time", examples=["8"]
+        8, description=f"a whole number from 1 to {MAX_LANES}: maximum number of jobs at a time", examples=["8"]
     )
     time_limit_minutes: Minutes | None = Field(
-        None, description="a number of at least 1: Slurm's limit of a repeat", examples=["90"]
+        None, description="a number of at least 1: Slurm's time limit for a repeat, in minutes", examples=["90"]
     )
     poll_seconds: Annotated[StrictInt | StrictFloat, Field(ge=0.2, le=600)] = Field(
-        5, description="a number of 0.2 to 600: how often Slurm is asked", examples=["5"]
+        5, description="a number from 0.2 to 600: seconds between queries to Slurm", examples=["5"]
     )
     exclusive: StrictBool = Field(
-        True, description="true or false (false: jobs may share a node, and disturb each other)", examples=["true"]
+        True, description="true or false (false: jobs may share a node and disturb each other)", examples=["true"]
     )
     requeue: StrictBool = Field(
-        False, description="true: what is preempted runs once more by itself", examples=["true"]
+        False, description="true: a preempted repeat is started again automatically, once", examples=["true"]
     )
     python: FolderPath | None = Field(
         None,
@@ -183,7 +183,7 @@ class Toleration(BaseModel):
     operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists or Equal", examples=["Exists"])
     value: LabelValue | None = Field(None, description="the value of a taint, for Equal", examples=["present"])
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="NoSchedule, PreferNoSchedule or NoExecute; all of them without it", examples=["NoSchedule"]
+        None, description="NoSchedule, PreferNoSchedule or NoExecute (default: all of them)", examples=["NoSchedule"]
     )
 
 
@@ -200,7 +200,7 @@ class KubernetesQueue(BaseModel):
         None, description="the path of a kubeconfig file, instead of KUBECONFIG or ~/.kube/config", examples=["k.yml"]
     )
     namespace: Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}$")] | None = Field(
-        None, description="the name of a namespace; the context's own without it", examples=["tfbench"]
+        None, description="the name of a namespace (default: that of the context)", examples=["tfbench"]
     )
     node_selector: dict[LabelKey, LabelValue] = Field(
         {}, description="a mapping of labels that nodes must have", examples=["{nvidia.com/gpu.product: NVIDIA-L4}"]
@@ -215,7 +215,7 @@ class KubernetesQueue(BaseModel):
         None, description="the name of a LocalQueue of Kueue", examples=["bench"]
     )
     service_account: DNSName | None = Field(
-        None, description="the name of a service account; its token is never given", examples=["bench"]
+        None, description="the name of a service account; its token is never mounted", examples=["bench"]
     )
     runtime_class: DNSName | None = Field(None, description="the name of a runtime class", examples=["nvidia"])
     data_claim: DNSName | None = Field(
@@ -223,11 +223,11 @@ class KubernetesQueue(BaseModel):
     )
     gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
         None,
-        description="a whole number: GPUs of a node, where no node is running yet or nodes cannot be listed",
+        description="a whole number: GPUs of a node, for clusters where no node runs yet or nodes cannot be listed",
         examples=["4"],
     )
     gpu_resource: Annotated[StrictStr, Field(pattern=_RESOURCE)] = Field(
-        "nvidia.com/gpu", description="the name of the resource that GPUs are", examples=["nvidia.com/gpu"]
+        "nvidia.com/gpu", description="the resource name of the GPUs", examples=["nvidia.com/gpu"]
     )
     security: Literal["standard", "openshift"] = Field(
         "standard",
@@ -235,13 +235,13 @@ class KubernetesQueue(BaseModel):
         examples=["openshift"],
     )
     exclusive: StrictBool = Field(
-        True, description="true or false (false: repeats may share a node, and disturb each other)", examples=["true"]
+        True, description="true or false (false: repeats may share a node and disturb each other)", examples=["true"]
     )
     max_jobs: Lanes = Field(
-        8, description=f"a whole number of 1 to {MAX_LANES}: Jobs that exist at a time", examples=["8"]
+        8, description=f"a whole number from 1 to {MAX_LANES}: maximum number of Jobs at a time", examples=["8"]
     )
     pending_minutes: Minutes = Field(
-        60, description="a number of at least 1: the longest that no node may be free for a repeat", examples=["60"]
+        60, description="a number of at least 1: maximum minutes that a repeat waits for a free node", examples=["60"]
     )
 
     @property
@@ -293,7 +293,7 @@ def check_queue(
         known = " and ".join([", ".join(["hosts", *QUEUES][:-1]), list(QUEUES)[-1]])
         document.problem(
             path,
-            f"fleet {name}: say where its machines are, by exactly one of {known}. "
+            f"fleet {name}: set exactly one of {known}. "
             f"Received: {', '.join(kinds) or 'none'}. Example: hosts: {{node-a: {{docker: 'ssh://node-a'}}}}",
         )
         return None
@@ -339,7 +339,7 @@ def _check_slurm(
         if not any(level.get("image") or level.get("variant") not in (None, "auto") for level in levels):
             note(
                 "container",
-                "the driver of the nodes cannot be asked: say which image suits them. Example: variant: cuda12.5",
+                "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5",
             )
     if entry.get("image_file") is not None and container not in ("pyxis", "apptainer"):
         note("image_file", "image_file is for container: pyxis or apptainer only. Remove it")
@@ -348,7 +348,7 @@ def _check_slurm(
     for option in entry.get("options") or () if isinstance(entry.get("options"), list) else ():
         word = str(option).removeprefix("--").partition("=")[0]
         if word in SET_BY_US:
-            note("options", f"{shown(option)} is set by tfbench, by a key of its own where there is one. Remove it")
+            note("options", f"{shown(option)} is set by tfbench. Remove it; use its key in hosts.yml if it has one")
     if isinstance(entry.get("ssh_config"), str):
         if entry.get("ssh") is None:
             note("ssh_config", "ssh_config is for ssh: only. Remove it, or add ssh")
@@ -366,7 +366,9 @@ def _check_kubernetes(
             note("kubeconfig", f"kubeconfig: no such file: {plain_text(str(file), 300)}")
     levels = (fleet, defaults)
     if not any(level.get("image") or level.get("registry") for level in levels):
-        note("kubernetes", "nodes pull images: say from where. Example: registry: ghcr.io/you", inside=False)
+        note(
+            "kubernetes", "registry is missing: nodes pull images from it. Example: registry: ghcr.io/you", inside=False
+        )
     for item in entry.get("tolerations") or () if isinstance(entry.get("tolerations"), list) else ():
         if isinstance(item, dict) and item.get("operator") == "Exists" and item.get("value") is not None:
             note("tolerations", "a toleration with operator: Exists has no value. Remove it, or write Equal")

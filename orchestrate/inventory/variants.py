@@ -269,7 +269,7 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
         return Fit(
             variant=variant,
             status=Status.DRIVER_TOO_OLD,
-            reason=f"{variant.name}: {why_code}, which needs driver {needed} or newer, and this is {driver_version}",
+            reason=f"{variant.name}: {why_code}, which needs driver {needed} or newer, but this is {driver_version}",
             code=code,
             needed_driver=needed,
         )

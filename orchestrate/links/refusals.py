@@ -119,7 +119,7 @@ def _remedies() -> dict[str, str]:
 
 
 _ALLOW = (
-    "Allow it without a password, by this line in a file of `sudo visudo -f /etc/sudoers.d/tfbench` on that host: "
+    "To allow it without a password, run `sudo visudo -f /etc/sudoers.d/tfbench` on that host and add: "
     "USER ALL=(root) NOPASSWD: /usr/bin/docker"
 )
 _NO_ENGINE = "Is Docker running there? Else set docker_socket:"

@@ -92,12 +92,12 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
     if host.docker is not None and facts.gpu_runtime is None:
         remedy = "its engine cannot give GPUs to containers. Install the NVIDIA container toolkit there"
     elif host.docker is not None:
-        remedy = f"its engine gives GPUs ({facts.gpu_runtime}), but no GPU was seen. Try nvidia-smi there"
+        remedy = f"its engine gives GPUs ({facts.gpu_runtime}), but no GPU was found. Run nvidia-smi there"
     else:
-        remedy = "no GPU was found. Try nvidia-smi there"
+        remedy = "no GPU was found. Run nvidia-smi there"
     if host.device is Device.GPU:
         return remedy
-    return f"{remedy}. Without a GPU its processor is measured: if that is meant, set device: cpu"
+    return f"{remedy}. Without a GPU, the CPU is measured. To do that on purpose, set device: cpu"
 
 
 def isolation_note(hosts: Iterable[Host]) -> str | None:

@@ -54,7 +54,7 @@ def foreign_architecture(host: Host, facts: Facts) -> str | None:
         return None
     return (
         f"its processor is {facts.architecture} (as in GH200 and Grace), and these images are for {ARCHITECTURE}: "
-        "TensorFlow's CUDA packages exist for nothing else. Name an image of your own with image:"
+        "TensorFlow's CUDA packages exist for nothing else. To use an image of your own, set image:"
     )
 
 

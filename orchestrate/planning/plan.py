@@ -229,7 +229,7 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
             continue  # see `_gangs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
             known = facts is not None or host.queue is not None or host.gpus is not None
-            offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be asked"
+            offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be queried"
             left_out.append(f"{case.name}: needs more GPUs {offers}")
         elif case.data is Data.TFRECORD and not _has_data(host):
             where = "data_claim for the cluster" if isinstance(host.queue, KubernetesQueue) else "data_dir for the host"

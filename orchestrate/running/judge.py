@@ -67,7 +67,7 @@ def judge(
         cause = f"the record is malformed: {'; '.join(error.problems[:3])}"
         return failed_record(job, Status.BAD_RESULT, cause, started_at)
     if record.case != job.case:
-        cause = f"the record is of another case: {record.case.name} instead of {job.case.name}"
+        cause = f"the record belongs to another case: {record.case.name} instead of {job.case.name}"
         return failed_record(job, Status.BAD_RESULT, cause, started_at)
     if record.status is Status.OK and ending.exit_code not in (0, None):
         cause = f"the record says ok, but the process ended with exit code {ending.exit_code}"
@@ -79,9 +79,7 @@ def judge(
         if ending.failure is not None:
             status, cause = ending.failure
             return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
-        cause = (
-            "ended from outside, not by us: the engine or its machine was stopped or restarted, or somebody ended it"
-        )
+        cause = "not ended by tfbench: the engine or its machine was stopped or restarted, or somebody ended it"
         return dataclasses.replace(record, status=Status.LOST, cause=cause, origin=job.origin)
     cause_text = None if record.cause is None else plain_text(record.cause, CAUSE_LENGTH)
     return dataclasses.replace(record, cause=cause_text, origin=job.origin)
@@ -132,10 +130,10 @@ def _without_record(
     if ending.failure is not None:
         return failed_record(job, *ending.failure, started_at)
     if ending.out_of_memory:
-        cause = "the host's memory was not enough: the kernel killed the benchmark at its memory limit"
+        cause = "the host ran out of memory: the kernel killed the benchmark at its memory limit"
         return failed_record(job, Status.OOM, cause, started_at)
     if code is None:
-        cause = f"the benchmark ended without a record, unseen by this controller.{said}"
+        cause = f"the benchmark ended without a record, while this controller was not watching.{said}"
         return failed_record(job, Status.LOST, cause, started_at)
     if code > 128 and code - 128 in set(signal.Signals):
         name = signal.Signals(code - 128).name

@@ -22,8 +22,8 @@ class Options:
         max_parallel: Hosts that work at a time; None: all.
         fail_fast: The first failure ends the run.
         retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
-        set_aside_after: A host is given up after so many faults of its own in a row; a queue after so many per lane.
-        max_usd: The run ends in time to stay below; None: no limit.
+        set_aside_after: A host is dropped after this many consecutive faults, a queue after this many per lane.
+        max_usd: The run ends before it costs more; None: no limit.
         again: Statuses whose repeats are measured again, when a run is resumed.
     """
 
@@ -46,7 +46,7 @@ class Stop:
         """Ask once more.
 
         Returns:
-            How often it was asked: 1: nothing new is started; 2 and more: what runs is ended too.
+            How often it was called. 1: no new repeats start; 2 or more: running ones are ended, too.
         """
         if not self.launching.is_set():
             self.launching.set()

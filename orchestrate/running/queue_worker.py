@@ -70,18 +70,18 @@ class QueueWorker(HostWorker):
             others = [other for other in self._todo if spare(other, self.host, self.shared)]
             gone = {other.id for other in others}
             self._todo = deque(other for other in self._todo if other.id not in gone)
-        self._session.attempt("take back what is not needed", lambda: self._queue.clear([job, *others]))
+        self._session.attempt("withdraw jobs that are no longer needed", lambda: self._queue.clear([job, *others]))
 
     def _give_up(self, record: Record) -> list[Job]:
         if left := super()._give_up(record):
-            self._session.attempt("take back what waits", lambda: self._queue.clear(left))
+            self._session.attempt("withdraw waiting jobs", lambda: self._queue.clear(left))
         return left
 
     def _leave_nothing_waiting(self) -> None:
         """Clear what no lane took when the run was stopped: the queue may have begun it as the last ones ended."""
         left = list(self._todo)
         if self.shared.stop.launching.is_set() and left:
-            self._session.attempt("take back what waits", lambda: self._queue.clear(left))
+            self._session.attempt("withdraw waiting jobs", lambda: self._queue.clear(left))
 
     def _run_once(self, job: Job) -> Record | None:
         try:
@@ -109,7 +109,7 @@ class QueueWorker(HostWorker):
         with self._lock:
             before, self._trouble = self._trouble, trouble
         if trouble and not before:
-            self._session.warn(f"the queue does not answer now, its jobs go on: {trouble}")
+            self._session.warn(f"the queue does not answer at the moment; its jobs continue: {trouble}")
 
     def _withdraw_when_stopped(self) -> None:
         """Take what waits out of the queue, once, when nothing new is to be started."""
@@ -118,4 +118,4 @@ class QueueWorker(HostWorker):
         with self._lock:
             before, self._withdrawn = self._withdrawn, True
         if not before:
-            self._session.attempt("take back what waits", lambda: self._queue.withdraw(self.jobs))
+            self._session.attempt("withdraw waiting jobs", lambda: self._queue.withdraw(self.jobs))

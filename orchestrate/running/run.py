@@ -218,7 +218,7 @@ def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:
         return None
     unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
     if unpriced:
-        raise UserError(f"--max-cost needs a price of every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
+        raise UserError(f"--max-cost needs a price for every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
     durations = {**expected_durations(plan), **earlier_durations(folder.path.parent)}
     return Budget(options.max_usd, plan.hosts, durations)
 

@@ -108,8 +108,12 @@ class HostWorker:
 
     def _next(self) -> Job | None:
         """Take the next repeat; None: there is none, or it would cost too much."""
-        job = self.shared.early.take_next(self._todo) if self._todo else None
-        return job if job is not None and affordable([self.host], job.case.name, self.shared) else None
+        if not self._todo:
+            return None
+        early = self.shared.early
+        job = min(self._todo, key=early.rank) if early.ranks else self._todo[0]
+        self._todo.remove(job)
+        return job if affordable([self.host], job.case.name, self.shared) else None
 
     def _leave_out(self, job: Job) -> None:
         """Leave a repeat out whose case is known closely enough."""

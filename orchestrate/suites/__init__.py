@@ -78,9 +78,10 @@ def _swept_fields() -> dict[str, Any]:
             words = f"one or more of {', '.join(kind)}"
         text = f"{words}: {setting.meaning.removesuffix('.')}"
         optional = None if default is None else value
+        example = (setting.least if kind in (int, float) else next(iter(kind))) if default is None else default
         fields[name] = (
             value | Few[value] | optional,
-            Field(default, description=text, examples=[str(default).lower()]),
+            Field(default, description=text, examples=[str(example).lower()]),
         )
     return fields
 
@@ -235,33 +236,33 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
     modes = _listed(block.mode)
     if DEVICE_MODEL in _listed(block.model):
         if _listed(block.model) != [DEVICE_MODEL]:
-            yield "model", f"{DEVICE_MODEL} is no network and stands in a case of its own. Received: {block.model}"
+            yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {block.model}"
         said = block.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}
         if said:
-            yield min(said), f"{min(said)} says nothing about model: {DEVICE_MODEL}. Remove it"
+            yield min(said), f"{min(said)} has no effect with model: {DEVICE_MODEL}. Remove it"
         if "mode" in block.model_fields_set and modes != [Mode.DEVICE]:
-            yield "mode", f"model: {DEVICE_MODEL} has the mode {Mode.DEVICE} only. Remove it"
+            yield "mode", f"model: {DEVICE_MODEL} implies mode: {Mode.DEVICE}. Remove mode"
         return
     if Mode.DEVICE in modes:
-        yield "mode", f"{Mode.DEVICE} goes with model: {DEVICE_MODEL} only. Write train or infer"
+        yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
     if block.batch_per_gpu is None:
         yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
     elif missing := [precision for precision in _listed(block.precision) if precision not in _batches(block)]:
         example = f"Example: batch_per_gpu: {{{missing[0]}: 128}}"
-        yield "batch_per_gpu", f"batch_per_gpu says nothing for {', '.join(missing)}. {example}"
+        yield "batch_per_gpu", f"batch_per_gpu has no value for {', '.join(missing)}. {example}"
     many = max(_listed(block.num_hosts)) > 1
     if many and (modes != [Mode.TRAIN] or Data.TFRECORD in _listed(block.data)):
-        yield "num_hosts", "several hosts go with mode: train and data: synthetic or host. Write a case of its own"
+        yield "num_hosts", "several hosts require mode: train and data: synthetic or host. Write a separate case"
     if not many and block.communication is not Communication.AUTO:
-        yield "communication", "communication is between several hosts. Add num_hosts, or remove it"
+        yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
     if False in _listed(block.all_reduce) and modes != [Mode.TRAIN]:
-        yield "all_reduce", "all_reduce is for mode: train. Write a case of its own"
+        yield "all_reduce", "all_reduce: false is for mode: train only. Write a separate case"
     if Data.TFRECORD in _listed(block.data) and modes != [Mode.TRAIN]:
-        yield "data", "tfrecord is for mode: train. Write a case of its own for it"
+        yield "data", "data: tfrecord is for mode: train only. Write a separate case"
     if max(_listed(block.accumulate)) > 1 and modes != [Mode.TRAIN]:
-        yield "accumulate", "accumulate is for mode: train. Write a case of its own for it"
+        yield "accumulate", "accumulate is for mode: train only. Write a separate case"
     for refused in dict.fromkeys(_refusals(block)):
-        yield refused.key, f"{refused.as_setting}. Leave it out, or write a case of its own"
+        yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
 
 
 def _refusals(block: CaseBlock) -> Iterator[Refusal]:

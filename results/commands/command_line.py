@@ -121,7 +121,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}. Name another file.") from error
+        raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file.") from error
     print(path, file=sys.stderr)
 
 

@@ -75,15 +75,20 @@ def add_recommend(commands: Commands) -> None:
     parser.add_argument("--precision", default="fp16", metavar="NAMES", help="fp32, tf32, fp16, bf16; default: fp16")
     parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
     parser.add_argument("--mode", choices=["train", "infer"], help="default: each measured mode separately")
-    parser.add_argument("--gpus", metavar="NAMES", default="", help="choose from these, e.g. 'A4000,A100': any A100")
+    parser.add_argument(
+        "--gpus",
+        metavar="NAMES",
+        default="",
+        help="choose from these GPUs, e.g. 'A4000,A100'; a family, e.g. A100, means all of it",
+    )
     add_prices(parser)
     parser.add_argument("--budget", metavar="USD", type=float, help="maximum price per hour of all GPUs together")
     parser.add_argument("--hours", type=float, help="maximum hours for --samples")
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
+    parser.add_argument("--memory", "--min-memory", metavar="GIB", type=float, help="minimum memory per GPU, e.g. 24")
     parser.add_argument(
-        "--memory", "--min-memory", metavar="GIB", type=float, help="memory that each GPU must have, e.g. 24"
+        "--batch-size", metavar="N", type=int, help="batch per GPU that must fit into its memory, if known"
     )
-    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU that must fit, where known")
     parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
     add_format(parser, "text", "json", "markdown")
 
@@ -96,7 +101,9 @@ def add_predict(commands: Commands) -> None:
     parser.add_argument("--model", required=True, help="network; must have published or measured rows")
     parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
     parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
-    parser.add_argument("--batch-size", metavar="N", type=int, help="batch per GPU; default: usual for those rows")
+    parser.add_argument(
+        "--batch-size", metavar="N", type=int, help="batch per GPU; default: the usual one in those rows"
+    )
     add_format(parser, "text", "json", "markdown")
 
 
@@ -134,7 +141,7 @@ def _measured(parsed: argparse.Namespace) -> list[FleetRate]:
     from results.runs.sources import has_runs
 
     runs = placed(parsed.runs, parsed.runs_dir)
-    return fleet_rates_of(runs, [], "Name the run that counts.") if runs or has_runs() else []
+    return fleet_rates_of(runs, [], "Choose one run.") if runs or has_runs() else []
 
 
 def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from results.table.fleets import FleetRate
     from results.table.merge import Merged
 
-BY_HELP = "columns of the software identity that may differ and split the table, e.g. keras,driver; `all`: any"
+BY_HELP = "split the table by these software columns, which may then differ, e.g. keras,driver; `all`: any column"
 
 FORMATS = ["csv", "json", "markdown", "wide", "latex", "parquet", "mllog"]
 
@@ -54,7 +54,7 @@ def add_show(commands: Commands) -> None:
         "--foreign", metavar="FILE", type=Path, action="append", default=[], help="also show a table written by adopt"
     )
     parser.add_argument(
-        "--minutes", action="store_true", help="show where the time of the run went instead, per host and case"
+        "--minutes", action="store_true", help="instead, show what the run spent its time on, per host and case"
     )
 
 
@@ -66,22 +66,24 @@ def add_audit(commands: Commands) -> None:
     parser.add_argument(
         "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
     )
-    parser.add_argument(
-        "--decimal", choices=[".", ","], help="decimal mark of the table, if its numbers leave that open"
-    )
+    parser.add_argument("--decimal", choices=[".", ","], help="decimal mark, if the table's numbers are ambiguous")
     add_format(parser, "text", "json", "markdown")
 
 
 def add_adopt(commands: Commands) -> None:
     """Add `adopt`."""
-    parser = add_command(commands, "adopt", _adopt, "turn the printed output of tf_cnn_benchmarks into a foreign table")
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="its output, one file per run")
-    parser.add_argument("--gpu", required=True, help="GPU that it ran on; not in its output")
+    parser = add_command(
+        commands, "adopt", _adopt, "convert the output of tf_cnn_benchmarks into a table for `show --foreign`"
+    )
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", type=Path, help="output of tf_cnn_benchmarks, one file per run"
+    )
+    parser.add_argument("--gpu", required=True, help="GPU that it ran on (the output does not contain it)")
     parser.add_argument(
         "--precision",
         required=True,
         choices=["fp32", "tf32", "fp16"],
-        help="precision that it ran in; not in its output",
+        help="precision that it ran in (the output does not contain it)",
     )
     add_output(parser)
 
@@ -110,7 +112,7 @@ def add_report(commands: Commands) -> None:
 
 def add_validate(commands: Commands) -> None:
     """Add `validate`."""
-    add_runs(add_command(commands, "validate", _validate, "check record files; exit code 3 if one is bad"))
+    add_runs(add_command(commands, "validate", _validate, "check record files; exit code 3 if one is invalid"))
 
 
 def add_compare(commands: Commands) -> None:
@@ -135,7 +137,7 @@ def add_compare(commands: Commands) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="refuse fleets whose hosts have different drivers or launchers; default: name them",
+        help="refuse fleets whose hosts have different drivers or launchers (default: only report them)",
     )
 
 
@@ -174,7 +176,7 @@ def _columns(text: str) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if name not in SOFTWARE_COLUMNS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"must be of {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
+        raise argparse.ArgumentTypeError(f"must be among {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
     return names
 
 

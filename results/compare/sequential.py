@@ -166,7 +166,7 @@ def _answered(
         honest = _interval(sides, [_no_luck(*of_side) for of_side in zip(sides, estimates, strict=True)], level)
         known = honest.half_width <= share * honest.value
     if known:
-        why = f"{names} is known to {width_text} after {rounds} (asked: {share:.1%})"
+        why = f"{names} is known to {width_text} after {rounds} (target: {share:.1%})"
         return Look(Answer.KNOWN, interval, why)
     break_even = None if alone else price_ratio(compare_pair(*sides))
     bounds = _interval(sides, estimates, sure_level)

@@ -66,10 +66,10 @@ def write_parquet(merged: Merged, path: Path) -> None:
         merged.table.to_parquet(path, index=False)
     except ImportError as error:
         raise UserError(
-            "Parquet needs pyarrow, which tfbench does not bring. Install it: pip install pyarrow"
+            "Parquet needs pyarrow, which is not installed with tfbench. Install it: pip install pyarrow"
         ) from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}. Name another file.") from error
+        raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file.") from error
 
 
 WRITERS: dict[str, Callable[[Merged], str]] = {

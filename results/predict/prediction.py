@@ -156,9 +156,9 @@ def _missing(gpu: str, network: str, precision: str, num_gpus: int, rows: Sequen
     if not counts:
         return f"no measured or published row of {network} in {precision}"
     if "compute_capability" not in figures:
-        return "the rows are of NVIDIA GPUs only"
+        return "there are rows for NVIDIA GPUs only"
     if card_figures(gpu, precision) is None:
-        return f"the specification table has no bandwidth or no {PEAKS[precision]} of it"
+        return f"the specification table has no bandwidth or no {PEAKS[precision]} for it"
     if num_gpus > max(counts):
         return f"nobody measured {network} in {precision} on more than {max(counts)} GPUs"
     return ""

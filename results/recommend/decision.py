@@ -70,7 +70,7 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> Decision:
         offers: Prices for cards and fleets; those that came with the records go before all but typed ones.
     """
     try:
-        refuse_mixed(rates, [], "Name the run that counts.")
+        refuse_mixed(rates, [], "Choose one run.")
     except MixedIdentities as error:
         return Decision((), f"No recommendation: {' '.join(str(error).splitlines())}")
     verdicts = tuple(verdict for question in questions(rates) for verdict in recommend(question, rates, offers))

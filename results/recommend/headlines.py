@@ -210,7 +210,7 @@ def _no_rank(verdict: Verdict) -> str:
         texts = ["no card with a known price is within these limits"]
     texts += [f"{model} is not a known network" for model in question.mix if model not in network_names()]
     if question.precision == "fp32" and any(figures(replace(question, precision="tf32")).values()):
-        texts.append("sources that call it FP32 ran TF32 on cards since Ampere: ask for --precision tf32")
+        texts.append("on cards since Ampere, sources that report FP32 ran TF32: use --precision tf32")
     answer = [f"no answer: {'; '.join(texts)}; {_to_measure()}"] if texts else []
     return "; ".join([*parts, *beyond(verdict)[:1], *answer])
 
@@ -230,7 +230,7 @@ def within_limits(verdict: Verdict) -> list[str]:
     for choice in sorted(verdict.choices, key=lambda choice: choice.usd_per_hour or 0.0):
         if choice.fits and choice.offer:
             offers.setdefault(choice.subject, f"{choice.subject} at {choice.usd_per_hour:.3f} ({choice.offer.name})")
-    return [f"within {' and '.join(limits)}: {', '.join(offers.values()) or 'nothing that has a known price'}"]
+    return [f"within {' and '.join(limits)}: {', '.join(offers.values()) or 'no GPU with a known price'}"]
 
 
 def _telling(ranges: Sequence[Span], verdict: Verdict) -> list[Span]:
@@ -321,7 +321,7 @@ def _needed_speed(verdict: Verdict) -> list[str]:
         for other in {choice.subject: choice for choice in reversed(others)}.values()
         if other.subject != cheap.subject
     ]
-    return [f"to be cheaper per sample than {cheap.subject} a card must be faster by its price: {', '.join(ratios)}"]
+    return [f"to be cheaper per sample than {cheap.subject} a card must be faster by this factor: {', '.join(ratios)}"]
 
 
 def _price_lines(verdict: Verdict) -> list[str]:

@@ -278,7 +278,7 @@ def _batches(evidence: Sequence[Evidence]) -> list[str]:
     if len({item.batch for item in evidence}) < 2:
         return []
     each = ", ".join(f"{item.batch or 'not stated'} ({item.gpu})" for item in evidence)
-    return [f"batches per GPU differ, and may be part of the difference: {each}"]
+    return [f"batches per GPU differ, which may explain part of the difference: {each}"]
 
 
 def _evidence(item: Figure) -> Evidence:

@@ -162,7 +162,7 @@ def _precisions(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in PRECISIONS]
     if unknown:
-        raise BadQuestion(f"--precision: must be of {', '.join(PRECISIONS)}. Received: {', '.join(unknown)!r}")
+        raise BadQuestion(f"--precision: must be among {', '.join(PRECISIONS)}. Received: {', '.join(unknown)!r}")
     return list(dict.fromkeys(names))
 
 

@@ -270,7 +270,7 @@ def latest_run(runs_dir: Path) -> Path:
     """
     runs = [path for path in _folders(runs_dir) if is_folder(path / "records")]
     if not runs:
-        raise NotARun(f"{runs_dir}: no run here. Start one, or name its folder, or set TFBENCH_RUNS_DIR.")
+        raise NotARun(f"{runs_dir}: no run found here. Start one, give its folder, or set TFBENCH_RUNS_DIR.")
     return max(runs, key=lambda path: (_planned_at(path), path.name))
 
 

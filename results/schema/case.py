@@ -126,7 +126,7 @@ class Case:
     num_hosts: Annotated[
         int,
         Setting(
-            "Hosts that train together: this process is the one that TF_CONFIG says.",
+            "Hosts that train together. TF_CONFIG lists them and names this process.",
             column="Hosts that train together.",
             least=1,
         ),
@@ -142,7 +142,7 @@ class Case:
     all_reduce: Annotated[
         bool,
         Setting(
-            "--noall_reduce shows what communication costs: replicas then train apart.",
+            "--noall_reduce shows what communication costs: replicas then train independently.",
             part="no-all-reduce",
             column="False: gradients were not added up, to see what communication costs.",
         ),
@@ -159,7 +159,7 @@ class Case:
     mode: Annotated[
         Mode,
         Setting(
-            "infer = forward only, and latency at batch 1; device goes with its model.",
+            "infer = forward pass only, plus latency at batch 1; device needs --model=device.",
             part="{}",
             column="What is measured: `train` (forward, backward, all-reduce, update), `infer` or `device`.",
             always=True,
@@ -176,12 +176,14 @@ class Case:
     ] = Data.SYNTHETIC
     device: Annotated[
         Device,
-        Setting("What trains. gpu never falls back to the CPU.", column="What trains: `gpu` or `cpu`.", always=True),
+        Setting(
+            "Device to run on. gpu never falls back to the CPU.", column="What trains: `gpu` or `cpu`.", always=True
+        ),
     ] = Device.GPU
     batch_norm: Annotated[
         BatchNorm | None,
         Setting(
-            "Default: fused, or none where the network has none.",
+            "Variant of batch normalisation. Default: fused, or none if the network has none.",
             part="bn-{}",
             column="Variant of batch normalisation: `fused`, `keras` or `none`.",
             always=True,
@@ -190,7 +192,7 @@ class Case:
     image_size: Annotated[
         int | None,
         Setting(
-            "Pixels. Default: the network's own.",
+            "Height and width of images in pixels. Default: the network's own.",
             part="{}px",
             column="Height and width of an image as asked for; empty: the network's own.",
             unit="pixels",
@@ -200,7 +202,7 @@ class Case:
     sequence_length: Annotated[
         int | None,
         Setting(
-            "Tokens. Default: the network's own.",
+            "Tokens per sequence. Default: the network's own.",
             part="seq{}",
             column="Tokens of a sequence as asked for; empty: the network's own.",
             unit="tokens",
@@ -216,10 +218,13 @@ class Case:
         ),
     ] = None
     accumulate: Annotated[
-        int, Setting("Batches whose gradients are added up before an update.", part="acc{}", least=1)
+        int, Setting("Batches whose gradients are accumulated before an update.", part="acc{}", least=1)
     ] = 1
     warmup_steps: Annotated[
-        int, Setting("Untimed steps.", column="Fewest steps before timing.", unit="steps", always=True, least=0)
+        int,
+        Setting(
+            "Minimum number of untimed steps.", column="Fewest steps before timing.", unit="steps", always=True, least=0
+        ),
     ] = 10
     num_steps: Annotated[
         int,
@@ -235,8 +240,8 @@ class Case:
     target_ci: Annotated[
         float | None,
         Setting(
-            "End the timed steps early, after 500 at the earliest, when their 95 % interval is within half of ± this "
-            "share of the throughput, e.g. 0.02. Default: never.",
+            "Stop timing early, after at least 500 steps, once the 95 % interval of the throughput is within half of ± "
+            "this share, e.g. 0.02. Default: never.",
             part="ci{:g}",
             percent=True,
             column="A repeat and a case end early when known to ± this share; empty: never.",
@@ -247,7 +252,7 @@ class Case:
     all_reduce_pack_mb: Annotated[
         int,
         Setting(
-            "MB of gradients per all-reduce, so that it overlaps with the backward pass; 0: all at once.",
+            "MB of gradients per all-reduce; several packs can overlap with the backward pass. 0: all at once.",
             part="pack{}",
             least=0,
             tuning=True,
@@ -257,7 +262,7 @@ class Case:
     all_reduce_dtype: Annotated[
         AllReduceDtype,
         Setting(
-            "Type in which gradients travel: fp32, or the 16 bits of the step.",
+            "Data type of gradients in the all-reduce: fp32, or the 16-bit type of the step.",
             part="reduce-{}",
             tuning=True,
             train_only=True,
@@ -292,7 +297,7 @@ class Case:
     min_seconds: Annotated[
         float | None,
         Setting(
-            "Time for at least this many seconds: steps go on after --num_steps until then. Default: no longer.",
+            "After --num_steps, continue timing until this many seconds have passed. Default: stop at --num_steps.",
             part="min{:g}s",
             column="A repeat takes more steps than `num_steps` until this time has passed; empty: it does not.",
             unit="seconds",

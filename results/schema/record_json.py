@@ -109,7 +109,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     built = dict(pairs)
     if len(built) != len(pairs):
         (key, count), *_ = collections.Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {_shown(key)} comes {count} times")
+        raise ValueError(f"the key {_shown(key)} appears {count} times")
     return built
 
 
@@ -275,7 +275,7 @@ def _contradictions(record: Record) -> list[str]:
     elif not record.cause:
         problems.append(f"status is {record.status}, but cause is empty")
     if not bound_of("Measurement", "global_batch").holds(record.case.global_batch):
-        problems.append(f"case: the global batch is {record.case.global_batch}, which no machine trains")
+        problems.append(f"case: the global batch is {record.case.global_batch}, which is too large for any machine")
     if record.measurement is not None:
         problems.extend(_measurement_contradictions(record.case, record.measurement))
     for index, result in enumerate(record.device_results):
@@ -318,7 +318,7 @@ def _measurement_contradictions(case: Case, measurement: Measurement) -> list[st
     if measurement.ranks or case.num_hosts > 1:
         problems.extend(_rank_contradictions(case, measurement))
     if len(measurement.step_seconds) != measurement.num_steps:
-        problems.append("measurement.step_seconds has not one entry per step")
+        problems.append("measurement.step_seconds must have one entry per step")
     elif min(measurement.step_seconds) < 0 or sum(measurement.step_seconds) > measurement.seconds * 1.001:
         problems.append("measurement.step_seconds adds up to more than measurement.seconds")
     return problems
@@ -328,7 +328,7 @@ def _rank_contradictions(case: Case, measurement: Measurement) -> list[str]:
     """Check that the ranks are those of the case, and that the whole follows from them."""
     ranks = measurement.ranks
     if case.num_hosts == 1 or [rank.rank for rank in ranks] != list(range(case.num_hosts)):
-        return [f"measurement.ranks: one is wanted for each of {case.num_hosts} hosts that train together"]
+        return [f"measurement.ranks: must have one entry for each of {case.num_hosts} hosts that train together"]
     problems = []
     if sum(rank.samples for rank in ranks) != measurement.samples:
         problems.append("measurement.samples is not the sum over the ranks")

@@ -56,7 +56,7 @@ COLUMNS: dict[str, Column] = {
     "input_size": Column(
         WHOLE, "pixels or tokens", "Height and width of an image, or length of a sequence, as trained; may be empty."
     ),
-    "status": Column(TEXT, "-", "`ok` when at least one repeat gave a number, else how most repeats failed."),
+    "status": Column(TEXT, "-", "`ok` if a repeat gave a number, else the most frequent status of the repeats."),
     "cause": Column(TEXT, "-", "Status and cause of the repeats that failed; empty when none did."),
     "repeats_ok": Column(WHOLE, "-", "Repeats (fresh processes) that gave a number."),
     "repeats": Column(WHOLE, "-", "Repeats that were tried."),
@@ -78,7 +78,7 @@ COLUMNS: dict[str, Column] = {
     "samples_per_joule": Column(
         NUMBER,
         "samples/J",
-        "Mean over the repeats of samples per joule of GPU board energy; empty where none was counted.",
+        "Samples per joule of GPU board energy, averaged over the repeats; empty if no energy was measured.",
     ),
     "power_mean_watts": Column(
         NUMBER, "W", "Mean over the repeats of the power of all GPU boards together; empty where not sampled."

@@ -341,4 +341,4 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
     if found:
         lines = [f"fleet {fleet}, {count} cases: several {values}" for (fleet, values), count in found.items()]
         remedy = remedy or f"Split them: --by {','.join(columns)}"
-        raise MixedIdentities("\n".join([*lines, f"Numbers of different software share no cell. {remedy}"]))
+        raise MixedIdentities("\n".join([*lines, f"Numbers from different software cannot share a cell. {remedy}"]))

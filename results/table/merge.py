@@ -262,7 +262,7 @@ def _price_problem(group: _Group) -> str:
     if len(group.prices) < 2:
         return ""
     asked = ", ".join(f"{price:g}" for price in sorted(group.prices))
-    return f"{group.place}: prices differ between runs ({asked} USD per GPU-hour), the latest is used"
+    return f"{group.place}: prices differ between runs ({asked} USD per GPU-hour); the latest is used"
 
 
 def _counted(warnings: Counter[str], repeats: int) -> str | None:

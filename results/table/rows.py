@@ -62,7 +62,7 @@ class Row:
     Attributes:
         unit: What a sample is; None without a number.
         input_size: Height and width of an image in pixels, or tokens of a sequence, as trained.
-        status: `ok` when at least one repeat gave a number, else how most repeats failed.
+        status: `ok` if a repeat gave a number, else the most frequent status of the repeats.
         cause: Status and cause of the repeats that failed; None when none did.
         repeats_ok: Repeats that gave a number.
         repeats: Repeats that were tried.

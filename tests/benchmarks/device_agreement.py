@@ -91,8 +91,8 @@ def _products(peaks, arithmetic: str) -> tuple[Callable[[], float], Callable[[],
         return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     def our_rate() -> float:
-        factor = peaks._factor(size, arithmetic, "CPU:0")
-        return 2.0 * size**3 / min(peaks.seconds_per_call(peaks._product(factor, arithmetic, "CPU:0"), ["CPU:0"]))
+        factor = peaks.matrix_factor(size, arithmetic, "CPU:0")
+        return 2.0 * size**3 / min(peaks.seconds_per_call(peaks.product_call(factor, arithmetic, "CPU:0"), ["CPU:0"]))
 
     return our_rate, numpy_rate
 

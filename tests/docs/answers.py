@@ -41,7 +41,7 @@ class Asked:
 
 
 FP32 = (
-    "On cards since Ampere, a source that writes FP32 ran TF32. None of these sources ran the three cards in IEEE FP32, so "
+    "On cards since Ampere, sources that report FP32 ran TF32. None of these sources ran the three cards in IEEE FP32, so "
     "that part of the question has no answer yet."
 )
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.docker
 SUITE = """
 repeats: 1
 cases:
-  - {model: googlenet, batch_per_gpu: 2, image_size: 32, warmup_steps: 2, num_steps: 6, device: cpu, num_hosts: [1, 2],
+  - {model: alexnet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: 6, device: cpu, num_hosts: [1, 2],
      communication: ring}
 """
 

@@ -160,10 +160,10 @@ def test_images_travel_as_files(engines: Engines, small_image: str, tmp_path: Pa
     identity = engines.first.client.images.get("tfbench:0.1.0-cpu").id
     assert engines.second.client.images.get("tfbench:0.1.0-cpu").id == identity
     again = orchestrate(tmp_path, "images", "load", str(tmp_path / "bundle"), f"--engine={engines.second.url}")
-    assert again.returncode == 0 and "is there already" in again.stderr
+    assert again.returncode == 0 and "already present" in again.stderr
 
     wrong = orchestrate(tmp_path, "images", "load", str(tmp_path))
-    assert wrong.returncode == 2 and "not a folder that `images save` wrote" in wrong.stderr
+    assert wrong.returncode == 2 and "not a folder written by `images save`" in wrong.stderr
     engines.first.client.images.remove("tfbench:0.1.0-cpu")
 
 

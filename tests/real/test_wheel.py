@@ -192,7 +192,7 @@ def test_with_the_cpu_extra_run_measures_this_machine_and_writes_the_report(
     done = plain.run("tfbench", "run", "--suite=tiny.yml", "--run-id=first", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"alexnet .* valid", done.stdout), done.stdout
-    assert f"again: tfbench show {Path('runs') / 'first'}" in done.stderr and "python -m" not in done.stderr
+    assert f"table: tfbench show {Path('runs') / 'first'}" in done.stderr and "python -m" not in done.stderr
     page = (tmp_path / "runs" / "first" / "report.html").read_text()
     assert "<html" in page and "tfbench measure --model=alexnet" in page
     doctor = plain.run("tfbench", "doctor", "--device=cpu", folder=tmp_path)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.support.session.children import IMPORTED_TENSORFLOW
+from tests.support.session.children import IMPORTED_TENSORFLOW, a_core
 from tests.support.session.schedule import group_of, rank_of
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
@@ -139,10 +140,19 @@ def test_what_waits_for_engines_begins_first_then_what_trains_longest():
 
 
 def test_every_file_that_begins_early_is_there():
-    from tests.support.session.schedule import BY_TEST, LONG_FILES, SLURM_TRAINING, WHEEL, WITH_FAULTS
+    from tests.support.session.children import WAIT_FOR_PROGRAMS
+    from tests.support.session.schedule import (
+        BY_TEST,
+        LONG_FILES,
+        SLOW_WITHOUT_WORK,
+        SLURM_TRAINING,
+        WHEEL,
+        WITH_FAULTS,
+    )
 
+    named = (WITH_FAULTS, SLURM_TRAINING, WHEEL, WAIT_FOR_PROGRAMS, *BY_TEST, *SLOW_WITHOUT_WORK)
     files = [
-        *(ROOT / name for name in (WITH_FAULTS, SLURM_TRAINING, WHEEL, *BY_TEST)),
+        *(ROOT / name for name in named),
         *(ROOT / "tests/real/training" / f"test_{name}.py" for name in LONG_FILES),
     ]
     assert [file for file in files if not file.is_file()] == []
@@ -151,3 +161,20 @@ def test_every_file_that_begins_early_is_there():
 def test_no_file_of_tests_imports_tensorflow_when_it_is_collected(request: pytest.FixtureRequest):
     """A process that has it cannot give its tests to children: see `runs_children`."""
     assert not request.config.stash[IMPORTED_TENSORFLOW]
+
+
+def test_as_many_children_train_as_there_are_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5})
+    trains = threading.Event()
+
+    def third() -> None:
+        with a_core(tmp_path):
+            trains.set()
+
+    with a_core(tmp_path):
+        with a_core(tmp_path):
+            thread = threading.Thread(target=third)
+            thread.start()
+            assert not trains.wait(0.3), "three children train on two cores"
+        assert trains.wait(10), "a core that is free again is not taken"
+    thread.join()

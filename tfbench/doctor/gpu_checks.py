@@ -58,7 +58,7 @@ def _mig(gpu: GPUFacts) -> Iterator[Finding]:
         code="mig",
         subject=gpu.label,
         seen=f"MIG mode is on, slices: {slices}",
-        why="a process gets one slice and no whole GPU next to it; power and energy of a slice are not measured",
+        why="a process can use one slice, but not also a whole GPU; power and energy of a slice are not measured",
         fix=f"to measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0; to choose a slice, or other GPUs: "
         "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
     )

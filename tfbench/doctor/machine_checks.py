@@ -22,12 +22,12 @@ MIN_MEMORY_BYTES = 4_000_000_000
 MIN_OPEN_FILES = 1024
 
 VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": (("", "0"), "every kernel is waited for before the next is launched"),
+    "CUDA_LAUNCH_BLOCKING": (("", "0"), "each kernel must end before the next is launched"),
     "NVIDIA_TF32_OVERRIDE": (("",), "it overrides the precision that a case asks for"),
     "NCCL_P2P_DISABLE": (("", "0"), "NCCL copies through the host's memory"),
     "NCCL_SHM_DISABLE": (("", "0"), "NCCL uses sockets between GPUs without P2P"),
-    "XLA_FLAGS": (("",), "it changes what XLA compiles, so numbers compare with nobody else's"),
-    "TF_XLA_FLAGS": (("",), "it may switch XLA on behind the back of --xla"),
+    "XLA_FLAGS": (("",), "it changes what XLA compiles, so numbers are not comparable with others"),
+    "TF_XLA_FLAGS": (("",), "it may switch XLA on, whatever --xla says"),
 }
 """By variable: values that do no harm, and what any other does."""
 
@@ -51,7 +51,7 @@ def _cpus(machine: MachineFacts, gpus: int) -> Iterator[Finding]:
             level=Level.DOUBT,
             code="governor",
             subject="CPU",
-            seen=f"{slow} of {machine.cpu_count} CPUs are governed by powersave",
+            seen=f"{slow} of {machine.cpu_count} CPUs use the powersave governor",
             why="kernels are launched, and inputs prepared, at a low clock",
             fix="sudo cpupower frequency-set -g performance",
             gpu_only=False,
@@ -72,7 +72,7 @@ def _cpus(machine: MachineFacts, gpus: int) -> Iterator[Finding]:
             subject="CPU",
             seen=f"{machine.load:.1f} processes ran or waited in the last minute, on {machine.cpu_count} CPUs",
             why="other work takes CPU time from the benchmark",
-            fix="top shows whose; wait, or end them",
+            fix="top shows them; wait, or end them",
             gpu_only=False,
         )
 

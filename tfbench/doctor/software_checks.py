@@ -56,7 +56,7 @@ def _driver(facts: Facts) -> Iterator[Finding]:
             level=Level.BLOCKER,
             code="no_gpu",
             subject="driver",
-            seen=f"driver {driver.version} and no GPU that answers",
+            seen=f"driver {driver.version}, but no GPU answers",
             why="no case can run on a GPU",
             fix="start the container with --gpus all" if machine.container else "sudo dmesg | grep -i nvrm",
         )

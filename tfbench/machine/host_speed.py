@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfbench.machine.host import cpu_limit
 
-PRODUCT_SECONDS = 2.5
+PRODUCT_SECONDS = 0.5
 """Time for matrix products."""
 
 ROWS = 512
@@ -39,7 +39,7 @@ class ProcessorSpeed:
 
 
 def processor_speed() -> ProcessorSpeed:
-    """Measure for three seconds; of each the mean, so that other work on the machine counts as it will later.
+    """Measure for less than a second, and return means: they include the effect of other programs on the machine.
 
     For a process of its own: it decides how many threads NumPy uses.
     """

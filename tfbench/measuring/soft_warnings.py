@@ -118,7 +118,7 @@ def _of_the_input(measurement: Measurement) -> Iterator[SoftWarning]:
         yield SoftWarning(
             code="input_limited",
             message=f"a step with real input took {found.step_ratio:.2f} times as long as with a batch on the device, "
-            f"and {found.wait_share:.0%} of the time went by waiting for the next batch: the input is the limit",
+            f"and {found.wait_share:.0%} of the time went by waiting for the next batch: the input is the bottleneck",
             value=found.step_ratio,
             limit=found.limit,
             hint="--data=synthetic measures the device alone; for the input, more CPUs or a faster disk",

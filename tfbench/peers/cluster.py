@@ -67,19 +67,19 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> Cluster | No
     addresses = cluster.get("worker")
     if not isinstance(addresses, list) or len(addresses) != num_hosts or set(cluster) != {"worker"}:
         raise ClusterError(
-            f"{VARIABLE}: --num_hosts={num_hosts} wants exactly that many addresses, all under 'worker'. {_seen(text)}"
+            f"{VARIABLE}: --num_hosts={num_hosts} needs exactly that many addresses, all under 'worker'. {_seen(text)}"
         )
     if num_hosts == 1:
         return None
     for address in addresses:
         _check_address(address, text)
     if len(set(addresses)) < num_hosts:
-        raise ClusterError(f"{VARIABLE}: an address stands there twice. {_seen(text)}")
+        raise ClusterError(f"{VARIABLE}: an address appears twice. {_seen(text)}")
     found = Cluster(addresses=tuple(addresses), rank=_rank(task, num_hosts, text))
     host, port = found.control
     if f"{host}:{port}" in addresses:
         raise ClusterError(
-            f"{VARIABLE}: {host}:{port} is where the chief hears the others (one above its own port). "
+            f"{VARIABLE}: {host}:{port} is where the chief listens for the others (one above its own port). "
             "Give ranks on one machine ports that are at least 2 apart"
         )
     return found

@@ -161,7 +161,7 @@ class Peers:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     missing = [self.cluster.name(rank) for rank in range(1, self.size) if rank not in self._links]
-                    cause = f"{', '.join(missing)} did not come within {seconds:g} s"
+                    cause = f"{', '.join(missing)} did not connect within {seconds:g} s"
                     self.tell_failure(Outcome(Status.LOST, cause))
                     raise CaseFailedError(Status.LOST, cause)
                 server.settimeout(left)
@@ -229,7 +229,7 @@ class Peers:
                     self._hear(rank, message)
                 limit = SILENCE_SECONDS if self._began else CONNECT_SECONDS
                 if time.monotonic() - heard_at > limit:
-                    raise _Gone(f"was not heard for {limit:g} s: it hangs, or its network is cut")
+                    raise _Gone(f"sent nothing for {limit:g} s: it hangs, or its network is cut")
         except _Gone as error:
             self._lose(Outcome(Status.LOST, f"{self.cluster.name(rank)} {error}"), except_rank=rank)
 
@@ -268,7 +268,7 @@ class Peers:
             said = cause if cause.startswith("rank ") else f"{self.cluster.name(rank)}: {cause}"
             return Outcome(Status.LOST if status is Status.OK else status, said)
         except (KeyError, ValueError, TypeError, IndexError):
-            return Outcome(Status.LOST, "another rank failed and did not say why")
+            return Outcome(Status.LOST, "another rank failed without giving a reason")
 
     def _lose(self, outcome: Outcome, except_rank: int) -> None:
         with self._changed:
@@ -332,11 +332,11 @@ class _Link:
                 raise _Gone("is gone: its process has ended")
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             if len(self._rest) > MAX_LINE_BYTES:
-                raise _Gone("says what no rank says: a line without end")
+                raise _Gone("sent an unexpected message: a line without an end")
         try:
             return [message for message in map(json.loads, lines) if isinstance(message, dict)]
         except ValueError as error:
-            raise _Gone("says what no rank says") from error
+            raise _Gone("sent an unexpected message") from error
 
     def receive_one(self, seconds: float) -> dict[str, Any] | None:
         """Wait for one object; None where none came."""
@@ -359,5 +359,5 @@ def _server(host: str, port: int) -> socket.socket:
         return socket.create_server((host if local else "", port), backlog=64)
     except OSError as error:
         raise CaseFailedError(
-            Status.UNSUPPORTED, f"port {port}, where the chief hears the other ranks, is taken: {error.strerror}"
+            Status.UNSUPPORTED, f"port {port}, where the chief listens for the other ranks, is in use: {error.strerror}"
         ) from error

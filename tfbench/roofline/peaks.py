@@ -17,13 +17,17 @@ from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import within
 
 MATRIX_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
-"""Larger ones are tried until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
+"""Each is tried once, until a product takes `ENOUGH_SECONDS`: a small one does not fill a large device."""
 
-ENOUGH_SECONDS = 0.05
+ENOUGH_SECONDS = 0.02
+
+NEARLY_BEST = 0.8
+"""Sizes whose first product reached this share of the best rate are measured in full."""
+
 MEASURE_SECONDS = 0.4
 ROUNDS = 20
 
-PEAK_SECONDS = 1.5
+PEAK_SECONDS = 0.2
 """Beside a network the rounds of one size end after this: a processor's large products would take much longer."""
 
 FEWEST_ROUNDS = 5
@@ -100,22 +104,33 @@ def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf)
 
 
 def _best_product(wanted: DeviceResult, arithmetic: str, device: str, most_seconds: float) -> DeviceResult:
-    """Measure ever larger products until one takes `ENOUGH_SECONDS`."""
+    """Try ever larger products once, then measure those that came near the best rate."""
     best = unsupported(wanted, "no size was tried")
+    tried: list[tuple[int, Callable[[], Tensor], float]] = []
     for size in MATRIX_SIZES:
         try:
             factor = matrix_factor(size, arithmetic, device)
             require_devices(factor, [device])  # else each call would copy it
             with strict_placement():
                 call = product_call(factor, arithmetic, device, wanted.compiled)
-                rounds = seconds_per_call(call, [device], most_seconds=most_seconds)
+                seconds = seconds_of_one_call(call, [device])
         except (tf.errors.OpError, MisplacedError, TypeError, ValueError) as error:
-            return best if best.value else unsupported(best, error)
-        found = measured(best, size, 2.0 * size**3, rounds)
-        if best.value is None or (found.value or 0.0) > best.value:
-            best = found
-        if min(rounds) > ENOUGH_SECONDS:
+            best = unsupported(best, error)
             break
+        tried.append((size, call, seconds))
+        if seconds > ENOUGH_SECONDS:
+            break
+    most = max((size**3 / seconds for size, _, seconds in tried), default=0.0)
+    for size, call, seconds in tried:
+        if size**3 / seconds < NEARLY_BEST * most:
+            continue
+        try:
+            with strict_placement():
+                found = measured(best, size, 2.0 * size**3, rounds_of(call, seconds, most_seconds=most_seconds))
+        except tf.errors.OpError as error:  # memory for several calls at once
+            return best if best.value else unsupported(best, error)
+        if (found.value or 0.0) > (best.value or 0.0):
+            best = found
     return best
 
 
@@ -213,12 +228,38 @@ def seconds_per_call(
     Raises:
         MisplacedError: One lies elsewhere: another device was measured.
     """
+    return rounds_of(work, seconds_of_one_call(work, devices), rounds, most_seconds)
+
+
+def seconds_of_one_call(work: Callable[[], Tensor], devices: Sequence[str]) -> float:
+    """Return the seconds of the second call: the first one traces it, and the device chooses its kernel.
+
+    Args:
+        work: As of `seconds_per_call`.
+        devices: Likewise.
+
+    Raises:
+        MisplacedError: A tensor lies elsewhere.
+    """
     first = work()
     require_devices(first, devices)
     wait_for(first)
     begin = time.perf_counter()
     wait_for(work())
-    once = time.perf_counter() - begin
+    return time.perf_counter() - begin
+
+
+def rounds_of(
+    work: Callable[[], Tensor], once: float, rounds: int = ROUNDS, most_seconds: float = math.inf
+) -> list[float]:
+    """Return the seconds per call of each round of work that has run before.
+
+    Args:
+        work: As of `seconds_per_call`.
+        once: Seconds of one call.
+        rounds: How many.
+        most_seconds: Fewer rounds where these would take longer, but `FEWEST_ROUNDS` at least.
+    """
     calls = max(1, round(MEASURE_SECONDS / ROUNDS / max(once, 1e-6)))
     seconds: list[float] = []
     began = time.perf_counter()

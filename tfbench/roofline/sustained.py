@@ -11,7 +11,6 @@ import tensorflow as tf
 from results.schema import DeviceResult
 from tfbench.keras_versions.types import Tensor
 from tfbench.roofline.peaks import (
-    ENOUGH_SECONDS,
     MisplacedError,
     matrix_factor,
     measured,
@@ -23,6 +22,8 @@ from tfbench.roofline.peaks import (
 
 SIZES = {"CPU": 1024, "GPU": 8192}
 """Rows of the matrices: they fill a GPU, and a product of a processor takes milliseconds."""
+
+SECONDS_BETWEEN_WAITS = 0.05
 
 
 def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
@@ -55,7 +56,7 @@ def _seconds_per_call(call: Callable[[], Tensor], seconds: float) -> float:
     """Call until the time has passed, waiting only now and then, so that the device never waits for us."""
     begin = time.perf_counter()
     wait_for(call())
-    together = max(1, round(ENOUGH_SECONDS / max(time.perf_counter() - begin, 1e-6)))
+    together = max(1, round(SECONDS_BETWEEN_WAITS / max(time.perf_counter() - begin, 1e-6)))
     count, begin = 0, time.perf_counter()
     while (spent := time.perf_counter() - begin) < seconds:
         for _ in range(together):

@@ -73,7 +73,7 @@ def create_strategy(case: Case) -> Strategy:
         build = "" if tf.test.is_built_with_cuda() else "; this TensorFlow is a build without CUDA"
         raise CaseFailedError(
             Status.NO_GPU,
-            f"{case.num_gpus} GPU(s) were asked for, TensorFlow sees {len(gpus)}{build}. "
+            f"{case.num_gpus} GPU(s) were requested, TensorFlow sees {len(gpus)}{build}. "
             "Check the driver (nvidia-smi) and that the container was given the GPUs; "
             "--device=cpu trains on the CPU.",
         )

@@ -70,7 +70,7 @@ def open_data_set(folder: Path, classes: int) -> DataSet:
     try:
         found = {path.name: path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)}
     except OSError as error:
-        raise _bad(folder, f"is no folder that can be read here: {error.strerror}") from error
+        raise _bad(folder, f"is not a readable folder: {error.strerror}") from error
     if not found:
         raise _bad(folder, "holds no file named like train-00000-of-00128")
     counts = sorted({int(name[-5:]) for name in found})

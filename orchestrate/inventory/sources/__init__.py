@@ -33,10 +33,10 @@ def import_hosts(source: str, path: str) -> str:
         path: What it printed, or its own file; `-`: standard input.
 
     Raises:
-        UserError: The file cannot be read, or holds no machine that can be reached.
+        UserError: The file cannot be read, or holds no reachable machine.
     """
     found = SOURCES[source](path)
     if not found.machines:
         reasons = "\n".join(f"  {reason}" for reason in found.left_out) or "  it is empty"
-        raise UserError(f"{path}: no machine that can be reached:\n{reasons}")
+        raise UserError(f"{path}: no reachable machine:\n{reasons}")
     return hosts_file(found, source)

@@ -51,7 +51,9 @@ def from_ansible(path: str) -> Found:
         raise UserError(f"{path}: not the output of: {COMMAND} (it has no _meta.hostvars)")
     groups = validated(dict[str, _Group], document, path, COMMAND)
     hosts = list(dict.fromkeys([*(host for group in groups.values() for host in group.hosts), *variables]))
-    found = Found(notes=["An inventory does not say which hosts have Docker: for one without, write {ssh: ADDRESS}."])
+    found = Found(
+        notes=["An inventory does not show which hosts have Docker. For a host without Docker, write {ssh: ADDRESS}."]
+    )
     for host in hosts:
         own = variables.get(host)
         _add(host, own if isinstance(own, dict) else {}, _groups_of(host, groups), found)
@@ -116,7 +118,7 @@ def _add(host: str, variables: dict[str, Any], groups: list[str], found: Found) 
     given = {"ansible_host": address, "ansible_user": user, "ansible_port": port}
     for name, value in given.items():
         if "{{" in str(value):
-            found.left_out.append(f"{host}: {name} is a template, which only a play of Ansible fills in: {value}")
+            found.left_out.append(f"{host}: {name} is a template, which only an Ansible play fills in: {value}")
             return
     target = destination(None if user is None else str(user), str(address))
     number = port_number(port)

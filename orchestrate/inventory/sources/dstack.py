@@ -79,7 +79,7 @@ def _add(run: _Run, found: Found) -> None:
         return
     target = destination(None, name)
     if target is None:
-        found.left_out.append(f"{name}: no name that ssh takes")
+        found.left_out.append(f"{name}: not a valid ssh host name")
         return
     if len(run.jobs) > 1:
         found.left_out.append(f"all jobs of {name} but the first: dstack attaches to one job of a run at a time")

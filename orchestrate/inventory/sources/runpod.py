@@ -77,8 +77,8 @@ def from_runpod(path: str) -> Found:
         target, port = _address(pod)
         if target is None or port is None:
             found.left_out.append(
-                f"{name} (pod {pod.id}): no public address for port 22. RunPod's proxy (ssh.runpod.io) passes no "
-                "commands on: use a template with 22/tcp, and a machine with a public IP address"
+                f"{name} (pod {pod.id}): no public address for port 22. RunPod's proxy (ssh.runpod.io) does not "
+                "pass on commands: use a template with 22/tcp, and a machine with a public IP address"
             )
             continue
         spot = pod.interruptible or pod.kind == INTERRUPTIBLE

@@ -33,7 +33,7 @@ def from_sky(path: str) -> Found:
             found.left_out.append(f"{cluster.name}: its status is {cluster.status}, not {UP}")
             continue
         if destination(None, cluster.name) is None:
-            found.left_out.append(f"{cluster.name}: no name that ssh takes")
+            found.left_out.append(f"{cluster.name}: not a valid ssh host name")
             continue
         names = [cluster.name, *(f"{cluster.name}-worker{number}" for number in range(1, cluster.nodes))]
         found.machines += [_machine(cluster, name) for name in names]

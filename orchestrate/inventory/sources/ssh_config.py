@@ -30,13 +30,15 @@ def from_ssh_config(path: str) -> Found:
     aliases = list(dict.fromkeys(_aliases(file)))[:MAX_ALIASES]
     usual = file == _folder() / "config"
     found = Found(
-        notes=["An ssh configuration does not say which hosts have Docker: for one without, write {ssh: ALIAS}."]
+        notes=[
+            "An ssh configuration does not show which hosts have Docker. For a host without Docker, write {ssh: ALIAS}."
+        ]
     )
     machines: dict[tuple[str, ...], str] = {}
     for alias in aliases:
         target = destination(None, alias)
         if target is None:
-            found.left_out.append(f"{alias}: hosts.yml takes no such name")
+            found.left_out.append(f"{alias}: not a valid name in hosts.yml")
             continue
         means = _meaning(file, alias)
         if means.get("user") in CODE_HOST_USERS:
@@ -73,7 +75,7 @@ def _meaning(file: Path, alias: str) -> dict[str, str]:
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
         raise UserError(f"{shlex.join(command)}: {error}") from error
     if done.returncode != 0:
-        raise UserError(f"{file}: ssh refuses it: {plain_text(done.stderr.strip(), 500)}")
+        raise UserError(f"{file}: ssh rejects it: {plain_text(done.stderr.strip(), 500)}")
     pairs = (line.partition(" ") for line in done.stdout.splitlines())
     found: dict[str, str] = {}
     for key, _, value in pairs:

@@ -145,7 +145,7 @@ class ContainerLauncher:
         self._lifts_memory_lock = False
         self._pulls.notify(
             self._host.key,
-            "its engine may not lift the limit of locked memory, so containers run with its own limit: NCCL may fail "
+            "its engine may not raise the limit on locked memory, so containers run with its own limit: NCCL may fail "
             "where a case has several GPUs",
         )
         return True

@@ -70,8 +70,8 @@ _CUT_OFF = (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnecte
 """How it looks on our end of a tunnel when nothing listens on the other: by how much of a request was sent by then."""
 
 _SOCKET_REMEDIES: dict[type[BaseException], str] = {
-    PermissionError: "permission denied. Join the group `docker` on that host, or name another user",
-    FileNotFoundError: "there is no such socket. Is the Docker engine installed and running?",
+    PermissionError: "permission denied. Join the group `docker` on that host, or use another user",
+    FileNotFoundError: "no such socket. Is the Docker engine installed and running?",
     ConnectionRefusedError: "connection refused. Is the Docker engine running there?",
 }
 
@@ -91,7 +91,7 @@ _NO_DATA = (
     "the folder data_dir does not exist on the host, or the engine may not read it. Correct data_dir in hosts.yml, or "
     "copy the data there"
 )
-_NO_LOCK = "the engine may not lift the limit of locked memory (memlock)"
+_NO_LOCK = "the engine may not raise the limit on locked memory (memlock)"
 
 _REFUSALS = {
     "could not select device driver": (
@@ -100,7 +100,7 @@ _REFUSALS = {
     ),
     "unresolvable CDI devices": (
         Status.NO_GPU,
-        "the engine knows no such GPU. Install the NVIDIA container toolkit there, and describe the GPUs to it: "
+        "the engine does not know this GPU. Install the NVIDIA container toolkit there, and describe the GPUs to it: "
         "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     ),
     "unsatisfied condition: cuda": (

@@ -253,7 +253,7 @@ class DockerEngine(ContainerEngine):
         except (*_TRANSPORT, DockerException) as error:
             raise PullFailed(f"the image did not arrive: {explain(error, self._address)}") from error
         if not name:
-            raise PullFailed("the image was sent, but the host's engine does not name what it took in")
+            raise PullFailed("the image was sent, but the host's engine does not report which image it loaded")
         return name
 
     def tag(self, image: str, place: str, tag: str) -> None:

@@ -90,7 +90,9 @@ def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progre
     loaded = target.load(_compressed(chunks) if target.is_far else chunks)
     arrived = target.image_document(loaded)
     if image_content(arrived) != image_content(known):
-        raise PullFailed(f"image {image}: sent, but the host's engine has another one under {plain_text(loaded, 80)}")
+        raise PullFailed(
+            f"image {image}: sent, but the host's engine loaded a different image as {plain_text(loaded, 80)}"
+        )
     place, _, tag = sent_name(image).rpartition(":")
     target.tag(str(arrived["Id"]), place, tag)  # so that it is found again, and no clean-up takes it for a leftover
     return str(arrived["Id"])

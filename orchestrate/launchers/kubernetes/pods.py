@@ -44,7 +44,7 @@ _DISRUPTIONS = {
     "DeletionByTaintManager": "its node was lost or tainted",
     "EvictionByEvictionAPI": "evicted, e.g. because its node was drained",
     "DeletionByPodGC": "its node is gone",
-    "TerminationByKubelet": "ended by its node: resources ran short, or it shut down",
+    "TerminationByKubelet": "ended by its node, which ran short of resources or shut down",
 }
 _REFUSED_BY_NODE = re.compile(
     r"^(Out[oO]f.*|UnexpectedAdmissionError|NodeAffinity|NodePorts|Unexpected.*|Admission.*)$"
@@ -103,7 +103,7 @@ def without_pod(complaints: Sequence[str]) -> Waiting:
     """
     if not complaints:
         return Waiting("waiting for a pod")
-    said = f"the cluster creates no pod: {complaints[-1]}"
+    said = f"the cluster does not create a pod: {complaints[-1]}"
     if _NOT_ADMITTED.search(said):
         return Waiting(complaints[-1], (Status.UNSUPPORTED, f"{said}. {_ADMISSION_REMEDY}"))
     return Waiting(complaints[-1], (Status.UNREACHABLE, said), passing=True)

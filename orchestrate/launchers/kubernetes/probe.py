@@ -51,7 +51,7 @@ def ask_driver(cluster: Cluster, host: Host, queue: KubernetesQueue, facts: Fact
     try:
         reported = facts_from_probe(_run(cluster, name))
         if not reported.gpus or not reported.driver:
-            raise LaunchFailed("it was given a GPU, and finds no driver", Status.NO_GPU)
+            raise LaunchFailed("it got a GPU but found no driver", Status.NO_GPU)
     except (HostError, ValueError) as error:
         why = error.cause if isinstance(error, HostError) else plain_text(str(error), 300)
         status = error.status if isinstance(error, HostError) else Status.UNSUPPORTED

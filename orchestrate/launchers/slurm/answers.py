@@ -34,8 +34,8 @@ ENDINGS: dict[str, tuple[Status, str]] = {
 }
 """What a state says of a repeat; those of Slurm's that are not here leave it to the benchmark's exit code."""
 
-_LIMIT = (Status.UNSUPPORTED, "Slurm will never start it: {reason}. Ask for less, or check account, qos and partition")
-_LAUNCH = (Status.LOST, "Slurm could not start it on a node, and holds it: {reason}. See the log of slurmd there")
+_LIMIT = (Status.UNSUPPORTED, "Slurm will never start it: {reason}. Request less, or check account, qos and partition")
+_LAUNCH = (Status.LOST, "Slurm could not start it on a node and put it on hold: {reason}. See the log of slurmd there")
 HOPELESS: dict[str, tuple[Status, str]] = {
     **dict.fromkeys(("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"), _LIMIT),
     **dict.fromkeys(("PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed"), _LIMIT),
@@ -209,6 +209,6 @@ def hopeless(state: JobState) -> Ending | None:
 def _unexplained(state: JobState | None, node: str | None) -> tuple[Status, str]:
     where = f" on node {node}" if node else ""
     if state is None:
-        return Status.LOST, f"the job{where} is gone: Slurm has forgotten it, and it left nothing"
+        return Status.LOST, f"the job{where} is gone: Slurm no longer lists it, and it left no result"
     said = f"{state.name}{f', {state.reason}' if state.reason not in ('', 'None') else ''}"
     return Status.ERROR, f"the batch script{where} ended without a result ({said}). Does the node see shared_folder?"

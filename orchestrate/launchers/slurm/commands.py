@@ -154,7 +154,8 @@ cd {shlex.quote(root)} || exit 4
 ls done >/dev/null  # an NFS client looks at the folder itself, not at what it remembers
 {states(name)}
 left={LOOK_BYTES}
-send() {{ printf '%s|%s|' "$1" "$2"; tail -c "+$(($4 + 1))" "$3" | head -c "$5" | base64 | tr -d '\\n'; echo; }}
+part() {{ if [ "$2" -eq 0 ]; then head -c "$3" "$1"; else tail -c "+$(($2 + 1))" "$1" | head -c "$3"; fi; }}
+send() {{ printf '%s|%s|' "$1" "$2"; part "$3" "$4" "$5" | base64 -w 0; echo; }}
 tell() {{
     log=jobs/$1/output.log record=jobs/$1/record.json size=0
     [ ! -f "$log" ] || size=$(wc -c <"$log")

@@ -398,7 +398,7 @@ def _turn(state: JobState | None, trouble: str, *, silent: bool = False) -> Turn
     A container that has printed nothing waits, too: its node may be fetching the image, and that takes no time of its.
     """
     if silent and state is not None and state.name not in WAITING:
-        return Turn(waiting=True, node=state.node, reason="its node brings the image and starts it", trouble=trouble)
+        return Turn(waiting=True, node=state.node, reason="its node fetches the image and starts it", trouble=trouble)
     if state is None or state.name in WAITING:
         return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
     return Turn(waiting=False, node=state.node, trouble=trouble)

@@ -324,7 +324,7 @@ def _variant(name: str | None) -> Variant:
 def _ending(answer: Mapping[str, Any]) -> Ending:
     code = answer["code"]
     if code is None:
-        return Ending(exit_code=None, detail="neither it nor its guardian runs any more: was the host restarted?")
+        return Ending(exit_code=None, detail="neither it nor its guardian is running any more. Was the host restarted?")
     known = code if isinstance(code, int) and not isinstance(code, bool) else 1
     return Ending(
         exit_code=known if known >= 0 else 128 - known,

@@ -123,7 +123,7 @@ def test_a_sudo_that_asks_for_a_password_says_how_to_allow_it(fresh: FreshHosts,
             engine.info()
     finally:
         asks.unlink()
-    assert "sudo docker: sudo: a password is required Allow it without a password" in caught.value.cause
+    assert "sudo docker: sudo: a password is required To allow it without a password" in caught.value.cause
     assert "NOPASSWD: /usr/bin/docker" in caught.value.cause
     assert engine.info()["NCPU"] == 8, "the next try starts from nothing"
 

@@ -49,7 +49,7 @@ def test_repeats_that_a_decided_case_does_not_need_leave_the_queue_and_resume_fi
     measured = set(runs.records())
     assert 2 <= len(measured) < 12, "equal repeats decide the case early"
     assert {record.status for record in runs.records().values()} == {Status.OK}
-    assert "(asked: 2.0%)" in done.stderr
+    assert "(target: 2.0%)" in done.stderr
     assert slurm_cluster.queue() == [] and left_behind(slurm_cluster) == []
     resumed = runs.run("resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr
@@ -151,7 +151,7 @@ def test_a_second_interrupt_ends_what_runs(slurm_cluster: SlurmCluster, make_run
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
         wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
         controller.send_signal(signal.SIGINT)
-        wait_until(lambda: "nothing more" in (runs.folder / "stderr").read_text(), "the first answer")
+        wait_until(lambda: "no new repeats" in (runs.folder / "stderr").read_text(), "the first answer")
         controller.send_signal(signal.SIGINT)
         assert controller.wait(180) == 130
     records = runs.records()

@@ -48,8 +48,8 @@ def test_the_quick_suite_runs_on_the_cluster(slurm_cluster: SlurmCluster, make_r
     cluster = fleet(slurm_cluster, small_project, python=str(Path(sys.executable).absolute()))
     hosts = runs.hosts({"lab": {**cluster, "device": "cpu"}}, 1)
     quick = YAML(typ="safe").load(PROJECT / "orchestrate" / "suites" / "quick.yml")
-    for case in quick["cases"]:  # its networks and settings, with the smallest images that all of them take
-        case.update(image_size=75, batch_per_gpu=2, warmup_steps=1, num_steps=3)
+    for case in quick["cases"]:  # its networks and settings, for a second, with the smallest images that all take
+        case.update(image_size=75, batch_per_gpu=2, warmup_steps=1, num_steps=3, min_seconds=1)
     (runs.folder / "one.yml").write_text(json.dumps(quick))
     done = runs.run("run", f"--hosts={hosts}", "--repeats=1", "--display=plain", seconds=840)
     assert done.returncode == 0, done.stderr

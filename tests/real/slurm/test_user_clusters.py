@@ -236,7 +236,7 @@ def test_a_benchmark_that_the_user_ends_leaves_its_record_and_a_clean_node(
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
         wait_until(lambda: waits(site), "a benchmark that waits")
         controller.send_signal(signal.SIGINT)
-        wait_until(lambda: "nothing more" in (runs.folder / "stderr").read_text(), "the first answer")
+        wait_until(lambda: "no new repeats" in (runs.folder / "stderr").read_text(), "the first answer")
         controller.send_signal(signal.SIGINT)
         assert controller.wait(180) == 3
     (record,) = runs.records().values()

@@ -33,11 +33,12 @@ def tfbench():
 
 @pytest.fixture(scope="session")
 def tensorflow():
-    """Import TensorFlow once, with two logical CPU devices."""
+    """Import TensorFlow once, with two logical CPU devices, and one thread: other tests run side by side."""
     tf = pytest.importorskip("tensorflow")
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or []) != 2:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        tf.config.threading.set_intra_op_parallelism_threads(1)
     return tf
 
 

@@ -149,6 +149,25 @@ class ShallowGoogLeNet(Network):
             return super().build(batch_norm, size, strategy)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NarrowInceptionV4(Network):
+    """Inception v4 at a quarter of the width."""
+
+    def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
+        from tfbench.models import inception_v4
+
+        convolution = inception_v4.normalised_convolution
+
+        def narrow(x, filters, *arguments, **options):
+            return convolution(x, filters // 4, *arguments, **options)
+
+        with mock.patch.object(inception_v4, "normalised_convolution", narrow):
+            return super().build(batch_norm, size, strategy)
+
+
+OWN = {"googlenet": ShallowGoogLeNet, "inception_v4": NarrowInceptionV4}
+"""Networks of `tfbench` that are made smaller than their builders' options can."""
+
 PIXELS = {"vgg16": 32, "alexnet": 64, "efficientnet_v2_s": 32, "inception_v3": 75, "inception_v4": 75}
 TOKENS = 16
 CLASSES = 40
@@ -163,8 +182,8 @@ def small_network(name: str) -> Network:
         inputs = dataclasses.replace(network.inputs, image_size=PIXELS.get(name, 32))
     options = {**network.options, **FEWER.get(name, {})}
     small = dataclasses.replace(network, inputs=inputs, classes=CLASSES, options=options)
-    if name == "googlenet":
-        return ShallowGoogLeNet(**vars(small))
+    if name in OWN:
+        return OWN[name](**vars(small))
     return ShallowNetwork(**vars(small)) if name in SHALLOW else small
 
 

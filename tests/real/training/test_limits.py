@@ -38,6 +38,37 @@ def test_peaks_are_measured_and_do_not_depend_on_the_size_by_orders(tensorflow, 
     assert 1e8 < peaks.memory_bytes_per_second("CPU:0") < 1e13
 
 
+@pytest.mark.parametrize(
+    ("first", "full", "measured", "best"),
+    [
+        ([1.0, 1.0, 1.0], {4: 1.0}, [4], 4),  # 1, 8 and 64 per second
+        ([1.0, 1.0, 7.0], {2: 1.0, 4: 7.0}, [2, 4], 4),  # 8 and 9
+        ([1.0, 1.0, 7.0], {2: 0.5, 4: 7.0}, [2, 4], 2),  # the first product of a size says only roughly
+        ([1.0, 30.0, 1.0], {1: 1.0}, [1], 1),  # the second is large enough: none is tried after it
+    ],
+)
+def test_sizes_whose_first_product_came_near_the_best_are_measured(
+    tensorflow, monkeypatch, first, full, measured, best
+):
+    from tfbench.roofline import peaks
+
+    tried, in_full = iter(first), []
+    monkeypatch.setattr(peaks, "MATRIX_SIZES", (1, 2, 4))
+    monkeypatch.setattr(peaks, "ENOUGH_SECONDS", 10.0)
+    monkeypatch.setattr(peaks, "product_call", lambda factor, *_: lambda: factor)
+    monkeypatch.setattr(peaks, "seconds_of_one_call", lambda *_: next(tried))
+
+    def rounds_of(call, once, **_):
+        in_full.append(call().shape[0])
+        assert once == first[(1, 2, 4).index(in_full[-1])]
+        return [full[in_full[-1]]]
+
+    monkeypatch.setattr(peaks, "rounds_of", rounds_of)
+    found = peaks.matrix_product("fp32", "CPU:0")
+    assert in_full == measured
+    assert (found.size, found.value) == (best, 2 * best**3 / full[best])
+
+
 def test_a_cpu_does_not_round_as_tf32(tensorflow):
     from tfbench.roofline.peaks import tf32_observed
 

@@ -68,7 +68,7 @@ def test_the_same_seed_makes_the_same_images_and_another_one_others(tensorflow, 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--output={folder}"], "exists and is left alone"),
+        (["--output={folder}"], "exists already"),
         ([], "--output is missing"),
         (["--output={folder}-new", "--images=2", "--shards=3"], "less than one for each"),
         (["--output={folder}-new", "stray"], "only flags are expected"),
@@ -158,7 +158,7 @@ def write_one(copy, record):
         (damaged, "corrupted record"),
         (of_another, "several data sets: of 1 and of 3 files"),
         (without_files, "no file named like train-00000-of-00128"),
-        (without_folder, "is no folder that can be read here: No such file"),
+        (without_folder, "is not a readable folder: No such file"),
         (with_labels_beyond, "must be 1 to 1000: 1001"),
         (without_jpeg, "record 1: "),
         (without_keys, "image/"),

@@ -5,6 +5,8 @@ also when the function, its graph and its devices are gone. Only the end of a pr
 
 Importing TensorFlow takes 2 s of a processor. Children are therefore forks of a template: a process that has imported it
 and does nothing else, because a fork of a process that has used TensorFlow hangs.
+
+As many children train at a time as there are cores: more would only wait for each other, and take a third more CPU time.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import socket
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,8 +30,13 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from orchestrate.launchers.ssh.agent import locked
+
 MOST_BYTES = 2_500_000_000
 """Of memory that a child holds after a test for it to run another one; a test adds up to about 1.5 GB."""
+
+WAIT_FOR_PROGRAMS = "tests/real/training/test_main.py"
+"""Tests that start programs and wait for them, or for their limits, and train little themselves."""
 
 IMPORTED_TENSORFLOW = pytest.StashKey[bool]()
 """Whether TensorFlow was imported when the tests of this process had been collected."""
@@ -63,7 +71,10 @@ class Children:
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run a test in the child and report what it reports."""
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._reports(item, nextitem):
+        folder = item.config._tmp_path_factory.getbasetemp().parent  # type: ignore[attr-defined]
+        with contextlib.nullcontext() if item.nodeid.startswith(WAIT_FOR_PROGRAMS) else a_core(folder):
+            reports = self._reports(item, nextitem)
+        for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if nextitem is None or not in_child(nextitem) or self._held_bytes() > MOST_BYTES:
@@ -141,6 +152,20 @@ class _OnlySession:
         return [self._session]
 
 
+@contextlib.contextmanager
+def a_core(folder: Path) -> Iterator[None]:
+    """Wait until fewer children of all processes of the session train than there are cores.
+
+    Args:
+        folder: The same for these processes.
+    """
+    with contextlib.ExitStack() as stack:
+        cores = [stack.enter_context((folder / f"training-{core}.lock").open("w")) for core in os.sched_getaffinity(0)]
+        while not any(map(locked, cores)):
+            time.sleep(0.02)
+        yield
+
+
 def runs_children(config: pytest.Config) -> bool:
     """Whether this process is one of several; a single one, e.g. under a debugger, runs everything itself."""
     return hasattr(config, "workerinput") and sys.platform == "linux" and "tensorflow" not in sys.modules
@@ -200,6 +225,7 @@ def _serve(session: pytest.Session, connection: Connection) -> None:
             nextitem: Any = last if following is None else session.items[following]
             reports = runtestprotocol(session.items[index], log=False, nextitem=nextitem)
             gc.collect()
+            gc.freeze()  # TensorFlow keeps graphs: looking through those of earlier tests would take a fifth of the time
             c_library.malloc_trim(0)  # what the last test has freed is not held against the next one
             hook = session.config.hook
             connection.send([hook.pytest_report_to_serializable(config=session.config, report=r) for r in reports])

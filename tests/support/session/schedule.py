@@ -22,6 +22,15 @@ WHEEL = "tests/real/test_wheel.py"
 LONG_FILES = ("networks", "main", "models", "several_hosts", "inference", "large_batches", "tfrecords", "training")
 """Of `tests/real/training`, the longest first, so that none of them is what all processes wait for in the end."""
 
+SLOW_WITHOUT_WORK = (
+    "tests/unit/orchestrate/test_slurm_simulation.py",
+    "tests/unit/kubernetes/test_life_cycle.py",
+    "tests/unit/tfbench/test_supervisor.py",
+    "tests/unit/gpu_evidence/test_session.py",
+    "tests/unit/orchestrate/test_slurm_accounting.py",
+)
+"""They wait for clocks and stand-ins: beside what trains, and not when nothing else is left."""
+
 BY_TEST = ("tests/real/training/test_networks.py",)
 """Files so long that each test of them, with all its parameters, is a group."""
 
@@ -51,10 +60,12 @@ def group_of(nodeid: str) -> str:
 
 
 def rank_of(nodeid: str) -> int:
-    """Return when a test's group begins: what waits for engines, then what trains, then the rest; the lowest first."""
+    """Return when a test's group begins: what waits, then what trains, then the rest; the lowest first."""
     group = group_of(nodeid)
     if group in FIRST:
         return FIRST.index(group)
+    if group in SLOW_WITHOUT_WORK:
+        return len(FIRST)
     if not group.startswith("tests/real/training/"):
         return 100
     name = group.partition("::")[0].rpartition("/test_")[2].removesuffix(".py")

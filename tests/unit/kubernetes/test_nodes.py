@@ -190,7 +190,7 @@ def test_where_labels_are_missing_a_job_asks_the_driver_and_leaves_nothing(bench
 @pytest.mark.parametrize(
     ("play", "status", "said"),
     [
-        (plays.answers_probes_with(json.dumps({"driver": None, "gpus": []})), Status.NO_GPU, "finds no driver"),
+        (plays.answers_probes_with(json.dumps({"driver": None, "gpus": []})), Status.NO_GPU, "found no driver"),
         (plays.answers_probes_with("no such file", code=127), Status.ERROR, "exit code 127: no such file"),
         (plays.answers_probes_with("hello"), Status.UNSUPPORTED, "Expecting value"),
         (plays.waits_because("ErrImagePull", "manifest unknown"), Status.PULL_FAILED, "manifest unknown"),

@@ -51,7 +51,7 @@ def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(t
     for built_in in (True, False):
         monkeypatch.setattr("orchestrate.planning.doubts.has_nvidia_card", lambda found=built_in: found)
         (*found,) = doubts(host(address=None), no_gpus)
-        assert [text.startswith("no GPU was found. Try nvidia-smi there. Without a GPU") for text in found] == [
+        assert [text.startswith("no GPU was found. Run nvidia-smi there. Without a GPU") for text in found] == [
             True
         ] * built_in
 
@@ -61,8 +61,8 @@ def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(t
     [
         ({"address": DockerAddress(scheme="tcp", target="h:2375")}, {}, "without TLS"),
         ({"device": Device.GPU}, {"gpu_runtime": None, "gpus": ()}, "Install the NVIDIA container toolkit"),
-        ({}, {"gpus": ()}, "its engine gives GPUs (CDI), but no GPU was seen. Try nvidia-smi there"),
-        ({}, {"gpu_runtime": None, "gpus": ()}, "its processor is measured: if that is meant, set device: cpu"),
+        ({}, {"gpus": ()}, "its engine gives GPUs (CDI), but no GPU was found. Run nvidia-smi there"),
+        ({}, {"gpu_runtime": None, "gpus": ()}, "the CPU is measured. To do that on purpose, set device: cpu"),
         ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Synchronise it with NTP"),
         ({}, {"clock_skew_seconds": 7.0}, "7 s ahead of ours"),
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk space is free"),
@@ -175,7 +175,7 @@ def test_a_plan_names_cases_with_one_reason_in_one_line_and_nothing_of_a_host_th
     first = "resnet50-fp32-b128-2gpu-w20s100"
     assert answered == f"a4000.node-a: left out 18 cases ({first}, …): needs more GPUs than the host offers (1)"
     (silent,) = (line for line in lines if "left out" in line and "other.gone" in line)
-    assert silent.endswith("needs more GPUs than one; the host could not be asked")
+    assert silent.endswith("needs more GPUs than one; the host could not be queried")
     assert "not known yet" in stream.getvalue() and "none needed" in stream.getvalue()
 
 

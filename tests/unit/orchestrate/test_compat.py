@@ -111,12 +111,12 @@ def test_hosts_that_share_an_image_are_offered_it_too():
             "470.256.02",
             "NVIDIA RTX A5000",
             "cuda12.5-compat: NVIDIA's compatibility package is for data-centre GPUs only, and NVIDIA RTX A5000 is not "
-            "known as one",
+            "known to be one",
         ),
         (
             "545.23.08",
             "NVIDIA H100 80GB HBM3",
-            "cuda12.5-compat: NVIDIA's CUDA 12.8 compatibility package is for driver branches 470, 535, 550, and this is "
+            "cuda12.5-compat: NVIDIA's CUDA 12.8 compatibility package is for driver branches 470, 535, 550, but this is "
             "545.23.08",
         ),
         (

@@ -69,7 +69,7 @@ def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
         assert made.start(job()) is False
         engine.left.clear()
     assert [spec.limits for spec in engine.started] == [{"fsize": 256 << 20}] * 2
-    assert len(reported) == 1 and "may not lift the limit of locked memory" in reported[0]
+    assert len(reported) == 1 and "may not raise the limit on locked memory" in reported[0]
 
 
 def test_an_engine_that_says_it_runs_without_root_is_not_asked_for_it():

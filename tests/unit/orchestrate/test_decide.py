@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,8 +131,8 @@ def test_of_a_round_the_least_known_comparison_comes_first_and_what_is_decided_i
     for job in plan.jobs:
         if job.origin.repeat <= 2:
             early.add(job, ok_record(job.case, seconds=seconds_of(job)))
-    todo = deque(job for job in plan.jobs_on(plan.hosts[0].host) if job.origin.repeat > 2)
-    taken = [early.take_next(todo) for _ in range(16)]
+    taken = sorted((job for job in plan.jobs_on(plan.hosts[0].host) if job.origin.repeat > 2), key=early.rank)
+    assert early.ranks and len(taken) == 16
     assert [job.case.model for job in taken] == ["resnet50"] * 8 + ["googlenet"] * 8
     assert all(map(early.spares, taken[:8])) and not any(map(early.spares, taken[8:]))
     assert [job.origin.repeat for job in taken[8:]] == list(range(3, 11))

@@ -157,7 +157,7 @@ def test_hosts_whose_records_would_have_one_name_are_refused_and_both_are_named(
         read_hosts(path)
     first, second = caught.value.problems
     assert first == (
-        f"{path}:4: host b.c: with its fleet it is named a.b.c, as host c of fleet a.b (line 3) is: "
-        "their records would have the same names. Rename one of them"
+        f"{path}:4: host b.c: its name in records, a.b.c, is also that of host c of fleet a.b (line 3). "
+        "Rename one of them"
     )
     assert "host e: gpus must be" in second, "all mistakes come in one answer"

@@ -72,7 +72,7 @@ def test_a_case_ends_when_it_is_known_and_the_noisy_one_goes_on(tmp_path):
     assert outcome == Outcome(ok=14, failed=0, missing=0, spared=6)
     spared = bench.seen(JobSpared)
     assert {event.case for event in spared} == {spared[0].case} and "resnet50" in spared[0].case
-    assert len(spared) == 6 and "after 4 repeats (asked: 2.0%)" in spared[0].why
+    assert len(spared) == 6 and "after 4 repeats (target: 2.0%)" in spared[0].why
     (finished,) = bench.seen(RunFinished)
     assert (finished.spared, finished.missing) == (6, 0)
     assert finished.saved_seconds == pytest.approx(6 * 30.0)

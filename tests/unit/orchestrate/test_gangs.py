@@ -205,9 +205,9 @@ def case(**changes: Any) -> Case:
     ("changes", "host", "said"),
     [
         ({"num_hosts": 3}, {}, "needs 3 hosts, the fleet has 2"),
-        ({"num_gpus": 2}, {}, "one CPU device of each"),
+        ({"num_gpus": 2}, {}, "only one CPU device per host"),
         ({"device": Device.GPU}, {}, "Set network: host"),
-        ({}, {"docker": DockerAddress(scheme="unix", target="/x")}, "Add address:"),
+        ({}, {"docker": DockerAddress(scheme="unix", target="/x")}, "Set its address:"),
     ],
 )
 def test_hosts_that_cannot_train_together_are_told_why(changes: dict[str, Any], host: dict[str, Any], said: str):

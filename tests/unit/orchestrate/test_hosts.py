@@ -117,14 +117,14 @@ fleets:
 hosts.yml:2: suite: there is no suite 'standrd'. Suites: aime, device, inference, published, quick, science, standard, transformers; or the path of a file: my.yml
 hosts.yml:5: fleet a4000: usd_per_gpu_hour must be a price in US dollars, at least 0. Received: 'cheap'. Example: usd_per_gpu_hour: 0.17
 hosts.yml:8: host node-b: gpus must be 'all' or a list of integers. Received: 'one'. Example: gpus: [0, 1]
-hosts.yml:9: 'node-a' stands twice: line 7 has it too. Remove or rename one of them
+hosts.yml:9: 'node-a' appears twice, also in line 7. Remove or rename one of them
 hosts.yml:11: fleet a5000: unknown key 'hoosts'. Did you mean 'hosts'?
 hosts.yml:13: host node-c: tls.ca: no such file: ca.pem
 hosts.yml:13: host node-c: tls.cert: no such file: cert.pem
 hosts.yml:13: host node-c: tls.key: no such file: key.pem
 hosts.yml:14: host node-d: process must be true: a subprocess of this Python, without Docker. Received: 'yes'. Example: process: true
 hosts.yml:14: suite: my.yml:1: cannot be read: No such file or directory. Check the path
-hosts.yml:15: host node-e: the same machine as host node-b: two benchmarks at a time would disturb each other. Name each machine once
+hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once
 hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitlines()
     )
 
@@ -159,8 +159,8 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, environment: {CUDA_VISIBLE_DEVICES: 0}}", "use gpus: instead"),
         ("{process: true, environment: {TF_CONFIG: x}}", "num_hosts in a suite instead"),
         ("{process: true, environment: {TF_XLA_FLAGS: x}}", "use xla: in a suite instead"),
-        ("{process: true, environment: {NCCL_CONF_FILE: /x}}", "name its variables here instead"),
-        ("{process: true, environment: {NCCL_TOPO_FILE: /x}}", "a record would not keep what is in it"),
+        ("{process: true, environment: {NCCL_CONF_FILE: /x}}", "list its variables here instead"),
+        ("{process: true, environment: {NCCL_TOPO_FILE: /x}}", "names a file, whose contents a record would not keep"),
         ("{process: true, environment: {nccl_debug: INFO}}", "nccl_debug cannot be set here"),
         ('{process: true, environment: {NCCL_DEBUG: "a\\nb"}}', "must be at most 500 printable ASCII characters"),
         (f"{{process: true, environment: {{NCCL_DEBUG: {'x' * 501}}}}}", "must be at most 500 printable"),
@@ -174,7 +174,7 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{ssh: a, image_source: local}", "image_source is for Docker engines only"),
         ("{ssh: a, python: /opt/python, variant: cpu}", "python replaces variant"),
         ("{process: true, python: /opt/python}", "python is for ssh: hosts only"),
-        ("{docker: 'ssh://a', host_keys: yes}", "host_keys must be strict (only host keys of the fleet's file) or acc"),
+        ("{docker: 'ssh://a', host_keys: yes}", "host_keys must be strict (only host keys in the fleet's file) or acc"),
         ("{docker: 'tcp://a:2375', insecure: true, host_keys: strict}", "host_keys is for ssh:// only"),
         ("{ssh: a, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),
         ("{process: true, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),

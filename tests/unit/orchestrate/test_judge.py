@@ -91,7 +91,7 @@ def test_terminal_control_characters_are_removed_from_causes():
         (Ending(exit_code=139), Status.ERROR, "SIGSEGV"),
         (Ending(exit_code=1, detail="engine's word"), Status.ERROR, "engine's word"),
         (Ending(exit_code=0), Status.BAD_RESULT, "left no record"),
-        (Ending(exit_code=None), Status.LOST, "unseen"),
+        (Ending(exit_code=None), Status.LOST, "while this controller was not watching"),
     ],
 )
 def test_without_a_record_the_ending_decides(ending: Ending, status: Status, said: str):
@@ -110,4 +110,4 @@ def test_what_we_ended_ourselves_says_why():
 def test_what_somebody_else_ended_is_lost_so_that_resume_measures_it_again():
     own = Record(status=Status.STOPPED, case=CASE, cause="SIGTERM", started_at=NOW, finished_at=NOW)
     record = judged(to_json(own).encode(), Ending(exit_code=3))
-    assert record.status is Status.LOST and "not by us" in (record.cause or "")
+    assert record.status is Status.LOST and "not ended by tfbench" in (record.cause or "")

@@ -84,7 +84,7 @@ def one_job() -> tuple[Host, Job]:
     [
         ("state|12_0|OUT_OF_MEMORY|n1|tfbench:0|reported by accounting", Status.OOM, "OUT_OF_MEMORY"),
         ("state|12_0|NODE_FAIL|n1|tfbench:0|reported by accounting", Status.LOST, "node n1 failed"),
-        ("", Status.LOST, "Slurm has forgotten it"),
+        ("", Status.LOST, "Slurm no longer lists it"),
     ],
 )
 def test_a_forgotten_repeat_gets_the_status_that_accounting_knows(monkeypatch, accounted, status, words):

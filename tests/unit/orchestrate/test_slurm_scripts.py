@@ -409,7 +409,7 @@ def test_modules_are_loaded_first_and_one_that_is_not_there_is_named(tmp_path: P
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
     running = JobState("RUNNING", "n1")
     assert _turn(running, "", silent=True) == Turn(
-        waiting=True, node="n1", reason="its node brings the image and starts it"
+        waiting=True, node="n1", reason="its node fetches the image and starts it"
     )
     assert _turn(running, "") == Turn(waiting=False, node="n1")
     assert _turn(JobState("PENDING", reason="Priority"), "", silent=True) == Turn(waiting=True, reason="Priority")

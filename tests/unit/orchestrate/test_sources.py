@@ -155,7 +155,7 @@ def test_aliases_of_an_ssh_configuration_mean_what_ssh_says(tmp_path: Path, monk
     assert plan_accepts(text, tmp_path, monkeypatch)
     assert "      # through bastion\n      gpu-c: " in text
     for reason in (
-        "gpu b: hosts.yml takes no such name",
+        "gpu b: not a valid name in hosts.yml",
         "again: the same machine as gpu-c (203.0.113.11, port 2222)",
         "github.com: its user is git, which has no shell",
     ):
@@ -165,7 +165,7 @@ def test_aliases_of_an_ssh_configuration_mean_what_ssh_says(tmp_path: Path, monk
 def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path: Path):
     config = tmp_path / "ssh_config"
     config.write_text("Host a\n  Prot 22\n")
-    with pytest.raises(UserError, match=r"ssh refuses it: .*line 2: Bad configuration option: prot"):
+    with pytest.raises(UserError, match=r"ssh rejects it: .*line 2: Bad configuration option: prot"):
         import_hosts("ssh-config", str(config))
     with pytest.raises(UserError, match="needs the path of the file"):
         import_hosts("ssh-config", "-")
@@ -175,7 +175,7 @@ def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path
     ("source", "content", "said"),
     [
         ("vast", "", "not JSON: .*Expected the output of: vastai show instances --raw"),
-        ("vast", "[]", "no machine that can be reached:\n  it is empty"),
+        ("vast", "[]", "no reachable machine:\n  it is empty"),
         ("vast", '[{"id": 1, "actual_status": "exited"}]', r"vast-1 \(1\): its status is exited, not running"),
         ("vast", '[{"id": 1, "actual_status": "running", "ports": ""}]', r"vast-1 \(1\): no ssh address"),
         ("vast", '[{"id": 1, "num_gpus": "many"}]', r"not the output of: .*\n  0\.num_gpus: Input should be"),

@@ -67,29 +67,40 @@ def test_the_device_has_one_case_for_each_count_and_says_nothing_of_a_batch():
     ("block", "said"),
     [
         ("{model: resnet50}", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"),
-        ("{model: device, precision: fp16}", "precision says nothing about model: device. Remove it"),
-        ("{model: [device, resnet50]}", "device is no network and stands in a case of its own"),
-        ("{model: device, mode: infer}", "model: device has the mode device only. Remove it"),
-        ("{model: resnet50, batch_per_gpu: 8, mode: device}", "device goes with model: device only"),
-        ("{model: resnet50, batch_per_gpu: 8, mode: [train, infer], data: tfrecord}", "tfrecord is for mode: train"),
+        ("{model: device, precision: fp16}", "precision has no effect with model: device. Remove it"),
+        ("{model: [device, resnet50]}", "device is not a network: write a separate case for it"),
+        ("{model: device, mode: infer}", "model: device implies mode: device. Remove mode"),
+        ("{model: resnet50, batch_per_gpu: 8, mode: device}", "mode: device is for model: device only"),
+        (
+            "{model: resnet50, batch_per_gpu: 8, mode: [train, infer], data: tfrecord}",
+            "data: tfrecord is for mode: train only",
+        ),
         ("{model: resnet50, batch_per_gpu: 8, mode: serve}", "mode must be train, infer or both"),
         (
+            "{model: resnet50, batch_per_gpu: 8, min_seconds: [x]}",
+            "min_seconds must be a number or a list: After --num_steps, continue timing until this many seconds have "
+            "passed. Default: stop at --num_steps. Received: 'x'. Example: min_seconds: 1.0",
+        ),
+        (
             "{model: resnet50, batch_per_gpu: 8, num_hosts: [1, 2], mode: infer}",
-            "several hosts go with mode: train",
+            "several hosts require mode: train",
         ),
         (
             "{model: resnet50, batch_per_gpu: 8, num_hosts: 2, data: tfrecord}",
-            "several hosts go with mode: train and data: synthetic or host",
+            "several hosts require mode: train and data: synthetic or host",
         ),
-        ("{model: resnet50, batch_per_gpu: 8, communication: ring}", "communication is between several hosts"),
-        ("{model: resnet50, batch_per_gpu: 8, mode: infer, all_reduce: false}", "all_reduce is for mode: train"),
+        ("{model: resnet50, batch_per_gpu: 8, communication: ring}", "communication is for several hosts only"),
+        (
+            "{model: resnet50, batch_per_gpu: 8, mode: infer, all_reduce: false}",
+            "all_reduce: false is for mode: train only",
+        ),
         (
             "{model: resnet50, batch_per_gpu: 8, mode: [train, infer], accumulate: [1, 4]}",
-            "accumulate is for mode: train",
+            "accumulate is for mode: train only",
         ),
         (
             "{model: bert_large, batch_per_gpu: 8, sequence_length: [512, 600]}",
-            "sequence_length: 600 is not for bert_large: it has 512 positions. Leave it out, or write a case of its own",
+            "sequence_length: 600 is not for bert_large: it has 512 positions. Remove it, or write a separate case",
         ),
         ("{model: gpt2_small, batch_per_gpu: 8, sequence_length: 4}", "sequence_length: 4 is not for gpt2_small"),
         (
@@ -149,7 +160,7 @@ def test_a_suite_of_the_users_own_names_its_mistakes(tmp_path: Path):
 def test_a_batch_that_is_missing_for_a_precision_is_named(tmp_path: Path):
     path = tmp_path / "my.yml"
     path.write_text("cases:\n  - {model: resnet50, precision: [fp32, fp16], batch_per_gpu: {fp32: 8}}\n")
-    with pytest.raises(DocumentError, match=r"my\.yml:2: case 1: batch_per_gpu says nothing for fp16"):
+    with pytest.raises(DocumentError, match=r"my\.yml:2: case 1: batch_per_gpu has no value for fp16"):
         read_suite(str(path))
 
 

@@ -79,7 +79,7 @@ def test_what_crosses_a_network_is_compressed_and_progress_counts_the_image():
 
 def test_another_image_under_the_loaded_name_is_refused_and_not_tagged():
     target = Target(layers=["l1", "other"])
-    with pytest.raises(PullFailed, match="has another one under sha256:bbb"):
+    with pytest.raises(PullFailed, match="loaded a different image as sha256:bbb"):
         send(target)
     assert target.tags == []
 

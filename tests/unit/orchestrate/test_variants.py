@@ -70,7 +70,7 @@ def test_every_driver_and_architecture_gets_its_image():
             A4000,
             "driver 470.256.02 is too old for compute capability 8.6 with every image. Nearest is cuda11.8: machine "
             "code for some kernels only, the driver compiles the others for compute capability 8.6 at the first "
-            "start, which needs driver 520.61.05 or newer, and this is 470.256.02",
+            "start, which needs driver 520.61.05 or newer, but this is 470.256.02",
         ),
         (
             "550.127.05",

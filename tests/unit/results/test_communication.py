@@ -56,8 +56,8 @@ def test_a_record_of_several_hosts_survives_its_file_and_must_add_up():
     first, second = record.measurement.ranks
     slower = dataclasses.replace(second, seconds=2 * second.seconds, samples_per_second=second.samples_per_second / 2)
     for changes, said in (
-        ({"ranks": []}, "one is wanted for each of 2 hosts"),
-        ({"ranks": [second, first]}, "one is wanted for each of 2 hosts"),
+        ({"ranks": []}, "must have one entry for each of 2 hosts"),
+        ({"ranks": [second, first]}, "must have one entry for each of 2 hosts"),
         ({"ranks": [first, slower]}, "not that of the slowest rank"),
         ({"ranks": [first, dataclasses.replace(second, samples=1)]}, "not the sum over the ranks"),
         ({"ranks": [first, dataclasses.replace(second, samples_per_second=1.0)]}, "not samples / seconds"),
@@ -65,7 +65,7 @@ def test_a_record_of_several_hosts_survives_its_file_and_must_add_up():
         with pytest.raises(RecordError, match=said):
             from_json(spoilt(**changes))
     alone = make_record()
-    with pytest.raises(RecordError, match="one is wanted for each of 1 hosts"):
+    with pytest.raises(RecordError, match="must have one entry for each of 1 hosts"):
         from_json(to_json(dataclasses.replace(alone, measurement=with_ranks(alone.measurement, 2))))
 
 

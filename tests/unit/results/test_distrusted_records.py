@@ -114,7 +114,7 @@ def test_bad_records_are_named_and_cost_themselves_only_in_every_command(folder,
     ],
 )
 def test_a_key_that_comes_twice_is_refused_because_readers_disagree_which_counts(text):
-    with pytest.raises(RecordError, match=r"the key '(schema_version|fleet)' comes 2 times"):
+    with pytest.raises(RecordError, match=r"the key '(schema_version|fleet)' appears 2 times"):
         from_json(text)
 
 

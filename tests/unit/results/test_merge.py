@@ -127,7 +127,7 @@ def test_runs_of_several_days_share_a_row_and_the_latest_price_is_used():
     assert (row["runs"], row["repeats"], row["usd_per_gpu_hour"]) == (2, 4, 0.19)
     assert row["last_started_at"] == "2026-11-08T10:00:00Z"
     assert merged.problems == [
-        "a4000/node-a: prices differ between runs (0.17, 0.19 USD per GPU-hour), the latest is used"
+        "a4000/node-a: prices differ between runs (0.17, 0.19 USD per GPU-hour); the latest is used"
     ]
 
 

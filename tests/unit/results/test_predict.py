@@ -170,7 +170,7 @@ def test_no_prediction_of_a_kind_that_does_not_hold(planted):
         ("RTX 4090", "resnet50", "bf16", {}, "no measured or published row of resnet50 in bf16"),
         ("RTX 4090", "googlenet", "fp16", {}, "no measured or published row of googlenet"),
         ("RTX 4090", "bert_large", "fp16", {}, "Name one of bert_large_pretraining_128"),
-        ("V100 PCIe 16GB", "resnet50", "tf32", {}, "no tf32_tensor of it"),
+        ("V100 PCIe 16GB", "resnet50", "tf32", {}, "no tf32_tensor for it"),
         ("MI100", "resnet50", "fp16", {}, "NVIDIA GPUs only"),
         ("RTX 4090", "resnet50", "fp16", {"num_gpus": 64}, "on more than 8 GPUs"),
         ("RTX A6000", "resnet50", "fp16", {}, "published already: 1"),

@@ -153,7 +153,7 @@ def test_a_card_that_nobody_measured_is_bounded_and_the_bound_decides_where_it_c
 
 def test_fp32_that_was_published_as_tf32_is_named():
     (verdict,) = ask("A6000", "H100", precision="fp32")
-    assert "ask for --precision tf32" in summary([verdict])[0]
+    assert "use --precision tf32" in summary([verdict])[0]
 
 
 def test_a_budget_and_a_memory_leave_only_what_fits_both_and_say_what_is_not_known(capsys):
@@ -261,4 +261,4 @@ def test_no_price_is_asked_of_every_card_at_once(capsys):
 
 def test_a_budget_below_every_price_is_one_clear_sentence(capsys):
     first = call(capsys, "--budget=0.01").splitlines()[0]
-    assert first == "within 0.01 USD per hour: nothing that has a known price"
+    assert first == "within 0.01 USD per hour: no GPU with a known price"

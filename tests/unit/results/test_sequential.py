@@ -38,7 +38,7 @@ def test_hosts_that_agree_decide_after_one_repeat_each():
     found = look(*STEADY, ASKED, 1)
     assert found.answer is Answer.KNOWN and found.interval is not None and found.interval.contains(1.25)
     assert found.interval.level == 0.95, "to stop at a narrow interval says nothing about the mean"
-    assert found.why.startswith("a / b is known to ± ") and "after 1 repeat of each host (asked: 2.0%)" in found.why
+    assert found.why.startswith("a / b is known to ± ") and "after 1 repeat of each host (target: 2.0%)" in found.why
     assert "level" not in found.why, "95 % is not said"
 
 

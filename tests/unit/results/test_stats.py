@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats as scipy_stats
 
 from results.errors import TooFewRepeats
 from results.stats import (
@@ -21,7 +21,7 @@ RATES = [9800.0, 9812.0, 9826.0]
 
 def test_t_interval_is_that_of_scipy():
     ours = t_interval(RATES)
-    low, high = scipy_stats.t.interval(0.95, 2, loc=np.mean(RATES), scale=scipy_stats.sem(RATES))
+    low, high = scipy.stats.t.interval(0.95, 2, loc=np.mean(RATES), scale=scipy.stats.sem(RATES))
     assert ours.value == pytest.approx(np.mean(RATES))
     assert (ours.low, ours.high) == pytest.approx((low, high))
 
@@ -29,7 +29,7 @@ def test_t_interval_is_that_of_scipy():
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
 @pytest.mark.parametrize("degrees_of_freedom", [1, 2, 2.7, 30])
 def test_t_quantile_is_that_of_scipy(degrees_of_freedom, level):
-    expected = scipy_stats.t.ppf(0.5 + level / 2, degrees_of_freedom)
+    expected = scipy.stats.t.ppf(0.5 + level / 2, degrees_of_freedom)
     assert t_quantile(degrees_of_freedom, level) == pytest.approx(expected)
 
 
@@ -45,7 +45,7 @@ def test_ratio_interval_ends_where_the_difference_could_just_be_zero():
     ours = ratio_of_estimates(estimate(a), estimate(b))
     part_a, part_b = np.var(a, ddof=1) / 4, ours.value**2 * np.var(b, ddof=1) / 3
     welch = (part_a + part_b) ** 2 / (part_a**2 / 3 + part_b**2 / 2)
-    t = scipy_stats.t.ppf(0.975, welch)
+    t = scipy.stats.t.ppf(0.975, welch)
     for end in (ours.low, ours.high):
         standard_error = math.sqrt(np.var(a, ddof=1) / 4 + end**2 * np.var(b, ddof=1) / 3)
         assert abs(np.mean(a) - end * np.mean(b)) / standard_error == pytest.approx(t)

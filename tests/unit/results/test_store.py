@@ -142,5 +142,5 @@ def test_the_latest_run_is_the_one_planned_last(tmp_path):
 
 def test_no_run_at_all_is_a_short_message(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotARun, match="no run here"):
+        with pytest.raises(NotARun, match="no run found here"):
             latest_run(folder)

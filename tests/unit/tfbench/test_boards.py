@@ -194,6 +194,6 @@ def test_nvmls_long_pci_domain_is_written_as_cuda_does():
 def test_a_repeat_that_needs_the_lost_gpu_says_so_and_points_to_the_doctor(h100s, tfbench):
     done = tfbench("--model=resnet50", "--device=gpu", "--num_gpus=8", LD_LIBRARY_PATH=str(h100s))
     assert done.returncode == 3
-    assert "8 GPU(s) were asked for, TensorFlow sees 0" in done.stderr
+    assert "8 GPU(s) were requested, TensorFlow sees 0" in done.stderr
     assert "(7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost; GPU 6" in done.stderr
     assert "python -m tfbench.doctor" in done.stderr

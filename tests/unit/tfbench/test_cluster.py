@@ -45,16 +45,16 @@ def test_one_host_needs_no_cluster():
         (2, {"TF_CONFIG": "{"}, "is not a JSON object"),
         (2, {"TF_CONFIG": "[]"}, "is not a JSON object"),
         (2, {"TF_CONFIG": '{"cluster": 7}'}, "is not a JSON object"),
-        (3, config(), "--num_hosts=3 wants exactly that many"),
-        (1, config(), "--num_hosts=1 wants exactly that many"),
+        (3, config(), "--num_hosts=3 needs exactly that many"),
+        (1, config(), "--num_hosts=1 needs exactly that many"),
         (2, config(chief=["a:1"]), "all under 'worker'"),
         (2, config([7, "a:1"]), "7 is not host:port"),
         (2, config(["a", "b:1"]), "'a' is not host:port"),
         (2, config([":5", "b:1"]), "':5' is not host:port"),
         (2, config(["a:65535", "b:1"]), "'a:65535' is not host:port with a port of 1 to 65534"),
         (2, config(["fd00::1:5", "b:1"]), "'fd00::1:5' is not host:port"),
-        (2, config(["a:1", "a:1"]), "stands there twice"),
-        (2, config(["a:1", "a:2"]), "a:2 is where the chief hears the others"),
+        (2, config(["a:1", "a:1"]), "an address appears twice"),
+        (2, config(["a:1", "a:2"]), "a:2 is where the chief listens for the others"),
         (2, config(kind="ps"), "must be of type 'worker'"),
         (2, config(index=2), "with an index of 0 to 1"),
         (2, config(index=True), "with an index of 0 to 1"),
@@ -180,7 +180,7 @@ def test_a_rank_that_falls_silent_is_lost(gang, monkeypatch):
     monkeypatch.setattr(ranks.peers[1], "_tell_all", lambda message: None)
     assert ranks.lost[0].wait(5)
     assert "rank 1" in ranks.outcomes[0].cause
-    assert "was not heard for 1 s" in ranks.outcomes[0].cause
+    assert "sent nothing for 1 s" in ranks.outcomes[0].cause
 
 
 @pytest.mark.parametrize("failing", [0, 1])

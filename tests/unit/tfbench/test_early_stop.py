@@ -7,7 +7,7 @@ import random
 import statistics
 
 import pytest
-from scipy import stats
+import scipy
 
 from results.schema import Case
 from tfbench.measuring.early_stop import (
@@ -34,7 +34,7 @@ def correlated(phi: float, cv: float, count: int, seed: int = 3) -> list[float]:
 
 def test_the_interval_of_independent_steps_is_nearly_the_textbook_one():
     steps = correlated(0.0, 0.05, 2000)
-    low, high = stats.t.interval(0.96, len(steps) - 1, loc=statistics.fmean(steps), scale=stats.sem(steps))
+    low, high = scipy.stats.t.interval(0.96, len(steps) - 1, loc=statistics.fmean(steps), scale=scipy.stats.sem(steps))
     assert relative_half_width(steps) == pytest.approx((high - low) / 2 / statistics.fmean(steps), rel=0.1)
 
 
@@ -46,7 +46,7 @@ def test_the_interval_of_correlated_steps_is_that_of_as_many_independent_ones_as
 
 def test_the_quantile_is_that_of_scipy():
     for degrees in (20, 50, 1000):
-        assert _t_quantile(degrees) == pytest.approx(stats.t.ppf(0.5 + 0.96 / 2, degrees), rel=1e-3)
+        assert _t_quantile(degrees) == pytest.approx(scipy.stats.t.ppf(0.5 + 0.96 / 2, degrees), rel=1e-3)
 
 
 def test_steady_steps_are_enough_at_the_first_look_and_noisy_ones_are_not():

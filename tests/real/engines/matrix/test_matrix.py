@@ -142,7 +142,7 @@ def test_save_and_load(target: Target, home: Home, runs: Runs, tmp_path: Path):
         folder = tmp_path / f"saved-{number}"
         saved = runs.run("images", "save", "cpu", f"--output={folder}", f"--engine={source.url}")
         assert saved.returncode == 0, saved.stderr
-        for said in ("of", "is there already"):
+        for said in ("of", "already present"):
             loaded = runs.run("images", "load", str(folder), f"--engine={goal.url}")
             assert loaded.returncode == 0 and said in loaded.stderr, loaded.stderr
     home.other.client.images.remove(name, force=True)
