@@ -38,11 +38,15 @@ def grouped(value: float, place: int = 0) -> str:
 
 
 def with_error(value: float, error: float | None) -> str:
-    """Write `9 812 ± 14`; four significant digits where the error is not known, zero or the rounding of floats."""
+    """Write `9 812 ± 14`; four significant digits where the error is not known, zero or the rounding of floats.
+
+    A number that this would make 0 keeps its first digit: `2 ± 70`.
+    """
     if error is None or not math.isfinite(error) or error <= abs(value) * FLOAT_NOISE:
         return significant(value, DIGITS_WITHOUT_ERROR)
     place = significant_place(error)
-    return f"{grouped(value, place)} ± {grouped(error, place)}"
+    number = grouped(value, place) if round(value, place) else significant(value, 1)
+    return f"{number} ± {grouped(error, place)}"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -162,12 +162,13 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
 
     Cases measured on the same hosts share what those hosts have of their own, so the logarithms are averaged over the
     cases within each host first, cases that a host lacks filled in; with one host per side the cases are independent.
+    A single case keeps the interval that it has.
 
     Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
     """
     usable = [item for item in comparisons if item.interval is not None]
-    if not usable:
-        return None
+    if len(usable) < 2:
+        return usable[0].interval if usable else None
     if all(item.paired for item in usable):
         levels = _levels([_log_ratios(item) for item in usable])
         if levels is not None:

@@ -3,12 +3,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats as scipy_stats
+import scipy
 
 from results.compare.cost import break_even, samples_per_usd
 from results.compare.overall import answer_lines
 from results.compare.pairs import Mark, compare, geometric_mean, regressions, unmatched
 from results.compare.scaling import efficiencies
+from results.digits import with_interval
 from results.errors import MixedIdentities
 from results.render.comparison import compare_grid, scaling_grid
 from results.schema import METHOD_VERSION, Case, Telemetry
@@ -118,7 +119,7 @@ def test_several_runs_of_one_host_are_what_is_repeated():
         *repeats(105.0, 105.1, fleet="a", run_id="3"),
     ]
     (rate,), _ = sides(*records)
-    low, high = scipy_stats.t.interval(0.95, 2, *[105.05, scipy_stats.sem([100.05, 110.05, 105.05])])
+    low, high = scipy.stats.t.interval(0.95, 2, *[105.05, scipy.stats.sem([100.05, 110.05, 105.05])])
     assert rate.repeated == "runs"
     assert (rate.interval.low, rate.interval.high) == pytest.approx((low, high))
 
@@ -134,9 +135,17 @@ def test_the_geometric_mean_and_its_interval_agree_with_an_independent_computati
     assert mean.value == pytest.approx(math.exp(np.mean([item["a"][0] - item["b"][0] for item in logs])))
     parts = [item[f][1] / 9 for item in logs for f in ("a", "b")]
     welch = sum(parts) ** 2 / sum(part**2 / 4 for part in parts)
-    half = scipy_stats.t.ppf(0.975, welch) * math.sqrt(sum(parts))
+    half = scipy.stats.t.ppf(0.975, welch) * math.sqrt(sum(parts))
     # Satterthwaite in two stages (within a side, then over both) against one: equal to four digits.
     assert mean.high / mean.value == pytest.approx(math.exp(half), rel=1e-4)
+
+
+def test_the_answer_over_one_case_has_the_interval_of_that_case():
+    (item,) = compared(*repeats(57.0, 83.0, 70.0, fleet="a"), *repeats(42.0, 43.0, 42.5, fleet="b"))
+    assert geometric_mean([item]) == item.interval
+    error = with_interval(item.interval)
+    assert error == "1.6 ± 0.8"
+    assert any(f"a/node-a is {error} × as fast as b/node-a" in line for line in answer_lines([item]))
 
 
 def drawn_fleet(random, fleet, factor, hosts=4, host_cv=0.03, repeat_cv=0.01):
@@ -210,7 +219,7 @@ def test_the_break_even_price_ratio_is_the_ratio_of_throughputs():
     _, line = answer_lines([item])
     assert line == (
         "a5000/node-a is worth up to 1.570 ± 0.003 × the price of a4000/node-a; it costs 2.12 × as much: "
-        "a4000/node-a gives 1.3488 ± 0.0028 × the samples per dollar."
+        "a4000/node-a gives 1.3488 ± 0.0026 × the samples per dollar."
     )
     assert samples_per_usd(item.a).samples_per_usd == pytest.approx(157.0 * 3600 / 0.36)
 
@@ -258,7 +267,7 @@ def test_mixed_identities_are_refused_with_what_differs_and_the_remedy():
         refuse_mixed(rates, [])
     assert str(refused.value) == (
         "fleet a4000, 1 cases: several keras (3.12.0, 3.15.1)\n"
-        "Numbers of different software share no cell. Split them: --by keras"
+        "Numbers from different software cannot share a cell. Split them: --by keras"
     )
     refuse_mixed(rates, ["keras"])
 
