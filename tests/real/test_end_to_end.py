@@ -24,6 +24,7 @@ from results.schema.record_json import from_json
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage
 from tests.support.engines.servers import Registry, SshHost
+from tests.support.session.children import a_core
 
 pytestmark = pytest.mark.docker
 
@@ -132,7 +133,12 @@ def ratio_by_fieller(records: dict[str, Record]) -> tuple[float, float, float]:
 
 
 def test_two_engines_give_one_table_in_which_more_cores_are_faster(
-    engines: Engines, ssh_host: SshHost, cpu_image: PushedImage, registry: Registry, tmp_path: Path
+    engines: Engines,
+    ssh_host: SshHost,
+    cpu_image: PushedImage,
+    registry: Registry,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ):
     hosts = write_hosts(
         tmp_path,
@@ -145,7 +151,8 @@ def test_two_engines_give_one_table_in_which_more_cores_are_faster(
     )
     # One host after the other: both engines share the two cores of this machine. Four times the cores, so that the
     # faster one stays the faster one when another program takes a core of it.
-    done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--max-parallel=1")
+    with a_core(tmp_path_factory.getbasetemp().parent):
+        done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--max-parallel=1")
     assert done.returncode == 0, done.stderr
     run = only_run(tmp_path)
 

@@ -154,7 +154,7 @@ class _OnlySession:
 
 @contextlib.contextmanager
 def a_core(folder: Path) -> Iterator[None]:
-    """Wait until fewer children of all processes of the session train than there are cores.
+    """Wait until fewer tests of all processes of the session train than there are cores.
 
     Args:
         folder: The same for these processes.
