@@ -29,7 +29,7 @@ run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the tabl
 
 # Four processes on whatever machine: they mostly wait for engines and queues, and train as many at a time as there are cores.
 SPREAD := --dist=loadscope --no-loadscope-reorder
-# TensorFlow asks for large tensors anew in every step, and the kernel clears their pages: a third of a step's time if small.
+# TensorFlow allocates large tensors anew in every step. With small pages, the kernel takes up to a third of the CPU time for them.
 HUGE_PAGES := glibc.malloc.hugetlb=1
 
 test: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run all tests, against real engines where available
