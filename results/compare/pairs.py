@@ -162,7 +162,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
 
     Cases measured on the same hosts share what those hosts have of their own, so the logarithms are averaged over the
     cases within each host first, cases that a host lacks filled in; with one host per side the cases are independent.
-    A single case keeps the interval that it has.
+    A single case keeps its own interval.
 
     Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
     """

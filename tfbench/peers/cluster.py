@@ -67,7 +67,7 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> Cluster | No
     addresses = cluster.get("worker")
     if not isinstance(addresses, list) or len(addresses) != num_hosts or set(cluster) != {"worker"}:
         raise ClusterError(
-            f"{VARIABLE}: --num_hosts={num_hosts} needs exactly that many addresses, all under 'worker'. {_seen(text)}"
+            f"{VARIABLE} must list as many addresses as --num_hosts={num_hosts}, all under 'worker'. {_seen(text)}"
         )
     if num_hosts == 1:
         return None
