@@ -145,5 +145,7 @@ def restore(folder: Folder, file: Path) -> bool:
         return False
     folder.path.mkdir(parents=True, exist_ok=True)
     with tarfile.open(file) as archive:
-        archive.extractall(folder.path, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11 has it from 3.11.4 on, Debian 12 has 3.11.2
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder.path)
     return True
