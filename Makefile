@@ -4,7 +4,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 HOSTS := hosts.yml
-VARIANTS := $(basename $(notdir $(wildcard orchestrate/containers/requirements/*.in)))
+VARIANTS := $(basename $(notdir $(wildcard containers/requirements/*.in)))
 
 # The CUDA build of TensorFlow if the machine has an NVIDIA driver, otherwise the CPU build.
 BUILD := $(shell { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L; } >/dev/null 2>&1 && echo cuda || echo cpu)
@@ -59,10 +59,11 @@ test-renting: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Check files for SkyPi
 gpu-evidence: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
 	@$(PYTHON) -m tests.benchmarks.gpu_evidence --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)
 
-check: $(VENV)/dev.stamp  ## Lint, format check and types
+check: $(VENV)/dev.stamp  ## Lint, format check, types and import contracts
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
+	@$(VENV)/bin/lint-imports --no-cache --no-logo
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -106,7 +107,7 @@ lock: $(VENV)/dev.stamp  ## Update all lock files to the newest versions that fi
 
 lock-%:
 	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
-	    orchestrate/containers/requirements/$*.in --output-file orchestrate/containers/requirements/$*.txt
+	    containers/requirements/$*.in --output-file containers/requirements/$*.txt
 
 .PHONY: answers
 answers: $(VENV)/$(BUILD).stamp  ## Update docs/answers.md from the published figures and prices
@@ -115,10 +116,6 @@ answers: $(VENV)/$(BUILD).stamp  ## Update docs/answers.md from the published fi
 .PHONY: pictures
 pictures: $(VENV)/$(BUILD).stamp  ## Measure this machine's CPU and redraw the pictures of the README (10 minutes; needs Chromium)
 	@$(PYTHON) -m tests.docs.pictures $(ARGS)
-
-.PHONY: rooms
-rooms:  ## Update the counts of the rooms in ARCHITECTURE.md
-	@$(PYTHON) -m tests.rooms
 
 clean:  ## Remove environments and caches; runs stay
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -118,7 +118,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         ("list", "list the variants, what each is for, and where it has been tested"),
         ("build", "build variants from the installed sources"),
         ("push", "push variants to a registry and print their digests"),
-        ("verify", "start variants and compare them with orchestrate/containers/images.toml; needs no GPU"),
+        ("verify", "start variants and compare them with containers/images.toml; needs no GPU"),
         ("save", "write variants to a folder, for hosts that cannot reach a registry"),
         ("load", "load images saved with `images save`"),
         ("inspect-wheel", "show which GPUs a wheel has machine code or PTX for, e.g. before adding an image variant"),

@@ -16,19 +16,12 @@ from orchestrate.inventory.compat import COMPAT_SUFFIX
 from orchestrate.inventory.variants import Form, Variant, parse_version
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.launchers.docker.sdk import DockerEngine
+from orchestrate.project import PROJECT, containers_folder
 from results.schema import Case, Device, Precision, Record, Status
 from results.schema.record_json import RecordError, from_json
 from results.schema.version import __version__
 
-PROJECT = Path(__file__).parents[2]
-"""The checkout, or `site-packages`: every path of `CONTEXT` is the same in both."""
-
-CONTEXT = (
-    "orchestrate/containers",
-    "tfbench",
-    "results/__init__.py",
-    "results/schema",
-)
+CONTEXT = ("containers", "tfbench", "results/__init__.py", "results/schema")
 """All that an image is made of."""
 
 VERIFY_SECONDS = 600.0
@@ -91,10 +84,11 @@ def build_context(certificates: Iterable[Path] = ()) -> IO[bytes]:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in CONTEXT:
-            tar.add(PROJECT / name, arcname=name, filter=_without_rest)
+            source = containers_folder() if name == "containers" else PROJECT / name
+            tar.add(source, arcname=name, filter=_without_rest)
         for number, path in enumerate(certificates):
             try:
-                tar.add(path, arcname=f"orchestrate/containers/ca/user-{number}.crt")
+                tar.add(path, arcname=f"containers/ca/user-{number}.crt")
             except OSError as error:
                 raise BuildFailed(f"--ca {path}: {error.strerror}") from error
     buffer.seek(0)
@@ -140,7 +134,7 @@ def build_variant(
                 f"{tag} is a layer on {given['BASE']}, which this engine does not have. Run images build {variant.row} "
                 "first, or name its registry with --registry"
             )
-    path = f"orchestrate/containers/{dockerfile}"
+    path = f"containers/{dockerfile}"
     return engine.build(build_context(certificates), tag, given, on_line, dockerfile=path)
 
 

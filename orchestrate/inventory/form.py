@@ -41,7 +41,7 @@ class Settings(BaseModel):
     variant: StrictStr | Annotated[list[StrictStr], Field(min_length=1)] | None = Field(
         None,
         description="'auto' (one for the whole run), 'per-fleet', 'per-host', an image variant of "
-        "orchestrate/containers/images.toml, or a list of them",
+        "containers/images.toml, or a list of them",
         examples=["cuda12.5"],
     )
     registry: Repository | None = Field(

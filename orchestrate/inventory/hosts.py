@@ -302,7 +302,7 @@ class _LevelCheck:
             self._document.problem((*path, "suite"), f"suite: {problem}")
 
     def _check_variant(self, path: tuple[str, ...], variant: object) -> None:
-        """Check that variants are rows of `orchestrate/containers/images.toml`."""
+        """Check that variants are rows of `containers/images.toml`."""
         names = [name for name in (variant if isinstance(variant, list) else [variant]) if isinstance(name, str)]
         for name in names:
             if name not in (*CHOSEN_FOR, *self._variants):

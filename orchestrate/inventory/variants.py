@@ -18,9 +18,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchestrate.errors import DocumentError
 from orchestrate.inventory.compat import COMPAT_SUFFIX, Compat
+from orchestrate.project import containers_folder
 from results.schema import Status
 
-IMAGES_FILE = Path(__file__).parents[1] / "containers" / "images.toml"
+IMAGES_FILE = containers_folder() / "images.toml"
 
 SLIM_SUFFIX = "-slim"
 """Of names and tags, so that an image's name says its form."""
@@ -124,7 +125,7 @@ class Variant:
 
     def in_slim_form(self) -> Variant:
         """Return the smaller image of the same row; only used when it is named."""
-        name, why = f"{self.name}{SLIM_SUFFIX}", f"{self.name}, smaller: see orchestrate/containers/README.md"
+        name, why = f"{self.name}{SLIM_SUFFIX}", f"{self.name}, smaller: see containers/README.md"
         return dataclasses.replace(self, name=name, why=why, form=Form.SLIM, opt_in=True)
 
     def forms(self) -> list[Variant]:

@@ -19,7 +19,7 @@ class Image:
     """An image for a host, and whether it can be started there.
 
     Attributes:
-        variant: Row of `orchestrate/containers/images.toml`; None: an image of the user's own.
+        variant: Row of `containers/images.toml`; None: an image of the user's own.
         reference: As asked for: `REGISTRY/tfbench:VERSION-VARIANT`.
         reason: Why this one.
         status: `ok`, or how every repeat with it ends: `unsupported`, `driver_too_old`, `pull_failed`, …

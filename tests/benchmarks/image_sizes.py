@@ -1,10 +1,10 @@
 # ruff: noqa: T201 (a script prints its result)
-"""What images weigh in a registry, beside what plain `pip install` makes of the same TensorFlow: orchestrate/containers/README.md.
+"""What images weigh in a registry, beside what plain `pip install` makes of the same TensorFlow: containers/README.md.
 
     python -m tests.benchmarks.image_sizes cuda12.5 cpu --engine=unix:///run/docker.sock --registry=127.0.0.1:5000 \
         --base=python:3.11-slim-bookworm [--naive | --naive="tensorflow==2.14.1 nvidia-cublas-cu11==…"]
 
-Builds each variant with orchestrate/containers/Dockerfile and pushes it, or, with `--naive`, an image of the same base and one `pip
+Builds each variant with containers/Dockerfile and pushes it, or, with `--naive`, an image of the same base and one `pip
 install tensorflow[and-cuda]==…` without caches. Sizes are those of the layers that the registry holds, compressed by the
 engine. Registries without TLS must be on loopback. An image stays in the engine, a naive one is removed.
 """

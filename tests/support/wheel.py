@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
-PACKAGES = ("orchestrate", "results", "tfbench")
+PACKAGES = ("orchestrate", "results", "tfbench", "containers")
 
 
 def copy_source(copy: Path) -> Path:
@@ -18,7 +18,7 @@ def copy_source(copy: Path) -> Path:
         shutil.copytree(
             PROJECT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "*.crt")
         )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(PROJECT / name, copy / name)
     return copy
 

@@ -1,4 +1,4 @@
-"""What an image leaves out of its packages, and what it leaves as it came: orchestrate/containers/prune.py without an image."""
+"""What an image leaves out of its packages, and what it leaves as it came: containers/prune.py without an image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PRUNE = Path(__file__).parents[2] / "orchestrate" / "containers" / "prune.py"
+PRUNE = Path(__file__).parents[2] / "containers" / "prune.py"
 
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("gcc", "strip"))), reason="needs a C compiler and binutils, as slim images do"

@@ -150,7 +150,7 @@ def test_the_push_step_hands_on_the_name_and_the_digest_that_attestations_need(t
     ran = execute(push, tmp_path)
     assert ran.handed_on.splitlines() == ["name=ghcr.io/some-one/tfbench", f"digest={DIGEST}"]
     assert ["docker", "cp", "container-1:/opt/sbom.cdx.json", "sbom.cdx.json"] in ran.calls
-    assert "/opt/sbom.cdx.json" in (ROOT / "orchestrate" / "containers" / "Dockerfile").read_text()
+    assert "/opt/sbom.cdx.json" in (ROOT / "containers" / "Dockerfile").read_text()
 
 
 def test_the_registry_is_named_in_lower_case(tmp_path: Path):

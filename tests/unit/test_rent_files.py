@@ -18,7 +18,7 @@ from orchestrate.launchers.ssh.software import FITTING
 from results.reference import gpu_key
 
 ROOT = Path(__file__).parents[2]
-RENT = ROOT / "orchestrate" / "containers" / "rent"
+RENT = ROOT / "containers" / "rent"
 PAGE = (ROOT / "docs" / "rent.md").read_text(encoding="utf-8")
 
 RUNPOD_TEMPLATE = {
@@ -41,9 +41,11 @@ def document(name: str) -> Any:
 
 def test_every_file_is_on_the_page_and_in_the_wheel():
     names = {path.name for path in RENT.iterdir()}
-    assert len(names) == 7 and all(f"orchestrate/containers/rent/{name}" in PAGE for name in names)
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["orchestrate"]
-    assert "containers/rent/*" in data
+    assert len(names) == 7 and all(f"containers/rent/{name}" in PAGE for name in names)
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
+        "orchestrate.containers"
+    ]
+    assert "rent/*" in data
 
 
 def test_every_way_starts_an_image_with_a_python_that_fits_and_room_for_the_packages():

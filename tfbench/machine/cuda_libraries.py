@@ -103,7 +103,7 @@ def load_by_name(names: Iterable[str]) -> dict[str, str | None]:
 def stand_ins() -> list[str]:
     """Return the names of the libraries that are here as empty stand-ins: they load, and have no functions.
 
-    Images that are built with `SLIM=slim` (orchestrate/containers/README.md) hold some; elsewhere there are none.
+    Images that are built with `SLIM=slim` (containers/README.md) hold some; elsewhere there are none.
     """
     names = sorted({name for opened in _OPENED.values() for name in opened if name.partition(".")[0] in _A_FUNCTION_OF})
     found = []

@@ -88,7 +88,7 @@ _CRASHED_FOR_MEMORY = re.compile(
 """What TensorFlow's allocators, the driver and NVIDIA's libraries print when memory ends."""
 
 _OF_STAND_INS = re.compile(r"cufft|cusolver|cusparse|No FFT for", re.IGNORECASE)
-"""Texts of the calls that end in an error where an image holds an empty library: `orchestrate/containers/README.md`."""
+"""Texts of the calls that end in an error where an image holds an empty library: `containers/README.md`."""
 
 _BY_TYPE = {
     "DataLossError": Status.BAD_INPUT,

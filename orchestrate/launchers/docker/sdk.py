@@ -166,7 +166,7 @@ class DockerEngine(ContainerEngine):
         arguments: dict[str, str],
         on_line: Callable[[str], None],
         *,
-        dockerfile: str = "orchestrate/containers/Dockerfile",
+        dockerfile: str = "containers/Dockerfile",
     ) -> str:
         """Build an image from a tar file and return its id.
 

@@ -17,12 +17,12 @@ from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.variants import Variant
 from orchestrate.launchers.container import MAX_CACHE_BYTES
 from orchestrate.planning.facts import Image
+from orchestrate.project import PROJECT, containers_folder
 from orchestrate.text import file_name_part, plain_text
 from results.schema import Status
 from results.text import counted
 
-PROJECT = Path(__file__).parents[3]
-REQUIREMENTS = PROJECT / "orchestrate" / "containers" / "requirements"
+REQUIREMENTS = containers_folder() / "requirements"
 RUNNER = ("tfbench", "results/__init__.py", "results/schema")
 
 FITTING = ((3, 11), (3, 14))
@@ -33,7 +33,7 @@ CPU_WHEELS_MEGABYTES, CPU_INSTALLED_MEGABYTES = 335, 1600
 
 CUDA_UNPACKED_RATIO = 2.0
 """Megabytes on the disk for each megabyte of CUDA wheels; 1.83 in the images, which leave some files out: see the sizes
-in orchestrate/containers/README.md."""
+in containers/README.md."""
 
 DOWNLOAD_MEGABYTES_PER_SECOND = 25.0
 UNPACK_MEGABYTES_PER_SECOND = 50.0

@@ -22,7 +22,7 @@ from orchestrate.launchers.ssh.connection import Connection
 from tests.benchmarks.fleet.__main__ import socket_path
 from tests.benchmarks.fleet.bench_fleet import find_faults, run_controller, stand_in_engines, write_hosts
 from tests.real.contact.conftest import FreshHosts
-from tests.rooms import ROOT
+from tests.support.wheel import PROJECT as ROOT
 
 MANY = int(os.environ.get("TFBENCH_TEST_FRESH_HOSTS", "0"))
 FEW = 6

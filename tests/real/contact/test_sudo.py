@@ -24,9 +24,9 @@ from orchestrate.links import ssh
 from tests.benchmarks.fleet.__main__ import socket_path
 from tests.benchmarks.fleet.bench_fleet import find_faults, run_controller, stand_in_engines, write_hosts
 from tests.real.contact.conftest import FreshHosts
-from tests.rooms import ROOT
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
+from tests.support.wheel import PROJECT as ROOT
 
 SUDO = """\
 #!/bin/sh

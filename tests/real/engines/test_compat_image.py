@@ -56,7 +56,7 @@ print(json.dumps([version.value, loaded_versions().libcuda, pynvml.nvmlSystemGet
 
 def library_path() -> str:
     """Return where an image of ours looks for libraries."""
-    text = (REPOSITORY / "orchestrate/containers/Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
+    text = (REPOSITORY / "containers/Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
     (path,) = re.findall(r"LD_LIBRARY_PATH=(\S+)", text)
     return str(path)
 

@@ -191,10 +191,7 @@ def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines
         assert exit_code(container) == 0, container.logs().decode()
         seen = json.loads(container.logs(stderr=False))
         listed = json.loads(read_file(container, SBOM_PATH))
-    lock = {
-        name: version
-        for name, (version, *_) in locked(REPOSITORY / "orchestrate/containers/requirements/cpu.txt").items()
-    }
+    lock = {name: version for name, (version, *_) in locked(REPOSITORY / "containers/requirements/cpu.txt").items()}
     assert {canonicalize_name(name): version for name, version in seen["packages"]} == lock
     assert {canonicalize_name(item["name"]): item["version"] for item in listed["components"]} == lock
     missing = [line for line in seen["required"] if not satisfied(Requirement(line), lock)]

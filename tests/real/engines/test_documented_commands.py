@@ -42,7 +42,7 @@ class Documented:
 
 def documented(root: Path = REPOSITORY) -> list[Documented]:
     """Return the `docker run` commands of all pages, lines that end with a backslash joined."""
-    pages = [*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md")), *sorted(root.glob("orchestrate/**/*.md"))]
+    pages = [*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md")), *sorted(root.glob("containers/**/*.md"))]
     found = []
     for page in pages:
         for block in BLOCK.findall(page.read_text(encoding="utf-8")):

@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 
 from results.schema.version import __version__
-from tests.rooms import ROOT
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import pip_settings
 from tests.support.engines.processes import find_program, free_port, port_answers
+from tests.support.wheel import PROJECT as ROOT
 
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.skipif(not os.environ.get("TFBENCH_TEST_RENTING"), reason="opt-in: make test-renting"),
 ]
 
-TEMPLATE = json.loads((ROOT / "orchestrate/containers/rent/runpod-template.json").read_text())
+TEMPLATE = json.loads((ROOT / "containers/rent/runpod-template.json").read_text())
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 CASE = "{model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}"
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not os.environ.get("TFBENCH_TEST_RENTING"), reas
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[2]
-RENT = PROJECT / "orchestrate" / "containers" / "rent"
+RENT = PROJECT / "containers" / "rent"
 SAMPLES = PROJECT / "tests" / "unit" / "orchestrate" / "cases" / "sources"
 CACHE = PROJECT / ".cache" / "renting"
 

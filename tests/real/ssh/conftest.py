@@ -19,10 +19,10 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.launchers.ssh.connection import Connection
 from orchestrate.launchers.ssh.launcher import SSHLauncher
-from tests.rooms import ROOT
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
 from tests.support.engines.servers import SshHost, make_ssh_host
+from tests.support.wheel import PROJECT as ROOT
 
 MakeLauncher = Callable[..., SSHLauncher]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from results.schema.version import __version__
-from tests.rooms import ROOT
 from tests.support.engines.servers import SshHost, make_ssh_host
+from tests.support.wheel import PROJECT as ROOT
 
 WRAPPER = """\
 #!/bin/sh

@@ -1,4 +1,4 @@
-"""Images for the tests: a Debian base made on this machine, and what orchestrate/containers/Dockerfile builds on it."""
+"""Images for the tests: a Debian base made on this machine, and what containers/Dockerfile builds on it."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def build_image(
     """
     stream = engine.client.api.build(
         path=str(context),
-        dockerfile="orchestrate/containers/Dockerfile",
+        dockerfile="containers/Dockerfile",
         tag=tag,
         buildargs={
             "BASE": base,

@@ -69,13 +69,13 @@ def test_manifests_are_valid_in_several_versions_of_kubernetes(some_jobs, versio
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize("name", ["rbac.yml", "network-policy.yml"])
 def test_what_administrators_apply_is_valid(version, name):
-    documents = list(YAML(typ="safe").load_all((PROJECT / "orchestrate/containers/kubernetes" / name).read_text()))
+    documents = list(YAML(typ="safe").load_all((PROJECT / "containers/kubernetes" / name).read_text()))
     assert len(documents) >= 2
     validate(documents, version)
 
 
 def test_the_role_allows_what_the_launcher_asks_and_nothing_else():
-    documents = YAML(typ="safe").load_all((PROJECT / "orchestrate/containers/kubernetes/rbac.yml").read_text())
+    documents = YAML(typ="safe").load_all((PROJECT / "containers/kubernetes/rbac.yml").read_text())
     rules = {item["kind"]: item["rules"] for item in documents if "rules" in item}
     allowed = {(resource, verb) for rule in rules["Role"] for resource in rule["resources"] for verb in rule["verbs"]}
     text = (PROJECT / "orchestrate/launchers/kubernetes/api.py").read_text()

@@ -96,7 +96,7 @@ def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(
     monkeypatch.setattr(engine, "_by_sdk", lambda act: act(Client()))
     monkeypatch.setattr(engine, "image_id", lambda tag: "sha256:1")
     build_variant(engine, VARIANTS[name], f"ghcr.io/you/tfbench:1-{name}", arguments={}, on_line=print)
-    assert (asked["platform"], asked["dockerfile"]) == ("linux/amd64", f"orchestrate/containers/{dockerfile}")
+    assert (asked["platform"], asked["dockerfile"]) == ("linux/amd64", f"containers/{dockerfile}")
     assert (asked["buildargs"]["VARIANT"], asked["buildargs"].get("BASE")) == (name, base)
 
 

@@ -73,7 +73,7 @@ def test_image_build(target: Target):
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         for name, text in {
-            "orchestrate/containers/Dockerfile": "FROM scratch\nARG WHAT=x\nCOPY hello /\nLABEL what=${WHAT}\n",
+            "containers/Dockerfile": "FROM scratch\nARG WHAT=x\nCOPY hello /\nLABEL what=${WHAT}\n",
             "hello": "hello",
         }.items():
             member = tarfile.TarInfo(name)

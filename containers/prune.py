@@ -1,7 +1,7 @@
 """Take out of installed packages what training does not need, and sort the rest into layers.
 
 Runs while an image is built, as `python prune.py SITE LAYERS slim|full`; standard library only. Why each of these is
-not needed, and how that was shown: orchestrate/containers/README.md.
+not needed, and how that was shown: containers/README.md.
 """
 
 import os
