@@ -1,6 +1,6 @@
 """What a user does, on every engine of the matrix: `make test-engines`. Each test is a row, each engine a column.
 
-A test's docstring is its row in docs/engines.md, and why it is skipped is a cell there.
+A test's docstring is its row in docs/images.md, and why it is skipped is a cell there.
 """
 
 from __future__ import annotations
