@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.gpu_evidence`: the first hour on a GPU, resumable. See docs/gpu-evidence.md."""
+"""`python -m tests.benchmarks.gpu_evidence`: the first hour on a GPU, resumable. See README.md."""
 
 from __future__ import annotations
 
