@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestrate.accepting import limits
 from orchestrate.accepting.figures import GPUFigures, HostFigures
 from orchestrate.accepting.limits import Rate
-from results.reference import gpu_members, specifications
+from results.reference.gpus import specifications, specified_gpus
 
 
 class Verdict(enum.StrEnum):
@@ -175,7 +175,8 @@ def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:
             return None
         return lane * gpu.pcie_width, f"what PCIe {gpu.pcie_generation} x{gpu.pcie_width} carries"
     quantity, unit = limits.SPECIFIED[rate.name]
-    known = [figures[quantity] for name in gpu_members(gpu.name) if quantity in (figures := specifications()[name])]
+    members = [specifications()[name] for name in specified_gpus(gpu.name)]
+    known = [figures[quantity] for figures in members if quantity in figures]
     return (min(known) * unit, "the specification") if known else None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrate.estimating.networks import work_of
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
-from results.reference import gpu_members, loosest_figures
+from results.reference.gpus import loosest_figures, specified_gpus
+from results.reference.networks import work_of
 from results.schema import Case, Device, Precision
 
 CPU_UTILISATION = 1.5
@@ -126,7 +126,7 @@ def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
         peak = facts.cpu_flops_per_second or CORE_FLOPS * cores
         share = min(1.0, (host.cpus or cores) / cores)
         return Speed(peak * CPU_UTILISATION * share, None, slowness)
-    members = gpu_members(facts.gpus[0].name) if facts.gpus else ()
+    members = specified_gpus(facts.gpus[0].name) if facts.gpus else ()
     figures = loosest_figures(members) if members else {}
     compute, bandwidth = figures.get(PEAK_OF.get(case.precision, HALF_PEAK)), figures.get("memory_bandwidth")
     if compute is None or bandwidth is None:

@@ -12,10 +12,9 @@ from operator import attrgetter
 from results.audit.findings import Finding, Severity
 from results.audit.reading.claims import Claim
 from results.audit.series import grouped
-from results.reference import GIBI, Network, loosest_figures, networks
-
-CLOCK_MARGIN = 1.2
-"""Cards run up to this much above the clock that their peak is quoted for."""
+from results.reference import GIBI
+from results.reference.gpus import CLOCK_MARGIN, loosest_figures
+from results.reference.networks import NetworkCost, networks
 
 WINOGRAD = 2.25
 """Times that convolutions of 3 × 3 take fewer multiplications than counted. Source: Lavin and Gray, CVPR 2016."""
@@ -44,20 +43,6 @@ EVEN = {"fp32": 1.8, "tf32": 1.8, "fp16": 3.0, "bf16": 3.0}
 Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, an RTX 3090 with a build from before its cuDNN had kernels for it.
 """
 
-TRAINING_GFLOP = {
-    "alexnet": 4.3,
-    "vgg16": 92.8,
-    "inception_v4": 73.6,
-    "bert_large_pretraining_128": 240.6,
-    "bert_large_squad_384": 739.3,
-    "bert_large_pretraining_512": 1020.5,
-}
-"""GFLOP per sample of networks whose memory traffic is not in `networks.csv`: three forward passes, 1 MAC = 2 FLOP.
-
-Source: Krizhevsky 2012, Simonyan and Zisserman 2015, Szegedy 2016 (0.71, 15.47 and 12.27 GMAC forward); BERT-Large: 24
-layers of 24 h² + 4 s h per token, h = 1024, with 20 (80) masked tokens of a sequence of 128 (512).
-"""
-
 BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Bytes per element of activations."""
 
@@ -72,15 +57,15 @@ def limit_findings(claims: Sequence[Claim]) -> list[Finding]:
     return found + _not_checked(claims)
 
 
-def _cost(claim: Claim) -> Network | None:
+def _cost(claim: Claim) -> NetworkCost | None:
     """Return what a sample costs at the claim's image size; a forward pass is a third of training."""
-    network = _network(claim.model)
+    network = networks().get(claim.model)
     if network is None:
         return None
-    if not network.image_size:
+    if network.sequences:
         passes = 1.0 if claim.mode == "train" else 1 / 3
         return dataclasses.replace(network, flop_per_sample=network.flop_per_sample * passes)
-    pixels = ((claim.image_size or network.image_size) / network.image_size) ** 2
+    pixels = ((claim.image_size or network.size) / network.size) ** 2
     passes = 1.0 if claim.mode == "train" else 1 / 3
     return dataclasses.replace(
         network,
@@ -91,19 +76,11 @@ def _cost(claim: Claim) -> Network | None:
     )
 
 
-def _network(model: str) -> Network | None:
-    """Return what a network costs; elements are 0 where only its FLOPs are known."""
-    known = networks().get(model)
-    if known is not None or model not in TRAINING_GFLOP:
-        return known
-    return Network(model, 0, 0.0, TRAINING_GFLOP[model] * 1e9, 0.0, 0.0, {})
-
-
 def _not_checked(claims: Sequence[Claim]) -> list[Finding]:
     """Name every GPU, network and precision about which nothing is known."""
     unknown = {
         "unknown_gpu": [(claim.gpu_text, claim.row) for claim in claims if claim.gpu_text and not claim.gpus],
-        "unknown_network": [(claim.model, claim.row) for claim in claims if _network(claim.model) is None],
+        "unknown_network": [(claim.model, claim.row) for claim in claims if claim.model not in networks()],
         "unknown_precision": [
             (claim.precision or "none", claim.row) for claim in claims if claim.precision not in BYTES
         ],
@@ -124,7 +101,7 @@ def _order(claims: Sequence[Claim]) -> list[Finding]:
     found: dict[tuple[str, str, Severity], list[tuple[Claim, Claim]]] = defaultdict(list)
     key = attrgetter("group", "precision", "count", "mode")
     for series in grouped(claims, key).values():
-        known = [(claim, network) for claim in series if (network := _network(claim.model))]
+        known = [(claim, network) for claim in series if (network := networks().get(claim.model))]
         for (claim, small), (other, large) in itertools.permutations(known, 2):
             more = _times_the_work(small, large)
             uneven = _is_uneven(claim, other, large.flop_per_sample / small.flop_per_sample)
@@ -158,14 +135,14 @@ def _is_uneven(slow: Claim, fast: Claim, flops: float) -> bool:
 
 def flop_ratio(small: str, large: str) -> float:
     """Return how many times the FLOPs of one network another needs; 1 when those of one are not known."""
-    one, other = _network(small), _network(large)
+    one, other = networks().get(small), networks().get(large)
     return other.flop_per_sample / one.flop_per_sample if one and other else 1.0
 
 
-def _times_the_work(small: Network, large: Network) -> float:
+def _times_the_work(small: NetworkCost, large: NetworkCost) -> float:
     """Return how many times the work of one network another surely needs; 1 where that cannot be said."""
     flops = large.flop_per_sample / small.flop_per_sample
-    if small.elements_unfused and large.elements_unfused:
+    if small.elements_fused and large.elements_fused:
         return min(flops, large.elements_unfused / small.elements_unfused)
     one_kind = small.model.startswith("bert") and large.model.startswith("bert")
     return flops if one_kind or flops > ORDER_BY_FLOPS else 1.0
@@ -177,7 +154,7 @@ def _comparable(slow: Claim, fast: Claim) -> bool:
     return same_size and (slow.batch is None or fast.batch is None or slow.batch >= min(fast.batch, FILLING_BATCH))
 
 
-def _beyond(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+def _beyond(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
     found = _flop_bound(claim, network, figures)
     if claim.mode == "train":
         found += [*_bandwidth_bound(claim, network, figures), *_memory_bound(claim, network, figures)]
@@ -187,7 +164,7 @@ def _beyond(claim: Claim, network: Network, figures: Mapping[str, float]) -> lis
 PEAK_NAMES = {"fp16_tensor_fp32_accumulate": "FP16 tensor", "tf32_tensor": "TF32 tensor", "fp32": "FP32"}
 
 
-def _flop_bound(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+def _flop_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
     quantity = _peak_quantity(claim, figures)
     peak = figures.get(quantity, 0.0) * 1e12
     if not peak:
@@ -198,7 +175,7 @@ def _flop_bound(claim: Claim, network: Network, figures: Mapping[str, float]) ->
     text = text.replace("%", " %")
     if share > CLOCK_MARGIN * (WINOGRAD if network.model in ("alexnet", "vgg16", "inception_v4") else 1.0):
         return [Finding("flop_bound", Severity.IMPOSSIBLE, (claim.row,), text)]
-    if quantity != "fp32" and share > TENSOR_SHARE_SUSPECT and network.image_size:
+    if quantity != "fp32" and share > TENSOR_SHARE_SUSPECT and network.elements_fused:
         return [
             Finding("flop_bound", Severity.SUSPECT, (claim.row,), f"{text}; networks of this kind reach 10 to 40 %")
         ]
@@ -212,7 +189,7 @@ def _peak_quantity(claim: Claim, figures: Mapping[str, float]) -> str:
     return "tf32_tensor" if "tf32_tensor" in figures and not claim.strict else "fp32"
 
 
-def _bandwidth_bound(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+def _bandwidth_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
     bandwidth = figures.get("memory_bandwidth", 0.0) * 1e9
     if not network.elements_fused:
         return []
@@ -229,7 +206,7 @@ def _bandwidth_bound(claim: Claim, network: Network, figures: Mapping[str, float
     return [Finding("bandwidth_bound", Severity.NOTE, (claim.row,), message)]
 
 
-def _memory_bound(claim: Claim, network: Network, figures: Mapping[str, float]) -> list[Finding]:
+def _memory_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
     saved = network.saved_bytes.get(BYTES[claim.precision])
     memory = figures.get("memory", 0.0) * GIBI
     if not (saved and memory and claim.batch):

@@ -12,7 +12,7 @@ from results.audit.findings import Finding, Severity
 from results.audit.reading.claims import Claim
 from results.audit.series import case_without_count, grouped, ladders
 from results.compare.scaling import CEILING
-from results.reference import specifications
+from results.reference.gpus import specifications
 
 SUSPECT_EFFICIENCY, IMPOSSIBLE_EFFICIENCY = 1.12, 1.25
 """Scaling above 1.05 is noted; published VGG16 runs reach 1.09 per step. Above 1.25 no cache, clock or noise explains

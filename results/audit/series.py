@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from results.audit.reading.claims import Claim
 from results.audit.reading.headings import gpu_numbers
-from results.reference import loosest_figures
+from results.reference.gpus import loosest_figures
 
 BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
 """How throughput of one GPU grows with its bandwidth and its arithmetic, other things equal.

@@ -15,7 +15,8 @@ from results.audit.limits import EVEN, EVEN_KINDS, flop_ratio
 from results.audit.reading.claims import Claim, read_claims
 from results.audit.scaling_audit import HEAVY
 from results.audit.series import expected_log_speed, grouped
-from results.reference import networks, published, published_path
+from results.reference import FOLDER, published
+from results.reference.networks import networks
 
 FACTOR = 3.0
 """Claims above every measurement of one card, network, precision and GPU count by more contradict them.
@@ -90,7 +91,7 @@ def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None =
 def believed_claims() -> tuple[Claim, ...]:
     """Return the published measurements that come with tfbench, without those that are marked suspect."""
     suspect = {number for number, row in enumerate(published()) if row["suspect"]}
-    return tuple(claim for claim in read_claims(published_path()) if claim.row not in suspect)
+    return tuple(claim for claim in read_claims(FOLDER / "published.csv") if claim.row not in suspect)
 
 
 def _same_card(claims: Sequence[Claim], believed: Sequence[Claim]) -> tuple[list[Finding], set[int]]:
@@ -307,7 +308,7 @@ def _ranges_by_work(column: Column) -> dict[RatioKey, Range]:
     kinds = {model: kind for model in column for kind in EVEN_KINDS if model.startswith(kind)}
     for one, other in itertools.combinations(sorted(kinds), 2):
         expected = [math.log(flop_ratio(one, other))]
-        if one in known and other in known:
+        if all(model in known and known[model].elements_fused for model in (one, other)):
             expected.append(math.log(known[other].elements_unfused / known[one].elements_unfused))
         elif kinds[one] != kinds[other]:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from results.audit.findings import Finding, Severity
-from results.reference import compute_capability, gpu_key, specifications
+from results.reference.gpus import compute_capability, gpu_key, specifications
 
 TOLERANCE = 0.03
 """Relative difference that rounding explains; the derivations below hold to 1.2 % on all 28 cards of the reference."""

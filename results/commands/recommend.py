@@ -150,7 +150,7 @@ def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None
     Raises:
         BadQuestion: Neither measured, nor published, nor one that can be measured here.
     """
-    from results.reference.families import network_names, published_names, unknown_network
+    from results.reference.networks import network_names, published_names, unknown_network
 
     known = dict.fromkeys([*network_names(), *(str(rate.named("model")) for rate in rates)])
     for name in networks:
@@ -160,8 +160,8 @@ def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None
 
 def _print_specifications(cards: Sequence[str], offers: Sequence[Offer], style: str) -> None:
     """Put the specifications of the cards that were asked for side by side."""
-    from results.reference import specifications
     from results.reference.gpu_comparison import compare_gpus, comparison_lines, gpu_grids
+    from results.reference.gpus import specifications
 
     known = [card for card in dict.fromkeys(cards) if card in specifications()]
     if known:
@@ -190,7 +190,7 @@ def _predict(parsed: argparse.Namespace) -> int:
     from results.predict.prediction import prediction_grid, prediction_json, predictions_for
     from results.predict.rows import measured_observations, published_observations
     from results.recommend.questions import known_cards
-    from results.reference import model_key
+    from results.reference.networks import model_key
 
     names = [name for name in parsed.gpus.split(",") if name.strip()]
     gpus = list(dict.fromkeys(card for name in names for card in known_cards(name)))

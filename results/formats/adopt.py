@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.errors import NotATable
-from results.reference import gpu_key, model_key
+from results.reference.gpus import gpu_key
+from results.reference.networks import model_key
 
 HEADINGS = (
     *("gpu", "model", "precision", "batch_per_gpu", "xla", "num_gpus", "samples_per_second", "unit", "framework"),

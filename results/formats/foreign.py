@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from results.grid import Grid
-from results.reference import gpu_key
+from results.reference.gpus import gpu_key
 from results.table.merge import Merged
 
 

@@ -30,7 +30,9 @@ from results.predict.rows import (
     published_observations,
     specification_name,
 )
-from results.reference import GIBI, networks, specifications
+from results.reference import GIBI
+from results.reference.gpus import specifications
+from results.reference.networks import networks
 from results.text import counted
 
 LABEL = "predicted"

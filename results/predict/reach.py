@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from results.predict.left_out import FEWEST_FAMILIES, too_few_families
 from results.predict.rows import Setting, specification_name
-from results.reference import compute_capability
+from results.reference.gpus import compute_capability
 
 REACH = 1.5
 """How many times more, or less, bandwidth or arithmetic a predicted GPU may have than any GPU with rows.

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results.reference import all_published, gpu_key, specifications
+from results.reference import all_published
+from results.reference.gpus import gpu_key, specifications
 from results.table.fleets import FleetRate
 
 PEAKS = {"fp16": "fp16_tensor_fp32_accumulate", "tf32": "tf32_tensor", "fp32": "fp32"}

@@ -16,7 +16,7 @@ from results.recommend.headlines import headline, label, reasons
 from results.recommend.questions import Question
 from results.recommend.ranking import Verdict, recommend
 from results.recommend.summaries import overall
-from results.reference import specifications
+from results.reference.gpus import specifications
 from results.reference.prices import Offer
 from results.table.comparable import mode_text
 from results.table.fleets import FleetRate, refuse_mixed

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from results.compare.pairs import compare_pair
 from results.recommend.questions import Question
-from results.reference.families import driver_card, family
+from results.reference.gpus import gpu_key
+from results.reference.gpus import gpus_named as family
 from results.stats import Estimate, Interval
 from results.table.columns import CASE_COLUMNS
 from results.table.comparable import Setting, match, mode_text, setting_of, setting_text
@@ -145,7 +146,7 @@ def _cards_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
     for rate in rates:
         named = rate.software.gpu or rate.software.cpu
         if named and not cards.get(rate.fleet):
-            cards[rate.fleet] = driver_card(named)
+            cards[rate.fleet] = gpu_key(named) or named
     for rate in rates:
         members = family(rate.fleet)
         cards.setdefault(rate.fleet, members[0] if len(members) == 1 else rate.fleet)

@@ -11,7 +11,8 @@ from results.recommend.evidence import EVERY_CARD, Basis
 from results.recommend.published import Span, figures, spans
 from results.recommend.questions import ASKED
 from results.recommend.ranking import Choice, Rival, Verdict, needed_memory_gib, scaled
-from results.reference.families import family, network_names
+from results.reference.gpus import gpus_named as family
+from results.reference.networks import network_names
 from results.stats import Interval
 from results.table.cells import value_text
 from results.text import counted, enumerated

@@ -14,11 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from results.audit.limits import BYTES, CLOCK_MARGIN
 from results.recommend.evidence import Basis, Evidence, Group
 from results.recommend.questions import Question
-from results.reference import Network, all_published, networks, specifications
-from results.reference.families import published_names
+from results.reference import all_published
+from results.reference.gpus import CLOCK_MARGIN, specifications
+from results.reference.networks import BYTES as OF_PRECISION
+from results.reference.networks import NetworkCost, networks, published_names
+
+BYTES = {str(name): size for name, size in OF_PRECISION.items()}
 
 MARGIN = 0.05
 """Smallest relative difference of two published figures that says something: each is one run on one host.
@@ -200,7 +203,7 @@ def bound(question: Question, card: str) -> float | None:
     return question.count / total
 
 
-def _seconds(network: Network | None, precision: str, card: str) -> float | None:
+def _seconds(network: NetworkCost | None, precision: str, card: str) -> float | None:
     """Return the fewest seconds that one sample takes on one GPU."""
     known = specifications().get(card, {})
     if network is None or precision not in BYTES or "memory_bandwidth" not in known:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.errors import BadQuestion
-from results.reference.families import asked_network, cards, family, means, unknown_card
+from results.reference.gpus import gpus_named as family
+from results.reference.gpus import unknown_gpu
+from results.reference.networks import model_key as asked_network
 from results.reference.prices import Offer, known_prices
 from results.text import counted
 
@@ -66,7 +68,7 @@ class Question:
 
     def wants(self, card: str) -> bool:
         """Return whether a card may be chosen."""
-        return not self.gpus or card in self.gpus or any(means(name, card) for name in self.asked)
+        return not self.gpus or card in self.gpus or any(card in family(name) for name in self.asked)
 
 
 def read_questions(parsed: argparse.Namespace) -> list[Question]:
@@ -122,7 +124,7 @@ def known_cards(name: str) -> tuple[str, ...]:
     """
     found = family(name)
     if not found:
-        raise BadQuestion(unknown_card(name, cards()))
+        raise BadQuestion(unknown_gpu(name))
     return found
 
 

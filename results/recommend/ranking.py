@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from results.audit.limits import BYTES
 from results.compare.pairs import THRESHOLD
 from results.recommend.evidence import Basis, Evidence, Group, failed_here, measured_groups, no_inference, speed_ratio
-from results.recommend.published import MARGIN, figures, published_groups
+from results.recommend.published import BYTES, MARGIN, figures, published_groups
 from results.recommend.questions import ASKED, MILLION, Question
-from results.reference import GIBI, networks
-from results.reference.families import cards, family, means, memory_of
+from results.reference import GIBI
+from results.reference.gpus import gpus_named as family
+from results.reference.gpus import known_gpus as cards
+from results.reference.gpus import memory_of
+from results.reference.networks import networks
 from results.reference.prices import Offer
 from results.stats import Interval
 from results.table.fleets import FleetRate
@@ -132,8 +134,8 @@ class Verdict:
     def uncompared(self) -> list[str]:
         """Names that were asked for, none of whose cards has a rank, where that leaves one name: nothing to choose."""
         names = self.question.asked
-        known = [name for name in names if any(means(name, choice.gpu) for choice in self.ranked)]
-        unknown = [name for name in names if any(means(name, choice.gpu) for choice in self.open)]
+        known = [name for name in names if any(choice.gpu in family(name) for choice in self.ranked)]
+        unknown = [name for name in names if any(choice.gpu in family(name) for choice in self.open)]
         return [name for name in unknown if name not in known] if len(known) == 1 else []
 
     @property
@@ -267,7 +269,7 @@ def _too_small(question: Question, offers: Sequence[Offer]) -> dict[str, int]:
 def _ambiguous(offers: Sequence[Offer], shown: Collection[str]) -> tuple[str, ...]:
     """Return the names of offers that mean several cards, one of them shown: a guess could be wrong by half."""
     names = dict.fromkeys(offer.gpu for offer in offers if offer.gpu not in cards())
-    return tuple(name for name in names if len(family(name)) > 1 and any(means(name, card) for card in shown))
+    return tuple(name for name in names if len(family(name)) > 1 and any(card in family(name) for card in shown))
 
 
 def _by_speed(choices: Sequence[Choice]) -> list[Choice]:

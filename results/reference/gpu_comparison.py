@@ -1,4 +1,4 @@
-"""Cards side by side, by specification: what a comparison begins with, and what follows from it for training.
+"""GPUs side by side, by specification: what a comparison begins with, and what follows from it for training.
 
 Everything here is arithmetic on `reference/`; nothing is measured. `compare_gpus` returns data, so that a report or a
 recommendation can include it; `gpu_grids` makes tables of it.
@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from results.digits import grouped, significant
 from results.errors import BadQuestion
 from results.grid import Grid
-from results.reference import (
-    GIBI,
-    Network,
+from results.reference.gpus import (
+    PEAKS,
+    Roofline,
     contradictions,
-    gpu_members,
-    networks,
+    roofline,
     specification_rows,
-    specifications,
+    specified_gpus,
+    unknown_gpu,
 )
-from results.reference.families import unknown_card
+from results.reference.networks import networks
 from results.reference.prices import Offer
 
 QUANTITIES = {
@@ -46,16 +45,10 @@ QUANTITIES = {
 }
 """Rows of the table in their order: name and unit of each quantity of `gpu_specs.csv`."""
 
-PRECISIONS = {"fp16": ("fp16_tensor_fp32_accumulate", 2), "tf32": ("tf32_tensor", 4), "fp32": ("fp32", 4)}
-"""Peak and bytes per element that a precision of training meets."""
-
-FREE_MEMORY = 0.8
-"""Share of memory that activations can take; weights, gradients and workspace need the rest."""
-
 
 @dataclass(frozen=True)
-class Figure:
-    """One figure of one card; `value` is None where it is not a number, `text` is how it is written."""
+class GpuFigure:
+    """One figure of one GPU; `value` is None where it is not a number, `text` is how it is written."""
 
     gpu: str
     text: str
@@ -65,91 +58,66 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One quantity of all cards, in their order; a card without it has None."""
+class GpuRow:
+    """One quantity of all GPUs, in their order; a GPU without it has None."""
 
     quantity: str
     name: str
     unit: str
-    figures: list[Figure | None]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What one GPU cannot exceed in training one network.
-
-    Attributes:
-        bandwidth: Samples per second that its memory bandwidth allows, each layer by itself.
-        bandwidth_fused: Likewise with batch norm, ReLU and additions fused.
-        arithmetic: Samples per second that its peak allows.
-        limit: `memory bandwidth` or `arithmetic`, the lower one without fusion.
-        largest_batch: Samples whose saved activations fit; None when these are not known.
-    """
-
-    gpu: str
-    model: str
-    precision: str
-    bandwidth: float
-    bandwidth_fused: float
-    arithmetic: float
-    limit: str
-    largest_batch: int | None
-
-    @property
-    def samples_per_second(self) -> float:
-        """The lower of the two bounds."""
-        return min(self.bandwidth, self.arithmetic)
+    figures: list[GpuFigure | None]
 
 
 @dataclass(frozen=True)
 class GpuComparison:
-    """Cards side by side.
+    """GPUs side by side.
 
     Attributes:
         gpus: Names in `reference/gpu_specs.csv`.
         rows: Figures with their sources.
         computed: Ratios that follow from them: per watt, per dollar, FLOP per byte.
-        bounds: By network and precision, of each card.
-        contradictions: What other sources state of these cards.
+        bounds: By network and precision, of each GPU.
+        contradictions: What other sources state of these GPUs.
     """
 
     gpus: list[str]
-    rows: list[Row]
-    computed: list[Row]
-    bounds: list[Bound]
+    rows: list[GpuRow]
+    computed: list[GpuRow]
+    bounds: list[Roofline]
     contradictions: list[dict[str, str]]
 
 
 def named_gpus(names: Sequence[str]) -> list[str]:
-    """Return the cards that names mean; a family (`A100`) means all its members.
+    """Return the GPUs that names mean; a family (`A100`) means all its members.
 
     Raises:
         BadQuestion: A name fits none; suggests similar ones.
     """
     found: dict[str, None] = {}
     for name in (part.strip() for text in names for part in text.split(",")):
-        members = gpu_members(name)
+        members = specified_gpus(name)
         if not members:
-            raise BadQuestion(unknown_card(name, list(specifications())))
+            raise BadQuestion(unknown_gpu(name))
         found.update(dict.fromkeys(members))
     return list(found)
 
 
 def compare_gpus(gpus: Sequence[str], offers: Sequence[Offer]) -> GpuComparison:
-    """Put cards side by side.
+    """Put GPUs side by side.
 
     Args:
         gpus: Names in `reference/gpu_specs.csv`.
-        offers: Prices per GPU-hour; the lowest on demand of each card counts.
+        offers: Prices per GPU-hour; the lowest on demand of each GPU counts.
     """
     table = specification_rows()
     rows = [
-        Row(quantity, name, unit, [_figure(gpu, table[gpu].get(quantity)) for gpu in gpus])
+        GpuRow(quantity, name, unit, [_figure(gpu, table[gpu].get(quantity)) for gpu in gpus])
         for quantity, (name, unit) in QUANTITIES.items()
     ]
-    prices = Row("price", "price, lowest on demand", "USD/h", [_price(gpu, offers) for gpu in gpus])
+    prices = GpuRow("price", "price, lowest on demand", "USD/h", [_price(gpu, offers) for gpu in gpus])
     rows = [row for row in [*rows, prices] if any(row.figures)]
-    bounds = [bound for gpu in gpus for network in networks().values() for bound in _bounds(gpu, network)]
+    costs = [network for network in networks().values() if network.elements_fused]
+    lines = (roofline(gpu, cost, name) for gpu in gpus for cost in costs for name in PEAKS if name != "bf16")
+    bounds = [line for line in lines if line is not None]
     known = [row for row in contradictions() if row["gpu"] in gpus]
     return GpuComparison(list(gpus), rows, _computed(rows), bounds, known)
 
@@ -164,7 +132,7 @@ def gpu_grids(comparison: GpuComparison) -> list[Grid]:
         figures.append([row.name, row.unit, *texts, *([_ratio(row)] if ratio else [])])
     notes = [
         "peaks are dense, by arithmetic: multiprocessors × FLOP per cycle × clock; sparsity doubles none of them here",
-        "-: the card has none, or the reference has no figure",
+        "-: the GPU has none, or the reference has no figure",
     ]
     grids = [
         Grid("Specifications, not measurements", ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio], figures, notes),
@@ -178,7 +146,7 @@ def gpu_grids(comparison: GpuComparison) -> list[Grid]:
 
 
 def comparison_lines(comparison: GpuComparison) -> list[str]:
-    """Say what follows for training: the bottleneck of each network, and how far the cards are apart there."""
+    """Say what follows for training: the bottleneck of each network, and how far the GPUs are apart there."""
     lines = []
     for precision in dict.fromkeys(bound.precision for bound in comparison.bounds):
         of_precision = [bound for bound in comparison.bounds if bound.precision == precision]
@@ -212,27 +180,27 @@ def comparison_json(comparison: GpuComparison) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _figure(gpu: str, row: Mapping[str, str] | None) -> Figure | None:
+def _figure(gpu: str, row: Mapping[str, str] | None) -> GpuFigure | None:
     if row is None:
         return None
     try:
         value: float | None = float(row["value"])
     except ValueError:
         value = None
-    return Figure(gpu, row["value"], value, row["source"], row["note"])
+    return GpuFigure(gpu, row["value"], value, row["source"], row["note"])
 
 
-def _price(gpu: str, offers: Sequence[Offer]) -> Figure | None:
+def _price(gpu: str, offers: Sequence[Offer]) -> GpuFigure | None:
     own = [offer for offer in offers if offer.gpu == gpu and offer.commitment in ("", "on demand")]
     if not own:
         return None
     lowest, highest = (limit(own, key=lambda offer: offer.usd_per_gpu_hour) for limit in (min, max))
     spread = f"up to {highest.usd_per_gpu_hour:g} ({highest.name})" if highest is not lowest else ""
     price = lowest.usd_per_gpu_hour
-    return Figure(gpu, f"{price:.3f}", price, f"{lowest.name}; {lowest.source}".strip("; "), spread)
+    return GpuFigure(gpu, f"{price:.3f}", price, f"{lowest.name}; {lowest.source}".strip("; "), spread)
 
 
-def _computed(rows: Sequence[Row]) -> list[Row]:
+def _computed(rows: Sequence[GpuRow]) -> list[GpuRow]:
     """Return ratios of figures; each names in its source what it was computed from."""
     fp16, bandwidth, memory = "fp16_tensor_fp32_accumulate", "memory_bandwidth", "memory"
     wanted = [
@@ -248,55 +216,29 @@ def _computed(rows: Sequence[Row]) -> list[Row]:
         pairs = zip(_row(rows, top).figures, _row(rows, bottom).figures, strict=False)
         figures = [_quotient(one, other, factor, f"computed: {top} / {bottom}") for one, other in pairs]
         if any(figures):
-            found.append(Row(quantity, name, unit, figures))
+            found.append(GpuRow(quantity, name, unit, figures))
     return found
 
 
-def _quotient(top: Figure | None, bottom: Figure | None, factor: float, source: str) -> Figure | None:
+def _quotient(top: GpuFigure | None, bottom: GpuFigure | None, factor: float, source: str) -> GpuFigure | None:
     if top is None or bottom is None or not top.value or not bottom.value:
         return None
     value = top.value / bottom.value * factor
-    return Figure(top.gpu, significant(value), value, source)
+    return GpuFigure(top.gpu, significant(value), value, source)
 
 
-def _row(rows: Sequence[Row], quantity: str) -> Row:
-    return next((row for row in rows if row.quantity == quantity), Row(quantity, "", "", []))
+def _row(rows: Sequence[GpuRow], quantity: str) -> GpuRow:
+    return next((row for row in rows if row.quantity == quantity), GpuRow(quantity, "", "", []))
 
 
-def _ratio(row: Row) -> str:
-    """Write the second card's figure over the first's."""
+def _ratio(row: GpuRow) -> str:
+    """Write the second GPU's figure over the first's."""
     if len(row.figures) != 2:
         return ""
     first, second = row.figures
     if first is None or second is None or not first.value or not second.value or row.quantity == "compute_capability":
         return ""
     return f"{second.value / first.value:.2f}"
-
-
-def _bounds(gpu: str, network: Network) -> list[Bound]:
-    """Return what a card cannot exceed. Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009."""
-    figures = specifications()[gpu]
-    found = []
-    for precision, (peak, size) in PRECISIONS.items():
-        if peak not in figures or "memory_bandwidth" not in figures:
-            continue
-        bytes_per_second = figures["memory_bandwidth"] * 1e9
-        bandwidth = bytes_per_second / (network.elements_unfused * size)
-        arithmetic = figures[peak] * 1e12 / network.flop_per_sample
-        saved = network.saved_bytes.get(size)
-        found.append(
-            Bound(
-                gpu=gpu,
-                model=network.model,
-                precision=precision,
-                bandwidth=bandwidth,
-                bandwidth_fused=bytes_per_second / (network.elements_fused * size),
-                arithmetic=arithmetic,
-                limit="memory bandwidth" if bandwidth < arithmetic else "arithmetic",
-                largest_batch=math.floor(FREE_MEMORY * figures["memory"] * GIBI / saved) if saved else None,
-            )
-        )
-    return found
 
 
 def _bounds_grid(comparison: GpuComparison) -> Grid:
@@ -317,15 +259,15 @@ def _bounds_grid(comparison: GpuComparison) -> Grid:
     return Grid("Bottleneck of each network in training, by arithmetic", columns, rows, notes)
 
 
-def _bound_cells(bound: Bound | None) -> tuple[str, str, str]:
+def _bound_cells(bound: Roofline | None) -> tuple[str, str, str]:
     if bound is None:
         return "", "", ""
     batch = "" if bound.largest_batch is None else str(bound.largest_batch)
-    return grouped(bound.samples_per_second), bound.limit, batch
+    return grouped(min(bound.unfused, bound.arithmetic)), bound.limit, batch
 
 
 def _sources_grid(comparison: GpuComparison) -> Grid:
-    """Name the source of each figure; quantities of one card and source share a row."""
+    """Name the source of each figure; quantities of one GPU and source share a row."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in comparison.rows:
         for figure in row.figures:

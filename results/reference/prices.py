@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from results.errors import NotATable
-from results.reference import gpu_key, shipped_prices
+from results.reference import read_rows
+from results.reference.gpus import gpu_key, gpus_named
 
 HEADINGS = (
     *("gpu", "provider", "region", "gpus_per_host", "usd_per_gpu_hour", "commitment", "retrieved_on", "source"),
@@ -74,14 +75,14 @@ def read_prices(path: Path) -> list[Offer]:
     missing = [name for name in ("gpu", "usd_per_gpu_hour") if rows and name not in rows[0]]
     if missing or not rows:
         raise NotATable(f"{path}: needs rows with the columns {', '.join(HEADINGS)}. Missing: {', '.join(missing)}")
-    return [_offer(row, f"{path}:{number}") for number, row in enumerate(rows, 2)]
+    return [offer for number, row in enumerate(rows, 2) for offer in _offers(row, f"{path}:{number}")]
 
 
 def known_prices(user_files: Sequence[Path]) -> list[Offer]:
     """Return the user's prices, and the shipped examples for GPUs that the user has none for."""
     own = [offer for path in user_files for offer in read_prices(path)]
     named = {offer.gpu for offer in own}
-    shipped = [_offer(row, "prices.csv") for row in shipped_prices()]
+    shipped = [offer for row in read_rows("prices.csv") for offer in _offers(row, "prices.csv")]
     return own + [offer for offer in shipped if offer.gpu not in named]
 
 
@@ -110,7 +111,7 @@ def import_skypilot(path: Path, provider: str, retrieved_on: str) -> list[Offer]
             if price:
                 offers.append(
                     Offer(
-                        gpu=gpu_key(row["AcceleratorName"].replace("-", " ")) or row["AcceleratorName"],
+                        gpu=gpu_key(row["AcceleratorName"]) or row["AcceleratorName"],
                         usd_per_gpu_hour=price / count,
                         provider=provider,
                         region=row["Region"],
@@ -134,17 +135,17 @@ def prices_csv(offers: Iterable[Offer]) -> str:
     return text.getvalue()
 
 
-def _offer(row: Mapping[str, str], where: str) -> Offer:
+def _offers(row: Mapping[str, str], where: str) -> list[Offer]:
+    """Return the offers of a row: one for each GPU that its name means, or under its own name where it means none."""
     price = _number(row["usd_per_gpu_hour"])
     if not price:
         raise NotATable(f"{where}: usd_per_gpu_hour must be a number above 0. Received: {row['usd_per_gpu_hour']!r}")
     count = _number(row.get("gpus_per_host") or "")
-    return Offer(
-        gpu=gpu_key(row["gpu"]) or row["gpu"],
-        usd_per_gpu_hour=price,
-        gpus_per_host=int(count) if count else None,
-        **{name: row.get(name) or "" for name in ("provider", "region", "commitment", "retrieved_on", "source")},
-    )
+    texts = {name: row.get(name) or "" for name in ("provider", "region", "commitment", "retrieved_on", "source")}
+    return [
+        Offer(gpu=gpu, usd_per_gpu_hour=price, gpus_per_host=int(count) if count else None, **texts)
+        for gpu in gpus_named(row["gpu"]) or (row["gpu"],)
+    ]
 
 
 def _number(text: str) -> float | None:

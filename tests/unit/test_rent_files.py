@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from orchestrate import cli
 from orchestrate.launchers.ssh.software import FITTING
-from results.reference import gpu_key
+from results.reference.gpus import gpu_key
 
 ROOT = Path(__file__).parents[2]
 RENT = ROOT / "containers" / "rent"

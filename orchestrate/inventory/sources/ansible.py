@@ -19,7 +19,7 @@ from orchestrate.inventory.sources.machines import (
     validated,
 )
 from orchestrate.text import plain_text
-from results.reference.families import family
+from results.reference.gpus import gpus_named
 
 PROGRAM = "ansible-inventory"
 COMMAND = f"{PROGRAM} -i INVENTORY --list"
@@ -125,7 +125,7 @@ def _add(host: str, variables: dict[str, Any], groups: list[str], found: Found) 
     if target is None or (port is not None and number is None):
         found.left_out.append(f"{host}: no ssh address: user {user}, host {address}, port {port}")
         return
-    gpus = [group for group in groups if len(family(group)) == 1]
+    gpus = [group for group in groups if len(gpus_named(group)) == 1]
     notes = [f"in groups {', '.join(groups)}, and none of them is named like one GPU"] if groups and not gpus else []
     if len(gpus) > 1:
         notes = [f"ambiguous: in groups {', '.join(gpus)}, which are all named like a GPU"]

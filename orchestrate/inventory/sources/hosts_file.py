@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from orchestrate.inventory.sources.machines import Found, Machine
 from orchestrate.text import plain_text
-from results.reference import gpu_key
+from results.reference.gpus import gpu_key
 
 UNKNOWN_FLEET = "unknown-gpu"
 MAX_NAME = 55

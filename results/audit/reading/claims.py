@@ -27,7 +27,7 @@ from results.audit.reading.headings import (
 from results.audit.reading.numerals import Decimal, Refusal, decimal_mark, is_unclear, read_number
 from results.audit.reading.raw_tables import RawTable, read_tables
 from results.errors import NotATable
-from results.reference import model_key
+from results.reference.networks import model_key
 from results.schema import SETTINGS
 
 _MAY_DIFFER = frozenset(

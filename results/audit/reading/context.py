@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from results.audit.reading.headings import Facets, find_gpus, known_model, read_facets
-from results.reference import gpu_members, model_key
+from results.reference.gpus import specified_gpus
+from results.reference.networks import model_key
 
 _IMAGE_SIZE = re.compile(r"\bimage[ _]size[ :=]*(\d{2,4})\b|\b(\d{3})\s?[x×]\s?\2\b", re.IGNORECASE)
 _MODE = re.compile(r"\bmode (train|infer)\b|\b(inference)\b", re.IGNORECASE)
@@ -34,5 +35,5 @@ def _gpu(text: str) -> str:
     members = find_gpus(text)
     if len(members) == 1:
         return members[0]
-    shared = [word for word in re.findall(r"[A-Za-z0-9]+", text) if members and gpu_members(word) == members]
+    shared = [word for word in re.findall(r"[A-Za-z0-9]+", text) if members and specified_gpus(word) == members]
     return shared[0] if shared else ""

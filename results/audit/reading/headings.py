@@ -6,7 +6,8 @@ import functools
 import re
 from dataclasses import dataclass
 
-from results.reference import MODEL_NAMES, gpu_members, model_key
+from results.reference.gpus import specified_gpus
+from results.reference.networks import MODEL_NAMES, model_key
 from results.schema import SETTINGS
 
 _OTHER_ROLES = (
@@ -149,7 +150,7 @@ def read_facets(text: str) -> Facets:
     model = _MODEL_TEXTS.search(rest)
     rest = _without(rest, model)
     count, rest = take_count(rest)
-    gpu = rest if rest and len(rest) <= 80 and (gpu_members(rest) or _GPU_LIKE.search(rest)) else ""
+    gpu = rest if rest and len(rest) <= 80 and (specified_gpus(rest) or _GPU_LIKE.search(rest)) else ""
     return Facets(
         count=count,
         gpu=gpu,
@@ -165,7 +166,7 @@ def take_count(text: str) -> tuple[int | None, str]:
     lower = text.lower()
     for pattern in _COUNTS:
         match = pattern.search(lower)
-        if match and not gpu_members(text):  # the 2080 of a GPU's own name is no count
+        if match and not specified_gpus(text):  # the 2080 of a GPU's own name is no count
             named = match.groupdict()
             count = NUMBER_WORDS.get(named["count"]) or int(named["count"])
             return count * int(named.get("hosts") or 1) or None, _without(text, match)
@@ -189,12 +190,12 @@ def read_precision(text: str) -> str:
 @functools.cache
 def find_gpus(text: str) -> tuple[str, ...]:
     """Return the cards of the reference that a text speaks of: `Lambda Cloud, RTX A6000 (NVLink)` is one A6000."""
-    direct = gpu_members(text)
+    direct = specified_gpus(text)
     for match in [] if direct else _GPU_LIKE.finditer(text):
         words = re.split(r"[\s,;()/—–]+", text[match.start() :].strip())[:6]
         for length in range(len(words), 0, -1):
             dropped = words[length].lower() if length < len(words) else ""
-            members = gpu_members(" ".join(words[:length]))
+            members = specified_gpus(" ".join(words[:length]))
             if members and dropped not in _VARIANTS:
                 return members
     return direct

@@ -12,7 +12,6 @@ from rich.console import Console
 from orchestrate.display.display import PlainDisplay
 from orchestrate.display.tables import duration, render_estimate, render_taken
 from orchestrate.estimating.expected import expected_durations, host_seconds, repeat_seconds, speed_of
-from orchestrate.estimating.networks import WORK, work_of
 from orchestrate.estimating.outlook import Outlook
 from orchestrate.events import HostLost, JobResult, JobSpared
 from orchestrate.inventory.hosts import Host
@@ -21,6 +20,7 @@ from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
 from results.reference import all_published
+from results.reference.networks import networks, work_of
 from results.schema import GPU, Case, Device, Precision
 
 HERE = Host(fleet="here", name="this-machine", docker=None)
@@ -66,7 +66,7 @@ def test_cards_are_near_their_published_figures():
     """Of one card, apart from figures that their own source contradicts: half of the rows within 1.25, nine in ten within 1.65."""
     errors = []
     for row in all_published():
-        if row["model"] in WORK and row["num_gpus"] == "1" and not row["suspect"] and row["unit"] == "images":
+        if row["model"] in networks() and row["num_gpus"] == "1" and not row["suspect"] and row["unit"] == "images":
             case = Case(
                 model=row["model"], precision=Precision(row["precision"]), batch_per_gpu=int(row["batch_per_gpu"] or 64)
             )

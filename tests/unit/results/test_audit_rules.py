@@ -8,7 +8,7 @@ import pytest
 from results.audit.findings import Severity
 from results.audit.judgement import audit, claim_findings
 from results.audit.reading.claims import Claim
-from results.reference import published_path
+from results.reference import FOLDER
 from tests.benchmarks.audit_recall import MUTATIONS, false_alarms, honest_tables, is_found
 
 A4000 = {"resnet50": 453, "resnet152": 181, "inception_v3": 262, "googlenet": 1020}
@@ -207,7 +207,7 @@ def test_published_rows_that_their_source_marks_are_the_only_ones_above_a_note()
     from results.reference import published
 
     suspect = {number for number, row in enumerate(published()) if row["suspect"]}
-    assert {row for finding in above_notes(published_path()).values() for row in finding.rows} <= suspect
+    assert {row for finding in above_notes(FOLDER / "published.csv").values() for row in finding.rows} <= suspect
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,8 @@ from results.predict.rows import (
     measured_observations,
     published_observations,
 )
-from results.reference import all_published, published, specifications
+from results.reference import all_published, published
+from results.reference.gpus import specifications
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
 from tests.benchmarks import predict_left_out

@@ -1,0 +1,149 @@
+"""Networks: what one sample costs in operations, memory traffic and memory, and the names that they go by."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from results.reference import all_published, read_rows
+from results.schema import Case, Mode, Precision
+from results.schema.networks import INPUTS
+
+BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
+"""Bytes per element of activations."""
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """What one image or sequence of a network costs, at the network's own size.
+
+    Attributes:
+        size: Pixels of an edge, or tokens, that the figures are for.
+        sequences: Whether it takes sequences of tokens; else images.
+        layers: Of the Keras model: what building and compiling it grow with.
+        flop_per_sample: Forward and backward pass, convolutions and dense layers; 1 multiply-add = 2 FLOP.
+        infer_flops: Of the forward pass.
+        elements_unfused: Tensor elements that training moves to and from memory, each layer by itself; 0: not known.
+        infer_elements: Likewise of the forward pass.
+        elements_fused: Of training with batch norm, ReLU and additions fused: a bound that nothing goes below.
+        saved_bytes: Activations kept for the backward pass by bytes per element (2 or 4); empty when not known.
+    """
+
+    model: str
+    size: int
+    sequences: bool
+    layers: int
+    parameters: float
+    flop_per_sample: float
+    infer_flops: float
+    elements_unfused: float
+    infer_elements: float
+    elements_fused: float
+    saved_bytes: Mapping[int, float]
+
+
+@functools.cache
+def networks() -> Mapping[str, NetworkCost]:
+    """Return the networks whose cost per sample is known, by name."""
+    found = {}
+    for row in read_rows("networks.csv"):
+        saved = {2: row["saved_fp16_mb"], 4: row["saved_fp32_mb"]}
+        found[row["model"]] = NetworkCost(
+            model=row["model"],
+            size=int(row["size"]),
+            sequences=row["unit"] == "token",
+            layers=int(row["layers"] or 0),
+            parameters=float(row["parameters_millions"] or 0) * 1e6,
+            flop_per_sample=float(row["gflop_train"]) * 1e9,
+            infer_flops=float(row["gflop_infer"] or 0) * 1e9,
+            elements_unfused=float(row["elements_train_millions"] or 0) * 1e6,
+            infer_elements=float(row["elements_infer_millions"] or 0) * 1e6,
+            elements_fused=float(row["elements_fused_millions"] or 0) * 1e6,
+            saved_bytes={size: float(text) * 1e6 for size, text in saved.items() if text},
+        )
+    return MappingProxyType(found)
+
+
+def work_of(case: Case) -> tuple[float, float, int] | None:
+    """Return operations and bytes of one step of one replica, and the layers of the network; None: it is not known.
+
+    Images cost by their area; sequences by their length, which leaves out that attention grows with its square.
+    """
+    found = networks().get(case.model)
+    if found is None or not found.layers:
+        return None
+    scale = 1.0
+    if case.image_size is not None:
+        scale = (case.image_size / found.size) ** 2
+    elif case.sequence_length is not None:
+        scale = case.sequence_length / found.size
+    train = case.mode is Mode.TRAIN
+    flops = found.flop_per_sample if train else found.infer_flops
+    elements = found.elements_unfused if train else found.infer_elements
+    samples = case.batch_per_gpu * case.accumulate * scale
+    return flops * samples, elements * samples * BYTES[case.precision], found.layers
+
+
+@functools.cache
+def network_names() -> tuple[str, ...]:
+    """Return every network that can be measured here or has a published row or a known cost."""
+    return tuple(dict.fromkeys([*INPUTS, *networks(), *(row["model"] for row in all_published())]))
+
+
+def model_key(name: str) -> str:
+    """Return our name of a network: `Inception v3`, `inception3` and `InceptionV3` are `inception_v3`."""
+    text = _letters(name)
+    known = next((own for own in network_names() if _letters(own) == text), None)
+    return MODEL_NAMES.get(text) or known or text
+
+
+def is_network(name: str) -> bool:
+    """Return whether a name means a network of the reference."""
+    return model_key(name) in MODEL_NAMES.values()
+
+
+MODEL_NAMES = {
+    "resnet50": "resnet50",
+    "resnet50v1": "resnet50",
+    "resnet50v1.0": "resnet50",
+    "resnet50v1.5": "resnet50_v1.5",
+    "resnet152": "resnet152",
+    "inception3": "inception_v3",
+    "inceptionv3": "inception_v3",
+    "inception4": "inception_v4",
+    "inceptionv4": "inception_v4",
+    "googlenet": "googlenet",
+    "vgg16": "vgg16",
+    "alexnet": "alexnet",
+    "bert": "bert_large",
+    "bertlarge": "bert_large",
+    "bertlargesquad": "bert_large_squad_384",
+    "bertlargesquad384": "bert_large_squad_384",
+    "bertlargesquadfinetune": "bert_large_squad_384",
+    "bertlargepretrainingseq128": "bert_large_pretraining_128",
+    "bertlargepretraining128": "bert_large_pretraining_128",
+    "bertlargepretrainingseq512": "bert_large_pretraining_512",
+    "bertlargepretraining512": "bert_large_pretraining_512",
+}
+"""Names of networks by their letters and digits alone."""
+
+
+def published_names(model: str) -> list[str]:
+    """Return the names that a network has in published rows: its own, its variants' and its tasks'."""
+    names = dict.fromkeys(row["model"] for row in all_published())
+    return [name for name in names if name == model or name.startswith(f"{model}_")]
+
+
+def unknown_network(name: str, known: Sequence[str]) -> str:
+    """Return what to say of a name that is no network's: up to five that are like it, or all that are known."""
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.6)
+    hint = f"Did you mean one of: {', '.join(near)}?" if near else f"Known: {', '.join(known)}"
+    return f"--model: {name!r} is not a known network. {hint}"
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
