@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from results.commands.command_line import add_format
 
@@ -194,19 +194,16 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=_positive, help="repeats of each case; overrides the suite and hosts.yml")
     parser.add_argument("--seed", type=int, default=1, help="seed for shuffling repeats (default: 1)")
     parser.add_argument(
-        "--target-ci",
+        "--stop-early",
         type=_share,
         metavar="PERCENT",
-        help="save time: once a case is known to ± PERCENT, e.g. 2%%, stop timing (after 500 steps at the earliest) "
-        "and skip repeats (after 4)",
+        help="skip the remaining repeats of a case once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or "
+        "is clearly above or below the price ratio; never adds repeats, and saves most with several hosts per fleet",
     )
-    parser.add_argument(
-        "--decide",
-        type=_share,
-        metavar="PERCENT",
-        help="save time: skip repeats once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or is clearly "
-        "above or below the price ratio; plans up to 10 repeats (change with --repeats)",
-    )
+    for removed in ("--target-ci", "--decide"):
+        parser.add_argument(
+            removed, action=Removed, instead="--stop-early PERCENT, which skips repeats that no comparison needs"
+        )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -249,6 +246,20 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="run id or folder (default: the latest run)")
+
+
+class Removed(argparse.Action):
+    """A flag of an earlier version: an error that names what to use instead."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, instead: str) -> None:
+        super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+        self.instead = instead
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: object, _values: object, option: str | None = None
+    ) -> NoReturn:
+        """Refuse the flag."""
+        parser.error(f"{option} was removed. Use {self.instead}")
 
 
 def _positive(text: str) -> int:

@@ -40,7 +40,7 @@ from orchestrate.running.launchers import make_launcher
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.process_limits import allow_open_files, collect_rarely
 from orchestrate.running.run import Outcome, count_records, execute, probe_hosts, stop_run
-from orchestrate.suites import Suite, read_suite
+from orchestrate.suites import read_suite
 from results.grid import Grid, print_grid
 from results.program import command_line, started_as_tfbench
 from results.runs.checked_hosts import keep_check
@@ -56,9 +56,6 @@ THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
 
 MAX_ROWS_SHOWN = 1_000
 """Rows up to which a run ends by showing all of them; of more, the tables per fleet, and how to see the rest."""
-
-MOST_REPEATS = 10
-"""Repeats of each case that are planned with `--decide`; most of them are left out."""
 
 MAX_REPORTED = 5_000
 """Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
@@ -161,9 +158,8 @@ def run(parsed: argparse.Namespace) -> int:
 def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     """Plan and measure; return the plan and the exit code."""
     run_id = parsed.run_id or new_run_id()
-    raw: dict[str, str] = {}
     hosts, check = _accepted(parsed) if parsed.accept else (None, None)
-    planned = _plan(parsed, run_id, _progress_bus(parsed), raw.__setitem__, hosts)
+    planned = _plan(parsed, run_id, _progress_bus(parsed), hosts)
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
         raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: {command_line('orchestrate', 'check')}")
@@ -174,8 +170,6 @@ def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     folder.write_plan(plan_to_json(planned))
     if check is not None:
         keep_check(folder.path, check)
-    while raw:
-        folder.write_facts(*raw.popitem())
     return planned, _carry_out(parsed, planned, folder, estimated)
 
 
@@ -321,30 +315,25 @@ def _plan(
     parsed: argparse.Namespace,
     run_id: str,
     bus: EventBus,
-    keep: Callable[[str, str], None] | None = None,
     hosts: list[Host] | None = None,
 ) -> Plan:
-    """Ask all hosts, or those that are given, and plan; `keep` takes their raw facts."""
+    """Ask all hosts, or those that are given, and plan."""
     hosts = read_hosts(_hosts_file(parsed), parsed.limit) if hosts is None else hosts
     read = lru_cache(read_suite)
     for host in hosts:  # mistakes in names come before anything is asked of a host
         read(parsed.suite or host.suite or "standard")
-    probed = probe_hosts(hosts, _maker(None, bus), bus, keep)
+    probed = probe_hosts(hosts, _maker(None, bus), bus)
 
-    def chosen(name: str) -> Suite:
-        return dataclasses.replace(read(parsed.suite or name), target_ci=parsed.target_ci)
-
-    repeats = parsed.repeats or (None if parsed.decide is None else MOST_REPEATS)
     planned = make_plan(
         hosts,
         probed,
-        chosen,
+        lambda name: read(parsed.suite or name),
         run_id=run_id,
         seed=parsed.seed,
-        repeats=repeats,
+        repeats=parsed.repeats,
         durations=earlier_durations(parsed.runs_dir),
     )
-    return dataclasses.replace(planned, decide=parsed.decide)
+    return dataclasses.replace(planned, stop_early=parsed.stop_early)
 
 
 def _hosts_file(parsed: argparse.Namespace) -> Path:

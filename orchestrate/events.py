@@ -108,7 +108,7 @@ class JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpared:
-    """A repeat is left out, because its case is known as closely as was asked, or its comparisons are decided."""
+    """A repeat is skipped, because the comparisons of its case are decided."""
 
     job: str
     host: str
@@ -147,8 +147,8 @@ class RunFinished:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
-        spared: Repeats that were not needed (`--target-ci`, `--decide`).
-        saved_seconds: What they and the steps that were not needed would have taken.
+        spared: Repeats that were not needed (`--stop-early`).
+        saved_seconds: What they would have taken.
     """
 
     run_id: str

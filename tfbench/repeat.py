@@ -20,7 +20,6 @@ from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Cooling, Observer, cool_gpus
 from tfbench.measuring import validity
-from tfbench.measuring.early_stop import enough_for
 from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import soft_warnings
 from tfbench.measuring.timing import Interval, print_steps, take_steps
@@ -189,9 +188,7 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
     if meet is not None:
         meet()
     report = print_steps(repeat.samples_per_step, repeat.network.unit)
-    interval = take_steps(
-        built.step, case.num_steps, report, enough_for(case), case.steps_per_call, case.min_seconds or 0.0
-    )
+    interval = take_steps(built.step, case.num_steps, report, case.steps_per_call, case.min_seconds or 0.0)
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     input_limit = None
     if comparison is not None and built.data_set is not None:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrate.deciding.left_out import LeftOut
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
@@ -18,6 +17,7 @@ from orchestrate.planning.budget import Estimate
 from orchestrate.planning.doubts import doubts, sending_note, state_words
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
+from orchestrate.planning.stop_early import StopEarly
 from results.grid import new_table
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
@@ -134,7 +134,7 @@ def _print_line(text: str, console: Console) -> None:
 def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console) -> None:
     """Show how many repeats of each host have ended, and how."""
     table = _table("fleet", "host", "done", "ok", "failed", "why")
-    early = LeftOut(plan)
+    early = StopEarly(plan)
     of_job = {job.id: folder.read_record(job.id) for job in plan.jobs}
     for job in plan.jobs:
         if (record := of_job[job.id]) is not None:

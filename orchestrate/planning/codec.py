@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -37,6 +38,7 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
     Raises:
         UserError: It is damaged, or of a version that this tfbench cannot read.
     """
+    text = _upgraded(text)
     try:
         plan = _adapter().validate_json(text, strict=True)
         version: object = plan.plan_version
@@ -53,6 +55,27 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
             "Resume with the version of tfbench that started the run"
         )
     return plan
+
+
+REMOVED_KEYS = {"target_ci", "raw"}
+"""Of plans that 0.9 and earlier wrote."""
+
+
+def _upgraded(text: str | bytes) -> str | bytes:
+    """Return the plan of an earlier version in the words of this one; damaged text as it is."""
+    searched = text.encode(errors="replace") if isinstance(text, str) else text
+    if not any(b'"%s"' % key.encode() in searched for key in (*REMOVED_KEYS, "decide")):
+        return text
+    try:
+        return json.dumps(json.loads(text, object_hook=_renamed))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _renamed(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "stop_early" if key == "decide" else key: value for key, value in document.items() if key not in REMOVED_KEYS
+    }
 
 
 def _version(text: str | bytes) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from orchestrate.text import plain_text
@@ -11,7 +11,6 @@ from results.schema import GPU, Status
 from results.schema.record_json import RecordError, from_dict
 
 MAX_PROBE_BYTES = 256 * 1024
-MAX_RAW_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,6 @@ class Facts:
         images: What benchmarks start from; empty without Docker.
         cpu_flops_per_second: fp32 matrix products on all its cores, as the probe of a host without GPUs measured them.
         cpu_loop_seconds: What the probe's loop of Python code took there.
-        raw: All that engine and driver reported, as JSON, for `facts/` of a run; empty once it is kept there.
     """
 
     cpu: str | None = None
@@ -96,7 +94,6 @@ class Facts:
     images: tuple[Image, ...] = ()
     cpu_flops_per_second: float | None = None
     cpu_loop_seconds: float | None = None
-    raw: str = field(default="", compare=False, repr=False)
 
     @property
     def problem(self) -> str | None:
@@ -136,14 +133,7 @@ def facts_from_probe(text: str | bytes) -> Facts:
         gpus=gpus,
         gpu_states=states,
         gpu_problems=_texts(document, "gpu_problems"),
-        raw=raw_json(probe=document),
     )
-
-
-def raw_json(**reported: object) -> str:
-    """Write what a host reported, by source; what is too much is left out whole, because half of it is no JSON."""
-    text = json.dumps(reported, indent=1)
-    return text if len(text) <= MAX_RAW_CHARACTERS else json.dumps({"left_out": f"{len(text)} characters"})
 
 
 def _state(document: object) -> GPUState:

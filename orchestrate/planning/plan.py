@@ -106,8 +106,8 @@ class Plan:
     Attributes:
         seed: Of the order of repeats.
         gangs: Repeats that several hosts do together, in their order: when each has done what it does alone.
-        decide: Repeats are left out once every ratio between fleets is known to ± this share, or is surely on one side
-            of their price ratio; None: all of them run.
+        stop_early: Repeats are skipped once every ratio between fleets is known to ± this share, or is surely on one
+            side of their price ratio; None: all of them run.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # also for all that it holds; see `codec.py`
@@ -117,7 +117,7 @@ class Plan:
     seed: int
     hosts: tuple[HostPlan, ...]
     gangs: tuple[Gang, ...] = ()
-    decide: float | None = None
+    stop_early: float | None = None
     tfbench: str = __version__
     plan_version: int = PLAN_VERSION
 

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from orchestrate.deciding.left_out import LeftOut
 from orchestrate.errors import HostError, UserError
 from orchestrate.estimating.expected import expected_durations
 from orchestrate.events import (
@@ -32,6 +31,7 @@ from orchestrate.planning.doubts import doubts, isolation_note, sending_note
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.shared_images import share_images
+from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.gang_worker import work_together
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.queue_worker import QueueWorker
@@ -53,8 +53,8 @@ class Outcome:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
-        spared: Repeats without a record, because they were not needed (`--target-ci`, `--decide`).
-        answers: What became of each comparison that was to be decided, in words.
+        spared: Repeats without a record, because they were not needed (`--stop-early`).
+        answers: What became of each comparison, with `--stop-early`, in words.
     """
 
     ok: int
@@ -64,23 +64,20 @@ class Outcome:
     answers: tuple[str, ...] = ()
 
 
-def probe_hosts(
-    hosts: list[Host], make: MakeLauncher, bus: EventBus, keep: Callable[[str, str], None] | None = None
-) -> dict[Place, Facts | str]:
+def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Place, Facts | str]:
     """Ask all hosts what they are, side by side.
 
     Args:
         hosts: Whom to ask.
         make: Gives a launcher for a host.
         bus: Receives each answer.
-        keep: Takes a host's key and its raw facts; None: nobody wants them.
 
     Returns:
         Facts, or why it could not be asked.
     """
     keys = [host.key for host in hosts]
     with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
-        answers = pool.map(partial(_probe, bus=bus, keep=keep), keys, map(make, hosts))
+        answers = pool.map(partial(_probe, bus=bus), keys, map(make, hosts))
         asked = dict(zip([host.place for host in hosts], answers, strict=True))
         shared = share_images(hosts, asked, read_variants())
         concerned = [host for host in hosts if host.place in shared]
@@ -88,14 +85,12 @@ def probe_hosts(
         return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
 
 
-def _probe(key: str, launcher: Launcher, bus: EventBus, keep: Callable[[str, str], None] | None) -> Facts | str:
+def _probe(key: str, launcher: Launcher, bus: EventBus) -> Facts | str:
     """Ask the host of a launcher what it is, and let go of it; see `probe_hosts`."""
     try:
         facts = launcher.probe()
         bus.emit(HostChecked(host=key, problem=facts.problem, gpus=len(facts.gpus)))
-        if keep is not None and facts.raw:
-            keep(key, facts.raw)
-        return dataclasses.replace(facts, raw="")
+        return facts
     except HostError as error:
         bus.emit(HostChecked(host=key, problem=error.cause))
         return error.cause
@@ -143,7 +138,7 @@ def execute(
     """
     began = time.monotonic()
     budget = _budget(plan, folder, options)
-    early = LeftOut(plan)
+    early = StopEarly(plan)
     done = _done_before(plan, folder, options, early)
     settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
     total = len(plan.jobs)
@@ -184,20 +179,20 @@ def execute(
 
 def count_records(plan: Plan, folder: RunFolder) -> Outcome:
     """Count how the repeats of a plan have ended so far."""
-    early = LeftOut(plan)
+    early = StopEarly(plan)
     done = _done_before(plan, folder, Options(again=frozenset()), early)
     early.among(job for job in plan.jobs if job.id not in done)
     return _outcome([done.get(job.id) for job in plan.jobs], early)
 
 
-def _outcome(statuses: Sequence[Status | None], early: LeftOut) -> Outcome:
+def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> Outcome:
     """Count how repeats have ended; None: one has no record, as those that were spared."""
-    spared, answers = early.spared, tuple(early.answers)
+    spared, answers = early.skipped, tuple(early.answers)
     ok, without = statuses.count(Status.OK), statuses.count(None)
     return Outcome(ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared, answers=answers)
 
 
-def _done_before(plan: Plan, folder: RunFolder, options: Options, early: LeftOut) -> dict[str, Status]:
+def _done_before(plan: Plan, folder: RunFolder, options: Options, early: StopEarly) -> dict[str, Status]:
     """Return the status of each repeat that has its result; what should be measured again is moved aside first.
 
     `early` learns the numbers.

@@ -64,17 +64,14 @@ class HostSession:
         self.launcher.close()
 
     def learn(self) -> Facts | None:
-        """Ask a host that did not answer before the run, and keep its raw facts; None: the plan knows its facts.
+        """Ask a host that did not answer before the run; None: the plan has its facts.
 
         Raises:
             HostError: It does not answer now either.
         """
         if self.entry.facts is not None:
             return None
-        facts = self.launcher.probe()
-        if facts.raw:
-            self.shared.folder.write_facts(self.host.key, facts.raw)
-        return facts
+        return self.launcher.probe()
 
     def sweep(self, ours: Sequence[Job], todo: Collection[str]) -> None:
         """Remove what a controller that died left of repeats whose record is safe.

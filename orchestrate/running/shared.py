@@ -6,12 +6,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrate.deciding.left_out import LeftOut
 from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSpared, Warned
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.budget import Budget
 from orchestrate.planning.plan import Job
+from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.watchdog import Watchdog
@@ -28,7 +28,7 @@ class Shared:
     Attributes:
         budget: None: the run may cost what it costs.
         statuses: How each repeat that has a record ended, by job id: each thread writes its own repeats'.
-        early: Says which repeats are not needed any more.
+        early: Decides which repeats are not needed any more.
     """
 
     folder: RunFolder
@@ -39,7 +39,7 @@ class Shared:
     budget: Budget | None
     options: Options
     statuses: dict[str, Status]
-    early: LeftOut
+    early: StopEarly
 
 
 def set_record_aside(folder: RunFolder, job: Job) -> None:
@@ -51,11 +51,10 @@ def set_record_aside(folder: RunFolder, job: Job) -> None:
 
 
 def spare(job: Job, host: Host, shared: Shared) -> bool:
-    """Leave a repeat out, and say so, where its case is known closely enough without it."""
-    if not shared.early.spares(job):
-        return False
-    shared.bus.emit(JobSpared(job=job.id, host=host.key, case=job.case.name, why=shared.early.why(job)))
-    return True
+    """Skip a repeat, with an event, where no comparison needs it any more."""
+    if why := shared.early.skips(job):
+        shared.bus.emit(JobSpared(job=job.id, host=host.key, case=job.case.name, why=why))
+    return bool(why)
 
 
 def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str | None = None) -> bool:

@@ -110,9 +110,7 @@ class HostWorker:
         """Take the next repeat; None: there is none, or it would cost too much."""
         if not self._todo:
             return None
-        early = self.shared.early
-        job = min(self._todo, key=early.rank) if early.ranks else self._todo[0]
-        self._todo.remove(job)
+        job = self._todo.popleft()
         return job if affordable([self.host], job.case.name, self.shared) else None
 
     def _leave_out(self, job: Job) -> None:

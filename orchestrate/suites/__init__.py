@@ -52,7 +52,7 @@ WRITTEN_OUT = frozenset(
     {
         *("model", "mode", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce"),
         *("xla", "data", "batch_norm", "device", "image_size", "sequence_length", "optimizer", "accumulate"),
-        *("warmup_steps", "num_steps", "target_ci"),
+        *("warmup_steps", "num_steps"),
     }
 )
 """Settings of a case that `CaseBlock` spells out, or that belong to the whole suite."""
@@ -170,14 +170,12 @@ class Suite:
 
     Attributes:
         repeats: Fresh processes for each case.
-        target_ci: See `Case.target_ci`; of every case.
     """
 
     name: str
     description: str
     repeats: int
     blocks: tuple[CaseBlock, ...]
-    target_ci: float | None = None
 
     def cases(self, device: Device) -> list[Case]:
         """Return the cases of a host, in the order of the file, without duplicates.
@@ -188,8 +186,6 @@ class Suite:
         cases: dict[str, Case] = {}
         for block in self.blocks:
             for case in _cases(block, device):
-                if case.model != DEVICE_MODEL:
-                    case = dataclasses.replace(case, target_ci=self.target_ci)
                 cases.setdefault(case.name, case)
         return list(cases.values())
 

@@ -124,7 +124,6 @@ _HEADED = frozenset(
         "num_hosts",
         "communication",
         "all_reduce",
-        "target_ci",
         "deep_check",
     }
 )

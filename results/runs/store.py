@@ -1,6 +1,6 @@
 """The folder of one run: its frozen plan, its events, its records and its logs.
 
-    runs/<run-id>/plan.json  events.jsonl  records/<job-id>.json  logs/<job-id>.log  facts/<host>.json
+    runs/<run-id>/plan.json  events.jsonl  records/<job-id>.json  logs/<job-id>.log
                   results.csv  report.html
 
 Standard library and `results.schema` only. Every file is written whole or not at all; what cannot be read is
@@ -162,12 +162,6 @@ class RunFolder:
     def log_path(self, job_id: str) -> Path:
         """Return where a job's log lies; UserError when the id cannot be a file name."""
         return self.path / "logs" / f"{_checked_name(job_id, 'job id')}.log"
-
-    def write_facts(self, host: str, text: str) -> None:
-        """Keep what a host reported about itself, as JSON; nothing here reads it."""
-        path = self.path / "facts" / f"{_checked_name(host, 'host')}.json"
-        path.parent.mkdir(exist_ok=True)
-        _write_whole(path, [text, "\n"])
 
     def write_plan(self, text: str) -> None:
         """Write the plan, once.

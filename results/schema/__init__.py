@@ -13,7 +13,6 @@ of two method versions are never put into one cell of a table.
 from __future__ import annotations
 
 from results.schema.case import (
-    FEWEST_STEPS,
     SETTINGS,
     TRAINED_BY_ADAMW,
     TUNING,
@@ -59,7 +58,6 @@ from results.schema.words import (
 
 __all__ = [
     "DEVICE_MODEL",
-    "FEWEST_STEPS",
     "GPU",
     "METHOD_VERSION",
     "SCHEMA_VERSION",

@@ -86,7 +86,6 @@ NUMBERS: dict[str, Bound] = {
     "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
     "warmup_steps": _COUNT_OR_NONE,
     "mb": Bound(0, MOST, "MB", "a terabyte; no device has as much memory"),
-    "target_ci": Bound(0, 1, "-", "share of the throughput"),
     "usd_per_gpu_hour": Bound(1e-9, MOST, "USD/h", "a price of 0 or less makes every ratio of prices meaningless"),
     "seed": Bound(-(2**64), 2**64, "-", "64 bits", closest_to_zero=0),
     "version": _COUNT,

@@ -66,9 +66,6 @@ SMALLEST_IMAGE = 32
 SHORTEST_SEQUENCE = 8
 """Fewest tokens of any network."""
 
-FEWEST_STEPS = 50
-"""A repeat that may end early runs at least this many timed steps."""
-
 WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "gpt2_small", "vgg16", "vit_b16"})
 """Networks without batch normalisation: that is their variant where a case names none."""
 
@@ -88,8 +85,6 @@ class Case:
       communication; it is no training, and never in a table of speed.
     * `accumulate`: the global batch is that many times larger.
     * `min_seconds`: takes as many steps as fit, which differ between hosts: comparisons are of rates.
-    * `target_ci`: timed steps, and then repeats, end early when the 95 % interval of the throughput is at most ± this
-      share of it; None: never.
     * `all_reduce_pack_mb`: the default is that of PyTorch's DistributedDataParallel (Li et al. 2020, VLDB 13, section
       3.2.2).
     """
@@ -230,25 +225,13 @@ class Case:
         int,
         Setting(
             "Timed steps.",
-            column="Timed steps of a repeat; the most where `target_ci` is given, the fewest with `min_seconds`.",
+            column="Timed steps of a repeat; the fewest with `min_seconds`.",
             unit="steps",
             always=True,
             least=1,
             most=MOST_STEPS,
         ),
     ] = 100
-    target_ci: Annotated[
-        float | None,
-        Setting(
-            "Stop timing early, after at least 500 steps, once the 95 % interval of the throughput is within half of ± "
-            "this share, e.g. 0.02. Default: never.",
-            part="ci{:g}",
-            percent=True,
-            column="A repeat and a case end early when known to ± this share; empty: never.",
-            least=1e-4,
-            most=1.0,
-        ),
-    ] = None
     all_reduce_pack_mb: Annotated[
         int,
         Setting(

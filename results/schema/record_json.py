@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from results.schema import DEVICE_MODEL, FEWEST_STEPS, SCHEMA_VERSION, Case, DeviceResult, Measurement, Record, Status
+from results.schema import DEVICE_MODEL, SCHEMA_VERSION, Case, DeviceResult, Measurement, Record, Status
 from results.schema.bounds import MAX_LIST_LENGTH, TIMES, Bound, bound_of, text_problem
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
@@ -76,12 +76,20 @@ def from_json(text: str | bytes) -> Record:
         raise RecordError(
             [f"schema_version must be {SCHEMA_VERSION}, the one this tfbench reads. Received: {_shown(version)}"]
         )
+    _without_removed_settings(document)
     problems: list[str] = []
     record = _build_dataclass(Record, document, "", problems)
     problems = problems[:MAX_PROBLEMS] or _contradictions(record)
     if problems:
         raise RecordError(problems)
     return typing.cast(Record, record)
+
+
+def _without_removed_settings(document: dict[str, Any]) -> None:
+    """Read a record of 0.9 or earlier, whose timed steps could end early (`target_ci`): those taken are its steps."""
+    case, measured = document.get("case"), document.get("measurement")
+    if isinstance(case, dict) and case.pop("target_ci", None) is not None and isinstance(measured, dict):
+        case["num_steps"] = measured.get("num_steps")
 
 
 T = TypeVar("T")
@@ -311,9 +319,8 @@ def _measurement_contradictions(case: Case, measurement: Measurement) -> list[st
         problems.append("measurement.global_batch is not batch_per_gpu × replicas × accumulate")
     if (measurement.replicas, measurement.batch_per_gpu) != (case.replicas, case.batch_per_gpu):
         problems.append("measurement: replicas or batch_per_gpu differ from the case's")
-    fewest = case.num_steps if case.target_ci is None else min(case.num_steps, FEWEST_STEPS)
     most = case.num_steps if case.min_seconds is None else MAX_LIST_LENGTH
-    if not fewest <= measurement.num_steps <= most:
+    if not case.num_steps <= measurement.num_steps <= most:
         problems.append(f"measurement.num_steps is {measurement.num_steps}, but the case asked for {case.num_steps}")
     if measurement.ranks or case.num_hosts > 1:
         problems.extend(_rank_contradictions(case, measurement))

@@ -8,7 +8,7 @@ from results.table.columns import CASE_COLUMNS
 from results.table.comparable import differing, setting_text
 from results.table.fleets import FleetRate
 
-EFFORT = ("warmup_steps", "num_steps", "min_seconds", "target_ci")
+EFFORT = ("warmup_steps", "num_steps", "min_seconds")
 """Columns of how long was measured: `setting_text` leaves them out, but cases may differ in nothing else."""
 
 

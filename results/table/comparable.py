@@ -158,7 +158,7 @@ def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> st
 
 
 _ALWAYS = ("model", "mode", "precision", "batch_per_gpu", "num_gpus", "device")
-_EFFORT = ("warmup_steps", "num_steps", "min_seconds", "target_ci")
+_EFFORT = ("warmup_steps", "num_steps", "min_seconds")
 """How long was measured: part of the case, but not of what it is called."""
 
 MODES = {"train": "training", "infer": "inference", "device": "device"}

@@ -6,7 +6,6 @@
 
 Throughputs are drawn as hosts that differ, and repeats of a host that differ; then the functions behind every table are
 asked. `!` marks what is outside of 93 to 97 %, `-` where no interval is printed. One host per side has no interval for its fleet; the row `1 × 3` asks whether it holds what that machine does.
-Steps within a process, and repeats that end early: `tests.benchmarks.coverage_early`, printed below.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from results.schema import Case
 from results.stats import Interval
 from results.table.fleets import FleetRate
 from results.table.software import Software
-from tests.benchmarks import coverage_early
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
@@ -248,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             counts = covered(design, parsed.draws)
             good = good and all(count.good for count in counts.values())
             print(f"{design.name:54}" + "".join(f"{counts[name]!s:>21}" for name in COLUMNS), flush=True)
-    return 0 if coverage_early.print_rows(parsed.draws, parsed.only) and good else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -36,9 +36,6 @@ class Interval:
     losses: list[float]
 
 
-Enough = Callable[[Sequence[float]], bool]
-"""Receives the durations of the steps so far, every `STEPS_PER_LINE` steps; True: no more are needed."""
-
 Report = Callable[[int, float, float], None]
 """Called with the number of steps taken, the mean duration in seconds since the last call, and the last
 loss.
@@ -55,11 +52,10 @@ def take_steps(
     step: Step,
     count: int,
     report: Report = lambda *_: None,
-    enough: Enough = lambda _: False,
     steps_per_call: int = 1,
     least_seconds: float = 0.0,
 ) -> Interval:
-    """Take `count` steps, or fewer where those are enough, or more until a time has passed, and time them.
+    """Take `count` steps, or more until a time has passed, and time them.
 
     A second thread waits for each step and notes the time, while this one already hands over the next
     step. To wait here after every step would leave a GPU idle while the host prepares the next; to wait for
@@ -69,7 +65,6 @@ def take_steps(
         step: All steps started before must have finished.
         count: At least 1; rounded up to whole calls.
         report: Called every `STEPS_PER_LINE` steps and after the last.
-        enough: Says when to end early; what is in flight then is taken too.
         steps_per_call: Steps that one call takes; they count as equally long.
         least_seconds: After `count` steps more are taken until the last finished one ended this long after the start;
             those in flight then are taken too.
@@ -80,10 +75,9 @@ def take_steps(
     losses: list[float] = []
     waiting: deque[Future[tuple[float, float]]] = deque()
     reported = 0
-    ended = False
 
     def collect() -> None:
-        nonlocal reported, ended
+        nonlocal reported
         loss, at = waiting.popleft().result()
         losses.extend([loss] * steps_per_call)
         before = finished[-1] if finished else start
@@ -95,13 +89,12 @@ def take_steps(
             since = finished[reported - 1] if reported else start
             report(taken, (at - since) / (taken - reported), loss)
             reported = taken
-            ended = ended or enough(durations(start, finished))
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(time.perf_counter).result()  # the thread exists before the clock starts
         start = time.perf_counter()
         begun = 0
-        while not ended and (begun < calls or _is_early(start, finished, begun * steps_per_call, least_seconds)):
+        while begun < calls or _is_early(start, finished, begun * steps_per_call, least_seconds):
             begun += 1
             waiting.append(pool.submit(_timed_wait, step()))
             while len(waiting) >= STEPS_IN_FLIGHT:

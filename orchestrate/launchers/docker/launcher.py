@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -34,14 +33,11 @@ from orchestrate.launchers.docker.refusals import NoGPUs, NoMemoryLock
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, send_image, sent_name
 from orchestrate.launchers.pulls import TRANSFER, Progress, PullLimits, PullMeter
-from orchestrate.planning.facts import Facts, Image, facts_from_probe, raw_json
+from orchestrate.planning.facts import Facts, Image, facts_from_probe
 from orchestrate.planning.images import foreign_architecture, probe_reference, wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
-
-MAY_HOLD_SECRETS = ("HttpProxy", "HttpsProxy", "NoProxy", "Labels", "Swarm", "RegistryConfig")
-"""What is not kept of an engine's facts."""
 
 PROBE_SECONDS = 120.0
 MAX_PROBE_BYTES = 1 << 20
@@ -291,7 +287,6 @@ class ContainerLauncher:
             gpu_problems=reported.gpu_problems,
             cpu=reported.cpu,
             disk_free_bytes=reported.disk_free_bytes,
-            raw=raw_json(**{**json.loads(facts.raw), **json.loads(reported.raw)}),
         )
 
 
@@ -315,7 +310,6 @@ def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_po
         architecture=_architecture(str(info.get("Architecture", ""))),
         engine=f"{'podman' if is_podman else 'docker'} {plain_text(str(info.get('ServerVersion')), 50)}",
         clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
-        raw=raw_json(engine={key: value for key, value in info.items() if key not in MAY_HOLD_SECRETS}),
     )
 
 

@@ -64,7 +64,7 @@ def ask_driver(cluster: Cluster, host: Host, queue: KubernetesQueue, facts: Fact
         cluster.delete_job(name)
     (gpu, *_) = reported.gpus
     gpus = tuple(dataclasses.replace(gpu, index=index, uuid=None) for index in range(len(facts.gpus)))
-    return dataclasses.replace(facts, driver=reported.driver, gpus=gpus, cpu=reported.cpu, raw=reported.raw)
+    return dataclasses.replace(facts, driver=reported.driver, gpus=gpus, cpu=reported.cpu)
 
 
 def _run(cluster: Cluster, name: str) -> bytes:

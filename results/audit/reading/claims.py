@@ -33,7 +33,7 @@ from results.schema import SETTINGS
 _MAY_DIFFER = frozenset(
     {
         *("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "xla", "device"),
-        *("warmup_steps", "num_steps", "min_seconds", "target_ci"),
+        *("warmup_steps", "num_steps", "min_seconds"),
     }
 )
 """Settings of a case that are compared by other means, or that honest cards of one source may differ in."""

@@ -17,7 +17,6 @@ _OTHER_ROLES = (
     "num_gpus",
     "num_hosts",
     "communication",
-    "target_ci",
     "min_seconds",
 )
 """Settings of a case that are no settings of a published table: it names them elsewhere, or not at all."""

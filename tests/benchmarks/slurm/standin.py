@@ -130,11 +130,12 @@ def sinfo(_state: dict[str, Any], arguments: list[str]) -> None:
 
 
 def scancel(state: dict[str, Any], arguments: list[str]) -> None:
-    """Take tasks out that wait; what runs goes on."""
+    """Take out tasks that have not ended; with `--state=PENDING`, only those that wait."""
     for name in (word for word in arguments if not word.startswith("--")):
         number, _, tasks = name.partition("_")
         array = next(array for array in state["arrays"] if array["number"] == int(number))
-        waves = max(0, int((time.time() - array["begins"]) / state["seconds"]) + 1)
+        begun = 1 if any("PENDING" in word for word in arguments) else 0
+        waves = max(0, int((time.time() - array["begins"]) / state["seconds"]) + begun)
         for span in tasks.strip("[]").split(","):
             first, _, last = span.partition("-")
             named = range(int(first), int(last or first) + 1)

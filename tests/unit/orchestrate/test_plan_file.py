@@ -12,7 +12,7 @@ import pytest
 from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
-from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.codec import REMOVED_KEYS, plan_from_json, plan_to_json
 from results.schema import Device, Precision, Status
 
 GOLDEN = (Path(__file__).parent / "cases" / "plan_v1.json").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def drop_later(written: Any, golden: Any) -> list[Any]:
     return later + [value for key in golden for value in drop_later(written[key], golden[key])]
 
 
-def test_a_plan_of_the_codec_before_is_read_in_every_part_and_written_in_the_same_words():
+def test_an_older_plan_is_read_in_every_part_and_written_alike():
     plan = plan_from_json(GOLDEN)
     hosts = {entry.host.place: entry for entry in plan.hosts}
     near, tls = hosts["lab", "a.1"], hosts["lab", "b"]
@@ -50,12 +50,11 @@ def test_a_plan_of_the_codec_before_is_read_in_every_part_and_written_in_the_sam
     (gang,) = plan.gangs
     assert [part.member.rank for part in gang.members if part.member] == [0, 1]
     written = json.loads(plan_to_json(plan))
-    later = drop_later(written, json.loads(GOLDEN))
+    golden = json.loads(GOLDEN, object_hook=lambda d: {key: d[key] for key in d if key not in REMOVED_KEYS})
+    later = drop_later(written, golden)
     defaults = (None, False, [], "run", "nvidia.com/gpu", "standard", {"policy": None, "file": None})
     assert all(value in defaults for value in later), "only defaults"
-    assert in_order(json.dumps(written)) == in_order(GOLDEN)
-    indented = json.dumps(written, indent=2, ensure_ascii=False).splitlines()
-    assert len(indented) == len(GOLDEN.splitlines()), "as easy to read"
+    assert in_order(json.dumps(written)) == in_order(json.dumps(golden))
     assert plan_to_json(plan).splitlines()[:5] == GOLDEN.splitlines()[:5]
     assert plan_from_json(plan_to_json(plan, ensure_ascii=True)) == plan
 

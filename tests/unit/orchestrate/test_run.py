@@ -12,7 +12,7 @@ import pytest
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts, Image
@@ -107,20 +107,6 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(
     bench.run()
     assert len(bench.seen(JobStep)) == 12 * reported
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
-
-
-def test_raw_facts_are_kept_with_the_run_also_of_a_host_that_came_late(tmp_path: Path):
-    late = FakeHost(facts=Unreachable("not yet"))
-    early = FakeHost(facts=Facts(raw='{"engine": 1}'))
-    bench = Bench(tmp_path, early=early, late=late)
-    kept: dict[str, str] = {}
-    probed = probe_hosts(bench.hosts, bench.launcher, bench.bus, kept.__setitem__)
-    assert kept == {"f.early": '{"engine": 1}'}
-    assert probed[Place("f", "early")] == Facts() and '"raw": ""' in bench.folder.plan_path.read_text()
-    late.facts = Facts(raw='{"engine": 2}')
-    bench.run()
-    assert [path.name for path in (bench.folder.path / "facts").iterdir()] == ["f.late.json"]
-    assert (bench.folder.path / "facts" / "f.late.json").read_text() == '{"engine": 2}\n'
 
 
 def test_a_host_that_cannot_be_reached_gives_rows_and_the_other_finishes(tmp_path: Path):

@@ -38,7 +38,7 @@ def test_a_row_of_the_table_of_settings_is_all_that_a_setting_needs(name):
     flag = SETTINGS[name].flag or name
     assert f"--{flag}" in help_text() or f"--[no]{flag}" in help_text()
     assert name in COLUMNS
-    assert name in CaseBlock.model_fields or name == "target_ci", "a key of a suite; target_ci is the whole suite's"
+    assert name in CaseBlock.model_fields, "a key of a suite"
     if kind_of(name) in (int, float):
         assert bound_of("Case", name) is not ANY_NUMBER
 
@@ -47,7 +47,7 @@ def test_a_cases_columns_stand_where_they_always_stood():
     assert [name for name in COLUMNS if name in CASE_COLUMNS or name == "global_batch"] == [
         *("device", "model", "batch_norm", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication"),
         *("all_reduce", "global_batch", "xla", "data", "mode", "image_size", "sequence_length", "optimizer"),
-        *("accumulate", "warmup_steps", "num_steps", "target_ci", "all_reduce_pack_mb", "all_reduce_dtype"),
+        *("accumulate", "warmup_steps", "num_steps", "all_reduce_pack_mb", "all_reduce_dtype"),
         *("steps_per_call", "compile_update", "cublaslt", "memory_growth", "frozen", "deep_check", "min_seconds"),
     ]
 
@@ -56,6 +56,6 @@ def test_the_keys_of_a_case_in_a_record_keep_their_order():
     assert list(vars(Case(model="resnet50"))) == [
         *("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "xla", "mode"),
         *("data", "device", "batch_norm", "image_size", "sequence_length", "optimizer", "accumulate", "warmup_steps"),
-        *("num_steps", "target_ci", "all_reduce_pack_mb", "all_reduce_dtype", "steps_per_call", "compile_update"),
+        *("num_steps", "all_reduce_pack_mb", "all_reduce_dtype", "steps_per_call", "compile_update"),
         *("cublaslt", "memory_growth", "frozen", "deep_check", "min_seconds"),
     ]

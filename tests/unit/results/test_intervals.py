@@ -15,7 +15,7 @@ from results.schema import Mode
 from results.stats import Estimate, ratio_interval, ratio_of_estimates, t_interval
 from results.table.fleets import fleet_rates, mixture
 from results.table.merge import merge_records
-from tests.benchmarks import coverage, coverage_early
+from tests.benchmarks import coverage
 from tests.unit.results.factory import make_case, make_environment, repeats, stored
 
 GPU = make_environment(gpus=8)
@@ -243,12 +243,3 @@ def test_one_host_has_no_interval_for_its_fleet():
     single = coverage.Design("one host", hosts=(1, 1))
     counts = coverage.covered(single, 5)
     assert (counts["fleet mean"].printed, counts["ratio"].printed) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "most_early"), [("AR(1) 0.50, CV 2.0%, of 1000 steps", 1.0), ("AR(1) 0.97, CV 2.0%, of 1000 steps", 0.05)]
-)
-def test_processes_that_end_early_are_as_well_known_as_they_say(name, most_early):
-    (row,) = [item for item in coverage_early.ROWS if item.name == name]
-    found = coverage_early.ended_early(row, 60)
-    assert found.early <= most_early * found.draws and found.wrong <= 0.13

@@ -102,22 +102,6 @@ def test_spread_and_drift_have_the_textbook_values():
     assert drift([1.0, 2.0]) is None
 
 
-def test_steps_end_early_when_enough_says_so_and_every_step_that_began_counts():
-    reported = []
-
-    def enough(step_seconds):
-        reported.append(len(step_seconds))
-        return len(step_seconds) >= 20
-
-    device = Device(0.0001)
-    interval = take_steps(device.step, 100, enough=enough)
-    assert reported == [10, 20]
-    assert not device.due
-    assert len(interval.losses) == len(interval.step_seconds)
-    assert 20 <= len(interval.losses) < 20 + STEPS_IN_FLIGHT
-    assert math.isclose(sum(interval.step_seconds), interval.seconds, rel_tol=1e-9)
-
-
 def test_the_steps_of_one_call_count_as_equally_long():
     device, seen = Device(0.001), []
     interval = take_steps(device.step, 19, lambda step, *_: seen.append(step), steps_per_call=4)

@@ -1,17 +1,14 @@
-"""`--decide`: repeats end when the comparisons between fleets are decided; `resume` and `status` find the same."""
+"""`--stop-early`: repeats that no comparison needs are skipped; `resume` and `status` find the same answers."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from orchestrate.deciding.decisions import Decisions, Side
-from orchestrate.deciding.left_out import LeftOut
 from orchestrate.display.wording import describe
 from orchestrate.events import Decided, JobSpared
 from orchestrate.inventory.addresses import DockerAddress
@@ -20,11 +17,12 @@ from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
+from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
 from orchestrate.running.options import Stop
 from orchestrate.running.run import Outcome, count_records
-from orchestrate.suites import CaseBlock, Suite
+from orchestrate.suites import CaseBlock, Suite, read_suite, suite_names
 from results.runs.store import RunFolder
-from results.schema import Status
+from results.schema import Device, Mode, Status
 from results.schema.record_json import to_json
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 from tests.unit.orchestrate.test_run import Bench
@@ -44,7 +42,7 @@ def seconds_of(job: Job) -> float:
     return base + (noise[job.origin.repeat - 1] if noisy else 0.0)
 
 
-class DecideBench(Bench):
+class EarlyBench(Bench):
     """Two fleets of two hosts, ten repeats of two cases at most, to be decided to ± 2 %."""
 
     seconds: Callable[[Job], float] = staticmethod(seconds_of)
@@ -62,7 +60,7 @@ class DecideBench(Bench):
         self.hosts = [host(name[0], name, **self._settings) for name in self.machines]
         probed: dict[Place, Facts | str] = {one.place: Facts() for one in self.hosts}
         plan = make_plan(self.hosts, probed, lambda name: SUITE, run_id="run1", seed=7)
-        return plan_from_json(plan_to_json(dataclasses.replace(plan, decide=0.02)))
+        return plan_from_json(plan_to_json(dataclasses.replace(plan, stop_early=0.02)))
 
     @property
     def starts(self) -> int:
@@ -70,7 +68,7 @@ class DecideBench(Bench):
 
 
 def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
-    bench = DecideBench(tmp_path)
+    bench = EarlyBench(tmp_path)
     outcome = bench.run(max_parallel=4)
     assert outcome.missing == outcome.failed == 0 and outcome.ok + outcome.spared == 80
     ended = {(event.case.split("-")[0], event.host) for event in bench.seen(JobSpared)}
@@ -86,14 +84,14 @@ def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
 
 
 def test_resume_leaves_out_what_the_run_left_out_and_starts_nothing(tmp_path):
-    bench = DecideBench(tmp_path)
+    bench = EarlyBench(tmp_path)
     first = bench.run()
     starts = bench.starts
     assert bench.run() == first and bench.starts == starts == first.ok
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_answers(tmp_path):
-    bench = DecideBench(tmp_path)
+    bench = EarlyBench(tmp_path)
     seen = []
     guard = threading.Lock()
 
@@ -115,80 +113,25 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_answers(tmp_path):
 
 
 def test_the_answer_does_not_depend_on_the_order_in_which_repeats_end(tmp_path):
-    plan = DecideBench(tmp_path).plan
+    plan = EarlyBench(tmp_path).plan
     answers = set()
     for jobs in (plan.jobs, plan.jobs[::-1]):
-        decisions = Decisions(plan, 0.02)
+        early = StopEarly(plan)
         for job in jobs:
-            decisions.add(job, ok_record(job.case, seconds=seconds_of(job)))
-        answers.add(tuple(question.text for question in decisions.questions))
+            early.add(job, ok_record(job.case, seconds=seconds_of(job)))
+        answers.add(tuple(early.answers))
     assert len(answers) == 1
 
 
-def test_of_a_round_the_least_known_comparison_comes_first_and_what_is_decided_is_left_out_at_once(tmp_path):
-    plan = DecideBench(tmp_path).plan
-    early = LeftOut(plan)
-    for job in plan.jobs:
-        if job.origin.repeat <= 2:
-            early.add(job, ok_record(job.case, seconds=seconds_of(job)))
-    taken = sorted((job for job in plan.jobs_on(plan.hosts[0].host) if job.origin.repeat > 2), key=early.rank)
-    assert early.ranks and len(taken) == 16
-    assert [job.case.model for job in taken] == ["resnet50"] * 8 + ["googlenet"] * 8
-    assert all(map(early.spares, taken[:8])) and not any(map(early.spares, taken[8:]))
-    assert [job.origin.repeat for job in taken[8:]] == list(range(3, 11))
-
-
-def differing_hosts(job: Job, noise: float = 0.001) -> float:
-    """Hosts of a fleet differ by 6 %: repeats cannot make up for that."""
-    base = {"a": 2.0, "b": 3.0}[job.origin.fleet] * {"1": 1.0, "2": 1.06}[job.origin.host[-1]]
-    return base * (1 + noise * (-1) ** job.origin.repeat)
-
-
-def test_the_first_open_case_goes_ahead_and_spares_the_others_their_second_round(tmp_path):
-    plan = DecideBench(tmp_path).plan
-    decisions = Decisions(plan, 0.02)
-    pilot, other = decisions.questions
-    first = [job for job in plan.jobs if job.origin.repeat == 1]
-    second = [job for job in plan.jobs if job.origin.repeat == 2]
-    ahead = [job for job in second if Side.of(job) in pilot.sides]
-    waiting = next(job for job in second if Side.of(job) in other.sides)
-    for job in first:
-        assert decisions.add(job, ok_record(job.case, seconds=differing_hosts(job))) == []
-    assert decisions.width(ahead[0]) == math.inf > decisions.width(waiting) and not decisions.why_not(waiting)
-    ended = [decisions.add(job, ok_record(job.case, seconds=differing_hosts(job))) for job in ahead]
-    assert ended == [[], [], [], [pilot, other]]
-    assert (pilot.repeats, other.repeats) == (2, 1)
-    assert "after 1 repeat of each host; more repeats would hardly narrow it" in decisions.why_not(waiting)
-
-
-def test_what_the_pilot_says_does_not_depend_on_what_ended_meanwhile(tmp_path):
-    plan = DecideBench(tmp_path).plan
-    for jobs in (plan.jobs, plan.jobs[::-1], sorted(plan.jobs, key=lambda job: (job.origin.host, job.case.name))):
-        decisions = Decisions(plan, 0.02)
-        for job in jobs:
-            decisions.add(job, ok_record(job.case, seconds=differing_hosts(job)))
-        assert [question.repeats for question in decisions.questions] == [2, 1]
-        assert all("add hosts" in question.text for question in decisions.questions)
-
-
-def test_where_the_pilots_repeats_vary_the_others_go_on(tmp_path):
-    plan = DecideBench(tmp_path).plan
-    decisions = Decisions(plan, 0.02)
-    for job in plan.jobs:
-        if job.origin.repeat <= 2:
-            decisions.add(job, ok_record(job.case, seconds=differing_hosts(job, noise=0.05)))
-    assert [(question.repeats, question.decided) for question in decisions.questions] == [(2, False)] * 2
-
-
 def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path):
-    bench = DecideBench(tmp_path, usd_per_gpu_hour=1.0)
+    bench = EarlyBench(tmp_path, usd_per_gpu_hour=1.0)
     outcome = bench.run()
     assert any("above its price ratio of 1.00" in text for text in outcome.answers if "googlenet" in text)
     assert outcome.spared > 0
 
 
 def test_a_fleet_that_fails_is_not_tried_ten_times(tmp_path):
-    bench = DecideBench(tmp_path)
+    bench = EarlyBench(tmp_path)
     for name in ("b1", "b2"):
         bench.machines[name].payload = lambda job: to_json(
             dataclasses.replace(
@@ -200,13 +143,42 @@ def test_a_fleet_that_fails_is_not_tried_ten_times(tmp_path):
     assert 8 <= outcome.failed < 80 and outcome.spared > 0
 
 
-@pytest.mark.parametrize("decide", [None, 0.02])
-def test_a_plan_without_the_wish_is_read_as_before(tmp_path, decide):
-    plan = dataclasses.replace(DecideBench(tmp_path).plan, decide=decide)
+def test_a_plan_that_an_earlier_version_was_to_decide_is_read(tmp_path):
+    plan = EarlyBench(tmp_path).plan
     text = plan_to_json(plan)
-    assert plan_from_json(text).decide == decide
-    old = text.replace(f',\n  "decide": {"null" if decide is None else decide}', "")
-    assert plan_from_json(old).decide is None
+    assert plan_from_json(text).stop_early == 0.02
+    earlier = text.replace('"stop_early": 0.02', '"decide": 0.02').replace('"model":', '"target_ci": null, "model":')
+    assert plan_from_json(earlier) == plan
+
+
+def test_without_the_flag_or_without_two_fleets_nothing_is_skipped(tmp_path):
+    plan = EarlyBench(tmp_path).plan
+    one_fleet = dataclasses.replace(plan, hosts=plan.hosts[:2])
+    for measured, answers in ((dataclasses.replace(plan, stop_early=None), []), (one_fleet, [NOTHING_TO_COMPARE])):
+        early = StopEarly(measured)
+        for job in measured.jobs:
+            assert early.add(job, ok_record(job.case, seconds=2.0)) == [] and not early.skips(job)
+        assert (early.answers, early.skipped, early.saved_seconds) == (answers, 0, 0.0)
+
+
+@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_every_shipped_suite_skips_repeats_of_steady_fleets(name, hosts):
+    fleets = [
+        dataclasses.replace(host(fleet, f"{fleet}{n}"), device=Device.CPU) for fleet in "ab" for n in range(hosts)
+    ]
+    suite = read_suite(name)
+    plan = make_plan(fleets, {one.place: Facts() for one in fleets}, lambda _: suite, run_id="r", seed=1)
+    early = StopEarly(dataclasses.replace(plan, stop_early=0.02))
+    skipped = 0
+    for job in sorted(plan.jobs, key=lambda job: job.origin.repeat):
+        if early.skips(job):
+            skipped += 1
+        else:
+            early.add(job, ok_record(job.case, seconds=2.0 + 0.001 * job.origin.repeat))
+    measurable = len({job.case for job in plan.jobs if job.case.mode is not Mode.DEVICE})
+    assert skipped >= measurable * hosts * 2 * (suite.repeats - 2)
+    assert measurable or early.answers == [NOTHING_TO_COMPARE]
 
 
 class QueueLauncher(FakeLauncher):
@@ -230,9 +202,9 @@ class QueueLauncher(FakeLauncher):
 
 def test_what_is_not_needed_is_taken_back_from_a_queue(tmp_path):
     queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=2)
-    fleet = Host(fleet="lab", name="slurm", docker=None, queue=queue)
-    plan = make_plan([fleet], {fleet.place: Facts()}, lambda name: SUITE, run_id="r", seed=1)
-    plan = dataclasses.replace(plan, decide=0.02)
+    fleets = [Host(fleet=name, name="slurm", docker=None, queue=queue) for name in ("lab", "other")]
+    plan = make_plan(fleets, {one.place: Facts() for one in fleets}, lambda name: SUITE, run_id="r", seed=1)
+    plan = dataclasses.replace(plan, stop_early=0.02)
     machine = FakeHost(payload=lambda job: to_json(ok_record(job.case, seconds=2.0)).encode())
     made: list[QueueLauncher] = []
 

@@ -1,1 +1,0 @@
-"""Which repeats are not needed any more."""

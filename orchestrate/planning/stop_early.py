@@ -1,0 +1,224 @@
+"""`--stop-early`: the repeats of a case that no comparison between fleets needs any more are skipped.
+
+An interim analysis sees the first repeats of all hosts, as many of each, whenever they ended: the answer follows from
+the records alone, so `resume` and `status` find the one that the run found. Repeats are never added to a plan, so the
+option never costs more than measuring as planned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import fmean
+
+from orchestrate.planning.plan import Job, Plan
+from results.compare.sequential import InterimAnalysis, analyse
+from results.schema import Case, Mode, Record, Status
+from results.table.fleets import FleetRate
+from results.table.software import Software, software_of
+
+NOTHING_TO_COMPARE = "--stop-early skips nothing: no two fleets of this plan measure the same case"
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is compared: a case on a fleet, from one image variant."""
+
+    fleet: str
+    case: Case
+    variant: str | None
+
+    @classmethod
+    def of(cls, job: Job) -> Side:
+        """Return what a repeat belongs to."""
+        return cls(job.origin.fleet, job.case, job.origin.variant)
+
+
+@dataclass
+class _Measured:
+    """What a side has measured.
+
+    Attributes:
+        planned: Numbers of the repeats of each host of the plan, ascending; a queue is one.
+        ended: Those that have a record: which machine it was, and its throughput in samples per second; None: it gave
+            no number.
+        prices: USD per GPU-hour of each host that has a price.
+        seconds: That successful repeats took, from start to record.
+    """
+
+    planned: dict[str, list[int]] = field(default_factory=dict)
+    ended: dict[str, dict[int, tuple[str, float] | None]] = field(default_factory=dict)
+    prices: dict[str, float] = field(default_factory=dict)
+    software: Software = field(default_factory=Software)
+    unit: str = ""
+    seconds: list[float] = field(default_factory=list)
+
+    def add(self, job: Job, record: Record) -> None:
+        """Take in a repeat."""
+        number = record.measurement if record.status is Status.OK else None
+        origin = record.origin or job.origin  # a queue's record names the node
+        self.ended.setdefault(job.origin.host, {})[job.origin.repeat] = (
+            None if number is None else (origin.host, number.samples_per_second)
+        )
+        if number is None:
+            return
+        self.software = software_of(record) or Software()
+        self.unit = number.unit
+        began, ended = (datetime.fromisoformat(stamp) for stamp in (record.started_at, record.finished_at))
+        self.seconds.append(max(0.0, (ended - began).total_seconds()))
+        if job.origin.usd_per_gpu_hour is not None:
+            self.prices[origin.host] = job.origin.usd_per_gpu_hour
+
+    def complete(self, repeats: int) -> bool:
+        """Return whether all hosts have finished this number of repeats, or all that were planned."""
+        return all(self.ended.get(host, {}).keys() >= set(numbers[:repeats]) for host, numbers in self.planned.items())
+
+    def rate(self, side: Side, repeats: int) -> FleetRate:
+        """Return what the first repeats of each host gave."""
+        rates: dict[str, dict[str, list[float]]] = {}
+        for planned, numbers in self.planned.items():
+            for number in numbers[:repeats]:
+                if (found := self.ended[planned][number]) is not None:
+                    host, value = found
+                    rates.setdefault(host, {"": []})[""].append(value)
+        return FleetRate(side.fleet, side.case, self.software, rates, unit=self.unit, prices=self.prices)
+
+
+@dataclass
+class PlannedComparison:
+    """Two fleets that measure the same case.
+
+    Attributes:
+        repeats: Of each host that the last interim analysis saw.
+        found: What it found.
+    """
+
+    sides: tuple[Side, Side]
+    repeats: int = 0
+    found: InterimAnalysis = field(default_factory=InterimAnalysis)
+
+    @property
+    def decided(self) -> bool:
+        """Whether it needs no more repeats."""
+        return self.found.reason is not None
+
+    @property
+    def text(self) -> str:
+        """The answer in words, or how closely it is known."""
+        case = self.sides[0].case.name
+        if self.decided:
+            return f"{case}: {self.found.text}"
+        names = " / ".join(side.fleet for side in self.sides)
+        known = "not known yet" if math.isinf(self.found.width) else f"± {self.found.width:.1%}"
+        return f"{case}: {names}: not decided: {known} after {self.repeats} repeats of each host"
+
+
+class StopEarly:
+    """Takes in the records of a run, and decides which repeats need not run. Callable from any thread.
+
+    Args:
+        plan: What will run; without `stop_early`, every repeat is needed.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._share = plan.stop_early
+        self._sides: defaultdict[Side, _Measured] = defaultdict(_Measured)
+        self._skipped: dict[str, Side] = {}
+        self._lock = threading.Lock()
+        if self._share is None:
+            self.comparisons: list[PlannedComparison] = []
+            return
+        for job in plan.jobs:
+            self._sides[Side.of(job)].planned.setdefault(job.origin.host, []).append(job.origin.repeat)
+        for measured in self._sides.values():
+            for numbers in measured.planned.values():
+                numbers.sort()
+        self._most = max((job.origin.repeat for job in plan.jobs), default=0)
+        self.comparisons = _comparisons(self._sides)
+        self._of_side: defaultdict[Side, list[PlannedComparison]] = defaultdict(list)
+        for comparison in self.comparisons:
+            for side in comparison.sides:
+                self._of_side[side].append(comparison)
+
+    def add(self, job: Job, record: Record) -> list[str]:
+        """Take in a repeat.
+
+        Returns:
+            The comparisons that it decided, in words.
+        """
+        if self._share is None:
+            return []
+        with self._lock:
+            side = Side.of(job)
+            self._sides[side].add(job, record)
+            open_ones = [comparison for comparison in self._of_side[side] if not comparison.decided]
+            return [comparison.text for comparison in open_ones if self._analysed(comparison, self._share)]
+
+    def _analysed(self, comparison: PlannedComparison, share: float) -> bool:
+        """Analyse once for each new round; return whether the comparison is decided."""
+        a, b = comparison.sides
+        while not comparison.decided and comparison.repeats < self._most:
+            repeats = comparison.repeats + 1
+            if not (self._sides[a].complete(repeats) and self._sides[b].complete(repeats)):
+                break
+            rates = self._sides[a].rate(a, repeats), self._sides[b].rate(b, repeats)
+            comparison.found, comparison.repeats = analyse(*rates, share, repeats), repeats
+        return comparison.decided
+
+    def skips(self, job: Job) -> str:
+        """Return why a repeat that has not begun is not needed, and count it then; empty: it is needed."""
+        if self._share is None:
+            return ""
+        with self._lock:
+            comparisons = self._of_side[Side.of(job)]
+            if not comparisons or not all(comparison.decided for comparison in comparisons):
+                return ""
+            self._skipped[job.id] = Side.of(job)
+            return "; ".join(comparison.text for comparison in comparisons)
+
+    def among(self, jobs: Iterable[Job]) -> set[str]:
+        """Return the ids of those repeats that are not needed, and count them."""
+        return {job.id for job in jobs if self.skips(job)}
+
+    @property
+    def answers(self) -> list[str]:
+        """What became of each comparison, in words."""
+        if self._share is not None and not self.comparisons:
+            return [NOTHING_TO_COMPARE]
+        with self._lock:
+            return [comparison.text for comparison in self.comparisons]
+
+    @property
+    def skipped(self) -> int:
+        """Repeats that were not needed."""
+        return len(self._skipped)
+
+    @property
+    def saved_seconds(self) -> float:
+        """Machine time of the repeats that were not needed, by those of the same case that ran."""
+        with self._lock:
+            known = (self._sides[side].seconds for side in self._skipped.values())
+            return sum(fmean(seconds) for seconds in known if seconds)
+
+
+def _comparisons(sides: Iterable[Side]) -> list[PlannedComparison]:
+    """Return every pair of fleets that have a case; where both have it from the same variants, each by itself."""
+    by_case: defaultdict[Case, list[Side]] = defaultdict(list)
+    for side in sides:
+        if side.case.mode is not Mode.DEVICE:  # has no throughput
+            by_case[side.case].append(side)
+    found = []
+    for group in by_case.values():
+        have = {(side.fleet, side.variant) for side in group}
+        found += [
+            PlannedComparison((a, b))
+            for a, b in itertools.combinations(group, 2)
+            if a.fleet != b.fleet
+            and (a.variant == b.variant or not {(a.fleet, b.variant), (b.fleet, a.variant)} & have)
+        ]
+    return found
