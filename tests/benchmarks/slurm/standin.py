@@ -80,6 +80,8 @@ def squeue(state: dict[str, Any], arguments: list[str]) -> None:
         if ended > array["done"]:
             leave_results(array, array["done"], ended)
             array["done"] = ended
+        if not any(word == f"--name={array['reported']['job-name']}" for word in arguments):
+            continue
         kept = max(0, int((passed - KEPT_SECONDS) / state["seconds"])) * array["most"]
         for index in range(kept, ended) if "--states=all" in arguments else ():
             cancelled = index in array["cancelled"]
