@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from orchestrate.errors import HostError, NoUsableHost, UserError
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
-from orchestrate.planning.budget import hourly_usd
+from orchestrate.planning.durations import hourly_usd
 from orchestrate.planning.plan import HostPlan, Plan
 
 Notify = Callable[[str], None]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from results.commands.command_line import add_format
+from results.commands.command_line import Removed, add_format
 
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
@@ -246,20 +246,6 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="run id or folder (default: the latest run)")
-
-
-class Removed(argparse.Action):
-    """A flag of an earlier version: an error that names what to use instead."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, *, instead: str) -> None:
-        super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
-        self.instead = instead
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _namespace: object, _values: object, option: str | None = None
-    ) -> NoReturn:
-        """Refuse the flag."""
-        parser.error(f"{option} was removed. Use {self.instead}")
 
 
 def _positive(text: str) -> int:

@@ -26,14 +26,13 @@ from orchestrate.display import tables
 from orchestrate.display.display import make_display
 from orchestrate.display.wording import describe
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.estimating.expected import expected_durations, host_seconds
 from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
 from orchestrate.inventory.hosts import Host, Place, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.links.first_contact import remember_new_keys
-from orchestrate.planning.budget import Estimate, earlier_durations, estimate
 from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.durations import Durations, RunEstimate, earlier_durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id
 from orchestrate.running.launchers import make_launcher
@@ -130,7 +129,7 @@ def plan(parsed: argparse.Namespace) -> int:
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
         tables.render_plan(planned, _stdout())
-        tables.render_estimate(_estimate(parsed, planned), _stdout())
+        tables.render_estimate(estimate(planned, Durations.of(planned, parsed.runs_dir)), _stdout())
     if parsed.show_manifests:
         _show_manifests(planned)
     return ExitCode.OK
@@ -163,7 +162,7 @@ def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     if not any(entry.facts and _usable(entry.facts) for entry in planned.hosts):
         causes = "\n".join(f"  {entry.host.key}: {_why(entry)}" for entry in planned.hosts)
         raise NoUsableHost(f"no host can measure anything:\n{causes}\nSee: {command_line('orchestrate', 'check')}")
-    estimated = _estimate(parsed, planned)
+    estimated = estimate(planned, Durations.of(planned, parsed.runs_dir))
     tables.render_estimate(estimated, Console(stderr=True))
     allow_open_files([entry.host for entry in planned.hosts], parsed.max_parallel)
     folder = RunFolder.create(parsed.runs_dir, run_id)
@@ -171,11 +170,6 @@ def _run(parsed: argparse.Namespace) -> tuple[Plan, int]:
     if check is not None:
         keep_check(folder.path, check)
     return planned, _carry_out(parsed, planned, folder, estimated)
-
-
-def _estimate(parsed: argparse.Namespace, planned: Plan) -> Estimate:
-    once = {entry.host.place: host_seconds(entry) for entry in planned.hosts}
-    return estimate(planned, earlier_durations(parsed.runs_dir), expected_durations(planned), once)
 
 
 def resume(parsed: argparse.Namespace) -> int:
@@ -215,12 +209,14 @@ def _report_costs(planned: Plan) -> None:
         _notify(line)
 
 
-def _carry_out(parsed: argparse.Namespace, planned: Plan, folder: RunFolder, estimated: Estimate | None = None) -> int:
+def _carry_out(
+    parsed: argparse.Namespace, planned: Plan, folder: RunFolder, estimated: RunEstimate | None = None
+) -> int:
     """Run what is missing, then show the table, what it took, and where everything is."""
     began = time.monotonic()
     bus = EventBus()
     display = make_display(parsed.display, Console(stderr=True))
-    display.planned(planned, {**expected_durations(planned), **earlier_durations(parsed.runs_dir)})
+    display.planned(planned, Durations.of(planned, parsed.runs_dir))
     options, stop = _options(parsed), Stop()
     collect_rarely()
     with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
@@ -258,9 +254,8 @@ def _options(parsed: argparse.Namespace) -> Options:
 
 def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
-    from results.minutes.minutes_table import minutes_grid
-    from results.minutes.spent import spent_in
     from results.render.tables import render_ratios, render_results, wide_grids, write_csv
+    from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
     from results.table.outliers import outliers
 
     merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
@@ -273,7 +268,7 @@ def _show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool)
         for grid in wide_grids(merged):
             print_grid(grid, console)
         render_ratios(merged, console)
-        if (minutes := minutes_grid(spent_in(folder.records()))) is not None and shown:
+        if (minutes := time_breakdown_grid(time_breakdown(folder.records()))) is not None and shown:
             print_grid(minutes, console)
     _notify(
         *merged.problems,

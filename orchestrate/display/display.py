@@ -9,13 +9,11 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping
 from typing import IO, Protocol
 
 from rich.console import Console
 
 from orchestrate.display.wording import Failures, clock, describe
-from orchestrate.estimating.outlook import Outlook
 from orchestrate.events import (
     Event,
     HostLost,
@@ -27,6 +25,7 @@ from orchestrate.events import (
     RunStarted,
     event_document,
 )
+from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.plan import Plan
 
 KINDS = ("auto", "live", "plain", "json", "none")
@@ -43,12 +42,12 @@ class Display(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
+    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
         """Learn what is going to happen.
 
         Args:
             plan: All repeats.
-            expected: Seconds of a repeat by fleet and case name, as far as anything is known.
+            durations: Of its repeats, as far as anything is known.
         """
 
     def show(self, event: Event) -> None:
@@ -80,7 +79,7 @@ class NoDisplay:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
+    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
         """See `Display.planned`."""
 
     def show(self, event: Event) -> None:
@@ -120,10 +119,10 @@ class PlainDisplay(_LineDisplay):
         self._outlook: Outlook | None = None
         self._failures = Failures()
 
-    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
+    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
         """See `Display.planned`."""
         self._total = len(plan.jobs)
-        self._outlook = Outlook(plan, expected) if expected else None
+        self._outlook = Outlook(plan, durations) if durations else None
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""

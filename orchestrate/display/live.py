@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrate.display.wording import Failures, clock, describe
-from orchestrate.estimating.outlook import Outlook
 from orchestrate.events import (
     Decided,
     Event,
@@ -30,6 +29,7 @@ from orchestrate.events import (
     RunStarted,
     Warned,
 )
+from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.attempt import QUEUED
@@ -142,9 +142,9 @@ class LiveDisplay:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def planned(self, plan: Plan, expected: Mapping[tuple[str, str], float] | None = None) -> None:
+    def planned(self, plan: Plan, durations: Durations | None = None) -> None:
         """See `Display.planned`."""
-        self._outlook = Outlook(plan, expected) if expected else None
+        self._outlook = Outlook(plan, durations) if durations else None
         if len(plan.hosts) > MANY_HOSTS:
             self._live.refresh_per_second = 1
         with self._lock:

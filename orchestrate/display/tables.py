@@ -13,8 +13,8 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.links.first_contact import NewKey
-from orchestrate.planning.budget import Estimate
 from orchestrate.planning.doubts import doubts, sending_note, state_words
+from orchestrate.planning.durations import RunEstimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
@@ -91,7 +91,7 @@ def render_plan(plan: Plan, console: Console) -> None:
     console.print(f"{size}, seed {plan.seed}", markup=False)
 
 
-def render_estimate(estimated: Estimate, console: Console) -> None:
+def render_estimate(estimated: RunEstimate, console: Console) -> None:
     """Show what a run may take and cost, for each of several fleets too, and what that is based on."""
     shares = {
         "from earlier runs": estimated.seen,
@@ -106,7 +106,7 @@ def render_estimate(estimated: Estimate, console: Console) -> None:
             _print_line(f"  {fleet}: {_time_and_cost(part)}", console)
 
 
-def render_taken(seconds: float, estimated: Estimate | None, console: Console) -> None:
+def render_taken(seconds: float, estimated: RunEstimate | None, console: Console) -> None:
     """Show what a run took next to what was estimated."""
     before = "" if estimated is None else f"; the estimate was {duration(estimated.seconds)}"
     _print_line(f"took {duration(seconds)}{before}", console)
@@ -123,7 +123,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def _time_and_cost(estimated: Estimate) -> str:
+def _time_and_cost(estimated: RunEstimate) -> str:
     return duration(estimated.seconds) + ("" if estimated.usd is None else f", about {estimated.usd:.2f} USD")
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrate.errors import HostError, UserError
-from orchestrate.estimating.expected import expected_durations
 from orchestrate.events import (
     EventBus,
     HostChecked,
@@ -26,8 +25,9 @@ from orchestrate.events import (
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
-from orchestrate.planning.budget import Budget, earlier_durations
+from orchestrate.planning.budget import Budget
 from orchestrate.planning.doubts import doubts, isolation_note, sending_note
+from orchestrate.planning.durations import Durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.shared_images import share_images
@@ -214,8 +214,7 @@ def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:
     unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]
     if unpriced:
         raise UserError(f"--max-cost needs a price for every host. Add usd_per_gpu_hour to: {', '.join(unpriced)}")
-    durations = {**expected_durations(plan), **earlier_durations(folder.path.parent)}
-    return Budget(options.max_usd, plan.hosts, durations)
+    return Budget(options.max_usd, plan.hosts, Durations.of(plan, folder.path.parent))
 
 
 class _StopWatcher:

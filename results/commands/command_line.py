@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from results.errors import UserError
 
@@ -24,6 +24,20 @@ RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest
 
 SPELLINGS = {"md": "markdown", "table": "text"}
 """Other words for formats, which every `--format` accepts."""
+
+
+class Removed(argparse.Action):
+    """A flag of an earlier version: an error that names what to use instead."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, instead: str) -> None:
+        super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+        self.instead = instead
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: object, _values: object, option: str | None = None
+    ) -> NoReturn:
+        """Refuse the flag."""
+        parser.error(f"{option} was removed. Use {self.instead}")
 
 
 def add_command(

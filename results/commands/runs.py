@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.commands.command_line import (
+    Removed,
     add_command,
     add_format,
     add_output,
@@ -54,8 +55,9 @@ def add_show(commands: Commands) -> None:
         "--foreign", metavar="FILE", type=Path, action="append", default=[], help="also show a table written by adopt"
     )
     parser.add_argument(
-        "--minutes", action="store_true", help="instead, show what the run spent its time on, per host and case"
+        "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, per host and case"
     )
+    parser.add_argument("--minutes", action=Removed, instead="--time-breakdown")
 
 
 def add_audit(commands: Commands) -> None:
@@ -189,8 +191,8 @@ def _show(parsed: argparse.Namespace) -> int:
     from results.table.merge import merge_records
 
     runs, console = placed(parsed.runs, parsed.runs_dir), Console()
-    if parsed.minutes:
-        return _show_minutes(runs, console)
+    if parsed.time_breakdown:
+        return _show_time_breakdown(runs, console)
     merged = merge_records(stored_records(runs))
     render_results(merged, console)
     for grid in wide_grids(merged):
@@ -201,13 +203,12 @@ def _show(parsed: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _show_minutes(runs: Sequence[str], console: Console) -> int:
+def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
     from results.grid import print_grid
-    from results.minutes.minutes_table import minutes_grid
-    from results.minutes.spent import spent_in
     from results.runs.sources import stored_records
+    from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 
-    grid = minutes_grid(spent_in(stored_records(runs)))
+    grid = time_breakdown_grid(time_breakdown(stored_records(runs)))
     if grid is None:
         raise UserError("no record of these runs has a duration, and their folders hold no events.jsonl")
     print_grid(grid, console)

@@ -22,8 +22,6 @@ import vl_convert
 from results.compare.overall import answer_lines
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
-from results.minutes.minutes_table import minutes_grid
-from results.minutes.spent import spent_in
 from results.program import command_line, started_as_tfbench
 from results.recommend.decision import Decision, decide, decision_grid, setting_lines
 from results.recommend.questions import asked_prices
@@ -38,6 +36,7 @@ from results.report.charts import Chart, printable_json
 from results.report.job import fleet_prices, job_data
 from results.runs.checked_hosts import kept_checks
 from results.runs.store import StoredRecord
+from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Measurement, Record, Status
 from results.schema.version import __version__
 from results.table.fleets import FleetRate
@@ -116,7 +115,7 @@ def make_report(
         rates=rates,
         pairs=pairs,
         records=[item.record for item in stored if item.record is not None],
-        minutes=minutes_grid(spent_in(stored)),
+        minutes=time_breakdown_grid(time_breakdown(stored)),
         checks=kept_checks(stored),
     )
 

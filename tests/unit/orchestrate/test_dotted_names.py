@@ -17,7 +17,8 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.base import Launcher
 from orchestrate.launchers.pulls import Progress
-from orchestrate.planning.budget import Budget, earlier_durations
+from orchestrate.planning.budget import Budget
+from orchestrate.planning.durations import Durations, earlier_durations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.options import Options, Stop
@@ -81,7 +82,7 @@ def test_two_hosts_of_one_joined_name_cost_what_each_costs():
         *plan_for(hosts_named(("a.b", "c"), price=3600.0)).hosts,
         *plan_for(hosts_named(("a", "b.c"), price=36.0)).hosts,
     ]
-    budget = Budget(100.0, entries, {("a.b", "x"): 1000.0, ("a", "x"): 1000.0})
+    budget = Budget(100.0, entries, Durations({("a.b", "x"): 1000.0, ("a", "x"): 1000.0}))
     dear, cheap = (entry.host.place for entry in entries)
     assert not budget.allows(dear, "x"), "1000 USD"
     assert budget.allows(cheap, "x"), "10 USD"

@@ -20,8 +20,9 @@ from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
-from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, Budget, estimate
+from orchestrate.planning.budget import Budget
 from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.attempt import Attempt
@@ -99,7 +100,7 @@ def test_time_in_the_queue_counts_for_no_limit():
 def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
     plan = queue_plan(usd_per_gpu_hour=3600.0)
     job = plan.jobs[0]
-    budget = Budget(1e9, plan.hosts, {})
+    budget = Budget(1e9, plan.hosts, Durations())
     attempt = Attempt(job, budget)
     with Watchdog() as watchdog:
         watched = watchdog.watch(job, lambda: None, timeout=60, silence=60)
@@ -123,14 +124,14 @@ def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
 def test_no_more_is_submitted_than_can_be_paid():
     plan = queue_plan(usd_per_gpu_hour=1.0)
     each = 2 * GUESSED_REPEAT_SECONDS / 3600
-    budget = Budget(2.5 * each, plan.hosts, {})
+    budget = Budget(2.5 * each, plan.hosts, Durations())
     allowed = [budget.allows(job.place, job.case.name, job.id) for job in plan.jobs]
     assert allowed.count(True) == 2
     assert budget.allows(plan.jobs[0].place, plan.jobs[0].case.name, plan.jobs[0].id), "asking again reserves once"
 
 
 def test_an_estimate_knows_that_repeats_run_side_by_side():
-    estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), {})
+    estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), Durations(), {})
     assert estimated.seconds == 12 * GUESSED_REPEAT_SECONDS / 4
     assert estimated.usd == pytest.approx(12 * GUESSED_REPEAT_SECONDS / 3600 * 2)
 

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import statistics
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from orchestrate.display.display import PlainDisplay
 from orchestrate.display.tables import duration, render_estimate, render_taken
-from orchestrate.estimating.expected import expected_durations, host_seconds, repeat_seconds, speed_of
-from orchestrate.estimating.outlook import Outlook
 from orchestrate.events import HostLost, JobResult, JobSpared
+from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.planning.budget import GUESSED_REPEAT_SECONDS, estimate
+from orchestrate.planning.durations import (
+    GUESSED_REPEAT_SECONDS,
+    Durations,
+    Outlook,
+    computed_durations,
+    earlier_durations,
+    estimate,
+    host_seconds,
+    repeat_seconds,
+    speed_of,
+)
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import make_plan
-from orchestrate.suites import read_suite
+from orchestrate.suites import CaseBlock, Suite, read_suite
 from results.reference import all_published
 from results.reference.networks import networks, work_of
 from results.schema import GPU, Case, Device, Precision
@@ -44,8 +55,8 @@ def test_the_quick_suite_is_known_within_a_factor_of_a_half_before_its_first_run
     cases = [dataclasses.replace(job.case, min_seconds=None) for job in plan.hosts[0].jobs]
     before = sum(repeat_seconds(case, HERE, CPU) for case in cases) + 12 * host_seconds(plan.hosts[0])
     assert QUICK_OF_TEN_STEPS / 1.25 < before < QUICK_OF_TEN_STEPS * 1.25
-    computed = expected_durations(plan)
-    estimated = estimate(plan, {}, computed, {HERE.place: host_seconds(plan.hosts[0])})
+    computed = computed_durations(plan)
+    estimated = estimate(plan, Durations({}, computed))
     assert estimated.seconds == pytest.approx(3 * sum(computed.values()) + host_seconds(plan.hosts[0]))
     assert (estimated.seen, estimated.computed) == (0, 1)
     assert 12 * 15 + 100 < estimated.seconds < 8 * 60, (
@@ -86,8 +97,8 @@ def test_cards_are_near_their_published_figures():
 def test_what_nobody_can_know_is_left_out_and_guessed():
     unknown = Facts(gpus=(GPU(index=0, name="A card of tomorrow"),))
     plan = quick_plan(suite_of(dataclasses.replace(HERE, usd_per_gpu_hour=2.0)), unknown)
-    assert expected_durations(plan) == {}
-    estimated = estimate(plan, {}, {})
+    assert computed_durations(plan) == {}
+    estimated = estimate(plan, Durations(), {})
     assert (estimated.seconds, estimated.computed) == (12 * GUESSED_REPEAT_SECONDS, 0)
 
 
@@ -99,7 +110,7 @@ def test_each_fleet_has_its_own_estimate_and_cost():
     ]
     plan = make_plan(hosts, {host.place: card for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
-    estimated = estimate(plan, seen, {("y", name): 60.0 for _, name in seen}, {hosts[0].place: 90.0})
+    estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}), {hosts[0].place: 90.0})
     assert {fleet: (part.seconds, part.usd) for fleet, part in estimated.fleets.items()} == {
         "x": (450.0, pytest.approx(450 / 3600)),
         "y": (720.0, pytest.approx(3 * 720 / 3600)),
@@ -134,7 +145,7 @@ def test_a_duration_has_the_digits_that_an_estimate_has(seconds, text):
 def test_what_is_left_follows_the_repeats_that_have_ended():
     plan = quick_plan(suite_of(HERE))
     jobs = plan.hosts[0].jobs
-    outlook = Outlook(plan, {("here", job.case.name): 30.0 for job in jobs})
+    outlook = Outlook(plan, Durations({("here", job.case.name): 30.0 for job in jobs}))
     assert outlook.seconds_left() == 360
     for job in jobs[:6]:
         outlook.ended("here.this-machine", job.id, 60.0)
@@ -150,7 +161,7 @@ def test_plain_lines_say_what_is_left():
     first, second, *_ = plan.hosts[0].jobs
     stream = io.StringIO()
     display = PlainDisplay(stream)
-    display.planned(plan, {("here", job.case.name): 30.0 for job in plan.jobs})
+    display.planned(plan, Durations({("here", job.case.name): 30.0 for job in plan.jobs}))
     result = {"host": "here.this-machine", "status": "ok", "cause": None, "samples_per_second": 5.0, "unit": "images"}
     display.show(JobResult(job=first.id, seconds=30.0, **result))
     display.show(JobSpared(job=second.id, host="here.this-machine", case="", why=""))
@@ -158,3 +169,38 @@ def test_plain_lines_say_what_is_left():
     lines = stream.getvalue().splitlines()
     assert lines[0].endswith("after 30 s; about 05:30 left")
     assert "left" not in lines[2]
+
+
+TWO_CASES = Suite("s", "", 2, (CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8),))
+GPUS = tuple(GPU(index=i, name="A4000", uuid=f"GPU-{i}") for i in range(4))
+
+
+def plan_of(price: float | None):
+    host = Host(fleet="f", name="h", docker=DockerAddress(scheme="ssh", target="h"), usd_per_gpu_hour=price)
+    return make_plan([host], {("f", "h"): Facts(gpus=GPUS)}, lambda name: TWO_CASES, run_id="r", seed=1)
+
+
+def events(folder: Path, *rows: tuple[str, float, str]) -> None:
+    run = folder / "earlier"
+    run.mkdir()
+    lines = [
+        json.dumps({"event": "job_result", "host": "f.h", "case": case, "status": status, "seconds": seconds})
+        for case, seconds, status in rows
+    ]
+    (run / "events.jsonl").write_text("\n".join([*lines, '{"event": "job_result", "ho']))
+
+
+def test_without_earlier_runs_everything_is_a_guess():
+    estimated = estimate(plan_of(0.5), Durations(), {})
+    assert (estimated.seconds, estimated.seen) == (4 * GUESSED_REPEAT_SECONDS, 0)
+    assert estimated.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"
+
+
+def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
+    plan = plan_of(None)
+    names = sorted({job.case.name for job in plan.jobs})
+    events(tmp_path, (names[0], 10, "ok"), (names[0], 30, "ok"), (names[0], 9999, "timeout"), (names[1], 40, "ok"))
+    durations = earlier_durations(tmp_path)
+    assert durations == {("f", names[0]): 20, ("f", names[1]): 40}
+    estimated = estimate(plan, Durations(durations), {})
+    assert (estimated.seconds, estimated.usd, estimated.seen) == (120, None, 1)

@@ -1,4 +1,4 @@
-"""Adds up what each repeat of a run spent its time on.
+"""Where the time of a run went: what each repeat spent its time on, per host and case, and as a table.
 
 What happens inside of a repeat is in its record (`Record.phases`); starting it, waiting in a queue and fetching its
 record are in the events of the run. Records of versions without phases are read by their events alone.
@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from results.grid import Grid
 from results.runs.store import RunFolder, StoredRecord
 from results.schema import Record, Status
 
@@ -36,13 +37,16 @@ KIND_OF_STATE: Mapping[str, str] = {
 }
 """Kind of each state of `results.schema.progress.STATES` and of the orchestrator; all others are `OTHER`."""
 
+MAX_ROWS = 200
+"""Rows of cases up to which each has its own; of more, each host has one."""
+
 QUEUED = "queued"
 OUTSIDE = frozenset({"launching", "running", QUEUED})
 """States that no record holds, because the process has not begun; `running`: a queue has found a machine."""
 
 
 @dataclass
-class Spent:
+class TimeSpent:
     """What the repeats of a case on a host took; or, without a case, the host itself.
 
     Attributes:
@@ -63,13 +67,13 @@ class Spent:
         return sum(self.seconds.values())
 
 
-def spent_in(stored: Iterable[StoredRecord]) -> list[Spent]:
+def time_breakdown(stored: Iterable[StoredRecord]) -> list[TimeSpent]:
     """Return where the time of runs went, hosts in the order of their names.
 
     Args:
         stored: Records of any number of runs; the events of a run are read from its folder.
     """
-    rows: dict[tuple[str, str], Spent] = {}
+    rows: dict[tuple[str, str], TimeSpent] = {}
     by_run: dict[Path, list[tuple[str, Record]]] = {}
     for item in stored:
         if item.record is not None:
@@ -78,12 +82,12 @@ def spent_in(stored: Iterable[StoredRecord]) -> list[Spent]:
         journal = _Journal(_events(RunFolder(path)))
         for job, record in records:
             host = _host(record)
-            row = rows.setdefault((host, record.case.name), Spent(host, record.case.name))
+            row = rows.setdefault((host, record.case.name), TimeSpent(host, record.case.name))
             row.repeats += 1
             for kind, seconds in _of_repeat(record, journal.states.get(job, {}), journal.seconds.get(job)).items():
                 row.seconds[kind] += seconds
         for host, seconds in journal.pulls.items():
-            row = rows.setdefault((_slashed(host, by_run[path]), ""), Spent(_slashed(host, by_run[path]), ""))
+            row = rows.setdefault((_slashed(host, by_run[path]), ""), TimeSpent(_slashed(host, by_run[path]), ""))
             row.seconds[PULL] += seconds
     return [rows[key] for key in sorted(rows)]
 
@@ -159,7 +163,7 @@ def _of_repeat(record: Record, states: Mapping[str, float], whole: float | None)
     return {kind: seconds for kind, seconds in found.items() if seconds > 0}
 
 
-def timed_share(rows: Sequence[Spent]) -> float:
+def timed_share(rows: Sequence[TimeSpent]) -> float:
     """Return the share of timed steps in all that was spent, 0 to 1; 0 where nothing was."""
     total = sum(row.total for row in rows)
     return sum(row.seconds.get(TIMED, 0.0) for row in rows) / total if total else 0.0
@@ -189,3 +193,52 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         return 0.0
     return float(value)
+
+
+def time_breakdown_grid(rows: Sequence[TimeSpent]) -> Grid | None:
+    """Return a row for each host and case, the sum of each host with several, and that of all; None without any time.
+
+    Args:
+        rows: From `time_breakdown`.
+    """
+    rows = [row for row in rows if row.total > 0]
+    if not rows:
+        return None
+    hosts = list(dict.fromkeys(row.host for row in rows))
+    shown = list(rows) if len(rows) <= MAX_ROWS else [_sum(host, [r for r in rows if r.host == host]) for host in hosts]
+    lines = [_line(row, row.case or "(host)") for row in shown]
+    whole = _sum("", rows)
+    if len(shown) > 1:
+        lines.append(_line(whole, "all"))
+    share = [f"{whole.seconds.get(kind, 0.0) / whole.total:.0%}" if whole.seconds.get(kind) else "" for kind in KINDS]
+    lines.append(["", "share of all", "", *share, ""])
+    return Grid(
+        "Where the time went",
+        ["host", "case", "repeats>", *(f"{kind}>" for kind in KINDS), "all>"],
+        lines,
+        [f"minutes:seconds; timed steps are {timed_share(rows):.0%} of what the hosts spent"],
+    ).without_empty_columns()
+
+
+def _sum(host: str, rows: Sequence[TimeSpent]) -> TimeSpent:
+    total = TimeSpent(host, "", sum(row.repeats for row in rows))
+    for row in rows:
+        for kind, seconds in row.seconds.items():
+            total.seconds[kind] += seconds
+    return total
+
+
+def _line(row: TimeSpent, case: str) -> list[str]:
+    seconds = [row.seconds.get(kind, 0.0) for kind in KINDS]
+    return [
+        row.host,
+        case,
+        str(row.repeats or ""),
+        *(_clock(value) if value >= 0.5 else "" for value in seconds),
+        _clock(row.total),
+    ]
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -1,4 +1,4 @@
-"""Where the minutes of a run went: from records with phases, from events alone, and what a host did besides."""
+"""Where the time of a run went: from records with phases, from events alone, and what a host did besides."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from results.minutes.minutes_table import minutes_grid
-from results.minutes.spent import KINDS, spent_in
 from results.runs.store import RunFolder
+from results.runs.time_breakdown import KINDS, time_breakdown, time_breakdown_grid
 from results.schema import Origin, Phase, Status
 from results.schema.record_json import RecordError, from_json, to_json
 from tests.unit.results.factory import make_case, make_record
@@ -63,7 +62,7 @@ PULL = {"event": "image_ready", "host": "a.b.c", "image": "i", "seconds": 90.5, 
 
 
 def test_a_records_phases_and_what_the_events_add(tmp_path):
-    host, case = spent_in(run(tmp_path, events=[PULL, *STATES]))
+    host, case = time_breakdown(run(tmp_path, events=[PULL, *STATES]))
     assert (host.host, host.case, dict(host.seconds)) == ("a.b/c", "", {"pull": 90.5})
     assert (case.host, case.case, case.repeats) == ("a.b/c", CASE.name, 1)
     wanted = {"timed steps": 20, "warm-up": 3, "compilation": 6, "building": 2, "start": 6, "peaks": 5, "checks": 1}
@@ -72,7 +71,7 @@ def test_a_records_phases_and_what_the_events_add(tmp_path):
 
 
 def test_without_phases_the_events_say_it_and_the_measurement_how_much_was_timed(tmp_path):
-    (case,) = spent_in(run(tmp_path, phases={}, events=STATES))
+    (case,) = time_breakdown(run(tmp_path, phases={}, events=STATES))
     assert dict(case.seconds) == {
         **{"start": 5, "building": 2, "compilation": 7, "timed steps": 20, "peaks": 7, "waiting": 3},
         "other": 6,
@@ -80,7 +79,7 @@ def test_without_phases_the_events_say_it_and_the_measurement_how_much_was_timed
 
 
 def test_a_repeat_that_failed_bought_nothing(tmp_path):
-    (case,) = spent_in(run(tmp_path, status=Status.OOM, events=STATES))
+    (case,) = time_breakdown(run(tmp_path, status=Status.OOM, events=STATES))
     assert dict(case.seconds) == {"failed": 47 + 3}
 
 
@@ -93,7 +92,7 @@ def test_a_repeat_that_failed_bought_nothing(tmp_path):
     ],
 )
 def test_events_that_are_missing_or_damaged_cost_only_what_they_say(tmp_path, events):
-    case = spent_in(run(tmp_path, events=events))[-1]
+    case = time_breakdown(run(tmp_path, events=events))[-1]
     assert case.seconds["timed steps"] == 20 and case.total < 1e9
 
 
@@ -101,16 +100,16 @@ def test_a_journal_that_is_no_file_is_passed_over(tmp_path):
     stored = run(tmp_path)
     (tmp_path / "one" / "events.jsonl").unlink()
     (tmp_path / "one" / "events.jsonl").mkdir()
-    assert spent_in(stored)[0].total == sum(PHASES.values())
+    assert time_breakdown(stored)[0].total == sum(PHASES.values())
 
 
 def test_an_attempt_that_was_started_anew_counts_once(tmp_path):
-    (case,) = spent_in(run(tmp_path, events=[state("launching", 0), {"event": "run_started"}, *STATES]))
+    (case,) = time_breakdown(run(tmp_path, events=[state("launching", 0), {"event": "run_started"}, *STATES]))
     assert case.seconds["start"] == 6
 
 
 def test_the_table_ends_with_the_sum_and_the_share_of_timed_steps(tmp_path):
-    grid = minutes_grid(spent_in(run(tmp_path, events=[PULL, *STATES])))
+    grid = time_breakdown_grid(time_breakdown(run(tmp_path, events=[PULL, *STATES])))
     assert grid.headings == [
         *("host", "case", "repeats", "timed steps", "warm-up", "compilation", "building", "start", "peaks", "checks"),
         *("pull", "waiting", "other", "all"),
@@ -120,7 +119,7 @@ def test_the_table_ends_with_the_sum_and_the_share_of_timed_steps(tmp_path):
     assert second[3:] == ["0:20", "0:03", "0:06", "0:02", "0:06", "0:05", "0:01", "", "0:03", "0:04", "0:50"]
     assert whole[1] == "all" and whole[-1] == "2:20"
     assert share[3] == "14%" and grid.notes == ["minutes:seconds; timed steps are 14% of what the hosts spent"]
-    assert minutes_grid([]) is None
+    assert time_breakdown_grid([]) is None
 
 
 def test_phases_travel_in_the_record_and_are_bounded(tmp_path):

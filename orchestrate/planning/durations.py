@@ -1,0 +1,333 @@
+"""How long things take: one estimate for plans, budgets, limits of queues and the time that is left.
+
+The duration of a repeat is the median of the latest runs that had it, else computed from the network's work
+(`results.reference`) and the host's speed, else a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrate.events import Event, HostLost, JobResult, JobSpared
+from orchestrate.inventory.hosts import Host, Place
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.plan import Gang, HostPlan, Plan
+from results.reference.gpus import loosest_figures, specified_gpus
+from results.reference.networks import work_of
+from results.schema import Case, Device, Precision, Status
+
+GUESSED_REPEAT_SECONDS = 150.0
+"""Taken for a repeat that was never seen: start, compilation, warm-up and 100 steps on a current GPU (a guess)."""
+
+MAX_EARLIER_RUNS = 20
+
+CPU_UTILISATION = 1.5
+"""Rate of training over that of NumPy's matrix products: 1.45 to 1.62 for four networks on two cores of an AMD EPYC.
+There, oneDNN's convolutions use instructions that NumPy's library does not."""
+
+CORE_FLOPS = 5e10
+"""Of one core that was not probed: 16 fp32 operations a cycle at 3 GHz."""
+
+GPU_UTILISATION, GPU_BANDWIDTH_SHARE = 0.8, 0.7
+"""Shares of a card's peak and of its bandwidth; a step takes the sum of both times, because its layers take turns in
+being bound by either. Of a grid, what suits 174 published rows of one GPU best: half of them are within a factor of
+1.23, nine in ten within 1.6, and a test holds it to that."""
+
+PEAK_OF = {Precision.FP32: "fp32", Precision.TF32: "tf32_tensor"}
+HALF_PEAK = "fp16_tensor_fp32_accumulate"
+
+LOOP_SECONDS = 0.068
+"""What the probe's loop took on the machine that the following seconds were measured on."""
+
+START_SECONDS = 6.0
+"""Of a process on a CPU: Python, TensorFlow, the record and its collection."""
+
+GPU_START_SECONDS = 15.0
+"""Of a process on a GPU: also the container, CUDA, its libraries and their first kernels (not measured: a guess)."""
+
+LAYER_BUILD_SECONDS = 0.012
+LAYER_COMPILE_SECONDS = 0.019
+"""Of each layer: building the model; tracing and optimising its step."""
+
+CPU_PEAKS_SECONDS, GPU_PEAKS_SECONDS = 6.0, 8.0
+"""Limits of a device: once on a host, run and precision."""
+
+DEVICE_CASE_SECONDS = 90.0
+"""Of a case that measures the devices alone: about thirty benchmarks of 0.4 s to 4 s, and their start."""
+
+SETTLING = 1.5
+"""Warm-up steps that are taken for each that is asked for, where warm-up seeks evidence (10 or more)."""
+
+IMAGE_BYTES = {"cpu": 0.45e9, "cuda": 1.9e9}
+PULL_BYTES_PER_SECOND = 30e6
+"""Of a pull: compressed images of this size, unpacked as they come (a guess; what is there takes no time)."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Seconds of a repeat, by fleet and case name.
+
+    Attributes:
+        seen: Medians of earlier runs.
+        computed: From the networks' work and the hosts' speed.
+    """
+
+    seen: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    computed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan, runs_dir: Path) -> Durations:
+        """Return what is known of the repeats of a plan, also from the runs of a folder."""
+        return cls(earlier_durations(runs_dir), computed_durations(plan))
+
+    def __bool__(self) -> bool:
+        """Return whether anything is known."""
+        return bool(self.seen or self.computed)
+
+    def seconds(self, fleet: str, case: str) -> float:
+        """Return the seconds of a repeat; a guess where nothing is known."""
+        key = fleet, case
+        return self.seen.get(key, self.computed.get(key, GUESSED_REPEAT_SECONDS))
+
+
+def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
+    """Return how long repeats took in the latest runs.
+
+    Returns:
+        Median seconds by fleet and case name.
+    """
+    seconds: dict[tuple[str, str], list[float]] = {}
+    runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in runs[:MAX_EARLIER_RUNS]:
+        with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has a quarter of a million
+            for line in lines:
+                if '"job_result"' in line:
+                    _note_duration(line, seconds)
+    return {key: statistics.median(values) for key, values in seconds.items()}
+
+
+def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> None:
+    """Take in a line of a journal; one that was cut off, or is of another version, counts for nothing."""
+    try:
+        event = json.loads(line)
+        if event["status"] == "ok":
+            fleet = event.get("fleet") or event["host"].partition(".")[0]  # older journals name no fleet
+            seconds.setdefault((fleet, event["case"]), []).append(float(event["seconds"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return
+
+
+def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
+    """Return how long each repeat of a plan takes, as computed: seconds by fleet and case name.
+
+    What cannot be computed (an unknown GPU or network) is left out.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    chiefs = {entry.host.place: entry for entry in plan.hosts}
+    asked = [(entry, job) for entry in plan.hosts for job in {job.case.name: job for job in entry.jobs}.values()]
+    asked += [(chiefs[gang.members[0].place], gang.job) for gang in plan.gangs if gang.members[0].place in chiefs]
+    for entry, job in asked:
+        seconds = repeat_seconds(job.case, entry.host, entry.facts)
+        if seconds is not None:
+            found.setdefault((entry.host.fleet, job.case.name), []).append(seconds)
+    return {key: max(values) for key, values in found.items()}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a host is.
+
+    Attributes:
+        flops_per_second: What training reaches, of one device.
+        bytes_per_second: None: operations alone count.
+        slowness: Time of Python code, over that on the machine whose seconds stand above.
+    """
+
+    flops_per_second: float
+    bytes_per_second: float | None
+    slowness: float
+
+
+def host_seconds(entry: HostPlan) -> float:
+    """Return what a host does once in a run, whatever its repeats: fetching images, and the limits of its devices."""
+    jobs = [job for job in entry.jobs if job.blocked is None]
+    variants = {job.origin.variant for job in jobs if job.origin.image is not None}
+    pulled = sum(IMAGE_BYTES["cpu" if variant == "cpu" else "cuda"] for variant in variants) / PULL_BYTES_PER_SECOND
+    kinds = {(job.case.device, job.case.precision) for job in jobs}
+    return pulled + sum(CPU_PEAKS_SECONDS if device is Device.CPU else GPU_PEAKS_SECONDS for device, _ in kinds)
+
+
+def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
+    """Return how long a repeat takes from its start to its record; None: nobody can know."""
+    slowness = 1.0 if facts is None or facts.cpu_loop_seconds is None else facts.cpu_loop_seconds / LOOP_SECONDS
+    if case.model == "device":
+        return DEVICE_CASE_SECONDS * slowness
+    work, speed = work_of(case), speed_of(case, host, facts)
+    if work is None or speed is None:
+        return None
+    flops, traffic, layers = work
+    shared = case.num_gpus if case.device is Device.CPU else 1  # logical devices share one processor
+    step = shared * flops / speed.flops_per_second
+    if speed.bytes_per_second is not None:
+        step += traffic / speed.bytes_per_second
+    traced = layers * (LAYER_BUILD_SECONDS + LAYER_COMPILE_SECONDS * (2 if case.replicas > 1 else 1))
+    start = START_SECONDS if case.device is Device.CPU else GPU_START_SECONDS
+    warm = case.warmup_steps * (SETTLING if case.warmup_steps >= 10 else 1.0)
+    timed = max(case.num_steps * step, (case.min_seconds or 0.0) + 1.5 * step)
+    return (start + traced) * speed.slowness + (1 + warm) * step + timed
+
+
+def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
+    """Return how fast a host trains a case; None: its card is not in the reference, or it reported nothing."""
+    if facts is None:
+        return None
+    slowness = 1.0 if facts.cpu_loop_seconds is None else facts.cpu_loop_seconds / LOOP_SECONDS
+    if case.device is Device.CPU:
+        cores = facts.cpu_limit or 1.0
+        peak = facts.cpu_flops_per_second or CORE_FLOPS * cores
+        share = min(1.0, (host.cpus or cores) / cores)
+        return Speed(peak * CPU_UTILISATION * share, None, slowness)
+    members = specified_gpus(facts.gpus[0].name) if facts.gpus else ()
+    figures = loosest_figures(members) if members else {}
+    compute, bandwidth = figures.get(PEAK_OF.get(case.precision, HALF_PEAK)), figures.get("memory_bandwidth")
+    if compute is None or bandwidth is None:
+        return None
+    return Speed(compute * 1e12 * GPU_UTILISATION, bandwidth * 1e9 * GPU_BANDWIDTH_SHARE, slowness)
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """What a run, or a part of it, may take.
+
+    Attributes:
+        seconds: Until the slowest host is done.
+        usd: All hosts together, each from its start to its end; None: not every host has a price.
+        seen: Share of repeats whose duration is known from earlier runs, 0 to 1.
+        computed: Share whose duration was computed; the rest is a guess.
+        fleets: The same of each fleet, by its name; empty in those.
+    """
+
+    seconds: float
+    usd: float | None
+    seen: float
+    computed: float = 0.0
+    fleets: dict[str, RunEstimate] = field(default_factory=dict)
+
+
+def estimate(plan: Plan, durations: Durations, once: Mapping[Place, float] | None = None) -> RunEstimate:
+    """Estimate duration and cost of a plan.
+
+    Args:
+        plan: What will run.
+        durations: Of its repeats.
+        once: Seconds of what a host does once in the run, by host; None: computed.
+    """
+    once = {entry.host.place: host_seconds(entry) for entry in plan.hosts} if once is None else once
+    fleets = {}
+    for name in dict.fromkeys(entry.host.fleet for entry in plan.hosts):
+        hosts = [entry for entry in plan.hosts if entry.host.fleet == name]
+        gangs = [gang for gang in plan.gangs if gang.job.origin.fleet == name]
+        fleets[name] = _estimate(hosts, gangs, durations, once, {})
+    return _estimate(plan.hosts, plan.gangs, durations, once, fleets)
+
+
+def _estimate(
+    hosts: Sequence[HostPlan],
+    gangs: Sequence[Gang],
+    durations: Durations,
+    once: Mapping[Place, float],
+    fleets: dict[str, RunEstimate],
+) -> RunEstimate:
+    """Estimate what some hosts do, alone and together."""
+    keys: list[tuple[str, str]] = []
+    slowest, usd = 0.0, 0.0
+    prices = [hourly_usd(entry) for entry in hosts]
+    for entry, price in zip(hosts, prices, strict=True):
+        alone = [(entry.host.fleet, job.case.name) for job in entry.jobs if job.blocked is None]
+        place = entry.host.place
+        together = [gang.job for gang in gangs if any(part.place == place for part in gang.members)]
+        keys += alone + [(job.origin.fleet, job.case.name) for job in together if job.origin.fleet == entry.host.fleet]
+        begin = once.get(place, 0.0) if alone else 0.0
+        repeats = sum(durations.seconds(*key) for key in alone)
+        rest = begin + sum(durations.seconds(job.origin.fleet, job.case.name) for job in together)
+        slowest = max(slowest, repeats / min(entry.host.lanes, max(1, len(alone))) + rest)
+        usd += (price or 0.0) * (repeats + rest) / 3600  # of a queue, each lane is paid
+    seen = sum(key in durations.seen for key in keys)
+    computed = sum(key not in durations.seen and key in durations.computed for key in keys)
+    count = len(keys) or 1
+    cost = None if None in prices else usd
+    return RunEstimate(slowest, cost, seen / count if keys else 1.0, computed / count, fleets)
+
+
+def hourly_usd(entry: HostPlan) -> float | None:
+    """Return what a host costs in an hour: all its GPUs, because a machine is rented as a whole."""
+    price = entry.host.usd_per_gpu_hour
+    if price is None:
+        return None
+    gpus = len(entry.facts.gpus) if entry.facts else 0
+    return price * max(1, gpus)
+
+
+WEIGHT_OF_EXPECTED = 1.0
+"""Repeats that the expectation of a host counts as, against those that have ended there."""
+
+
+class Outlook:
+    """The time that a run still takes: what was expected of its repeats, corrected by those that have ended.
+
+    Args:
+        plan: What runs.
+        durations: Of its repeats.
+    """
+
+    def __init__(self, plan: Plan, durations: Durations) -> None:
+        self._left: dict[str, dict[str, float]] = {}
+        self._lanes = {entry.host.key: entry.host.lanes for entry in plan.hosts}
+        self._factors: dict[str, tuple[float, float]] = {}
+        for entry in plan.hosts:
+            led = [gang.job for gang in plan.gangs if gang.members[0].place == entry.host.place]
+            jobs = [job for job in (*entry.jobs, *led) if job.blocked is None]
+            self._left[entry.host.key] = {job.id: durations.seconds(job.origin.fleet, job.case.name) for job in jobs}
+
+    def note(self, event: Event) -> None:
+        """Take in what an event says of the time that is left."""
+        match event:
+            case JobResult():
+                self.ended(event.host, event.job, event.seconds if event.status == Status.OK else None)
+            case JobSpared():
+                self.ended(event.host, event.job, None)
+            case HostLost():
+                self.drop(event.host)
+
+    def ended(self, host: str, job: str, seconds: float | None) -> None:
+        """Take in a repeat that ended.
+
+        Args:
+            host: Key of the host that it counts for.
+            job: Its id.
+            seconds: That it took; None or 0: it says nothing of the others, because it was left out or never began.
+        """
+        expected = self._left.get(host, {}).pop(job, None)
+        if expected is not None and seconds:
+            took, planned = self._factors.get(host, (0.0, 0.0))
+            self._factors[host] = took + seconds, planned + expected
+
+    def drop(self, host: str) -> None:
+        """Expect no more of a host that was set aside."""
+        self._left.get(host, {}).clear()
+
+    def seconds_left(self, host: str | None = None) -> float:
+        """Return the seconds until a host is done, or the slowest of all; counted from the last repeat's end."""
+        if host is None:
+            return max(map(self.seconds_left, self._left), default=0.0)
+        left = self._left.get(host, {})
+        total = sum(left.values())
+        took, planned = self._factors.get(host, (0.0, 0.0))
+        mean = total / len(left) if left else 0.0
+        prior = WEIGHT_OF_EXPECTED * mean
+        factor = (took + prior) / (planned + prior) if planned + prior else 1.0
+        return total * factor / min(self._lanes.get(host, 1), max(1, len(left)))
