@@ -8,6 +8,7 @@
     ├── Withdrawn                  a repeat was taken out of its queue before it began: no record, `resume` runs it
     └── HostError                  a host or a repeat failed: becomes a record with `status`, the others go on
         ├── Unreachable            no connection, or it was refused
+        │   └── Dropped            an sshd closed the connection before the login: worth another try
         ├── PullFailed             the image is not available
         ├── Lost                   what was started cannot be found any more
         └── LaunchFailed           the engine refused to start the benchmark
@@ -27,6 +28,7 @@ from results.schema.exit_codes import ExitCode
 __all__ = [
     "BuildFailed",
     "DocumentError",
+    "Dropped",
     "HostError",
     "LaunchFailed",
     "Lost",
@@ -84,6 +86,10 @@ class Unreachable(HostError):
     """No connection to the host, or it was refused."""
 
     status = Status.UNREACHABLE
+
+
+class Dropped(Unreachable):
+    """An sshd closed a connection before the login: worth another try."""
 
 
 class PullFailed(HostError):

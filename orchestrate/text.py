@@ -6,11 +6,21 @@ could fill the memory.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import unicodedata
+from collections.abc import Iterator
+from typing import Any
 
 MAX_LINE_LENGTH = 2_000
 """Longest line kept of a host's output, in characters."""
+
+MAX_DEPTH = 64
+"""Deepest nesting of a JSON document from a host: what is deeper was made to exhaust a stack."""
+
+MAX_DIGITS = 20
+"""Longest integer in a JSON document from a host, in characters."""
 
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating system commands: titles, links, clipboard
@@ -47,3 +57,77 @@ def shown(value: object, limit: int = 80) -> str:
 def file_name_part(text: str) -> str:
     """Turn a name into letters, digits, dots, `-` and `_`; different names may become equal."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
+
+
+class Lines:
+    """Cuts output into lines that are safe to print, in bounded memory.
+
+    Consecutive empty lines become one, and of a line without an end only the last part is kept.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._was_empty = False
+
+    def cut(self, chunk: bytes) -> Iterator[str]:
+        """Yield the lines that a chunk of output completes."""
+        data, start = self._rest + chunk, 0
+        while (end := data.find(b"\n", start)) >= 0:
+            empty = end == start
+            if not (empty and self._was_empty):
+                yield self._line(data[start:end])
+            self._was_empty, start = empty, end + 1
+        self._rest = data[max(start, len(data) - 4 * MAX_LINE_LENGTH) :]
+
+    def end(self) -> Iterator[str]:
+        """Yield a last line without its end."""
+        if self._rest:
+            yield self._line(self._rest)
+            self._rest = b""
+
+    @staticmethod
+    def _line(data: bytes) -> str:
+        return plain_text(data[-4 * MAX_LINE_LENGTH :].decode("utf-8", "replace"))
+
+
+def read_json(text: str | bytes, limit: int) -> Any:  # noqa: ANN401 (any JSON)
+    """Parse JSON from a host: of bounded size, depth and numbers, so that whatever follows can compute with it.
+
+    Args:
+        text: The document.
+        limit: Its greatest size, in bytes or characters.
+
+    Raises:
+        ValueError: It is not JSON, or exceeds a bound; with the reason.
+    """
+    if len(text) > limit:
+        raise ValueError(f"it is longer than {limit} bytes")
+    try:
+        document = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
+    level, depth = [document], 0
+    while level := [item for node in level for item in _children(node)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    return document
+
+
+def _children(node: object) -> list[Any]:
+    """Return the objects and lists directly in a parsed JSON value."""
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number

@@ -7,23 +7,32 @@ this connection's own, so that it is certain whose key it is, and refuses a key 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrate.errors import UserError
+from orchestrate.errors import Dropped, Unreachable, UserError
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.links.host_keys import HostKey, read_keys, remember
-from orchestrate.links.refusals import Dropped, ssh_failure
-from orchestrate.links.ssh import OWN_CONNECTION, hops, known_hosts_files, known_hosts_option, ssh_command
-from orchestrate.links.starts import persist, starting
+from orchestrate.links.connections import Conversation, persist, starting
+from orchestrate.links.refusals import ssh_failure
+from orchestrate.links.ssh import (
+    OWN_CONNECTION,
+    HostKey,
+    hops,
+    known_hosts_files,
+    known_hosts_option,
+    read_keys,
+    remember,
+    ssh_command,
+)
 
 AT_A_TIME = 64
 CONTACT_SECONDS = 60.0
+MAX_GREETING_BYTES = 1 << 20
+"""Of what a login may print."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,20 +122,18 @@ def _offered_keys(contact: Contact) -> list[HostKey]:
         command = ssh_command(contact.login, contact.keys, *flags, remote="exit")
 
         def connect() -> None:
-            with starting(contact.login):
-                done = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    timeout=CONTACT_SECONDS,
-                    check=False,
-                    start_new_session=True,  # without a terminal, no jump host's ssh can ask a question on it
-                )
-            if not new.exists() and done.returncode != 0:
-                failure = ssh_failure(contact.login.target, done.stderr, done.returncode)
+            with (
+                starting(contact.login),
+                Conversation(command, b"", seconds=CONTACT_SECONDS, max_bytes=MAX_GREETING_BYTES) as talk,
+            ):
+                for _ in talk.lines():
+                    pass
+                code, said = talk.result()
+            if not new.exists() and code != 0:
+                failure = ssh_failure(contact.login.target, said, code)
                 if isinstance(failure, Dropped):
                     raise failure
 
-        with contextlib.suppress(Dropped, OSError, subprocess.TimeoutExpired):  # a key may have come all the same
+        with contextlib.suppress(Unreachable):  # a key may have come all the same
             persist(connect)
         return read_keys(new)

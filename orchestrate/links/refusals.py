@@ -6,17 +6,13 @@ import re
 import shlex
 from pathlib import Path
 
-from orchestrate.errors import Unreachable
-from orchestrate.links.host_keys import read_key
+from orchestrate.errors import Dropped, Unreachable
+from orchestrate.links.ssh import read_key
 from orchestrate.text import plain_text
 from results.program import command_line
 
 MAX_SAID = 500
 """Most that is quoted of ssh, in characters."""
-
-
-class Dropped(Unreachable):
-    """An sshd closed the connection before the login: worth another try."""
 
 
 def ssh_failure(target: str, errors: bytes, exit_code: int) -> Unreachable:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, read_json
 from results.schema import GPU, Status
 from results.schema.record_json import RecordError, from_dict
 
@@ -109,9 +109,7 @@ def facts_from_probe(text: str | bytes) -> Facts:
     Raises:
         ValueError: Not the probe's JSON.
     """
-    if len(text) > MAX_PROBE_BYTES:
-        raise ValueError(f"the probe printed more than {MAX_PROBE_BYTES} bytes")
-    document = json.loads(text)
+    document = read_json(text, MAX_PROBE_BYTES)
     if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
         raise ValueError("the probe printed no object with gpus")
     try:

@@ -28,7 +28,7 @@ from orchestrate.launchers.docker.http import (
 )
 from orchestrate.launchers.docker.log_frames import stamped_lines, unframed
 from orchestrate.launchers.docker.refusals import MAX_SAID, explain, launch_refusal
-from orchestrate.links.sudo import tunnel_to
+from orchestrate.links.tunnel import tunnel_to
 from orchestrate.text import plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 

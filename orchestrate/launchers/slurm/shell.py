@@ -14,9 +14,9 @@ from typing import IO
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
+from orchestrate.links.connections import persist, starting
 from orchestrate.links.refusals import ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
-from orchestrate.links.starts import persist, starting
 from orchestrate.text import plain_text
 
 SCRIPT_SECONDS = 120.0

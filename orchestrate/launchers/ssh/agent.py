@@ -40,7 +40,7 @@ Request = Dict[str, Any]  # noqa: UP006 (Python 3.8)
 
 POLL_SECONDS = 0.2
 HEARTBEAT_SECONDS = 5.0
-STOP_GRACE_SECONDS = 10.0
+STOP_GRACE_SECONDS = 5.0
 END_OF_OUTPUT_SECONDS = 5.0
 STARTED = "started"
 MAX_LOG_BYTES = 20 << 20
@@ -535,7 +535,10 @@ def end(state: dict[str, Any], *numbers: int) -> None:
         except ProcessLookupError:
             break
         wait_for(lambda: not lives(child), STOP_GRACE_SECONDS)
-    wait_for(lambda: not lives(state.get("guardian")), STOP_GRACE_SECONDS)
+    guardian = state.get("guardian")
+    if not wait_for(lambda: not lives(guardian), STOP_GRACE_SECONDS):  # it was stopped, or hangs
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(str(guardian).split()[0]), signal.SIGKILL)
 
 
 def remove(request: Request) -> None:
@@ -545,6 +548,7 @@ def remove(request: Request) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # others are in it
         folder.parent.rmdir()
+        folder.parent.parent.rmdir()
     say(removed=True)
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks on a host that is reached by ssh and has no Docker engine, e.g. a rented container."""
+"""Benchmarks as processes that an agent guards: on a host that ssh reaches and that has no Docker engine."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
+
+import stamina
 
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import Variant, read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import host_flags, job_variables
-from orchestrate.launchers.pulls import Progress, PullLimits
-from orchestrate.launchers.ssh import bootstrap
+from orchestrate.launchers.pulls import DEADLINE_SECONDS, Progress, PullLimits
+from orchestrate.launchers.ssh import software
 from orchestrate.launchers.ssh.connection import Connection, NoPython
 from orchestrate.launchers.ssh.software import (
-    Archive,
     Hello,
-    Software,
+    HostSoftware,
     environment_digest,
     fitting_python,
     image_of_instance,
@@ -36,7 +38,7 @@ from orchestrate.launchers.ssh.software import (
 from orchestrate.planning.facts import Facts, Image, facts_from_probe
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
-from orchestrate.text import MAX_LINE_LENGTH, plain_text
+from orchestrate.text import Lines, plain_text
 from results.schema import Device, Status
 from results.schema.record_json import MAX_RECORD_BYTES
 
@@ -49,116 +51,104 @@ PATIENCE_SECONDS = 300.0
 
 BETWEEN_ATTEMPTS_SECONDS = 2.0
 
+Notify = Callable[[str, str], None]
+"""Receives a host's key and what its user should know."""
 
-class SSHLauncher:
-    """Starts benchmarks as processes of a host.
+
+class AgentLauncher:
+    """Starts benchmarks as processes that an agent guards; what they run with is up to the kind of host.
 
     Args:
-        host: Settings of the host; `host.ssh` says where it is.
-        pulls: Shared by all hosts of a run; limits how many install packages at a time.
-        connection: Instead of one to `host.ssh`, for tests.
+        host: Settings of the host.
+        connection: To its agent.
+        notify: Receives what its user should know.
     """
 
-    def __init__(self, host: Host, pulls: PullLimits, connection: Connection | None = None) -> None:
-        if host.ssh is None:
-            raise ValueError(f"host {host.name} is not reached by ssh")
+    def __init__(self, host: Host, connection: Connection, notify: Notify) -> None:
         self._host = host
-        self._pulls = pulls
-        self._connection = connection or Connection(host.ssh, keys=host.host_keys)
-        self._lock = threading.Lock()
-        self._software: dict[str | None, Software] = {}
-
-    def probe(self) -> Facts:
-        """See `Launcher.probe`: finds the image, or a Python, then runs the probe with it."""
-        asked_at = time.time()
-        hello = self._hello
-        software, python = self._base()
-        if self._host.python is not None and hello.image is None:
-            own_software(self._runner, python)
-        answer = self._connection.ask(
-            "probe",
-            python=software.python,
-            environment=dict(software.environment),
-            limit_seconds=PROBE_SECONDS,
-            seconds=PROBE_SECONDS + 10,
-        )
-        try:
-            facts = facts_from_probe(str(answer.get("probe")))
-        except ValueError as error:
-            raise LaunchFailed(f"{self._connection.name}: {plain_text(str(error), 300)}") from error
-        facts = dataclasses.replace(
-            facts,
-            clock_skew_seconds=round(hello.now - asked_at, 1),
-            disk_free_bytes=hello.free_bytes,
-        )
-        if hello.image is not None:
-            return dataclasses.replace(facts, images=(image_of_instance(hello.image, self._host.variants),))
-        if self._host.python is not None:
-            return facts
-        images = wanted_images(self._host, facts, read_variants())
-        return dataclasses.replace(facts, images=tuple(map(self._with_setup, images)))
-
-    def prepare(self, job: Job, on_progress: Progress) -> None:
-        """See `Launcher.prepare`: installs the locked packages of the job's variant, once per host."""
-        self._software_of(job, on_progress)
+        self._connection = connection
+        self._notify = notify
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`: the folder of the repeat is the lock."""
-        software = self._software_of(job, lambda done, total: None)
-        root = self._hello.root
+        used = self._software_of(job, lambda done, total: None)
         answer = self._connection.ask(
             "start",
             run=job.origin.run_id,
             job=job.id,
             command=[
-                software.python,
-                "-m",
-                "tfbench",
+                *self._program(used),
                 *job.case.flags(),
                 *host_flags(job, self._host.data_dir),
-                f"--output={root}/jobs/{job.origin.run_id}/{job.id}/record.json",
+                f"--output={self._root}/jobs/{job.origin.run_id}/{job.id}/record.json",
                 f"--max_seconds={self._host.timeout_minutes * 60:g}",
             ],
-            environment={**software.environment, "PYTHONUNBUFFERED": "1", **job_variables(job, self._host)},
-            unset=[] if job.case.device is Device.CPU or job.gpus else ["CUDA_VISIBLE_DEVICES"],
+            environment={**used.environment, "PYTHONUNBUFFERED": "1", **job_variables(job, self._host)},
+            unset=self._unset(job),
             cpus=self._host.cpus,
-            toolchain=software.toolchain,
+            toolchain=used.toolchain,
         )
         return answer.get("adopted") is True
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`: a broken connection is opened again, and goes on where the last one stopped."""
-        offset, lines, away_since = 0, _Lines(on_line), None
+        output = _Output(on_line)
         while True:
-            try:
-                run = job.origin.run_id
-                for answer in self._connection.stream("follow", run=run, job=job.id, offset=offset):
-                    away_since = None
-                    if "log" in answer:
-                        chunk = self._bytes(answer["log"])
-                        lines.take(chunk)
-                        offset += len(chunk)
-                    elif "code" in answer:
-                        lines.end()
-                        return _ending(answer)
-            except Unreachable as error:
-                away_since = away_since or time.monotonic()
-                if time.monotonic() - away_since > PATIENCE_SECONDS:
-                    raise Lost(f"the host was lost while the benchmark ran: {error.cause}") from error
-            time.sleep(BETWEEN_ATTEMPTS_SECONDS)
+            for attempt in self._patiently("the host was lost while the benchmark ran"):
+                with attempt:
+                    ending = self._follow_once(job, output)
+            if ending is not None:
+                return ending
+
+    def _follow_once(self, job: Job, output: _Output) -> Ending | None:
+        """Follow in one connection; None: it broke after it had brought something, or ended early."""
+        heard = False
+        try:
+            for answer in self._connection.stream("follow", run=job.origin.run_id, job=job.id, offset=output.offset):
+                heard = True
+                if "log" in answer:
+                    output.take(self._bytes(answer["log"]))
+                elif "code" in answer:
+                    output.end()
+                    return _ending(answer)
+        except Unreachable:
+            if not heard:
+                raise
+        time.sleep(BETWEEN_ATTEMPTS_SECONDS)
+        return None
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`: asks again while the host is away."""
-        began = time.monotonic()
-        while True:
-            try:
-                answer = self._connection.ask("collect", run=job.origin.run_id, job=job.id, limit=MAX_RECORD_BYTES)
-                record = answer.get("record")
-                return None if record is None else self._bytes(record)[: MAX_RECORD_BYTES + 1]
-            except Unreachable as error:
-                if time.monotonic() - began > PATIENCE_SECONDS:
-                    raise Lost(f"the host was lost: {error.cause}") from error
-            time.sleep(BETWEEN_ATTEMPTS_SECONDS)
+        for attempt in self._patiently("the host was lost"):
+            with attempt:
+                answer = self._connection.ask(
+                    "collect", run=job.origin.run_id, job=job.id, limit=MAX_RECORD_BYTES, max_bytes=2 * MAX_RECORD_BYTES
+                )
+        record = answer.get("record")
+        return None if record is None else self._bytes(record)[: MAX_RECORD_BYTES + 1]
+
+    def _patiently(self, lost: str) -> Iterator[AbstractContextManager[object]]:
+        """Yield attempts while the host is away, and notify once; when it stays away, raise `Lost` with this reason."""
+        away: list[Unreachable] = []
+
+        def is_away(error: Exception) -> bool:
+            if isinstance(error, Unreachable):
+                if not away:
+                    minutes = f"{PATIENCE_SECONDS / 60:g} minutes"
+                    self._notify(self._host.key, f"does not answer; trying again for up to {minutes}: {error.cause}")
+                away.append(error)
+            return isinstance(error, Unreachable)
+
+        wait = BETWEEN_ATTEMPTS_SECONDS
+        attempts = stamina.retry_context(
+            on=is_away, attempts=None, timeout=PATIENCE_SECONDS, wait_initial=wait, wait_max=wait, wait_jitter=0
+        )
+        try:
+            yield from attempts
+        except Unreachable as error:
+            raise Lost(f"{lost}: {error.cause}") from error
+        if away:
+            self._notify(self._host.key, "answers again")
 
     def _bytes(self, text: object) -> bytes:
         """Read bytes from a host's answer."""
@@ -166,7 +156,7 @@ class SSHLauncher:
             return base64.b64decode(str(text), validate=True)
         except ValueError as error:
             raise LaunchFailed(
-                f"{self._connection.name}: not our agent's answer: {plain_text(str(error), 200)}"
+                f"{self._connection.name}: not the agent's answer: {plain_text(str(error), 200)}"
             ) from error
 
     def stop(self, job: Job) -> None:
@@ -184,7 +174,84 @@ class SSHLauncher:
         return [name for name in names if isinstance(name, str) and name.startswith(f"{self._host.key}.")]
 
     def close(self) -> None:
-        """See `Launcher.close`: every request had a connection of its own."""
+        """See `Launcher.close`."""
+        self._connection.close()
+
+    def _ask_probe(self, used: HostSoftware) -> Facts:
+        """Run the probe with this software."""
+        answer = self._connection.ask(
+            "probe",
+            python=used.python,
+            environment=dict(used.environment),
+            limit_seconds=PROBE_SECONDS,
+            seconds=PROBE_SECONDS + 10,
+        )
+        try:
+            return facts_from_probe(str(answer.get("probe")))
+        except ValueError as error:
+            raise LaunchFailed(f"{self._connection.name}: {plain_text(str(error), 300)}") from error
+
+    @property
+    def _root(self) -> str:
+        """The agent's folder on the host."""
+        raise NotImplementedError
+
+    def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
+        """Return what a job runs with, after installing what is missing."""
+        raise NotImplementedError
+
+    def _program(self, used: HostSoftware) -> list[str]:
+        """Return the command of a benchmark, without its flags."""
+        return [used.python, "-m", "tfbench"]
+
+    def _unset(self, job: Job) -> list[str]:
+        """Return the variables of the host that a benchmark must not see."""
+        return []
+
+
+class SSHLauncher(AgentLauncher):
+    """Starts benchmarks as processes of a host.
+
+    Args:
+        host: Settings of the host; `host.ssh` says where it is.
+        pulls: Shared by all hosts of a run; limits how many install packages at a time.
+        connection: Instead of one to `host.ssh`, for tests.
+    """
+
+    def __init__(self, host: Host, pulls: PullLimits, connection: Connection | None = None) -> None:
+        if host.ssh is None:
+            raise ValueError(f"host {host.name} is not reached by ssh")
+        super().__init__(
+            host,
+            connection or Connection(host.ssh, keys=host.host_keys),
+            lambda key, message: pulls.notify(key, message),
+        )
+        self._pulls = pulls
+        self._lock = threading.Lock()
+        self._software: dict[str | None, HostSoftware] = {}
+
+    def probe(self) -> Facts:
+        """See `Launcher.probe`: finds the image, or a Python, then runs the probe with it."""
+        asked_at = time.time()
+        hello = self._hello
+        base, python = self._base()
+        if self._host.python is not None and hello.image is None:
+            own_software(self._runner, python)
+        facts = dataclasses.replace(
+            self._ask_probe(base),
+            clock_skew_seconds=round(hello.now - asked_at, 1),
+            disk_free_bytes=hello.free_bytes,
+        )
+        if hello.image is not None:
+            return dataclasses.replace(facts, images=(image_of_instance(hello.image, self._host.variants),))
+        if self._host.python is not None:
+            return facts
+        images = wanted_images(self._host, facts, read_variants())
+        return dataclasses.replace(facts, images=tuple(map(self._with_setup, images)))
+
+    def prepare(self, job: Job, on_progress: Progress) -> None:
+        """See `Launcher.prepare`: installs the locked packages of the job's variant, once per host."""
+        self._software_of(job, on_progress)
 
     @functools.cached_property
     def _hello(self) -> Hello:
@@ -212,8 +279,8 @@ class SSHLauncher:
         Raises:
             LaunchFailed: It cannot be; with the reason, and why it was tried.
         """
-        taken = f"downloads about {bootstrap.MEGABYTES_DOWNLOADED} MB, needs {bootstrap.MEGABYTES_NEEDED} MB"
-        self._pulls.notify(self._host.key, f"installing Python {bootstrap.PYTHON} below ~/.tfbench: {taken}")
+        what = f"installing Python {software.BROUGHT_PYTHON} below ~/.tfbench: {software.BROUGHT}"
+        self._notify(self._host.key, what)
         try:
             with self._pulls.turn("packages"):
                 for _ in self._connection.bring_python():
@@ -244,7 +311,7 @@ class SSHLauncher:
         python = fitting_python(self._hello.pythons) or {}
         return environment_digest(lock_of(variant), str(python.get("version")))
 
-    def _base(self) -> tuple[Software, Mapping[str, Any]]:
+    def _base(self) -> tuple[HostSoftware, Mapping[str, Any]]:
         """Return what the probe runs with, before any package is installed, and the Python in it."""
         hello = self._hello
         if hello.image is not None:
@@ -252,7 +319,7 @@ class SSHLauncher:
         python = hello.pythons[0] if self._host.python and hello.pythons else fitting_python(hello.pythons)
         if python is None:
             raise LaunchFailed(self._no_python(hello))
-        return Software(python=str(python["path"]), environment={"PYTHONPATH": self._runner}), python
+        return HostSoftware(python=str(python["path"]), environment={"PYTHONPATH": self._runner}), python
 
     def _no_python(self, hello: Hello) -> str:
         if self._host.python is not None:
@@ -266,20 +333,26 @@ class SSHLauncher:
     @functools.cached_property
     def _runner(self) -> str:
         """The folder of the runner on the host; sent where it is not there yet."""
-        archive: Archive = pack_runner()
+        archive = pack_runner()
         if archive.digest not in self._hello.runners:
             self._connection.ask("unpack", archive.content, digest=archive.digest)
         return f"{self._hello.root}/runner/{archive.digest}"
 
-    def _software_of(self, job: Job, on_progress: Progress) -> Software:
-        """Return what a job runs with, after installing what is missing."""
+    @property
+    def _root(self) -> str:
+        return self._hello.root
+
+    def _unset(self, job: Job) -> list[str]:
+        return [] if job.case.device is Device.CPU or job.gpus else ["CUDA_VISIBLE_DEVICES"]
+
+    def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         variant = job.origin.variant
         with self._lock:
             if variant not in self._software:
                 self._software[variant] = self._make_software(variant, on_progress)
             return self._software[variant]
 
-    def _make_software(self, name: str | None, on_progress: Progress) -> Software:
+    def _make_software(self, name: str | None, on_progress: Progress) -> HostSoftware:
         hello = self._hello
         base, python = self._base()
         if hello.image is not None:
@@ -303,11 +376,11 @@ class SSHLauncher:
             total = setup.needed_megabytes * 1_000_000
             if refusal := setup.refusal(self._hello.free_bytes):
                 raise PullFailed(f"{self._connection.name}: {refusal}")
-            self._pulls.notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
-        request = {"python": python, "digest": digest}
+            self._notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
+        install = functools.partial(self._connection.stream, "install", lock_of(variant), python=python, digest=digest)
         try:
             with self._pulls.turn("packages"):
-                for answer in self._connection.stream("install", lock_of(variant), INSTALL_SILENCE_SECONDS, **request):
+                for answer in install(silence_seconds=INSTALL_SILENCE_SECONDS, seconds=DEADLINE_SECONDS):
                     if isinstance(done := answer.get("installed_bytes"), int):
                         on_progress(min(done, total or done), total or done)
         except LaunchFailed as error:
@@ -333,22 +406,25 @@ def _ending(answer: Mapping[str, Any]) -> Ending:
     )
 
 
-class _Lines:
-    """Cuts output into lines, in bounded memory."""
+class _Output:
+    """Takes a benchmark's output as it comes.
+
+    Attributes:
+        offset: Bytes taken so far.
+    """
 
     def __init__(self, on_line: OutputLine) -> None:
+        self.offset = 0
         self._on_line = on_line
-        self._rest = b""
+        self._lines = Lines()
 
     def take(self, chunk: bytes) -> None:
-        """Hand on the lines that a chunk completes; the rest waits, but not beyond the longest line."""
-        *lines, rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            self._on_line(plain_text(line.decode("utf-8", "replace")))
-        self._rest = rest[-MAX_LINE_LENGTH * 4 :]
+        """Hand on the lines that a chunk completes."""
+        self.offset += len(chunk)
+        for line in self._lines.cut(chunk):
+            self._on_line(line)
 
     def end(self) -> None:
         """Hand on a last line without its end."""
-        if self._rest:
-            self._on_line(plain_text(self._rest.decode("utf-8", "replace")))
-            self._rest = b""
+        for line in self._lines.end():
+            self._on_line(line)

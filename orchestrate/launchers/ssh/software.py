@@ -1,10 +1,16 @@
-"""What a host without Docker runs benchmarks with: the runner, a Python, and the packages of an image variant."""
+"""What a host without Docker runs benchmarks with: the runner, a Python, and the packages of an image variant.
+
+A host that has no Python that fits gets one with uv, by a script of POSIX sh, without root. uv comes as the archive
+that its authors publish, pinned by its hash. It is linked statically and starts on any Linux, and checks what it
+downloads against hashes of its own.
+"""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +33,20 @@ RUNNER = ("tfbench", "results/__init__.py", "results/schema")
 
 FITTING = ((3, 11), (3, 14))
 """Versions of Python that the runner and the locks are made for: from the first on, below the second."""
+
+BROUGHT_MEGABYTES = 250
+"""uv's archive and program, 22 and 53 MB, are removed at the end; CPython is 30 MB packed and 110 MB unpacked."""
+
+BROUGHT = f"downloads about 60 MB, needs {BROUGHT_MEGABYTES} MB"
+
+BRING_SECONDS = 900.0
+"""Longest duration: a download shows nothing until it is complete."""
+
+BROUGHT_PYTHON = "3.11"
+"""That the locks were made with; see `FITTING`."""
+
+PYTHON_FOLDER = "python"
+"""Of the Python that was brought, below the agent's folder."""
 
 CPU_WHEELS_MEGABYTES, CPU_INSTALLED_MEGABYTES = 335, 1600
 """Measured with the lock of `cpu`, with compiled Python files."""
@@ -55,7 +75,7 @@ CUDA_FOLDERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Software:
+class HostSoftware:
     """How to start a benchmark on a host.
 
     Attributes:
@@ -113,7 +133,7 @@ def read_hello(answer: Mapping[str, Any]) -> Hello:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
+class RunnerArchive:
     """Files to be unpacked on a host.
 
     Attributes:
@@ -125,7 +145,7 @@ class Archive:
     content: bytes
 
 
-def pack_runner(project: Path = PROJECT) -> Archive:
+def pack_runner(project: Path = PROJECT) -> RunnerArchive:
     """Pack what measures: `tfbench/`, the contract, and NVIDIA's Python module for its driver, some 0.1 MB."""
     files = dict(sorted(_runner_files(project)))
     digest = hashlib.sha256()
@@ -136,7 +156,7 @@ def pack_runner(project: Path = PROJECT) -> Archive:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    return Archive(digest=digest.hexdigest()[:16], content=gzip.compress(buffer.getvalue(), mtime=0))
+    return RunnerArchive(digest=digest.hexdigest()[:16], content=gzip.compress(buffer.getvalue(), mtime=0))
 
 
 def _runner_files(project: Path) -> list[tuple[str, bytes]]:
@@ -238,7 +258,7 @@ def environment_digest(lock: bytes, python: str) -> str:
     return hashlib.sha256(lock + b"\0" + python.encode()).hexdigest()[:16]
 
 
-def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: str) -> Software:
+def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: str) -> HostSoftware:
     """Describe the use of an environment made by `agent.install`.
 
     Args:
@@ -248,7 +268,7 @@ def locked_software(root: str, runner: str, python: Mapping[str, Any], digest: s
         digest: See `environment_digest`.
     """
     site = f"{root}/environments/{digest}/site"
-    return Software(
+    return HostSoftware(
         python=str(python["path"]),
         environment=_variables(root, runner, site, digest),
         toolchain=f"{site}/nvidia/cuda_nvcc",
@@ -269,7 +289,7 @@ def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:
     }
 
 
-def own_software(runner: str, python: Mapping[str, Any]) -> Software:
+def own_software(runner: str, python: Mapping[str, Any]) -> HostSoftware:
     """Describe the use of an interpreter that hosts.yml names, with the TensorFlow that it has.
 
     Raises:
@@ -278,10 +298,10 @@ def own_software(runner: str, python: Mapping[str, Any]) -> Software:
     path, version = python["path"], python.get("tensorflow")
     if not isinstance(version, str):
         raise LaunchFailed(f"python: {path} has no TensorFlow. Install it there, or remove python: from hosts.yml")
-    return Software(python=str(path), environment={"PYTHONPATH": runner})
+    return HostSoftware(python=str(path), environment={"PYTHONPATH": runner})
 
 
-def image_software(root: str, image: Mapping[str, Any]) -> Software:
+def image_software(root: str, image: Mapping[str, Any]) -> HostSoftware:
     """Describe the use of an instance that was started from an image of ours: as it is.
 
     Args:
@@ -297,7 +317,7 @@ def image_software(root: str, image: Mapping[str, Any]) -> Software:
     variables = _variables(root, image["runner"], image["site"], cache)
     if isinstance(image.get("compat"), str):  # found before the driver's own library
         variables["LD_LIBRARY_PATH"] = f"{image['compat']}:{variables['LD_LIBRARY_PATH']}"
-    return Software(python=image["python"], environment=variables)
+    return HostSoftware(python=image["python"], environment=variables)
 
 
 def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
@@ -319,3 +339,106 @@ def image_of_instance(image: Mapping[str, Any], named: Sequence[str]) -> Image:
             problem=f"{problem}. Start it from that image, or remove variant:",
         )
     return Image(variant=variant, reference=reference, reason="the instance's own image")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """A `.tar.gz` with one program that is wanted.
+
+    Attributes:
+        program: Its path in the archive.
+    """
+
+    url: str
+    sha256: str
+    program: str
+
+
+UV = Download(
+    url="https://github.com/astral-sh/uv/releases/download/0.11.12/uv-x86_64-unknown-linux-musl.tar.gz",
+    sha256="591a7557f5ba7e51565f338dd4c50cebc12820ec2ebb8403a4304685f8d53ab9",
+    program="uv-x86_64-unknown-linux-musl/uv",
+)
+"""uv 0.11.12 for x86_64. Source of the hash: astral-sh/setup-uv on GitHub, src/download/checksum/known-checksums.ts."""
+
+
+def bring_script(root: str, mark: str, archive: Download = UV) -> str:
+    """Write the script that puts a Python below `root`; its answer is lines of JSON after a mark, as an agent's.
+
+    Args:
+        root: Our folder on the host; `~` is expanded there.
+        mark: Sets the answer apart from what login profiles print.
+        archive: uv's.
+    """
+    values = {
+        "@ROOT@": root,
+        "@MARK@": mark,
+        "@PLACE@": PYTHON_FOLDER,
+        "@PYTHON@": BROUGHT_PYTHON,
+        "@URL@": archive.url,
+        "@SHA256@": archive.sha256,
+        "@PROGRAM@": archive.program,
+        "@NEEDED_KB@": str(BROUGHT_MEGABYTES * 1000),
+    }
+    return re.sub("|".join(values), lambda found: values[found[0]], _SCRIPT)
+
+
+_SCRIPT = r"""{
+say() { printf '{"%s": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '\\"' | tr -c ' -~' ' ' | tail -c 400)"; }
+fail() { if [ -n "$part" ]; then rm -rf "$part"; fi; say failed "$1"; exit 0; }
+has() { command -v "$1" >/dev/null 2>&1; }
+fetch() {
+  if has curl; then curl -fsSL --retry 2 --connect-timeout 20 -o "$2" "$1"
+  elif has wget; then wget -q -T 20 -O "$2" "$1"
+  elif has python3; then python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$1" "$2"
+  else echo "curl, wget and python3 were looked for and not found. As root: apt-get install curl"; return 1
+  fi
+}
+digest() {
+  if has sha256sum; then sha256sum "$1"
+  elif has shasum; then shasum -a 256 "$1"
+  elif has openssl; then openssl dgst -r -sha256 "$1"
+  else echo "sha256sum, shasum and openssl were looked for and not found"
+  fi
+}
+echo @MARK@
+part=
+root=@ROOT@
+place=$root/@PLACE@
+case "$(uname -s) $(uname -m)" in
+  "Linux x86_64" | "Linux amd64") ;;
+  *) fail "no Python can be brought to $(uname -s) $(uname -m), only to Linux x86_64" ;;
+esac
+for tool in gzip tar; do
+  has $tool || fail "$tool was looked for and not found. As root: apt-get install $tool"
+done
+mkdir -p "$root" || fail "$root cannot be made"
+free=$(df -Pk "$root" | awk 'NR == 2 {print $4}' 2>/dev/null)
+if [ -n "$free" ] && [ "$free" -lt @NEEDED_KB@ ]; then
+  fail "a Python needs $((@NEEDED_KB@ / 1000)) MB below $root, and $((free / 1000)) MB are free"
+fi
+if [ -x "$place/bin/python3" ]; then say python "$place/bin/python3"; exit 0; fi
+part=$(mktemp -d "$root/part-XXXXXX") || fail "no folder can be made in $root"
+say step "downloading uv"
+said=$(fetch "@URL@" "$part/uv.tar.gz" 2>&1) || fail "uv could not be downloaded from @URL@: $said"
+found=$(digest "$part/uv.tar.gz" 2>&1)
+[ "${found%% *}" = @SHA256@ ] || fail "uv has not the digest @SHA256@: ${found%% /*}"
+gzip -dc "$part/uv.tar.gz" | tar -xOf - "@PROGRAM@" > "$part/uv" && [ -s "$part/uv" ] || fail "uv could not be unpacked"
+rm "$part/uv.tar.gz"
+chmod +x "$part/uv"
+say step "downloading Python @PYTHON@"
+export UV_PYTHON_INSTALL_DIR="$part/pythons" UV_CACHE_DIR="$part/cache" UV_NO_CONFIG=1 TMPDIR="$part"
+said=$("$part/uv" python install --no-progress --no-bin @PYTHON@ 2>&1) ||
+  fail "uv could not install Python @PYTHON@: $said"
+for made in "$part"/pythons/cpython-*; do
+  if [ -x "$made/bin/python3" ] && [ ! -h "$made" ]; then
+    [ -d "$place" ] || mv "$made" "$place" || fail "$place could not be made"
+    break
+  fi
+done
+[ -x "$place/bin/python3" ] || fail "uv left no Python in $part/pythons"
+rm -rf "$part"
+say python "$place/bin/python3"
+exit 0
+} </dev/null
+"""

@@ -17,10 +17,9 @@ import pytest
 
 from orchestrate.errors import LaunchFailed, PullFailed, Unreachable
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.ssh import bootstrap, connection
-from orchestrate.launchers.ssh.bootstrap import Archive
+from orchestrate.launchers.ssh import connection, software
 from orchestrate.launchers.ssh.launcher import SSHLauncher
-from orchestrate.launchers.ssh.software import REQUIREMENTS, Hello, setup_of
+from orchestrate.launchers.ssh.software import REQUIREMENTS, Download, Hello, setup_of
 from results.schema import Status
 from tests.real.ssh.test_launcher import job
 
@@ -84,7 +83,7 @@ mkdir -p "$made/bin" && ln -s {python} "$made/bin/python3" && ln -s "$made" "$UV
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Callable[[str], Archive]]:
+def index(tmp_path: Path) -> Iterator[Callable[[str], Download]]:
     """Serve archives with a stand-in for `uv`, as its publisher does."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -92,13 +91,13 @@ def index(tmp_path: Path) -> Iterator[Callable[[str], Archive]]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def publish(program: str) -> Archive:
+    def publish(program: str) -> Download:
         path, content = folder / "uv.tar.gz", program.encode()
         with tarfile.open(path, "w:gz") as file:
             member = tarfile.TarInfo("uv-any/uv")
             member.size = len(content)
             file.addfile(member, io.BytesIO(content))
-        return Archive(
+        return Download(
             url=f"http://127.0.0.1:{server.server_address[1]}/uv.tar.gz",
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
             program="uv-any/uv",
@@ -120,9 +119,9 @@ def without_python(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(connection, "PYTHONS", ("/nowhere/python3", "/nowhere/conda/bin/python3"))
 
 
-def bring(monkeypatch, archive: Archive) -> None:
-    script = bootstrap.bring_script
-    monkeypatch.setattr(connection, "bring_script", lambda root, mark: script(root, mark, archive))
+def bring(monkeypatch, archive: Download) -> None:
+    script = software.bring_script
+    monkeypatch.setattr(software, "bring_script", lambda root, mark: script(root, mark, archive))
 
 
 def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_python, index, monkeypatch, tmp_path):

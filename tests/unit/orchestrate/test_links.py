@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.errors import Unreachable
+from orchestrate.errors import Dropped, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
-from orchestrate.links.host_keys import read_key, read_keys, remember
-from orchestrate.links.refusals import Dropped, ssh_failure, sudo_failure
-from orchestrate.links.ssh import configuration, entrance, hops, ssh_command
-from orchestrate.links.starts import RETRIES, Turns, delays, persist
+from orchestrate.links.connections import ATTEMPTS, Conversation, Turns, persist
+from orchestrate.links.refusals import ssh_failure, sudo_failure
+from orchestrate.links.ssh import configuration, entrance, hops, read_key, read_keys, remember, ssh_command
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an OpenSSH client")
 
@@ -131,7 +130,7 @@ def test_a_start_that_hangs_does_not_keep_others_from_the_jump_host():
 
 def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypatch: pytest.MonkeyPatch):
     slept: list[float] = []
-    monkeypatch.setattr("orchestrate.links.starts.time.sleep", slept.append)
+    monkeypatch.setattr("time.sleep", slept.append)
     answers: list[Exception | str] = [Dropped("busy"), Dropped("busy"), "connected"]
 
     def start() -> str:
@@ -144,10 +143,34 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
     answers[:] = [Unreachable("refused"), "connected"]
     with pytest.raises(Unreachable, match="refused"):
         persist(start)
-    answers[:] = [Dropped(f"busy {number}") for number in range(RETRIES + 1)]
-    with pytest.raises(Dropped, match=f"busy {RETRIES}"):
+    slept.clear()
+    answers[:] = [Dropped(f"busy {number}") for number in range(1, ATTEMPTS + 1)]
+    with pytest.raises(Dropped, match=f"busy {ATTEMPTS}"):
         persist(start)
-    assert 20 < sum(delays()) < 70
+    assert len(slept) == ATTEMPTS - 1 and 20 < sum(slept) < 70
+
+
+@pytest.mark.parametrize(
+    ("script", "exceeded"),
+    [
+        ("sleep 60", "no answer for 0 s"),
+        ("while :; do echo alive; sleep 0.05; done", "not done within 1 s"),
+        ("yes", "its answer exceeds 1 MiB"),
+        ("yes '' >&2 & yes | tr -d '\\n'", "its answer exceeds 1 MiB"),
+        ("cat; echo done", ""),
+    ],
+    ids=["silent", "alive for ever", "endless lines", "an endless line", "ends"],
+)
+def test_a_conversation_ends_within_its_limits(script: str, exceeded: str):
+    limits = {"seconds": 1.0, "max_bytes": 1 << 20}
+    began = time.monotonic()
+    text = b"x" * 100_000 + b"\n"
+    script = script.replace("cat", f"head -c {len(text)} >/dev/null")
+    with Conversation(["sh", "-c", script], text, silence_seconds=0.4, **limits) as talk:
+        lines = list(talk.lines())
+        code, said = talk.result()
+    assert talk.exceeded == exceeded and len(said) <= 10_000 and time.monotonic() - began < 5
+    assert bool(code) is bool(exceeded) and (exceeded or lines == [b"done\n"])
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,20 @@
-"""Subprocesses without Docker: started, followed, adopted by a later controller, stopped, cleaned up."""
+"""Processes that the agent guards, here on this machine: started, followed, reattached, stopped, cleaned up."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.process import ProcessLauncher
+from orchestrate.launchers.ssh import agent, connection
 from orchestrate.planning.plan import Job
 from results.schema import Case, Device, Origin
 from results.schema.record_json import MAX_RECORD_BYTES
@@ -31,8 +33,21 @@ def launcher(folder: Path, program: str, host: Host = HOST) -> ProcessLauncher:
     return ProcessLauncher(host, folder, [sys.executable, "-c", prelude + program])
 
 
-def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path):
-    it = launcher(tmp_path, "print('hello', len(os.sched_getaffinity(0)))\nopen(output, 'w').write('{}')\nsys.exit(3)")
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "work" / "jobs" / "r" / JOB.id
+
+
+def run(it: ProcessLauncher) -> list[str]:
+    """Start a repeat, follow it to its end and return its output."""
+    assert it.start(JOB) is False
+    lines: list[str] = []
+    it.follow(JOB, lines.append)
+    return lines
+
+
+def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # the user's run folder is relative
+    it = launcher(Path(), "print('hello', len(os.sched_getaffinity(0)))\nopen(output, 'w').write('{}')\nsys.exit(3)")
     assert it.start(JOB) is False
     lines: list[str] = []
     ending = it.follow(JOB, lines.append)
@@ -40,17 +55,6 @@ def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path)
     assert it.running("r") == [JOB.id]
     it.remove(JOB)
     assert it.running("r") == [] and list((tmp_path / "work").iterdir()) == []
-
-
-def test_a_record_is_found_where_the_run_folder_is_relative_to_the_users_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    it = launcher(Path("runs"), "open(output, 'w').write('{}')")
-    it.start(JOB)
-    it.follow(JOB, lambda _line: None)
-    assert it.collect(JOB) == b"{}"
-    it.remove(JOB)
 
 
 PRINT_VARIABLES = "print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', 'NCCL_DEBUG', 'NCCL_ALGO')))"
@@ -93,81 +97,64 @@ def test_a_process_killed_by_a_signal_says_which(tmp_path: Path):
     assert it.collect(JOB) is None
 
 
-def test_a_later_controller_adopts_what_runs_and_collects_what_ended(tmp_path: Path):
-    program = "print('begun', flush=True)\nwhile not os.path.exists(output + '.go'): time.sleep(0.05)\nopen(output, 'w').write('{}')"
-    first = launcher(tmp_path, program)
+WAITS = "while not os.path.exists(output + '.go'): time.sleep(0.05)\n"
+ASKED = "signal.signal(signal.SIGTERM, lambda *_: (open(output, 'w').write('stopped'), sys.exit(3)))\n"
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+READY = "print('ready', flush=True)\n"
+
+
+def test_a_later_controller_reattaches_and_learns_the_exit_code(tmp_path: Path):
+    program = f"{READY}{WAITS}open(output, 'w').write('{{}}')\nsys.exit(7)"
+    first, second = launcher(tmp_path, program), launcher(tmp_path, program)
     first.start(JOB)
-    log = tmp_path / "work" / JOB.id / "output.log"
-    while not log.exists() or not log.read_text():
-        time.sleep(0.02)
-
-    second = launcher(tmp_path, program)
-    assert second.start(JOB) is True, "it runs: adopted, not started again"
-    (tmp_path / "work" / JOB.id / "record.json.go").touch()
+    assert second.start(JOB) is True, "it runs"
+    (folder(tmp_path) / "record.json.go").touch()
     lines: list[str] = []
-    done = threading.Thread(target=first.follow, args=(JOB, lambda line: None))  # reaps the child
-    done.start()
-    assert second.follow(JOB, lines.append).exit_code is None, "only its own controller knows the exit code"
-    done.join()
-    assert lines == ["begun"] and second.collect(JOB) == b"{}"
-
-    third = launcher(tmp_path, program)
-    assert third.start(JOB) is True, "it has ended and left a record: collected, not started again"
+    assert second.follow(JOB, lines.append).exit_code == 7
+    assert lines == ["ready"] and second.collect(JOB) == b"{}"
+    assert launcher(tmp_path, program).start(JOB) is True, "it has ended: collected, not started again"
 
 
-def test_what_was_never_started_is_started_even_if_its_folder_is_there(tmp_path: Path):
-    folder = tmp_path / "work" / JOB.id
-    folder.mkdir(parents=True)
-    (folder / "output.log").touch()
-    it = launcher(tmp_path, "open(output, 'w').write('{}')")
-    assert it.start(JOB) is False
-    it.follow(JOB, lambda line: None)
-    it.remove(JOB)
+def test_what_left_nothing_is_started_although_its_folder_exists(tmp_path: Path):
+    folder(tmp_path).mkdir(parents=True)
+    (folder(tmp_path) / "output.log").touch()
+    assert run(launcher(tmp_path, "print(1)")) == ["1"]
 
 
-def test_stop_asks_first_so_that_a_record_can_be_written(tmp_path: Path):
-    program = (
-        "signal.signal(signal.SIGTERM, lambda *_: (open(output, 'w').write('stopped'), sys.exit(3)))\n"
-        "print('ready', flush=True)\ntime.sleep(600)"
-    )
-    it = launcher(tmp_path, program)
-    it.start(JOB)
-
-    def stop_when_ready(line: str) -> None:
-        threading.Thread(target=it.stop, args=(JOB,)).start()
-
-    assert it.follow(JOB, stop_when_ready).exit_code == 3
-    assert it.collect(JOB) == b"stopped"
-
-
-def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.launchers.process.STOP_GRACE_SECONDS", 0.5)
-    it = launcher(
-        tmp_path, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)"
-    )
+@pytest.mark.parametrize(
+    ("program", "exit_code", "record"), [(ASKED, 3, b"stopped"), (DEAF, 128 + 9, None)], ids=["asked first", "killed"]
+)
+def test_stop_asks_first_and_kills_what_ignores_it(tmp_path: Path, monkeypatch, program, exit_code, record):
+    quick = connection.AGENT.replace(b"STOP_GRACE_SECONDS = 5.0", b"STOP_GRACE_SECONDS = 0.5")
+    monkeypatch.setattr(connection, "AGENT", quick)
+    it = launcher(tmp_path, f"{program}{READY}time.sleep(600)")
     it.start(JOB)
     ending = it.follow(JOB, lambda line: threading.Thread(target=it.stop, args=(JOB,)).start())
-    assert ending.exit_code == 128 + 9
+    assert (ending.exit_code, it.collect(JOB)) == (exit_code, record)
+
+
+def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    quick = connection.AGENT.replace(b"STOP_GRACE_SECONDS = 5.0", b"STOP_GRACE_SECONDS = 0.5")
+    monkeypatch.setattr(connection, "AGENT", quick)
+    it = launcher(tmp_path, f"{READY}time.sleep(600)")
+    it.start(JOB)
+    state = json.loads((folder(tmp_path) / "state.json").read_text())
+    os.kill(int(state["guardian"].split()[0]), signal.SIGSTOP)
+    it.stop(JOB)
+    assert it.follow(JOB, lambda line: None).exit_code is None and not agent.is_alive(state)
 
 
 def test_a_line_without_end_and_control_characters_do_no_harm(tmp_path: Path):
-    it = launcher(tmp_path, "sys.stdout.write('x' * 5_000_000 + '\\n\\x1b[31mred\\x1b[0m\\rgone\\n')")
-    it.start(JOB)
-    lines: list[str] = []
-    it.follow(JOB, lines.append)
+    lines = run(launcher(tmp_path, "sys.stdout.write('x' * 5_000_000 + '\\n\\x1b[31mred\\x1b[0m\\rgone\\n')"))
     assert len(lines) == 2 and len(lines[0]) <= 2000 and lines[1] == "red gone"
 
 
 def test_a_huge_record_is_read_no_further_than_its_limit(tmp_path: Path):
-    it = launcher(tmp_path, "open(output, 'wb').truncate(1 << 30)")
-    it.start(JOB)
-    it.follow(JOB, lambda line: None)
+    it = launcher(tmp_path, "open(output, 'wb').truncate(200 << 20)")
+    run(it)
     payload = it.collect(JOB)
     assert payload is not None and len(payload) == MAX_RECORD_BYTES + 1
 
 
 def test_a_benchmark_outlives_the_interrupt_of_its_controller(tmp_path: Path):
-    it = launcher(tmp_path, "open(output, 'w').write(str(os.getsid(0)))")
-    it.start(JOB)
-    it.follow(JOB, lambda line: None)
-    assert int(it.collect(JOB) or b"0") != os.getsid(0)
+    assert int(run(launcher(tmp_path, "print(os.getsid(0))"))[0]) != os.getsid(0)

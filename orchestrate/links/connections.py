@@ -1,0 +1,229 @@
+"""Connections by ssh: a few at a time through a jump host, again where an sshd dropped them, and within limits.
+
+An sshd drops new connections while many are not authenticated yet: 30 % of them from the 10th on, all from the 100th on
+(`MaxStartups 10:30:100`). Through a jump host, all hosts of a fleet meet at one sshd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TypeVar
+
+import stamina
+
+from orchestrate.errors import Dropped, Unreachable
+from orchestrate.inventory.addresses import SSHAddress
+from orchestrate.links.ssh import entrance
+
+AT_A_TIME = 6
+"""Connections that one jump host has to authenticate at a time: below 10, since others use it too."""
+
+TURN_SECONDS = 5.0
+"""A start that takes longer waits for the host behind: it does not keep others from the jump host."""
+
+ATTEMPTS = 9
+FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 8.0
+"""About 45 s in all, more than an sshd gives a connection to a loaded jump host to log in before it is dropped."""
+
+MAX_ERROR_BYTES = 10_000
+"""Of what is kept of a command's standard error."""
+
+MAX_LINE_BYTES = 1 << 20
+"""Of a line of an answer, unless its sender may say more."""
+
+CHUNK_BYTES = 1 << 16
+
+T = TypeVar("T")
+
+
+class Turns:
+    """Lets a number of starts go on at a time.
+
+    Args:
+        at_a_time: The number.
+        seconds: After this time a start counts no more.
+    """
+
+    def __init__(self, at_a_time: int = AT_A_TIME, seconds: float = TURN_SECONDS) -> None:
+        self._free = threading.Semaphore(at_a_time)
+        self._seconds = seconds
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[Callable[[], None]]:
+        """Wait for a turn, which ends with the context, or when the function that it gives is called."""
+        self._free.acquire()
+        held = [self._free.release]
+
+        def end() -> None:
+            with contextlib.suppress(IndexError):  # only the first call finds it
+                held.pop()()
+
+        timer = threading.Timer(self._seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield end
+        finally:
+            timer.cancel()
+            end()
+
+
+@functools.cache
+def _turns_of(entrance: str) -> Turns:
+    """Return the turns of a jump host; it counts all connections of this process, whatever they are for."""
+    return Turns()
+
+
+@contextlib.contextmanager
+def starting(login: SSHAddress | None) -> Iterator[Callable[[], None]]:
+    """Wait for a turn to start a connection; call what it gives as soon as the connection stands."""
+    through = None if login is None else entrance(login)
+    if through is None:
+        yield lambda: None
+        return
+    with _turns_of(through).turn() as opened:
+        yield opened
+
+
+def attempts() -> Iterator[contextlib.AbstractContextManager[object]]:
+    """Yield contexts, each for one more attempt at a connection, as long as an sshd drops it."""
+    return iter(
+        stamina.retry_context(
+            on=Dropped,
+            attempts=ATTEMPTS,
+            timeout=None,
+            wait_initial=FIRST_DELAY_SECONDS,
+            wait_max=LONGEST_DELAY_SECONDS,
+        )
+    )
+
+
+def persist(start: Callable[[], T]) -> T:
+    """Start a connection, again where an sshd dropped it.
+
+    Raises:
+        Dropped: Each time.
+    """
+    for attempt in attempts():
+        with attempt:
+            return start()
+    raise AssertionError("the last attempt raises")
+
+
+class Conversation:
+    """A process that is sent a text, and its answer, within limits of silence, time and bytes.
+
+    Args:
+        command: What is started, in a session of its own.
+        text: Goes to its standard input, which stays open until the end.
+        silence_seconds: Longest time without a line.
+        seconds: Longest duration of the whole.
+        max_bytes: Most that it may answer.
+        max_line_bytes: What is longer comes in parts.
+
+    Attributes:
+        exceeded: The limit that ended it, in words; empty: none.
+
+    Raises:
+        Unreachable: It cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        text: bytes,
+        *,
+        silence_seconds: float = math.inf,
+        seconds: float = math.inf,
+        max_bytes: int,
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
+        self.exceeded = ""
+        self._silence_seconds, self._seconds = silence_seconds, seconds
+        self._max_bytes, self._max_line_bytes = max_bytes, max_line_bytes
+        self._began = self._heard = time.monotonic()
+        self._ended = threading.Event()
+        self._errors = b""
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        except OSError as error:
+            raise Unreachable(f"{command[0]} cannot be started: {error}. Install an OpenSSH client") from error
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._output = self._process.stdout
+        # Sent by a thread, because an answer that fills its pipe must not stop the request half way.
+        _in_background(_send, self._process.stdin, text)
+        self._reading = _in_background(self._read_errors, self._process.stderr)
+        _in_background(self._watch)
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.kill()
+        self._process.wait()
+        for end in (self._process.stdin, self._output):
+            with contextlib.suppress(OSError, ValueError):
+                assert end is not None
+                end.close()
+
+    def kill(self) -> None:
+        """End the process and what it started, unless it has ended."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of the answer, each with its end."""
+        left = self._max_bytes
+        while line := self._output.readline(self._max_line_bytes):
+            self._heard = time.monotonic()
+            if (left := left - len(line)) < 0:
+                self._end(f"its answer exceeds {self._max_bytes / (1 << 20):g} MiB")
+                return
+            yield line
+
+    def result(self) -> tuple[int, bytes]:
+        """Wait for the end; return the exit code, and the first bytes of standard error."""
+        code = self._process.wait()
+        self._reading.join(1.0)  # a helper of ssh's, e.g. of a jump host, may hold the pipe a little longer
+        return code, self._errors
+
+    def _watch(self) -> None:
+        shortest = min(self._silence_seconds, self._seconds)
+        while not self._ended.wait(min(1.0, shortest / 4)):
+            now = time.monotonic()
+            if now - self._heard > self._silence_seconds:
+                self._end(f"no answer for {self._silence_seconds:.0f} s")
+            if now - self._began > self._seconds:
+                self._end(f"not done within {self._seconds:.0f} s")
+
+    def _end(self, exceeded: str) -> None:
+        self.exceeded = exceeded
+        self.kill()
+
+    def _read_errors(self, pipe: IO[bytes]) -> None:
+        with pipe, contextlib.suppress(OSError):
+            while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
+                self._errors += chunk[: MAX_ERROR_BYTES - len(self._errors)]
+
+
+def _in_background(work: Callable[..., None], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _send(pipe: IO[bytes], data: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        pipe.write(data)
+        pipe.flush()
