@@ -14,9 +14,10 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.pulls import Progress
 from orchestrate.launchers.ssh.connection import Connection
 from orchestrate.launchers.ssh.launcher import AgentLauncher
-from orchestrate.launchers.ssh.software import PROJECT, HostSoftware
+from orchestrate.launchers.ssh.software import HostSoftware
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
+from orchestrate.project import PROJECT
 
 SOFTWARE = HostSoftware(python=sys.executable, environment={"PYTHONPATH": str(PROJECT)})
 

@@ -103,7 +103,8 @@ class Connection:
             LaunchFailed: The agent could not do it.
             Lost: What it was asked about is gone.
         """
-        limits = {"seconds": seconds or SECONDS, "max_bytes": max_bytes, "max_line_bytes": max_bytes}
+        whole = MAX_PROFILE_BYTES + max_bytes
+        limits = {"seconds": seconds or SECONDS, "max_bytes": whole, "max_line_bytes": max_bytes}
         with contextlib.closing(self._request(do, payload, limits, request)) as lines:
             for line in lines:
                 return line
