@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from orchestrate.errors import HostError, NoUsableHost, UserError
 from orchestrate.inventory.hosts import Host
@@ -19,6 +20,9 @@ from orchestrate.planning.plan import HostPlan, Plan
 
 Notify = Callable[[str], None]
 """Takes a line for the user."""
+
+Handler = Callable[[int, FrameType | None], None]
+"""Of a signal."""
 
 ANSWER_SECONDS = 15.0
 """Longest wait for hosts to answer: a little more than ssh needs to give up a machine that is gone."""
@@ -36,26 +40,50 @@ STDERR = 2
 def when_done(command: str | None, notify: Notify) -> Iterator[None]:
     """Run a shell command after the block, however it ends, e.g. to return rented machines.
 
-    It does not run after a mistake in flags or files: nothing was measured, and the user is about to try again.
+    SIGTERM and SIGHUP (a closed terminal) end the block as Ctrl-C does. The command does not run after a mistake in
+    flags or files: nothing was measured, and the user is about to try again.
 
     Args:
-        command: For `sh`; None: nothing is run.
+        command: For `sh`, never printed, because it may hold a token; None: nothing is run.
         notify: Receives its start and end.
     """
+    measured = True
+    with signals_handled(lambda *_: None, signal.SIGINT):  # nothing may end us between the block and the command
+        try:
+            with signals_handled(_interrupt, signal.SIGINT):
+                yield
+        except UserError as error:
+            measured = isinstance(error, NoUsableHost)
+            raise
+        finally:
+            if command is not None and measured:
+                run_command(command, notify)
+            elif command is not None:
+                notify("--when-done did not run, because nothing was measured")
+
+
+@contextmanager
+def signals_handled(handle: Handler, *more: signal.Signals) -> Iterator[None]:
+    """Handle SIGTERM, SIGHUP and others in the block; the first SIGHUP only: a closing terminal sends several."""
+
+    def handle_hangup(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        handle(number, frame)
+
+    handlers = dict.fromkeys((signal.SIGTERM, *more), handle)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else: nohup
+        handlers[signal.SIGHUP] = handle_hangup
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
-    except UserError as error:
-        if command is not None and isinstance(error, NoUsableHost):
-            run_command(command, notify)
-        elif command is not None:
-            notify(f"--when-done did not run, because nothing was measured: {command}")
-        raise
-    except BaseException:
-        if command is not None:
-            run_command(command, notify)
-        raise
-    if command is not None:
-        run_command(command, notify)
+    finally:
+        for number, handler in previous.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def run_command(command: str, notify: Notify) -> int:
@@ -66,38 +94,41 @@ def run_command(command: str, notify: Notify) -> int:
     Returns:
         Its exit code, which changes nothing about that of the run; negative: it was ended by that signal.
     """
-    notify = _surely(notify)
-    notify(f"--when-done: {command}")
+    notify("--when-done: running the command")
+    asked = 0
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            notify("--when-done is still running. Press Ctrl-C again to end it")
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
     process = subprocess.Popen(
-        ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=STDERR, stderr=STDERR, start_new_session=True
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=_stderr(),
+        stderr=_stderr(),
+        start_new_session=True,
     )
-    asked_before = False
-    while True:
-        try:
-            code = process.wait()
-            break
-        except KeyboardInterrupt:
-            if asked_before:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
-            else:
-                notify("--when-done is still running. Press Ctrl-C again to end it")
-            asked_before = True
+    with signals_handled(handle, signal.SIGINT):
+        code = process.wait()
     if code == 0:
         notify("--when-done succeeded")
     else:
-        notify(f"--when-done FAILED with exit code {code}: {command}. Check whether your machines still cost money")
+        notify(f"--when-done FAILED with exit code {code}. Check whether your machines still cost money")
     return code
 
 
-def _surely(notify: Notify) -> Notify:
-    """Return a `notify` that goes on where nobody reads any more: machines must be returned then, too."""
-
-    def surely(line: str) -> None:
-        with contextlib.suppress(OSError):
-            notify(line)
-
-    return surely
+def _stderr() -> int:
+    """Return the descriptor of standard error; of one that was closed before the start, that of nothing."""
+    try:
+        os.fstat(STDERR)
+    except OSError:
+        return subprocess.DEVNULL
+    return STDERR
 
 
 def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:

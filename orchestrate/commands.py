@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,12 +22,12 @@ from rich.console import Console
 from orchestrate.accepting.deep import FOLDER, Checked, judge_records, plan_deep_check
 from orchestrate.accepting.judging import Verdict
 from orchestrate.accepting.verdict_table import verdict_grid, verdicts_json
-from orchestrate.afterwards import still_costing, when_done
+from orchestrate.afterwards import signals_handled, still_costing, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import make_display
 from orchestrate.display.wording import describe
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.events import Event, EventBus, JobStep, Warned, event_document
+from orchestrate.events import Event, EventBus, JobStep, Stopping, Warned, event_document
 from orchestrate.inventory.hosts import Host, Place, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
@@ -95,7 +96,7 @@ def _deep_check(parsed: argparse.Namespace, hosts: list[Host], probed: Mapping[P
     display = make_display("auto", Console(stderr=True))
     display.planned(planned)
     collect_rarely()
-    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
+    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder, bus):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
         execute(planned, folder, _maker(folder.path, bus), bus, stop, Options())
@@ -219,7 +220,7 @@ def _carry_out(
     display.planned(planned, Durations.of(planned, parsed.runs_dir))
     options, stop = _options(parsed), Stop()
     collect_rarely()
-    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder):
+    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder, bus):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
         outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
@@ -425,23 +426,22 @@ def _is_running(folder: RunFolder) -> bool:
 
 
 @contextmanager
-def _interrupts(stop: Stop, folder: RunFolder) -> Iterator[None]:
-    """First Ctrl-C (or SIGTERM): start nothing more. Second: end what runs."""
+def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
+    """First Ctrl-C (or SIGTERM, SIGHUP): start nothing more. Second: end what runs."""
+    reports: list[threading.Thread] = []
 
     def handle(_number: int, _frame: object) -> None:
-        if stop.ask() == 1:
-            text = "no new repeats will start; running ones will finish. Press Ctrl-C again to end them now. "
-            text += _resume_hint(folder)
-        else:
-            text = "ending the running repeats"
-        _notify(text)
+        now = stop.ask() > 1
+        again = "" if now else "Press Ctrl-C again to end them now. "
+        event = Stopping(now=now, hint=f"{again}{_resume_hint(folder)}")
+        # In a thread of its own: the one that was interrupted may hold the locks of the displays.
+        reports.append(threading.Thread(target=bus.emit, args=(event,), daemon=True))
+        reports[-1].start()
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_handled(handle, signal.SIGINT):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    for report in reports:
+        report.join(1.0)
 
 
 def _notify(*lines: str) -> None:

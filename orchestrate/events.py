@@ -133,6 +133,19 @@ class Warned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """The user asked the run to stop.
+
+    Attributes:
+        now: Running repeats are ended too.
+        hint: What can be done next.
+    """
+
+    now: bool
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostLost:
     """A host is set aside; its remaining repeats get `status`."""
 
@@ -171,6 +184,7 @@ Event = (
     | JobSpared
     | Decided
     | Warned
+    | Stopping
     | HostLost
     | RunFinished
 )
@@ -186,6 +200,7 @@ NAMES: dict[type, str] = {
     JobSpared: "job_spared",
     Decided: "decided",
     Warned: "warning",
+    Stopping: "stopping",
     HostLost: "host_lost",
     RunFinished: "run_finished",
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 from results.errors import UserError, write_traceback
 from results.schema.exit_codes import ExitCode
@@ -26,9 +28,8 @@ def run_main(parsed: argparse.Namespace) -> int:
         parsed: Its `command` is the function to call with it.
     """
     command: Callable[[argparse.Namespace], int] = parsed.command
-    for stream in (sys.stdout, sys.stderr):  # file names hold any bytes, and not every terminal all of Unicode
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
     try:
         return command(parsed)
     except UserError as error:
@@ -37,15 +38,65 @@ def run_main(parsed: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return ExitCode.STOPPED
-    except BrokenPipeError:
-        # The reader went away (`… | head`): nobody reads on, and Python must not try to write at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
     except Exception as error:  # the last place that can catch a bug
         if os.environ.get("TFBENCH_DEBUG"):
             raise
         print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)
         return ExitCode.BUG
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+
+
+class LastingStream:
+    """A standard stream whose reader may go away (`… | head`, a closed terminal, a full disk behind `>`).
+
+    What is written then goes nowhere, and the command goes on: hosts are still running, and `--when-done` must run.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text; see `typing.TextIO.write`."""
+        try:
+            return self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: closed
+            self._give_up()
+            return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write lines."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Hand over what is buffered."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._give_up()
+
+    def __getattr__(self, name: str) -> object:
+        """Return everything else of the stream."""
+        return getattr(self._stream, name)
+
+    def _give_up(self) -> None:
+        """Let the descriptor lead nowhere, also for what Python and child processes write."""
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+def lasting(stream: TextIO | None) -> TextIO:
+    """Return a standard stream that outlasts its reader; one that was closed at the start (`2>&-`) leads nowhere."""
+    if stream is None:
+        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
+    if isinstance(stream, io.TextIOWrapper):  # file names hold any bytes, and not every terminal all of Unicode
+        stream.reconfigure(errors="backslashreplace")
+    return stream if isinstance(stream, LastingStream) else cast(TextIO, LastingStream(stream))
 
 
 def hyphenated(arguments: Sequence[str]) -> list[str]:

@@ -1,11 +1,11 @@
 """Three ways to show the one stream of events: a live table, plain lines, JSON Lines. All on stderr but the last.
 
-A display never harms a run: what hosts send is made plain before it is shown, and whoever reads may stop reading.
+A display never harms a run: what hosts send is made plain before it is shown, and standard streams outlast their
+readers (`results.program.LastingStream`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
@@ -87,16 +87,14 @@ class NoDisplay:
 
 
 class _LineDisplay(NoDisplay):
-    """Writes lines to a stream, as long as somebody reads it."""
+    """Writes lines to a stream."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def _write(self, *lines: str) -> None:
-        """Write lines; a reader that has gone (`… | head`) must not end the run."""
-        with contextlib.suppress(OSError, ValueError):  # ValueError: the stream was closed
-            self._stream.write("".join(f"{line}\n" for line in lines))
-            self._stream.flush()
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.flush()
 
 
 class JSONDisplay(_LineDisplay):

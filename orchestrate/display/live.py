@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrate.display.wording import Failures, clock, describe
+from orchestrate.display.wording import STOPPING, Failures, clock, describe
 from orchestrate.events import (
     Decided,
     Event,
@@ -27,6 +26,7 @@ from orchestrate.events import (
     JobStep,
     RunFinished,
     RunStarted,
+    Stopping,
     Warned,
 )
 from orchestrate.planning.durations import Durations, Outlook
@@ -126,6 +126,7 @@ class LiveDisplay:
         self._statuses: Counter[str] = Counter()
         self._outlook: Outlook | None = None
         self._failures = Failures()
+        self._stopping = ""
         self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
         self._live = Live(
@@ -169,18 +170,19 @@ class LiveDisplay:
                 self._print(describe(event), *self._failures.summary(event))
             case JobResult(status=Status.OK):
                 pass  # the table shows it; a thousand lines would hide what went wrong
-            case RunStarted() | HostLost() | Warned() | Decided() | JobResult():
+            case RunStarted() | HostLost() | Warned() | Decided() | Stopping() | JobResult():
                 self._print(describe(event))
             case HostChecked() if event.problem:
                 self._print(describe(event))
 
     def _print(self, *lines: str) -> None:
-        """Print above the table; a terminal that has gone must not end the run."""
-        with contextlib.suppress(OSError, SystemExit):  # rich turns a broken pipe into SystemExit
-            for line in lines:
-                self._live.console.print(Text(line), soft_wrap=True)
+        """Print above the table."""
+        for line in lines:
+            self._live.console.print(Text(line), soft_wrap=True)
 
     def _note(self, event: Event) -> None:
+        if isinstance(event, Stopping):
+            self._stopping = "stopping: ending the running repeats" if event.now else f"stopping… {STOPPING}"
         row = self._rows.get(getattr(event, "host", None) or "")
         if row is None:
             return
@@ -251,6 +253,7 @@ class LiveDisplay:
         counts = ", ".join(f"{number} {status}" for status, number in sorted(self._statuses.items()))
         left = max((row.seconds_left or 0.0 for row in rows), default=0.0)
         remaining = f", about {clock(left)} left" if left else ""
+        lines += [self._stopping] if self._stopping else []
         return [*lines, f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{remaining}"]
 
 

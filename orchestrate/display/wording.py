@@ -18,6 +18,7 @@ from orchestrate.events import (
     JobStep,
     RunFinished,
     RunStarted,
+    Stopping,
     Warned,
 )
 from orchestrate.running.options import HOST_FAULTS
@@ -25,6 +26,7 @@ from orchestrate.text import plain_text
 from results.program import command_line
 from results.schema import Status
 
+STOPPING = "no new repeats will start; running ones will finish"
 MAX_CAUSES = 10
 MAX_HOSTS_NAMED = 4
 
@@ -105,6 +107,9 @@ def _describe(event: Event) -> str:
             return f"decided: {event.answer}"
         case Warned():
             return f"warning: {event.host + ': ' if event.host else ''}{event.message}"
+        case Stopping():
+            ending = "ending the running repeats" if event.now else STOPPING
+            return f"stopping: {ending}. {event.hint}"
         case HostLost():
             return f"{event.host}: set aside ({event.status}): {event.cause}"
         case RunFinished():

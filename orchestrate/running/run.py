@@ -76,13 +76,16 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Pl
         Facts, or why it could not be asked.
     """
     keys = [host.key for host in hosts]
-    with ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe") as pool:
+    pool = ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe")
+    try:
         answers = pool.map(partial(_probe, bus=bus), keys, map(make, hosts))
         asked = dict(zip([host.place for host in hosts], answers, strict=True))
         shared = share_images(hosts, asked, read_variants())
         concerned = [host for host in hosts if host.place in shared]
         pinned = pool.map(lambda host: _with_image(host, asked[host.place], shared[host.place], make), concerned)
         return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, a host that hangs is not waited for
 
 
 def _probe(key: str, launcher: Launcher, bus: EventBus) -> Facts | str:

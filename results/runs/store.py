@@ -110,7 +110,7 @@ class RunFolder:
         path = runs_dir / _checked_name(run_id, "run id")
         runs_dir.mkdir(parents=True, exist_ok=True)
         try:
-            path.mkdir()
+            path.mkdir(mode=0o700)  # logs and plans may hold what only the user should read
         except FileExistsError as error:
             raise RunExists(f"{path}: a run of this name exists. Choose another name or resume it.") from error
         (path / "records").mkdir()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -20,7 +22,7 @@ from orchestrate.inventory.hosts import read_hosts
 from orchestrate.launchers.process import ProcessLauncher
 from results.commands import runs
 from results.errors import UserError
-from results.program import hyphenated, run_main, underscored
+from results.program import hyphenated, lasting, run_main, underscored
 from results.runs.store import RunFolder
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
@@ -196,6 +198,31 @@ def test_what_a_command_raises_becomes_its_exit_code(
     parsed = cli.parse(["tfbench", "check"])
     parsed.command = command
     assert run_main(parsed) == code
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError, ValueError])
+def test_a_stream_outlasts_its_reader(error: type[Exception]):
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise error
+
+        def flush(self) -> None:
+            raise error
+
+    stream = lasting(Gone())
+    print("lost", file=stream, flush=True)
+    assert lasting(stream) is stream and stream.isatty() is False
+    with contextlib.closing(lasting(None)) as nowhere:
+        nowhere.write("closed before the start")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["export --format=json", "show", "gpus A4000 A5000"])
+def test_a_closed_pipe_is_neither_a_traceback_nor_an_error(command: str, runs_dir: Path):
+    flag = "" if command.startswith("gpus") else f"--runs-dir={runs_dir}"
+    script = f"{sys.executable} -m orchestrate.cli {command} {flag} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.slow

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +15,6 @@ from orchestrate.launchers.base import Launcher
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan
 from results.schema import GPU
-from tests.benchmarks.fleet.bench_fleet import PROJECT, stand_in_engines, write_hosts
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 
@@ -48,11 +40,8 @@ def test_the_command_runs_unless_the_user_made_a_mistake(tmp_path: Path, ending:
     assert (
         reported[-1] == "--when-done succeeded"
         if ran
-        else reported == [f"--when-done did not run, {WHY}{tmp_path}/ran"]
+        else reported == ["--when-done did not run, because nothing was measured"]
     )
-
-
-WHY = "because nothing was measured: touch "
 
 
 def test_without_a_command_nothing_is_said_or_done():
@@ -68,19 +57,10 @@ def test_its_output_is_kept_off_stdout_and_its_failure_is_reported(capfd: pytest
     reported: list[str] = []
     assert run_command("echo out; echo err >&2; cat; exit 7", reported.append) == 7
     assert capfd.readouterr() == ("", "out\nerr\n")
-    assert reported[0] == "--when-done: echo out; echo err >&2; cat; exit 7"
-    assert (
-        reported[1].startswith("--when-done FAILED with exit code 7: echo out;") and "still cost money" in reported[1]
-    )
-
-
-def test_the_command_runs_also_where_nobody_reads_what_is_said(tmp_path: Path):
-    def tell(line: str) -> None:
-        raise BrokenPipeError
-
-    with when_done(f"touch {tmp_path}/ran", tell):
-        pass
-    assert (tmp_path / "ran").exists()
+    assert reported == [
+        "--when-done: running the command",
+        "--when-done FAILED with exit code 7. Check whether your machines still cost money",
+    ], "its text may hold a token"
 
 
 def priced(name: str, usd: float | None, gpus: int = 1, **settings: object) -> HostPlan:
@@ -133,46 +113,3 @@ def test_many_hosts_are_counted_and_some_named():
     assert line.endswith("a4000.n19 0.10, 10 more")
     alone = still_costing(plan_of(priced("n", 0.1)), lambda host: Answering(host, FakeHost()))
     assert alone == "1 host still answers and costs 0.10 USD per hour until you return it: a4000.n 0.10"
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """Give a folder whose sockets have short names: a unix socket's path has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="tfb-after-"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.mark.slow
-def test_a_run_that_is_ended_by_ctrl_c_runs_the_command_and_keeps_its_own_exit_code(short_folder: Path):
-    hosts = write_hosts(short_folder, 1, cases=1)
-    hosts.write_text(hosts.read_text().replace('"suite"', '"usd_per_gpu_hour": 0.17, "suite"'))
-    flags = ["--hosts", str(hosts), "--runs-dir", str(short_folder / "runs")]
-    orchestrate = [sys.executable, "-m", "orchestrate"]
-    cost = "1 host still answers and costs 0.17 USD per hour until you return it: fleet-00.node-0000 0.17"
-    with stand_in_engines(short_folder, 1, seconds=2):
-        command = [*orchestrate, "run", *flags, "--display=plain", "--no-report"]
-        with subprocess.Popen(
-            [*command, "--when-done=echo it is gone; exit 7"],
-            cwd=PROJECT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "NO_COLOR": "1"},
-        ) as run:
-            assert run.stderr is not None
-            watchdog = threading.Timer(300, run.kill)
-            watchdog.start()
-            printed = []
-            for line in run.stderr:
-                printed.append(line)
-                if line.endswith(".r1: starting\n"):
-                    run.send_signal(signal.SIGINT)
-            watchdog.cancel()
-        assert run.returncode == 130, printed
-        status = subprocess.run([*orchestrate, "status", *flags[2:]], cwd=PROJECT, capture_output=True, text=True)
-    said = [line.strip() for line in printed]
-    begin = said.index("--when-done: echo it is gone; exit 7")
-    assert said[begin + 1] == "it is gone" and said[begin + 2].startswith("--when-done FAILED with exit code 7")
-    assert said[begin + 3 :] == [cost]
-    assert cost in status.stderr

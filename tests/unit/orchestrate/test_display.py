@@ -23,6 +23,7 @@ from orchestrate.events import (
     JobStep,
     RunFinished,
     RunStarted,
+    Stopping,
     Warned,
     event_document,
 )
@@ -325,17 +326,18 @@ def test_the_live_table_is_drawn_on_a_terminal_and_leaves_nothing_behind():
     assert "launching" not in console.file.getvalue().rpartition("\x1b[2K")[2]  # type: ignore[attr-defined]
 
 
-class Gone(io.StringIO):
-    """A pipe that nobody reads any more."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError(32, "Broken pipe")
-
-
-def test_a_reader_that_has_gone_does_not_end_the_run():
-    for display in (JSONDisplay(Gone()), PlainDisplay(Gone())):
-        for event in STORY:
-            display.show(event)
+def test_ctrl_c_is_seen_above_the_table_and_stays_below_it():
+    console = terminal()
+    display = LiveDisplay(console)
+    display.planned(PLAN)
+    with display:
+        display.show(Stopping(now=False, hint="Press Ctrl-C again to end them now."))
+        display._live.refresh()
+        assert "stopping… no new repeats will start" in shown(console)
+        display.show(Stopping(now=True, hint=""))
+        assert "stopping: ending the running repeats" in shown(console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "running ones will finish. Press Ctrl-C again to end them now." in printed
 
 
 def test_a_display_is_chosen_by_name_and_by_where_it_writes(tmp_path: Path):
