@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from results.schema import Check, Status
 from tfbench.environment import with_loaded_libraries
@@ -35,10 +36,12 @@ class First:
     Attributes:
         loss: Over the global batch; of inference the mean of all outputs.
         compile_seconds: What tracing, compiling and that step took, and the first call of several steps.
+        witness: Of what training changes; None: nothing is trained.
     """
 
     loss: float
     compile_seconds: float
+    witness: validity.LearningWitness | None = None
 
 
 def gate(repeat: Repeat, built: Built, findings: Findings) -> First:
@@ -63,7 +66,7 @@ def gate(repeat: Repeat, built: Built, findings: Findings) -> First:
     if repeat.case.steps_per_call > 1:
         begin = time.perf_counter()
         wait_for_loss(built.step())
-        first = First(first.loss, first.compile_seconds + time.perf_counter() - begin)
+        first = replace(first, compile_seconds=first.compile_seconds + time.perf_counter() - begin)
     gc.collect()  # tensors of the gates, which cycles may hold, are not what the steps need
     forget_memory_peak(repeat.case)
     return first
@@ -93,7 +96,7 @@ def _first_inference(inference: Inference, batch: Batch, findings: Findings) -> 
     begin = time.perf_counter()
     first = First(wait_for_loss(inference.step(batch)), time.perf_counter() - begin)
     findings.phases.enter("checking")
-    findings.checks.extend(inference.checks(batch))
+    findings.checks.extend([*inference.checks(batch), validity.output_check(first.loss)])
     return first
 
 
@@ -103,20 +106,24 @@ def _first_training(repeat: Repeat, built: Built, training: Training, findings: 
     if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
         findings.phases.enter("checking")
         reference = validity.OneDeviceReference(training, _all_shards(repeat, batch))
+    witness = validity.LearningWitness(training)
     findings.phases.enter("compiling")
     begin = time.perf_counter()
-    first = First(wait_for_loss(training.one_step(batch)), time.perf_counter() - begin)
+    first = First(wait_for_loss(training.one_step(batch)), time.perf_counter() - begin, witness)
+    findings.phases.enter("checking")
     checks.append(validity.finite_check("loss_finite_at_first", [first.loss]))
+    if math.isfinite(first.loss):
+        checks.append(validity.untrained_loss_check(first.loss, repeat.task.untrained_loss(repeat.network.classes)))
+    for _ in range(MAX_SKIPPED_STEPS):
+        if training.was_updated():
+            break
+        training.one_step(batch)
+    checks.append(validity.gradients_check(training))
     if reference is None:
         reason = "one replica" if case.all_reduce else "no all-reduce was asked for"
         names = ("loss_equals_one_device", "update_equals_one_device", "replicas_equal")
         checks.extend(validity.does_not_apply(name, reason) for name in names)
         return first
-    findings.phases.enter("checking")
-    for _ in range(MAX_SKIPPED_STEPS):
-        if training.was_updated():
-            break
-        training.one_step(batch)
     checks.append(validity.loss_check(training, reference, first.loss))
     checks.append(validity.update_check(training, reference))
     for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):

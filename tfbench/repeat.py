@@ -163,6 +163,8 @@ def warm_through(repeat: Repeat, built: Built, first: First, findings: Findings)
     findings.checks.append(
         validity.finite_check(f"{repeat.quantity}_finite_before_timing", [first.loss, *warmup.losses])
     )
+    if first.witness is not None:
+        findings.checks += first.witness.checks([first.loss, *warmup.losses])
     require(findings.checks, repeat.peers)
     return Warm(cooling, warmup)
 

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -154,6 +155,9 @@ def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, error
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         code = work(say_written)
+    except BaseException:  # `os._exit` below would end before Python prints it
+        traceback.print_exc()
+        raise
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -3,7 +3,7 @@
 Standard library only, because this file also runs in every container. Lines are for people first:
 
     tfbench: state compiling
-    step     10   12.3 images/s   81.2 ms   loss 7.012
+    step     10   12.3 images/s   81.2 ms
     tfbench: state timing
 
 A reader that finds none of them loses the live display, nothing else: results travel in the record.
@@ -57,7 +57,7 @@ def state_line(name: str) -> str:
     return f"tfbench: state {name}"
 
 
-def step_line(step: int, samples_per_second: float, unit: str, step_seconds: float, loss: float) -> str:
+def step_line(step: int, samples_per_second: float, unit: str, step_seconds: float) -> str:
     """Return the line that reports a step.
 
     Args:
@@ -65,9 +65,8 @@ def step_line(step: int, samples_per_second: float, unit: str, step_seconds: flo
         samples_per_second: Over the steps since the line before.
         unit: What a sample is, e.g. `images`.
         step_seconds: Mean duration of those steps.
-        loss: Of the last of them.
     """
-    return f"step {step:6d}  {samples_per_second:10.1f} {unit}/s  {step_seconds * 1000:9.1f} ms  loss {loss:.4f}"
+    return f"step {step:6d}  {samples_per_second:10.1f} {unit}/s  {step_seconds * 1000:9.1f} ms"
 
 
 _STATE = re.compile(rf"tfbench: state ({'|'.join(STATES)})\s*$")

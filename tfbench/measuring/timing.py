@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from results.schema.case import MOST_STEPS
 from results.schema.progress import STEPS_PER_LINE, step_line
 from tfbench.keras_versions.types import Tensor
+
+MOST_REPLICAS = 64
+"""Replicas of a host that are waited for at once: twice as many as any machine has GPUs."""
 
 STEPS_IN_FLIGHT = 2
 """Steps handed to the devices and not yet finished: the next one waits there when one ends, no more than
@@ -36,16 +40,54 @@ class Interval:
     losses: list[float]
 
 
-Report = Callable[[int, float, float], None]
-"""Called with the number of steps taken, the mean duration in seconds since the last call, and the last
-loss.
+Report = Callable[[int, float], None]
+"""Called with the number of steps taken and their mean duration in seconds since the last call. It gets no loss: to
+read a value while the next step runs would wait for that step as well.
 """
 
 
 Step = Callable[[], Sequence[Tensor]]
-"""Starts a step, or several, and returns a scalar for each replica, which exists when the replica has finished; their
-sum is the loss.
+"""Starts a step, or several, and returns a scalar for each replica, on its device, which exists when the replica has
+finished; their sum is the loss.
 """
+
+Wait = Callable[[Tensor], None]
+"""Waits until the device of a replica's scalar has finished everything that it was handed so far."""
+
+
+def wait_for_device(share: Tensor) -> None:
+    """Wait until a device has finished all that its compute stream holds at this moment.
+
+    Reading the scalar instead would wait for the next step, too: TensorFlow synchronises the stream first and enqueues
+    the copy afterwards, behind whatever was handed over meanwhile, so that steps seem to end in pairs.
+    """
+    import tensorflow as tf  # here, because everything else in this module is tested without it
+
+    with tf.device(share.device):
+        tf.raw_ops.SyncDevice()
+
+
+class _Watch:
+    """Notes when each step ends, on threads of its own: one for each replica of each step in flight.
+
+    All replicas are waited for at once. One after another would find the next step in the streams of the later ones.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, wait: Wait) -> None:
+        self._pool, self._wait = pool, wait
+        self._begun = threading.Semaphore(0)
+
+    def begin(self, shares: Sequence[Tensor]) -> list[Future[float]]:
+        """Begin to wait for a step that was handed over; returns when every thread is about to wait."""
+        ends = [self._pool.submit(self._timed_wait, share) for share in shares]
+        for _ in shares:
+            self._begun.acquire()
+        return ends
+
+    def _timed_wait(self, share: Tensor) -> float:
+        self._begun.release()
+        self._wait(share)
+        return time.perf_counter()
 
 
 def take_steps(
@@ -54,12 +96,13 @@ def take_steps(
     report: Report = lambda *_: None,
     steps_per_call: int = 1,
     least_seconds: float = 0.0,
+    wait: Wait = wait_for_device,
 ) -> Interval:
     """Take `count` steps, or more until a time has passed, and time them.
 
-    A second thread waits for each step and notes the time, while this one already hands over the next
-    step. To wait here after every step would leave a GPU idle while the host prepares the next; to wait for
-    none would leave only the total.
+    Other threads wait for each step and note the time, while this one already hands over the next step. To wait here
+    after every step would leave a GPU idle while the host prepares the next; to wait for none would leave only the
+    total. Losses are read when the interval is over.
 
     Args:
         step: All steps started before must have finished.
@@ -68,18 +111,18 @@ def take_steps(
         steps_per_call: Steps that one call takes; they count as equally long.
         least_seconds: After `count` steps more are taken until the last finished one ended this long after the start;
             those in flight then are taken too.
+        wait: Waits for one replica.
     """
     calls = -(-count // steps_per_call)
     count = calls * steps_per_call
     finished: list[float] = []
-    losses: list[float] = []
-    waiting: deque[Future[tuple[float, float]]] = deque()
+    shares: list[Sequence[Tensor]] = []
+    waiting: deque[list[Future[float]]] = deque()
     reported = 0
 
     def collect() -> None:
         nonlocal reported
-        loss, at = waiting.popleft().result()
-        losses.extend([loss] * steps_per_call)
+        at = max(end.result() for end in waiting.popleft())
         before = finished[-1] if finished else start
         share = (at - before) / steps_per_call
         finished.extend(before + share * step for step in range(1, steps_per_call))
@@ -87,20 +130,23 @@ def take_steps(
         taken = len(finished)
         if taken // STEPS_PER_LINE > (taken - steps_per_call) // STEPS_PER_LINE or taken == count or not waiting:
             since = finished[reported - 1] if reported else start
-            report(taken, (at - since) / (taken - reported), loss)
+            report(taken, (at - since) / (taken - reported))
             reported = taken
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(time.perf_counter).result()  # the thread exists before the clock starts
+    with ThreadPoolExecutor(max_workers=STEPS_IN_FLIGHT * MOST_REPLICAS) as pool:
+        watch = _Watch(pool, wait)
+        pool.submit(time.perf_counter).result()  # the first thread exists before the clock starts
         start = time.perf_counter()
         begun = 0
         while begun < calls or _is_early(start, finished, begun * steps_per_call, least_seconds):
             begun += 1
-            waiting.append(pool.submit(_timed_wait, step()))
+            shares.append(step())
+            waiting.append(watch.begin(shares[-1]))
             while len(waiting) >= STEPS_IN_FLIGHT:
                 collect()
         while waiting:
             collect()
+    losses = [loss for of_call in shares for loss in [wait_for_loss(of_call)] * steps_per_call]
     return Interval(seconds=finished[-1] - start, step_seconds=durations(start, finished), losses=losses)
 
 
@@ -119,16 +165,11 @@ def wait_for_loss(shares: Sequence[Tensor]) -> float:
     return sum(float(share.numpy()) for share in shares)
 
 
-def _timed_wait(shares: Sequence[Tensor]) -> tuple[float, float]:
-    """Wait until a step is finished on all replicas; return its loss and the time."""
-    return wait_for_loss(shares), time.perf_counter()
-
-
 def print_steps(samples_per_step: int, unit: str) -> Report:
     """Return a report that prints a line on stderr."""
 
-    def report(step: int, seconds: float, loss: float) -> None:
-        line = step_line(step, samples_per_step / seconds, unit, seconds, loss)
+    def report(step: int, seconds: float) -> None:
+        line = step_line(step, samples_per_step / seconds, unit, seconds)
         print(line, file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
 
     return report

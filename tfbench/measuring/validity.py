@@ -28,6 +28,17 @@ and rounds elsewhere, and with a small batch batch normalisation magnifies that.
 LOSS_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 5e-3, Precision.BF16: 2e-2}
 """Largest relative difference between the loss of N replicas and that of one device."""
 
+UNTRAINED_LIMIT = math.log(4.0)
+"""Largest |ln| of the first loss over that of an untrained network: a factor of 4. At full size on a CPU,
+the networks of this project start within a factor of 1.2.
+"""
+
+ZERO_GRADIENTS_LIMIT = 0.5
+"""Largest share of variables whose first gradient is zero everywhere. In half precision, some honestly vanish."""
+
+STEPS_THAT_SHOW_LEARNING = 3
+"""Losses below which equal ones prove nothing: loss scaling may skip the first steps."""
+
 DIVERGENCE_LIMIT = 1e-6
 """Largest relative difference between two replicas' weights: 0, where all replicas add the same sum."""
 
@@ -38,6 +49,57 @@ def finite_check(name: str, losses: Sequence[float]) -> Check:
     if bad:
         return Check(name=name, passed=False, detail=f"the value of step {bad[0]} is {losses[bad[0] - 1]}")
     return Check(name=name, passed=True, detail=f"{len(losses)} steps, all finite", value=losses[-1])
+
+
+def untrained_loss_check(loss: float, expected: float) -> Check:
+    """Check that the first loss is possible for random labels: a device that computes nothing reports 0."""
+    detail = f"the first loss is {loss:.4g}; an untrained network has about {expected:.3g}"
+    factor = abs(math.log(loss / expected)) if 0.0 < loss < math.inf else math.inf
+    return within("loss_of_an_untrained_network", factor, UNTRAINED_LIMIT, detail)
+
+
+def output_check(mean: float) -> Check:
+    """Check that the outputs of inference are not all zero."""
+    return Check(name="outputs_not_zero", passed=mean != 0.0, detail=f"their mean is {mean:.4g}", value=mean)
+
+
+def gradients_check(training: Training) -> Check:
+    """Check that gradients arrive at the variables; the value is the share of variables whose gradient is all zero."""
+    first = [components(training.strategy, moment)[0] for moment in training.updater.first_moments]
+    largest = tf.stack([tf.reduce_max(tf.abs(tf.convert_to_tensor(moment))) for moment in first]).numpy()
+    zero = int((largest == 0.0).sum())
+    detail = f"{zero} of {len(largest)} variables got a gradient that is zero everywhere"
+    return within("gradients_not_zero", zero / len(largest), ZERO_GRADIENTS_LIMIT, detail)
+
+
+class LearningWitness:
+    """Remembers two weights before the first step, to see whether training changes anything.
+
+    Args:
+        training: Before its first step.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._before = self._weights()
+
+    def checks(self, losses: Sequence[float]) -> list[Check]:
+        """Check that weights and losses have changed.
+
+        Args:
+            losses: Of the first step and of the warm-up. Later ones may be constant: a network that has learned its
+                only batch by heart has a loss of 0.
+        """
+        changed = any((now != before).any() for now, before in zip(self._weights(), self._before, strict=True))
+        varied = len(set(losses)) > 1 or len(losses) < STEPS_THAT_SHOW_LEARNING
+        return [
+            Check(name="weights_change", passed=changed, detail=f"first and last kernel after {len(losses)} steps"),
+            Check(name="loss_changes", passed=varied, detail=f"{len(losses)} losses, the first {losses[0]:.6g}"),
+        ]
+
+    def _weights(self) -> list[np.ndarray]:
+        variables = self._training.variables
+        return [components(self._training.strategy, variable)[0].numpy() for variable in (variables[0], variables[-1])]
 
 
 class OneDeviceReference:
@@ -148,7 +210,8 @@ def failures(checks: Sequence[Check]) -> str:
     texts = []
     for check in checks:
         if check.passed is False:
-            numbers = "" if check.limit is None else f" ({check.value:.3g}, limit {check.limit:.3g})"
+            known = check.value is not None and check.limit is not None
+            numbers = f" ({check.value:.3g}, limit {check.limit:.3g})" if known else ""
             texts.append(f"{check.name}{numbers}: {check.detail}")
     return "; ".join(texts)
 

@@ -80,4 +80,4 @@ def _agree(means: list[float]) -> bool:
 
 
 def _counting_on(report: Report, before: int) -> Report:
-    return lambda step, seconds, loss: report(before + step, seconds, loss)
+    return lambda step, seconds: report(before + step, seconds)

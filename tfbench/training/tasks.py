@@ -5,6 +5,7 @@ Examples are drawn at random. Nothing is learned from them, and a step costs wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -87,10 +88,16 @@ class Task:
         draw: Takes draws, the number of examples, their size (pixels or tokens) and the number of classes;
             returns features and labels.
         losses: Takes the network's outputs and the labels; returns the loss of each example, float32 (batch,).
+        guesses: Takes the number of classes; returns how many equally likely answers an untrained network has.
     """
 
     draw: Callable[[Draws, int, int, int], Batch]
     losses: Callable[[Tensor, Tensor], Tensor]
+    guesses: Callable[[int], int] = lambda classes: classes
+
+    def untrained_loss(self, classes: int) -> float:
+        """Return the loss of an untrained network: labels are random, so ln(number of answers)."""
+        return math.log(self.guesses(classes))
 
 
 def masked_positions(length: int) -> int:
@@ -143,7 +150,7 @@ def _text_losses(scores: Tensor, labels: Tensor) -> Tensor:
 IMAGES = Task(_draw_images, _cross_entropy)
 """Images, float32 (batch, size, size, 3), standard normal, and labels, int64 (batch,)."""
 
-MASKED_WORDS = Task(_draw_masked_words, _masked_words_losses)
+MASKED_WORDS = Task(_draw_masked_words, _masked_words_losses, lambda classes: 2 * classes)
 """Tokens, segments, mask, int64 (batch, size) each, and masked positions, int64 (batch, masked); labels are the masked
 words, int64 (batch, masked), and whether the second segment follows the first, int64 (batch,).
 """

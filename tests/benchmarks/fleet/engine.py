@@ -323,7 +323,7 @@ def _output(case: Case) -> Iterator[str]:
         yield state_line(state)
         if state == "timing":
             for step in range(1, STEP_LINES + 1):
-                yield step_line(step * case.num_steps // STEP_LINES, 812.3, "images", 0.0812, 6.9)
+                yield step_line(step * case.num_steps // STEP_LINES, 812.3, "images", 0.0812)
 
 
 def _archive_of(case: Case) -> bytes:

@@ -49,7 +49,7 @@ def work(output: Path, case: schema.Case, seconds: float) -> None:
     step = 0
     while time.monotonic() < ends:
         step += 1
-        print(progress.step_line(step, 100.0, "images", STEP_SECONDS, 7.0), flush=True)
+        print(progress.step_line(step, 100.0, "images", STEP_SECONDS), flush=True)
         time.sleep(STEP_SECONDS)
     _leave(output, good_record(case))
 

@@ -103,7 +103,7 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, reported: int
 ):
     monkeypatch.setattr(output, "STEP_SECONDS", seconds)
-    bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08, 7.0) for n in range(50))))
+    bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08) for n in range(50))))
     bench.run()
     assert len(bench.seen(JobStep)) == 12 * reported
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50

@@ -1,22 +1,29 @@
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import statistics
 import time
 
 import pytest
 
-from tfbench.measuring.timing import STEPS_IN_FLIGHT, coefficient_of_variation, drift, percentile, take_steps
+from tfbench.measuring import timing
+from tfbench.measuring.timing import STEPS_IN_FLIGHT, coefficient_of_variation, drift, percentile
 
 
 class Loss:
-    """A step's result that is there only after `seconds` of work on a device of its own."""
+    """A replica's scalar on a device that works by itself; as in TensorFlow, reading it waits for later steps, too."""
 
-    def __init__(self, device, value):
-        self.device, self.value = device, value
+    def __init__(self, stream, value):
+        self.stream, self.value = stream, value
+
+    def wait(self):
+        self.stream.finish()
 
     def numpy(self):
-        self.device.finish_one()
+        self.stream.finish()
+        self.stream.finish()  # the copy is enqueued behind what was handed over meanwhile
         return self.value
 
 
@@ -24,18 +31,32 @@ class Device:
     """Works on one step after another, whatever the host does meanwhile."""
 
     def __init__(self, step_seconds):
-        self.step_seconds, self.free_at = step_seconds, 0.0
-        self.due, self.most_in_flight = [], 0
+        self.step_seconds, self.ends = step_seconds, []
+        self.most_in_flight = 0
 
     def step(self):
-        self.free_at = max(self.free_at, time.perf_counter()) + self.step_seconds
-        self.due.append(self.free_at)
-        self.most_in_flight = max(self.most_in_flight, len(self.due))
-        return [Loss(self, float(len(self.due)))]
+        return [self.share()]
 
-    def finish_one(self):
-        time.sleep(max(0.0, self.due[0] - time.perf_counter()))
-        self.due.pop(0)
+    def share(self):
+        now = time.perf_counter()
+        self.ends.append(max([now, *self.ends[-1:]]) + self.step_seconds)
+        self.most_in_flight = max(self.most_in_flight, sum(end > now for end in self.ends[-5:]))
+        return Loss(self, float(len(self.ends)))
+
+    def finish(self):
+        time.sleep(max(0.0, self.ends[-1] - time.perf_counter()))
+
+
+take_steps = functools.partial(timing.take_steps, wait=Loss.wait)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 8])
+def test_steps_of_equal_length_do_not_come_out_in_pairs(replicas):
+    devices = [Device(0.02) for _ in range(replicas)]
+    interval = take_steps(lambda: [device.share() for device in devices], 30)
+    middle = statistics.median(interval.step_seconds)
+    assert sum(seconds < middle / 2 for seconds in interval.step_seconds) < 30 / 4
+    assert interval.losses == [step * replicas for step in range(1, 31)]
 
 
 def test_step_times_add_up_to_the_interval_and_losses_are_kept():
@@ -74,17 +95,17 @@ def test_the_host_prepares_the_next_step_while_the_device_works():
 
 def test_a_line_is_reported_every_ten_steps_and_after_the_last():
     seen = []
-    take_steps(Device(0.0001).step, 23, lambda step, seconds, loss: seen.append((step, seconds > 0)))
+    take_steps(Device(0.0001).step, 23, lambda step, seconds: seen.append((step, seconds > 0)))
     assert seen == [(10, True), (20, True), (23, True)]
 
 
 def test_an_error_of_a_step_reaches_the_caller():
     class Broken:
-        def numpy(self):
+        def wait(self):
             raise ValueError("planted")
 
     with pytest.raises(ValueError, match="planted"):
-        take_steps(lambda: [Broken()], 5)
+        timing.take_steps(lambda: [Broken()], 5, wait=Broken.wait)
 
 
 def test_percentiles_are_those_of_numpy():

@@ -15,7 +15,7 @@ def windows(monkeypatch):
     def take(step, count, report, steps_per_call):
         assert steps_per_call == 1
         mean = means.pop(0)
-        report(count, mean, 1.0)
+        report(count, mean)
         return Interval(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count)
 
     monkeypatch.setattr(warmup, "take_steps", take)
