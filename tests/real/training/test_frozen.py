@@ -105,6 +105,7 @@ def test_two_replicas_answer_from_frozen_graphs_in_every_xla_mode(two_replicas, 
     assert passed == {
         "outputs_finite_at_first",
         "outputs_equal_one_device",
+        "outputs_not_zero",
         "frozen_equals_model",
         "outputs_finite_before_timing",
         "outputs_finite_while_timing",

@@ -32,6 +32,7 @@ def test_two_replicas_answer_as_one_device_in_every_xla_mode(two_replicas, xla):
     assert passed == {
         "outputs_finite_at_first",
         "outputs_equal_one_device",
+        "outputs_not_zero",
         "outputs_finite_before_timing",
         "outputs_finite_while_timing",
     }

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.tensorflow
 class Share:
     """A replica's scalar."""
 
+    device = "CPU:0"
+
     def __init__(self, value):
         self.value = value
 
@@ -69,6 +71,8 @@ def test_gates_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
     assert 0 < first.loss < 10 and first.compile_seconds > 0
     assert {check.name: check.passed for check in findings.checks} == {
         "loss_finite_at_first": True,
+        "loss_of_an_untrained_network": True,
+        "gradients_not_zero": True,
         "loss_equals_one_device": None,
         "update_equals_one_device": None,
         "replicas_equal": None,

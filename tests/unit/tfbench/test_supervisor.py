@@ -140,6 +140,11 @@ def test_an_exit_without_a_record_is_an_error(tmp_path):
     assert "without a record" in record.cause
 
 
+def test_an_exception_of_the_child_prints_its_traceback(tmp_path):
+    code, errors = ending(tmp_path / "record.json", "1 / 0")
+    assert code != 0 and "Traceback" in errors and "ZeroDivisionError: division by zero" in errors
+
+
 def test_the_childs_own_record_and_exit_code_stand(tmp_path):
     output = tmp_path / "record.json"
     code, _ = ending(output, "Path(sys.argv[1]).write_text('mine'); say_written(); return 7", max_seconds=60)
