@@ -1,4 +1,4 @@
-"""After a run: the user's own command, and rented machines that still cost money."""
+"""After a run: its results, the user's own command, and rented machines that still cost money."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
+from orchestrate.display.display import notify, stdout_console
 from orchestrate.errors import HostError, NoUsableHost, UserError
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.durations import hourly_usd
 from orchestrate.planning.plan import HostPlan, Plan
+from results.grid import print_grid
+from results.program import command_line, started_as_tfbench
+from results.runs.store import RunFolder
+from results.table.merge import merge_records
+
+MAX_ROWS_SHOWN = 1_000
+"""Rows up to which a run ends by showing all of them; of more, the tables per fleet, and how to see the rest."""
+
+MAX_REPORTED = 5_000
+"""Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
 
 Notify = Callable[[str], None]
 """Takes a line for the user."""
@@ -129,6 +142,60 @@ def _stderr() -> int:
     except OSError:
         return subprocess.DEVNULL
     return STDERR
+
+
+def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
+    """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
+    from results.render.tables import render_ratios, render_results, wide_grids, write_csv
+    from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
+    from results.table.outliers import outliers
+
+    merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
+    write_csv(merged, folder.table_path)
+    shown = len(merged.rows) <= MAX_ROWS_SHOWN
+    if not quiet:
+        console = stdout_console()
+        if shown:
+            render_results(merged, console)
+        for grid in wide_grids(merged):
+            print_grid(grid, console)
+        render_ratios(merged, console)
+        if (minutes := time_breakdown_grid(time_breakdown(folder.records()))) is not None and shown:
+            print_grid(minutes, console)
+    notify(
+        *merged.problems,
+        *map(str, outliers(merged.rates)),
+        f"records, logs and results.csv: {folder.path}",
+        _write_report(records, folder) if report else _report_hint(folder),
+        f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', f'show {folder.path}')}",
+    )
+
+
+def _write_report(count: int, folder: RunFolder) -> str:
+    """Write the report of a run that is small enough to be read as a page; say where it is, or how to get it.
+
+    In a process of its own: drawing charts takes 400 MB, and what goes wrong there must not touch the run.
+    """
+    if count > MAX_REPORTED:
+        return _report_hint(folder)
+    module = "orchestrate.cli" if started_as_tfbench() else "results"  # so that hints in the report name it
+    command = [sys.executable, "-P", "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
+    project = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return (
+        f"report: {folder.report_path}"
+        if done.returncode == 0
+        else f"writing the report failed; to try again: {_report_command(folder)}"
+    )
+
+
+def _report_hint(folder: RunFolder) -> str:
+    return f"report: {_report_command(folder)}"
+
+
+def _report_command(folder: RunFolder) -> str:
+    return command_line("results", f"report {folder.path}")
 
 
 def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float = ANSWER_SECONDS) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.commands.command_line import Removed, add_format
+from results.program import call
 
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
@@ -175,8 +176,7 @@ def _dispatch(name: str, parsed: argparse.Namespace) -> int:
 
     collect_rarely()
 
-    function: Callable[[argparse.Namespace], int] = getattr(image_commands if name == "images" else commands, name)
-    return function(parsed)
+    return image_commands.images(parsed) if name == "images" else call(getattr(commands, name), parsed)
 
 
 def _add_hosts(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import os
 import sys
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from results.errors import UserError, write_traceback
 from results.schema.exit_codes import ExitCode
@@ -47,6 +49,24 @@ def run_main(parsed: argparse.Namespace) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr = before
+
+
+def call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
+    """Call a command's function with what was parsed, by the names of its parameters.
+
+    A parameter whose type is a dataclass gets one that is built from the attributes of its fields' names.
+    """
+    given: dict[str, Any] = vars(parsed)
+    arguments: dict[str, Any] = {}
+    kinds: dict[str, Any] = typing.get_type_hints(function)
+    del kinds["return"]
+    for name, kind in kinds.items():
+        arguments[name] = (
+            kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
+            if dataclasses.is_dataclass(kind) and isinstance(kind, type)
+            else given[name]
+        )
+    return function(**arguments)
 
 
 class LastingStream:

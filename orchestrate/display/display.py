@@ -152,3 +152,16 @@ class PlainDisplay(_LineDisplay):
             return False
         self._last_step[host] = now
         return True
+
+
+def notify(*lines: str) -> None:
+    """Print lines on stderr, as they are."""
+    console = Console(stderr=True)
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def stdout_console() -> Console:
+    """Return a console on stdout; in a pipe it is wide, because lines are for programs then."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=240)

@@ -222,7 +222,7 @@ def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], f
 def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
     """Choose the cases that a host can hold; a single-replica case always stays, to be measured or to fail."""
     gpu_count = len(_usable_gpus(host, facts))
-    device = host.device or (Device.GPU if gpu_count else Device.CPU)
+    device = _device(host, gpu_count)
     cases, left_out = [], []
     for case in suite.cases(device):
         if case.num_hosts > 1 and host.queue is None:
@@ -237,6 +237,11 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
         else:
             cases.append(case)
     return cases, left_out
+
+
+def _device(host: Host, gpu_count: int) -> Device:
+    """Return what a host trains on; one with a price never falls back to its CPU, which nobody rents it for."""
+    return host.device or (Device.GPU if gpu_count or host.usd_per_gpu_hour else Device.CPU)
 
 
 def _has_data(host: Host) -> bool:
@@ -292,7 +297,10 @@ def host_job(
         if case.device is Device.GPU:
             gpus = tuple(_usable_gpus(host, facts)[: case.num_gpus])
             if len(gpus) < case.num_gpus:
-                blocked = (Status.NO_GPU, f"the case needs {case.num_gpus} GPU, the host offers {len(gpus)}")
+                cause = f"the case needs {case.num_gpus} GPU, the host offers {len(gpus)}"
+                if host.device is None and not facts.gpus:
+                    cause += "; it has a price, so its CPU is not measured instead. To measure it, set device: cpu"
+                blocked = (Status.NO_GPU, cause)
     if image is not None and image.status is not Status.OK:
         blocked = (image.status, image.problem or image.reason)
     origin = Origin(
@@ -337,7 +345,7 @@ def _gangs(
     if chief.host.queue is not None:
         return [], []  # the queue chooses the machines, and its own jobs are of several of them
     gpus = min(_gpu_count(entry) for entry in fleet)
-    device = chief.host.device or (Device.GPU if gpus else Device.CPU)
+    device = _device(chief.host, gpus)
     cases, left_out = [], []
     for case in suite.cases(device):
         if case.num_hosts == 1:

@@ -94,3 +94,23 @@ def test_limit_keeps_what_it_names_and_refuses_what_is_not_there(tmp_path: Path)
 def test_status_without_a_run_is_exit_code_2(tmp_path: Path):
     done = command(tmp_path, "status")
     assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_plan_names_the_suite_that_was_asked_for(tmp_path: Path):
+    (tmp_path / "hosts.yml").write_text(HERE)
+    planned = json.loads(command(tmp_path, "plan", "--suite=published", "--format=json").stdout)
+    assert {entry["suite"] for entry in planned["hosts"]} == {"published"}
+
+
+@pytest.mark.slow
+def test_a_priced_host_without_a_gpu_is_refused_unless_its_cpu_is_meant(tmp_path: Path):
+    fleet = "fleets: {here: {usd_per_gpu_hour: 0.17, hosts: {this-machine: {process: true}}}}\n"
+    (tmp_path / "hosts.yml").write_text(f"version: 1\ndefaults: {{suite: quick}}\n{fleet}")
+    for name in ("plan", "run"):
+        done = command(tmp_path, name)
+        assert done.returncode == 4 and "estimate:" not in done.stdout + done.stderr
+        assert "here.this-machine: the case needs 1 GPU, the host offers 0; it has a price" in done.stderr
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "hosts.yml").write_text(f"version: 1\ndefaults: {{suite: quick, device: cpu}}\n{fleet}")
+    assert command(tmp_path, "plan").returncode == 0

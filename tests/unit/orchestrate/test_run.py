@@ -367,7 +367,7 @@ def test_resume_measures_the_failures_that_are_named_again(tmp_path: Path):
 def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path):
     machine = FakeHost()
     bench = Bench(tmp_path, a=machine)
-    priced = dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0)  # a cent a second
+    priced = dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)  # a cent a second
     bench.hosts = [priced]
     bench.plan = bench.make_plan()
     # A repeat that was never seen is computed to last half a minute, 0.30 USD; what is seen here takes no time at all.

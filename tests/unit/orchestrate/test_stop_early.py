@@ -124,7 +124,7 @@ def test_the_answer_does_not_depend_on_the_order_in_which_repeats_end(tmp_path):
 
 
 def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path):
-    bench = EarlyBench(tmp_path, usd_per_gpu_hour=1.0)
+    bench = EarlyBench(tmp_path, usd_per_gpu_hour=1.0, device=Device.CPU)
     outcome = bench.run()
     assert any("above its price ratio of 1.00" in text for text in outcome.answers if "googlenet" in text)
     assert outcome.spared > 0
