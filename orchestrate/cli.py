@@ -35,7 +35,7 @@ MODULE_HELP = {
 ORDER = (
     *("hosts", "check", "plan", "run", "resume", "status", "stop", "images"),
     *("show", "compare", "audit", "recommend", "gpus", "predict", "report", "export", "validate"),
-    *("adopt", "prices", "doctor", "measure", "make-dataset", "completion"),
+    *("prices", "doctor", "measure", "make-dataset", "completion"),
 )
 """The order of work: measure a fleet, read the results, then what is needed less often."""
 

@@ -27,17 +27,28 @@ SPELLINGS = {"md": "markdown", "table": "text"}
 
 
 class Removed(argparse.Action):
-    """A flag of an earlier version: an error that names what to use instead."""
+    """A flag or command of an earlier version: an error that names what to use instead."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, *, instead: str) -> None:
-        super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+    def __init__(self, option_strings: Sequence[str], dest: str, *, instead: str, **_: object) -> None:
+        super().__init__(
+            option_strings,
+            dest,
+            nargs="?" if option_strings else "*",
+            help=argparse.SUPPRESS,
+            default=argparse.SUPPRESS,
+        )
         self.instead = instead
 
     def __call__(
         self, parser: argparse.ArgumentParser, _namespace: object, _values: object, option: str | None = None
     ) -> NoReturn:
-        """Refuse the flag."""
-        parser.error(f"{option} was removed. Use {self.instead}")
+        """Refuse what was removed."""
+        parser.error(f"{option or parser.prog.split()[-1]} was removed. Use {self.instead}")
+
+
+def add_removed_command(commands: Commands, name: str, instead: str) -> None:
+    """Add a command of an earlier version, which is in no help text and only names what to use instead."""
+    commands.add_parser(name, add_help=False).add_argument("rest", action=Removed, instead=instead)
 
 
 def add_command(
@@ -75,6 +86,8 @@ def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
 
 
 def _format(text: str) -> str:
+    if text == "mllog":
+        raise argparse.ArgumentTypeError("MLPerf logs were removed. Use --format json")
     return SPELLINGS.get(text, text)
 
 

@@ -18,6 +18,7 @@ from results.commands.command_line import (
     add_command,
     add_format,
     add_output,
+    add_removed_command,
     add_runs,
     fleet_rates_of,
     placed,
@@ -35,13 +36,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from results.commands.command_line import Commands
-    from results.grid import Grid
     from results.table.fleets import FleetRate
-    from results.table.merge import Merged
 
 BY_HELP = "split the table by these software columns, which may then differ, e.g. keras,driver; `all`: any column"
 
-FORMATS = ["csv", "json", "markdown", "wide", "latex", "parquet", "mllog"]
+FORMATS = ["csv", "json", "markdown", "wide", "latex", "parquet"]
 
 
 def add_show(commands: Commands) -> None:
@@ -51,9 +50,7 @@ def add_show(commands: Commands) -> None:
     parser.add_argument(
         "--with-published", action="store_true", help="also show published figures, in a table of their own"
     )
-    parser.add_argument(
-        "--foreign", metavar="FILE", type=Path, action="append", default=[], help="also show a table written by adopt"
-    )
+    parser.add_argument("--foreign", action=Removed, instead="--with-published, or keep tables of others apart")
     parser.add_argument(
         "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, per host and case"
     )
@@ -70,24 +67,6 @@ def add_audit(commands: Commands) -> None:
     )
     parser.add_argument("--decimal", choices=[".", ","], help="decimal mark, if the table's numbers are ambiguous")
     add_format(parser, "text", "json", "markdown")
-
-
-def add_adopt(commands: Commands) -> None:
-    """Add `adopt`."""
-    parser = add_command(
-        commands, "adopt", _adopt, "convert the output of tf_cnn_benchmarks into a table for `show --foreign`"
-    )
-    parser.add_argument(
-        "files", metavar="FILE", nargs="+", type=Path, help="output of tf_cnn_benchmarks, one file per run"
-    )
-    parser.add_argument("--gpu", required=True, help="GPU that it ran on (the output does not contain it)")
-    parser.add_argument(
-        "--precision",
-        required=True,
-        choices=["fp32", "tf32", "fp16"],
-        help="precision that it ran in (the output does not contain it)",
-    )
-    add_output(parser)
 
 
 def add_export(commands: Commands) -> None:
@@ -147,7 +126,6 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "show": add_show,
     "compare": add_compare,
     "audit": add_audit,
-    "adopt": add_adopt,
     "recommend": add_recommend,
     "gpus": add_gpus,
     "predict": add_predict,
@@ -155,6 +133,7 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "export": add_export,
     "report": add_report,
     "validate": add_validate,
+    "adopt": lambda commands: add_removed_command(commands, "adopt", "audit, which reads tables of other tools"),
 }
 """What adds each command to a program, in the order of work; each sets `command` to the function that runs it."""
 
@@ -186,7 +165,7 @@ def _show(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from results.grid import print_grid
-    from results.render.tables import render_ratios, render_results, wide_grids
+    from results.render.tables import published_grid, render_ratios, render_results, wide_grids
     from results.runs.sources import stored_records
     from results.table.merge import merge_records
 
@@ -198,8 +177,8 @@ def _show(parsed: argparse.Namespace) -> int:
     for grid in wide_grids(merged):
         print_grid(grid, console)
     render_ratios(merged, console)
-    for grid in _foreign_grids(parsed, merged):
-        print_grid(grid, console)
+    if parsed.with_published:
+        print_grid(published_grid(merged), console)
     return ExitCode.OK
 
 
@@ -215,23 +194,12 @@ def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
     return ExitCode.OK
 
 
-def _foreign_grids(parsed: argparse.Namespace, merged: Merged) -> list[Grid]:
-    from results.formats.adopt import read_foreign
-    from results.formats.foreign import foreign_grid
-    from results.reference import published
-
-    grids = [foreign_grid("Published by others", published(), merged)] if parsed.with_published else []
-    return [*grids, *(foreign_grid(path.name, read_foreign(path), merged) for path in parsed.foreign)]
-
-
 def _export(parsed: argparse.Namespace) -> int:
-    from results.formats.export import WRITERS, write_parquet
+    from results.export import WRITERS, write_parquet
     from results.runs.sources import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records
 
-    if parsed.format == "mllog":
-        return _export_log(parsed)
     merged = merge_records(stored_records(placed(parsed.runs, parsed.runs_dir)))
     refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
     warn(merged.problems)
@@ -241,20 +209,6 @@ def _export(parsed: argparse.Namespace) -> int:
         write_parquet(merged, parsed.output)
     else:
         put(WRITERS[parsed.format](merged), parsed.output)
-    return ExitCode.OK
-
-
-def _export_log(parsed: argparse.Namespace) -> int:
-    from results.formats.mllog import log_lines
-    from results.runs.sources import stored_records
-
-    lines = []
-    for stored in stored_records(placed(parsed.runs, parsed.runs_dir)):
-        if stored.record is None:
-            warn([f"{stored.where}: not a record, left out"])
-        else:
-            lines += log_lines(stored.record)
-    put("".join(f"{line}\n" for line in lines), parsed.output)
     return ExitCode.OK
 
 
@@ -331,13 +285,6 @@ def _audit(parsed: argparse.Namespace) -> int:
     else:
         print_grids([audit_grid(parsed.file, audited)], parsed.format)
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
-
-
-def _adopt(parsed: argparse.Namespace) -> int:
-    from results.formats.adopt import adopt
-
-    put(adopt(parsed.files, parsed.gpu, parsed.precision), parsed.output)
-    return ExitCode.OK
 
 
 def _report(parsed: argparse.Namespace) -> int:

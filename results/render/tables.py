@@ -11,6 +11,8 @@ from results.compare.pairs import fleets_of
 from results.compare.scaling import efficiencies
 from results.digits import significant, with_error
 from results.grid import Grid, print_grid, print_line
+from results.reference import published
+from results.reference.gpus import gpu_key
 from results.render.communication import communication_grid
 from results.render.comparison import ratio_grids
 from results.render.device_table import device_grid
@@ -103,6 +105,29 @@ def results_grid(merged: Merged) -> Grid:
     notes = [*_common_notes(rows, varying, software), *explained, *_causes(rows)]
     title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
     return Grid(title, columns, cells, notes).without_empty_columns()
+
+
+def published_grid(merged: Merged) -> Grid:
+    """Return figures published by others for the networks that were measured, on the same GPUs where these are known.
+
+    They stand in a table of their own, labelled as not measured here.
+    """
+    networks = {row.case.model for row in merged.rows}
+    models = networks | {f"{model}_v1.5" for model in networks}
+    rows = published()
+    measured = {gpu_key(row.software.gpu) or row.software.gpu for row in merged.rows if row.software.gpu is not None}
+    gpus = measured & {row["gpu"] for row in rows} or {row["gpu"] for row in rows}
+    fitting = [row for row in rows if row["model"] in models and row["gpu"] in gpus]
+    counts = sorted({int(row["num_gpus"]) for row in fitting})
+    lines: dict[tuple[str, ...], dict[int, str]] = {}
+    for row in fitting:
+        software = f"{row['framework']}, xla {row['xla']}" if row["xla"] else row["framework"]
+        key = (*(row[name] for name in ("gpu", "model", "precision", "batch_per_gpu")), software, row["source"])
+        lines.setdefault(key, {})[int(row["num_gpus"])] = f"{row['samples_per_second']}{' ?' if row['suspect'] else ''}"
+    cells = [[*key, *(of_counts.get(count, "") for count in counts)] for key, of_counts in sorted(lines.items())]
+    columns = ["GPU", "network", "precision", "batch>", "software", "source", *(f"{count} GPU>" for count in counts)]
+    notes = ["not measured by tfbench: one run each, no interval, other software; ? is suspect, see the audit"]
+    return Grid("Published by others - NOT MEASURED HERE", columns, cells, notes).without_empty_columns()
 
 
 def wide_grids(merged: Merged) -> list[Grid]:

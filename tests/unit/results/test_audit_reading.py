@@ -16,7 +16,7 @@ from results.audit.reading.claims import read_claims, read_throughputs
 from results.audit.reading.numerals import Decimal, Number, Refusal, decimal_mark, read_number
 from results.audit.reading.raw_tables import read_tables
 from results.errors import NotATable
-from results.formats.export import to_csv, to_markdown, to_wide_markdown
+from results.export import to_csv, to_markdown, to_wide_markdown
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_environment, repeats, stored
 

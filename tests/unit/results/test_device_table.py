@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from results.formats.export import WRITERS as EXPORTS
-from results.formats.export import to_markdown
+from results.export import WRITERS as EXPORTS
+from results.export import to_markdown
 from results.render.comparison import ratio_grids
 from results.render.device_table import device_grid
 from results.render.tables import results_grid, wide_grids

@@ -23,7 +23,6 @@ COMMANDS = {
     "show": ("show", "run-1"),
     "merge": ("merge", "run-1"),
     "export": ("export", "run-1", "--format=json"),
-    "mllog": ("export", "run-1", "--format=mllog"),
     "compare": ("compare", "a4000", "a5000", "run-1"),
     "recommend": ("recommend", "run-1", "--model=resnet50", "--precision=fp32"),
     "report": ("report", "run-1", "--format=md"),

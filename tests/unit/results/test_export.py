@@ -1,20 +1,13 @@
-import csv
-import io
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import results.__main__ as program
-from results.formats.adopt import HEADINGS
 from results.grid import Grid, latex
-from results.reference import FOLDER
 from results.runs.store import RunFolder
 from results.table.columns import COLUMNS
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
-
-PRINTED = Path(__file__).parent / "cases" / "tf_cnn_benchmarks.txt"
 
 
 @pytest.fixture
@@ -75,50 +68,22 @@ def test_parquet_without_a_file_or_without_pyarrow_is_a_short_message(run, tmp_p
     assert "pip install pyarrow" in capsys.readouterr().err
 
 
-def test_log_lines_are_those_of_mlperf(run, capsys):
-    assert call("export", "--format=mllog") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith(":::MLLOG {") for line in lines)
-    entries = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
-    assert all(set(e) == {"namespace", "time_ms", "event_type", "key", "value", "metadata"} for e in entries)
-    throughput = [e["value"]["throughput"] for e in entries if e["key"] == "tracked_stats"]
-    assert throughput == pytest.approx([450.0, 452.0])
-    assert [e["metadata"]["status"] for e in entries if e["key"] == "run_stop"] == ["success", "success", "aborted"]
-    assert entries[0]["time_ms"] == 1793527200000  # 2026-11-01T10:00:00Z
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (("adopt", "log.txt", "--gpu=A4000"), "adopt was removed. Use audit"),
+        (("export", "--format=mllog"), "Use --format json"),
+        (("show", "--foreign=old.csv"), "--foreign was removed. Use --with-published"),
+    ],
+)
+def test_what_was_removed_names_what_to_use_instead(arguments, instead, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        call(*arguments)
+    assert instead in capsys.readouterr().err
 
 
-def test_printed_output_of_tf_cnn_benchmarks_becomes_foreign_rows(capsys):
-    assert call("adopt", str(PRINTED), "--gpu=NVIDIA RTX A4000", "--precision=fp16") == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(r["model"], r["num_gpus"], r["batch_per_gpu"], r["samples_per_second"]) for r in rows] == [
-        ("resnet50", "2", "256", "1608.33"),
-        ("inception_v3", "1", "64", "409.87"),
-    ]
-    assert {r["gpu"] for r in rows} == {"RTX A4000"}
-    assert all(r["note"].startswith("foreign: validity unknown") for r in rows)
-    assert [r["suspect"] for r in rows] == ["", "yes"] and "the loss was nan" in rows[1]["note"]
-
-
-def test_a_file_without_a_finished_run_is_a_short_message(tmp_path, capsys):
-    path = tmp_path / "log.txt"
-    path.write_text("Killed\n")
-    assert call("adopt", str(path), "--gpu=A4000", "--precision=fp32") == 2
-    assert "no finished run of tf_cnn_benchmarks" in capsys.readouterr().err
-
-
-def test_foreign_rows_have_the_columns_of_published_ones():
-    assert (FOLDER / "published.csv").read_text(encoding="utf-8").splitlines()[0] == ",".join(HEADINGS)
-
-
-def test_published_and_foreign_rows_stand_beside_measured_ones_and_are_labelled(run, tmp_path, capsys):
-    foreign = tmp_path / "old.csv"
-    assert call("adopt", str(PRINTED), "--gpu=A4000", "--precision=fp16", f"--output={foreign}") == 0
-    assert call("show", "--with-published", f"--foreign={foreign}") == 0
-    measured, published, adopted = (
-        capsys.readouterr()
-        .out.replace("old.csv -", "Published by others -")
-        .split("Published by others - NOT MEASURED HERE")
-    )
+def test_published_figures_are_labelled_and_of_the_measured_gpu(run, capsys):
+    assert call("show", "--with-published") == 0
+    measured, published = capsys.readouterr().out.split("Published by others - NOT MEASURED HERE")
     assert "451" in measured.replace("\u00a0", " ") and "RTX A4000" not in measured.replace("NVIDIA RTX A4000", "")
     assert "RTX A4000" in published and "RTX A6000" not in published and "A5000" not in published
-    assert "1608.33" in adopted

@@ -56,7 +56,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "merge": (("run-1",), ("run-1", "run-2", "--by=all")),
     "export": tuple(
         ("run-1", "--by=all", f"--format={name}", "--output=table.out")
-        for name in ("csv", "json", "markdown", "wide", "latex", "mllog", "parquet")
+        for name in ("csv", "json", "markdown", "wide", "latex", "parquet")
     ),
     "compare": (
         ("run-1", "--by=all"),
@@ -84,7 +84,6 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("run-1", "--gpus=A4000", "--model={model}"),
         ("run-1", "--gpus=A4000,A5000", "--model={model}", "--precision=fp16", "--format=json"),
     ),
-    "adopt": (("run-1/records/job-0.json", "--gpu=A4000", "--precision=fp16"),),
     "prices": (("table.csv", "--provider=x", "--retrieved-on=2026-11-01"),),
 }
 """Of each command the arguments to draw from; `table.csv` is what `merge` printed."""

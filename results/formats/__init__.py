@@ -1,1 +1,0 @@
-"""Formats of others: written (CSV, JSON, MLPerf logs) and read (`tf_cnn_benchmarks`)."""
