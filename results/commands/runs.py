@@ -58,7 +58,8 @@ def add_show(commands: Commands) -> None:
 
 
 def add_audit(commands: Commands) -> None:
-    """Add `audit`."""
+    """Add `audit`, and what `adopt` answers."""
+    add_removed_command(commands, "adopt", "audit, which reads tables of other tools")
     parser = add_command(
         commands, "audit", _audit, "check whether a table is plausible; exit code 3 if too little of it could be read"
     )
@@ -133,7 +134,6 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "export": add_export,
     "report": add_report,
     "validate": add_validate,
-    "adopt": lambda commands: add_removed_command(commands, "adopt", "audit, which reads tables of other tools"),
 }
 """What adds each command to a program, in the order of work; each sets `command` to the function that runs it."""
 
