@@ -17,9 +17,8 @@ import stamina.instrumentation
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from orchestrate.accepting.deep import FOLDER, Checked, judge_records, plan_deep_check
-from orchestrate.accepting.judging import Verdict
-from orchestrate.accepting.verdict_table import verdict_grid, verdicts_json
+from orchestrate.accepting.deep import FOLDER, Checked, judge_records, plan_deep_check, verdict_grid, verdicts_json
+from orchestrate.accepting.judging import Acceptance
 from orchestrate.afterwards import show_results, signals_handled, still_costing, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import make_display, notify, stdout_console
@@ -126,7 +125,7 @@ def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: 
             sys.stdout.write(verdicts_json(checked))
         else:
             print_grid(verdict_grid(checked), stdout_console())
-        rejected = any(found.verdict is Verdict.REJECT for found in checked.verdicts)
+        rejected = any(found.verdict is Acceptance.REJECT for found in checked.verdicts)
         return ExitCode.NO_HOST if rejected else ExitCode.OK
     tables.render_check(hosts, probed, stdout_console())
     return (
@@ -162,7 +161,7 @@ def _accepted(where: Where) -> tuple[list[Host], Grid]:
     hosts = _read_hosts(where)
     checked = _deep_check(where, hosts, probe_hosts(hosts, _maker(None), EventBus()))
     print_grid(verdict_grid(checked), stdout_console())
-    rejected = {(found.fleet, found.host) for found in checked.verdicts if found.verdict is Verdict.REJECT}
+    rejected = {(found.fleet, found.host) for found in checked.verdicts if found.verdict is Acceptance.REJECT}
     kept = [host for host in hosts if (host.fleet, host.name) not in rejected]
     if not kept:
         raise NoUsableHost("every host was rejected by its deep check: see the lines above")

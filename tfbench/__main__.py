@@ -15,7 +15,7 @@ from typing import cast
 from results.schema import Case, Device, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
 from tfbench.flags import FlagsError, Request, help_text, parse
-from tfbench.machine.cuda_libraries import package_folders, preload
+from tfbench.machine.cuda_libraries import package_folders, preload, use_packaged_ptxas
 from tfbench.machine.nvml import read_driver
 from tfbench.max_batch import find_max_batch
 from tfbench.outcomes.findings import Findings
@@ -117,7 +117,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Outcome], None])
         warnings=findings.warnings,
         device_results=findings.device_results,
         phases=findings.phases.ended(),
-        device_observations=findings.device_observations,
+        device_observations=findings.gpus if request.case.deep_check else [],
     )
 
 
@@ -135,6 +135,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Outcome], None
     try:
         if request.case.device is Device.GPU:
             preload(package_folders())
+            use_packaged_ptxas(package_folders())
         sys.modules.setdefault("pandas", cast(ModuleType, None))  # Keras imports it where it is installed: 0.3 s
         collect_rarely()
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail

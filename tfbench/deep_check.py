@@ -17,7 +17,6 @@ from tfbench.environment import with_loaded_libraries
 from tfbench.keras_versions.types import Strategy
 from tfbench.machine.host_speed import LOOP_STEPS, disk_bytes_per_second, loop_seconds
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.observation import observations
 from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
 from tfbench.outcomes.findings import Findings
@@ -67,7 +66,7 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
     for kind in kinds:
         findings.device_results += _products(kind, devices, LOAD_SECONDS / len(kinds))
     findings.telemetry = observer.stop()
-    findings.device_observations = observations(gpus, observer.samples)
+    findings.gpus = observer.gpus
     if case.num_gpus > 1 and on_gpus:
         findings.device_results += all_reduce(strategy)
         findings.checks.append(all_reduce_check(strategy))

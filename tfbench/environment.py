@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from dataclasses import replace
 
 import tensorflow as tf
@@ -11,8 +12,8 @@ import tensorflow as tf
 from results.schema import Case, Device, Environment
 from results.schema.version import __version__
 from tfbench.keras_versions.versions import keras_version
+from tfbench.machine.cuda_libraries import find_ptxas, flags_of_the_user, loaded_versions, ptxas_version
 from tfbench.machine.host import host_facts
-from tfbench.machine.loaded_libraries import loaded_versions
 from tfbench.roofline.peaks import tf32_observed, tf32_observed_in_convolution
 from tfbench.setup.devices import Threads
 
@@ -50,8 +51,24 @@ def read_environment(case: Case, threads: Threads) -> Environment:
         driver=facts.driver,
         gpus=facts.gpus[: case.num_gpus] if case.device is Device.GPU else [],
         wheel_compute_capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
-        variables={name: value[:500] for name, value in sorted(os.environ.items()) if _VARIABLES.match(name)},
+        variables=_variables(),
+        ptxas=_ptxas() if case.device is Device.GPU else None,
     )
+
+
+def _variables() -> dict[str, str]:
+    found = {name: value for name, value in sorted(os.environ.items()) if _VARIABLES.match(name)}
+    if "XLA_FLAGS" in found:
+        found["XLA_FLAGS"] = flags_of_the_user(found["XLA_FLAGS"])
+    return {name: value[:500] for name, value in found.items() if value or name != "XLA_FLAGS"}
+
+
+def _ptxas() -> str | None:
+    path = find_ptxas()
+    try:
+        return None if path is None else ptxas_version(path)
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _text(value: object) -> str | None:

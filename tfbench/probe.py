@@ -10,15 +10,13 @@
      "gpu_problems": ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"],
      "disk_free_bytes": 812345678901,
      "gpu_states": [{"index": 0, "utilisation": 0.0, "memory_used_bytes": 3145728, "processes": 0,
-                     "temperature_celsius": 34, "power_watts": 8.1, "power_limit_default_watts": 140.0}],
-     "gpu_raw": [{"name": "NVIDIA RTX A4000", "vbios": "94.04.55.00.06", …}]}
+                     "temperature_celsius": 34, "power_watts": 8.1, "power_limit_default_watts": 140.0, …}]}
 
 `cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise. `index` is
 the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
 slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
 package or card does not report is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
-`tfbench.machine.gpu_states.GPUState`, a host without GPUs has those of `tfbench.machine.host_speed.ProcessorSpeed`, and
-`gpu_raw` is kept as it is, with the run. Keys are added, never renamed.
+`results.schema.health.GPUFacts`, and a host without GPUs has those of `tfbench.machine.host_speed.ProcessorSpeed`.
 """
 
 from __future__ import annotations
@@ -28,19 +26,15 @@ import json
 import shutil
 import sys
 
-from tfbench.machine.gpu_states import read_states
 from tfbench.machine.host import host_facts
 from tfbench.machine.host_speed import processor_speed
 
 
 def main() -> int:
     """Print the facts."""
-    states, raw = read_states()
     reported = {
         **dataclasses.asdict(host_facts()),
         "disk_free_bytes": shutil.disk_usage("/").free,  # in a container: where the engine keeps its images
-        "gpu_states": [dataclasses.asdict(state) for state in states],
-        "gpu_raw": raw,
     }
     if not reported["gpus"]:  # with GPUs, what a run takes follows from their specification
         reported |= dataclasses.asdict(processor_speed())

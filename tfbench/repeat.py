@@ -21,7 +21,7 @@ from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Cooling, Observer, cool_gpus
 from tfbench.measuring import validity
 from tfbench.measuring.input_limit import InputComparison, WaitingSource
-from tfbench.measuring.soft_warnings import soft_warnings
+from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
 from tfbench.measuring.timing import Interval, print_steps, take_steps
 from tfbench.measuring.warmup import Warmup, default_ceiling, warm_up
 from tfbench.models import NETWORKS, Network
@@ -59,7 +59,6 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
     if case.mode is not Mode.DEVICE:
         refuse_unsupported(case, NETWORKS[case.model])
     gpus = GPUs(case.num_gpus if case.device is Device.GPU and options.telemetry else 0)
-    other_processes = gpus.processes()  # before this process becomes one of them
     configure(case, threads)
     strategy = create_strategy(case)
     findings.environment = read_environment(case, threads)
@@ -78,9 +77,9 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
             measure(repeat, findings)
     finally:
         gpus.close()
-    telemetry = replace(findings.telemetry or Telemetry(), other_processes=other_processes)
+    telemetry = replace(findings.telemetry or Telemetry(), other_processes=gpus.other_processes())
     findings.telemetry = combined(peers, telemetry)
-    findings.warnings += gpus.warnings
+    findings.warnings += gpu_warnings(peers, gpus.warnings, findings.gpus)
     findings.warnings += soft_warnings(case, findings.environment, findings.measurement, findings.telemetry)
     peers.finish()
 
@@ -192,6 +191,7 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
     report = print_steps(repeat.samples_per_step, repeat.network.unit)
     interval = take_steps(built.step, case.num_steps, report, case.steps_per_call, case.min_seconds or 0.0)
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
+    findings.gpus = observer.gpus
     input_limit = None
     if comparison is not None and built.data_set is not None:
         input_limit = comparison.result(interval, built.data_set, case.global_batch * len(interval.losses))

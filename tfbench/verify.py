@@ -16,8 +16,7 @@ import os
 import platform
 import sys
 
-from tfbench.machine.cuda_libraries import load_by_name, opened_libraries, stand_ins
-from tfbench.machine.loaded_libraries import loaded_versions
+from tfbench.machine.cuda_libraries import load_by_name, loaded_versions, opened_libraries, stand_ins
 
 
 def main() -> int:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from orchestrate.accepting.figures import HostFigures
-from orchestrate.accepting.judging import Finding, HostVerdict, Verdict, judge, worse
-from orchestrate.accepting.reading import figures_of
+from orchestrate.accepting.judging import (
+    OF_GPU,
+    OF_HOST,
+    Acceptance,
+    GPUFigures,
+    HostFigures,
+    HostFinding,
+    HostVerdict,
+    Rate,
+    judge,
+    worse,
+)
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.suites import CaseBlock, Suite
+from results.grid import Grid
 from results.runs.store import RunFolder
-from results.schema import Record, Status
+from results.schema import Device, DeviceResult, Record, Status
+from results.schema.health import GPUFacts
 
 FOLDER = "checks"
 """Of the deep checks, within the folder of the runs."""
@@ -31,6 +44,9 @@ MAX_EARLIER = 10
 
 FAULTS_OF_THE_HOST = frozenset({Status.INVALID, Status.NO_GPU, Status.LOST, Status.TIMEOUT})
 """Ends of a check that reject a host: it computes wrong numbers, lost its GPU, or hangs. Others say nothing of it."""
+
+PRODUCT_CHECK = "product_of_device_"
+"""Name of the check of a device's products, before its place."""
 
 SUITE = Suite(
     "deep-check",
@@ -81,7 +97,7 @@ def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> Checked:
         record, place = records[entry.host.place], (entry.host.fleet, entry.host.name)
         known = judged.get(place)
         if known is None or record is None or record.status is not Status.OK:
-            known = _with_failure(known or HostVerdict(*place, Verdict.ACCEPT, {}, ()), record, entry.problem)
+            known = _with_failure(known or HostVerdict(*place, Acceptance.ACCEPT, {}, ()), record, entry.problem)
         verdicts.append(known)
     return Checked(verdicts, {(item.fleet, item.host): item for item in figures})
 
@@ -93,11 +109,11 @@ def _record(jobs: Sequence[Job], read: Callable[[str], Record | None]) -> Record
 def _with_failure(verdict: HostVerdict, record: Record | None, problem: str | None) -> HostVerdict:
     """Return a verdict that is no better than how the check ended."""
     if record is None:
-        text, worst = problem or "not checked", Verdict.DOUBTFUL
+        text, worst = problem or "not checked", Acceptance.DOUBTFUL
     else:
         text = f"{record.status}: {record.cause}"
-        worst = Verdict.REJECT if record.status in FAULTS_OF_THE_HOST else Verdict.DOUBTFUL
-    findings = (Finding(worst, None, "check", text), *verdict.findings)
+        worst = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.DOUBTFUL
+    findings = (HostFinding(worst, None, "check", text), *verdict.findings)
     return dataclasses.replace(verdict, verdict=worse(worst, verdict.verdict), findings=findings)
 
 
@@ -121,3 +137,111 @@ def _earlier_records(folder: Path, without: str) -> Iterator[Record]:
             for stored in RunFolder(path.parent).records():
                 if stored.record is not None and stored.record.status is Status.OK and stored.record.case.deep_check:
                     yield stored.record
+
+
+def figures_of(record: Record) -> HostFigures:
+    """Return what a deep check's record has of its host.
+
+    Products are those under load, of all devices together; without them, those of the device alone.
+    """
+    origin, on_gpus = record.origin, record.case.device is Device.GPU
+    results = [result for result in record.device_results if result.value is not None]
+    gpus = record.device_observations
+    if not gpus and record.environment:
+        gpus = [
+            GPUFacts(place=place, index=gpu.index, name=gpu.name) for place, gpu in enumerate(record.environment.gpus)
+        ]
+    return HostFigures(
+        fleet=origin.fleet if origin else "-",
+        host=origin.host if origin else "-",
+        gpus=tuple(_gpu(gpu, record, results) for gpu in gpus) if on_gpus else (),
+        rates=_rates(OF_HOST, [result for result in results if result.gpu is None or not on_gpus]),
+        pairs=_pairs(results, {gpu.place: gpu.index for gpu in gpus}),
+    )
+
+
+def _gpu(gpu: GPUFacts, record: Record, results: Iterable[DeviceResult]) -> GPUFigures:
+    checks = record.validity.checks if record.validity else []
+    return GPUFigures(
+        **vars(gpu),
+        rates=_rates(OF_GPU, [result for result in results if result.gpu == gpu.place]),
+        products_right=next((check.passed for check in checks if check.name == f"{PRODUCT_CHECK}{gpu.place}"), None),
+    )
+
+
+def _rates(rates: Sequence[Rate], results: Sequence[DeviceResult]) -> dict[str, float]:
+    """Return each rate that was measured.
+
+    The last result counts, because what is measured under load comes after what is measured alone; of all-reduces,
+    which are measured at several sizes, the best.
+    """
+    found = {}
+    for rate in rates:
+        for metric in rate.metrics:
+            values = [r.value for r in results if (r.metric, r.arithmetic) == (metric, rate.arithmetic) and r.value]
+            if values and rate.name not in found:
+                found[rate.name] = max(values) if metric == "all_reduce" else values[-1]
+    return found
+
+
+def _pairs(results: Iterable[DeviceResult], index_of: Mapping[int, int]) -> dict[tuple[int, int], float]:
+    """Return the all-reduces of two GPUs by their indices; a place without a known GPU is excluded."""
+    found = {}
+    for result in results:
+        both = sorted(index_of[place] for place in (result.gpu, result.peer) if place is not None and place in index_of)
+        if result.metric == "all_reduce" and len(both) == 2 and result.value:
+            found[both[0], both[1]] = result.value
+    return found
+
+
+def verdict_grid(checked: Checked) -> Grid:
+    """Return a row for each host and each of its GPUs; every finding is a line below."""
+    rows, notes = [], []
+    for verdict in checked.verdicts:
+        name, figures = f"{verdict.fleet}/{verdict.host}", checked.figures.get((verdict.fleet, verdict.host))
+        of_host = [_shown(rate, figures.rates) if figures else "" for rate in OF_HOST]
+        rows.append([name, "", str(verdict.verdict), *([""] * (len(OF_GPU) + 4)), *of_host])
+        for gpu in figures.gpus if figures else ():
+            link = "" if gpu.pcie_width is None else f"{gpu.pcie_generation or '?'} x{gpu.pcie_width}"
+            readings = (gpu.sm_clock_mhz, gpu.power_watts, gpu.temperature_celsius)
+            rows.append(
+                [
+                    *("", f"GPU {gpu.index} {gpu.name or ''}", str(verdict.gpus[gpu.index])),
+                    *(_shown(rate, gpu.rates) for rate in OF_GPU),
+                    *(link, *("" if reading is None else f"{reading:.0f}" for reading in readings)),
+                    *([""] * len(OF_HOST)),
+                ]
+            )
+        for found in verdict.findings:
+            where = "" if found.gpu is None else f", GPU {found.gpu}"
+            notes.append(f"{name}{where}: {found.verdict}: {found.figure}: {found.text}")
+    of_gpu, of_host = ([f"{rate.name} {rate.unit}>" for rate in rates] for rates in (OF_GPU, OF_HOST))
+    columns = ["host", "device", "verdict", *of_gpu, "link", "clock MHz>", "power W>", "°C>", *of_host]
+    return Grid("Deep check", columns, rows, notes).without_empty_columns()
+
+
+def _shown(rate: Rate, figures: Mapping[str, float]) -> str:
+    if rate.name not in figures:
+        return ""
+    value = figures[rate.name] * rate.scale
+    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def verdicts_json(checked: Checked) -> str:
+    """Return the verdicts and the figures as JSON."""
+    documents = []
+    for verdict in checked.verdicts:
+        figures = checked.figures.get((verdict.fleet, verdict.host))
+        document: dict[str, Any] = {
+            "fleet": verdict.fleet,
+            "host": verdict.host,
+            "verdict": verdict.verdict,
+            "gpus": [{"index": index, "verdict": found} for index, found in verdict.gpus.items()],
+            "findings": [dataclasses.asdict(found) for found in verdict.findings],
+            "figures": None,
+        }
+        if figures is not None:
+            pairs = [[*pair, value] for pair, value in figures.pairs.items()]
+            document["figures"] = dataclasses.asdict(figures) | {"pairs": pairs}
+        documents.append(document)
+    return json.dumps({"version": 2, "hosts": documents}, indent=2) + "\n"

@@ -1,19 +1,21 @@
-"""Judges what a deep check measured: accept, doubtful or reject, for each GPU and host, by pure code over figures."""
+"""Judges what a deep check measured: accept, doubtful or reject, for each GPU and host.
+
+A GPU's health is judged by the rows of `results.schema.health`. How fast it is, by the rates here: against the median
+of its fleet, its own earlier checks, and its specification.
+"""
 
 from __future__ import annotations
 
 import enum
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from orchestrate.accepting import limits
-from orchestrate.accepting.figures import GPUFigures, HostFigures
-from orchestrate.accepting.limits import Rate
 from results.reference.gpus import specifications, specified_gpus
+from results.schema.health import GPUFacts, HealthSeverity, Moment, health_warnings
 
 
-class Verdict(enum.StrEnum):
+class Acceptance(enum.StrEnum):
     """What to do with a host or a GPU; the later, the worse."""
 
     ACCEPT = "accept"
@@ -21,18 +23,47 @@ class Verdict(enum.StrEnum):
     REJECT = "reject"
 
 
+@dataclass(frozen=True, kw_only=True)
+class GPUFigures(GPUFacts):
+    """A GPU under load, and what it reached.
+
+    Attributes:
+        rates: By name of `OF_GPU`, in the record's units; what was not measured is missing.
+        products_right: Whether its matrix products were those that NumPy computes.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    products_right: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFigures:
+    """A host.
+
+    Attributes:
+        rates: By name of `OF_HOST`, likewise.
+        pairs: All-reduce over two GPUs in B/s, by their indices, the smaller first; empty: not measured.
+    """
+
+    fleet: str
+    host: str
+    gpus: tuple[GPUFigures, ...] = ()
+    rates: Mapping[str, float] = field(default_factory=dict)
+    pairs: Mapping[tuple[int, int], float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
-class Finding:
+class HostFinding:
     """Why something is not accepted.
 
     Attributes:
         verdict: What follows from it alone.
         gpu: Index of the GPU; None: the host.
-        figure: What was measured.
+        figure: What was measured: a rate, or the code of a health rule.
         text: The figure, what it was judged by and how far it is from that.
     """
 
-    verdict: Verdict
+    verdict: Acceptance
     gpu: int | None
     figure: str
     text: str
@@ -49,12 +80,126 @@ class HostVerdict:
 
     fleet: str
     host: str
-    verdict: Verdict
-    gpus: Mapping[int, Verdict]
-    findings: tuple[Finding, ...]
+    verdict: Acceptance
+    gpus: Mapping[int, Acceptance]
+    findings: tuple[HostFinding, ...]
 
 
-_WORSE = tuple(Verdict)
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A figure of which more is better, where a record has it, and its limits.
+
+    Attributes:
+        name: As a reader knows it.
+        metrics: Of the record's device results; the first that was measured counts.
+        unit: Of the shown figure.
+        scale: The figure in `unit`.
+        doubt: Share below its mates' median, or its own earlier figure, at which it is doubtful.
+        specified: Quantity of `gpu_specs.csv`; None: there is none.
+        of_specification: Share of the specification below which it is doubtful.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    arithmetic: str | None = None
+    unit: str = "GB/s"
+    scale: float = 1e-9
+    doubt: float
+    specified: str | None = None
+    of_specification: float | None = None
+
+
+REJECT = 0.25
+"""Share below the mates' median at which a GPU is rejected: all replicas wait for the slowest one, so that a machine
+loses a quarter of what is paid for."""
+
+FEWEST_MATES = 3
+"""Figures of equal GPUs or hosts that have a median worth the name."""
+
+PRODUCT_DOUBT = 0.10
+"""Equal cards at their power limit vary by 8 % on average over five clusters (Sinha et al., Not all GPUs are created
+equal, SC 2022), which is from the fastest to the slowest: below the median about half of it. Lambda's 39 H100 hosts
+differ by 0.07 to 0.63 %."""
+
+MEMORY_DOUBT = 0.05
+"""The memory's clock is fixed, so that equal cards differ by less than 1 %; other processes take more."""
+
+COPY_DOUBT = 0.20
+"""Copies go through the host's memory, and GPUs of one host may be attached to different sockets (our choice)."""
+
+ALL_REDUCE_DOUBT = 0.15
+CPU_DOUBT = 0.20
+"""Turbo clocks and other tenants of the machine (our choice)."""
+
+DISK_DOUBT = 0.50
+"""Shared storage and caches of a disk: only a disk of another kind differs by half (our choice)."""
+
+PRODUCT_OF_SPECIFICATION = 0.40
+"""Share of the specification's FLOP/s. At their power limit healthy cards stay below their boost clock; a specification
+with sparsity or without accumulation in fp32 is twice as high: this is below either (our choice)."""
+
+MEMORY_OF_SPECIFICATION = 0.65
+"""Share of the specification's bandwidth for an addition of two arrays; ECC in GDDR memory takes up to a tenth of it
+(our choice)."""
+
+COPY_OF_LINK = 0.25
+"""Share of what a link of this width and generation carries: TensorFlow copies from and to pageable memory, so that
+only a link that is far slower than it says is doubtful (our choice)."""
+
+LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Of a PCIe lane by generation, after line coding. Source: PCI Express base specifications 1 to 6."""
+
+
+def _products(arithmetic: str, specified: str) -> Rate:
+    return Rate(
+        name=f"{arithmetic} products",
+        metrics=("sustained_product",),
+        arithmetic=arithmetic,
+        unit="TFLOP/s",
+        scale=1e-12,
+        doubt=PRODUCT_DOUBT,
+        specified=specified,
+        of_specification=PRODUCT_OF_SPECIFICATION,
+    )
+
+
+def _copies(name: str, metric: str) -> Rate:
+    return Rate(name=name, metrics=(metric,), doubt=COPY_DOUBT, of_specification=COPY_OF_LINK)
+
+
+OF_GPU = (
+    _products("fp32", "fp32"),
+    _products("tf32", "tf32_tensor"),
+    _products("fp16", "fp16_tensor_fp32_accumulate"),
+    Rate(
+        name="memory",
+        metrics=("memory_add",),
+        doubt=MEMORY_DOUBT,
+        specified="memory_bandwidth",
+        of_specification=MEMORY_OF_SPECIFICATION,
+    ),
+    _copies("copies to the GPU", "host_to_device"),
+    _copies("copies from the GPU", "device_to_host"),
+)
+"""Rates of a GPU."""
+
+OF_HOST = (
+    Rate(name="all-reduce", metrics=("all_reduce",), doubt=ALL_REDUCE_DOUBT),
+    Rate(
+        name="processor products",
+        metrics=("matrix_product", "sustained_product"),
+        arithmetic="fp32",
+        unit="GFLOP/s",
+        doubt=CPU_DOUBT,
+    ),
+    Rate(name="processor, one core", metrics=("python_loop",), unit="loops/s", scale=1e-6, doubt=CPU_DOUBT),
+    Rate(name="host memory", metrics=("memory_add",), doubt=CPU_DOUBT),
+    Rate(name="disk", metrics=("disk_read",), unit="MB/s", scale=1e-6, doubt=DISK_DOUBT),
+)
+"""Rates of a host."""
+
+_WORSE = tuple(Acceptance)
+_VERDICTS = {HealthSeverity.WARNING: Acceptance.DOUBTFUL, HealthSeverity.REJECT: Acceptance.REJECT}
 
 
 def judge(
@@ -70,153 +215,105 @@ def judge(
     for host in hosts:
         mates = [other for other in hosts if other.fleet == host.fleet]
         before = (earlier or {}).get((host.fleet, host.host), ())
-        findings = [
-            *_of_host(host, mates, before),
-            *(found for gpu in host.gpus for found in _of_gpu(gpu, _like(gpu, mates), _same(gpu, before))),
-        ]
+        findings = [*_of_host(host, mates, before), *_of_pairs(host)]
+        for gpu in host.gpus:
+            equal = [other.rates for mate in mates for other in mate.gpus if other.name == gpu.name]
+            own = [
+                # a card that was exchanged has no earlier figures
+                other.rates
+                for check in before
+                for other in check.gpus
+                if (other.index, other.name) == (gpu.index, gpu.name)
+            ]
+            findings += _of_gpu(gpu, equal, own)
         findings.sort(key=lambda found: (-_WORSE.index(found.verdict), found.gpu is None, found.gpu or 0))
         of_gpus = {gpu.index: _worst(found for found in findings if found.gpu == gpu.index) for gpu in host.gpus}
         verdicts.append(HostVerdict(host.fleet, host.host, _worst(findings), of_gpus, tuple(findings)))
     return verdicts
 
 
-def worse(first: Verdict, second: Verdict) -> Verdict:
+def worse(first: Acceptance, second: Acceptance) -> Acceptance:
     """Return the worse of two verdicts."""
     return max(first, second, key=_WORSE.index)
 
 
-def _worst(findings: Iterable[Finding]) -> Verdict:
-    return max((found.verdict for found in findings), key=_WORSE.index, default=Verdict.ACCEPT)
+def _worst(findings: Iterable[HostFinding]) -> Acceptance:
+    return max((found.verdict for found in findings), key=_WORSE.index, default=Acceptance.ACCEPT)
 
 
-def _like(gpu: GPUFigures, mates: Sequence[HostFigures]) -> list[GPUFigures]:
-    """Return all GPUs of the fleet of the same name, the judged one among them."""
-    return [other for mate in mates for other in mate.gpus if other.name == gpu.name]
-
-
-def _same(gpu: GPUFigures, before: Sequence[HostFigures]) -> list[GPUFigures]:
-    """Return a GPU's own earlier figures; a card that was exchanged has none."""
-    return [other for host in before for other in host.gpus if (other.index, other.name) == (gpu.index, gpu.name)]
-
-
-def _of_host(host: HostFigures, mates: Sequence[HostFigures], before: Sequence[HostFigures]) -> Iterator[Finding]:
-    for rate, value_of in limits.OF_HOST:
-        value = value_of(host)
-        known, own = _known(map(value_of, mates)), _known(map(value_of, before))
-        if value is not None:
-            yield from _below(None, rate, value, known, own, rejects=False)
+def _of_host(host: HostFigures, mates: Sequence[HostFigures], before: Sequence[HostFigures]) -> Iterator[HostFinding]:
+    for rate in OF_HOST:
+        for verdict, text in _below(rate, host.rates, [mate.rates for mate in mates], [own.rates for own in before]):
+            yield HostFinding(min(verdict, Acceptance.DOUBTFUL, key=_WORSE.index), None, rate.name, text)
     most = max((len(mate.gpus) for mate in mates), default=0)
     if len(host.gpus) < most:
         text = f"{len(host.gpus)} GPUs answer, others of the fleet have {most}"
-        yield Finding(Verdict.REJECT if len(host.gpus) * 2 <= most else Verdict.DOUBTFUL, None, "GPUs", text)
-    yield from _of_pairs(host)
+        verdict = Acceptance.REJECT if len(host.gpus) * 2 <= most else Acceptance.DOUBTFUL
+        yield HostFinding(verdict, None, "GPUs", text)
 
 
-def _of_pairs(host: HostFigures) -> Iterator[Finding]:
+def _of_pairs(host: HostFigures) -> Iterator[HostFinding]:
     """Name pairs of GPUs whose all-reduce is far below that of the other pairs."""
-    if len(host.pairs) < limits.FEWEST_MATES:
+    if len(host.pairs) < FEWEST_MATES:
         return
     usual = statistics.median(host.pairs.values())
     for (first, second), value in sorted(host.pairs.items()):
-        if value < usual * (1 - limits.REJECT):
+        if value < usual * (1 - REJECT):
             text = f"{value / 1e9:.3g} GB/s between GPU {first} and GPU {second}, {usual / 1e9:.3g} between most pairs"
-            yield Finding(Verdict.DOUBTFUL, None, "all-reduce of two GPUs", text)
+            yield HostFinding(Acceptance.DOUBTFUL, None, "all-reduce of two GPUs", text)
 
 
-def _of_gpu(gpu: GPUFigures, mates: Sequence[GPUFigures], before: Sequence[GPUFigures]) -> Iterator[Finding]:
+def _of_gpu(
+    gpu: GPUFigures, mates: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+) -> Iterator[HostFinding]:
     if gpu.products_right is False:
-        yield Finding(
-            Verdict.REJECT, gpu.index, "products", "a matrix product is wrong: the GPU computes other numbers"
-        )
-    for rate, value_of in limits.OF_GPU:
-        value = value_of(gpu)
-        if value is not None:
-            known, own = _known(map(value_of, mates)), _known(map(value_of, before))
-            found = list(_below(gpu.index, rate, value, known, own, rejects=True))
-            yield from found or _below_specification(gpu, rate, value)
-    yield from _of_link(gpu)
-    yield from _of_clocks(gpu)
-    yield from _of_memory_errors(gpu)
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+        text = "a matrix product is wrong: the GPU computes other numbers"
+        yield HostFinding(Acceptance.REJECT, gpu.index, "products", text)
+    for rate in OF_GPU:
+        for verdict, text in _below(rate, gpu.rates, mates, before) or _below_specification(gpu, rate):
+            yield HostFinding(verdict, gpu.index, rate.name, text)
+    for found in health_warnings(gpu, Moment.LOAD):
+        if found.severity in _VERDICTS:
+            text = found.seen + (f". {found.fix}" if found.fix else "")
+            yield HostFinding(_VERDICTS[found.severity], gpu.index, found.rule.code, text)
 
 
 def _below(
-    gpu: int | None, rate: Rate, value: float, mates: Sequence[float], own: Sequence[float], *, rejects: bool
-) -> Iterator[Finding]:
+    rate: Rate, figures: Mapping[str, float], mates: Sequence[Mapping[str, float]], own: Sequence[Mapping[str, float]]
+) -> list[tuple[Acceptance, str]]:
     """Compare a rate with the median of equal devices, and with what the same one reached before."""
-    for name, figures, fewest in (("the fleet's median", mates, limits.FEWEST_MATES), ("its earlier checks", own, 1)):
-        if len(figures) < fewest:
+    value = figures.get(rate.name)
+    for name, others, fewest in (("the fleet's median", mates, FEWEST_MATES), ("its earlier checks", own, 1)):
+        known = [other[rate.name] for other in others if rate.name in other]
+        if value is None or len(known) < fewest:
             continue
-        usual = statistics.median(figures)
+        usual = statistics.median(known)
         if value < usual * (1 - rate.doubt):
             short = 1 - value / usual
-            verdict = Verdict.REJECT if rejects and short > max(limits.REJECT, rate.doubt) else Verdict.DOUBTFUL
-            yield Finding(
-                verdict, gpu, rate.name, f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})"
-            )
-            return
+            verdict = Acceptance.REJECT if short > max(REJECT, rate.doubt) else Acceptance.DOUBTFUL
+            return [(verdict, f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})")]
+    return []
 
 
-def _below_specification(gpu: GPUFigures, rate: Rate, value: float) -> Iterator[Finding]:
-    limit = _specified(gpu, rate)
-    if limit is not None and rate.of_specification is not None and value < limit[0] * rate.of_specification:
-        text = f"{_shown(value, rate)} is {value / limit[0]:.0%} of {limit[1]} ({_shown(limit[0], rate)})"
-        yield Finding(Verdict.DOUBTFUL, gpu.index, rate.name, f"{text}; at least {rate.of_specification:.0%} is usual")
+def _below_specification(gpu: GPUFigures, rate: Rate) -> list[tuple[Acceptance, str]]:
+    value, limit, share = gpu.rates.get(rate.name), _specified(gpu, rate), rate.of_specification
+    if value is None or limit is None or share is None or value >= limit[0] * share:
+        return []
+    text = f"{_shown(value, rate)} is {value / limit[0]:.0%} of {limit[1]} ({_shown(limit[0], rate)})"
+    return [(Acceptance.DOUBTFUL, f"{text}; at least {share:.0%} is usual")]
 
 
 def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:
     """Return what a rate is at most, and what states it: the least of all cards that the name fits; None: not known."""
-    if rate in (limits.TO_DEVICE, limits.TO_HOST):
-        lane = limits.LANE_BYTES_PER_SECOND.get(gpu.pcie_generation or 0)
+    if rate.specified is None:
+        lane = LANE_BYTES_PER_SECOND.get(gpu.pcie_generation or 0)
         if lane is None or not gpu.pcie_width:
             return None
         return lane * gpu.pcie_width, f"what PCIe {gpu.pcie_generation} x{gpu.pcie_width} carries"
-    quantity, unit = limits.SPECIFIED[rate.name]
-    members = [specifications()[name] for name in specified_gpus(gpu.name)]
-    known = [figures[quantity] for figures in members if quantity in figures]
-    return (min(known) * unit, "the specification") if known else None
+    names = specified_gpus(gpu.name or "")
+    known = [figures[rate.specified] for name in names if rate.specified in (figures := specifications()[name])]
+    return (min(known) / rate.scale, "the specification") if known else None
 
 
 def _shown(value: float, rate: Rate) -> str:
     return f"{value * rate.scale:.3g} {rate.unit}"
-
-
-def _of_link(gpu: GPUFigures) -> Iterator[Finding]:
-    width, most = gpu.pcie_width, gpu.pcie_width_max
-    if width is None or most is None or width >= most:
-        return
-    verdict = Verdict.REJECT if width * 4 <= most else Verdict.DOUBTFUL
-    yield Finding(verdict, gpu.index, "PCIe link", f"{width} of {most} lanes under load: reseat the card or its riser")
-
-
-def _of_clocks(gpu: GPUFigures) -> Iterator[Finding]:
-    causes = (("heat", gpu.throttle_thermal_share), ("a power brake or hardware slowdown", gpu.throttle_hardware_share))
-    for cause, share in causes:
-        if share is not None and share > limits.THROTTLE_DOUBT:
-            clock = "" if gpu.clock_mhz is None else f", {gpu.clock_mhz:.0f} MHz on average"
-            hot = "" if gpu.temperature_celsius is None else f", {gpu.temperature_celsius:.0f} °C"
-            verdict = Verdict.REJECT if share > limits.THROTTLE_REJECT else Verdict.DOUBTFUL
-            text = f"{cause} held the clock down in {share:.0%} of the time under load{clock}{hot}"
-            yield Finding(verdict, gpu.index, "clock", text)
-    limit, usual = gpu.power_limit_watts, gpu.power_limit_default_watts
-    if limit is not None and usual is not None and limit < usual * limits.POWER_CAP_DOUBT:
-        text = f"capped at {limit:.0f} W (default {usual:.0f} W)"
-        yield Finding(Verdict.DOUBTFUL, gpu.index, "power limit", text)
-
-
-def _of_memory_errors(gpu: GPUFigures) -> Iterator[Finding]:
-    if gpu.ecc_uncorrected_errors:
-        text = f"{gpu.ecc_uncorrected_errors} uncorrected memory errors: replace the card"
-        yield Finding(Verdict.REJECT, gpu.index, "ECC", text)
-    if gpu.row_remap_failed:
-        yield Finding(Verdict.REJECT, gpu.index, "ECC", "a faulty row of its memory could not be remapped: replace it")
-    elif gpu.row_remap_pending:
-        text = "a faulty row of its memory will be remapped at the next reset: reset the GPU"
-        yield Finding(Verdict.DOUBTFUL, gpu.index, "ECC", text)
-    errors = sorted(set(gpu.xid_errors or ()) & limits.FATAL_XIDS)
-    if errors:
-        verdict = Verdict.DOUBTFUL if set(errors) <= limits.REMAPPED_XIDS else Verdict.REJECT
-        yield Finding(verdict, gpu.index, "Xid", f"the kernel log has Xid {', '.join(map(str, errors))} of this GPU")

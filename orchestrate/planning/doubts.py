@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
-from orchestrate.planning.facts import Facts, GPUState
+from orchestrate.planning.facts import Facts
 from results.schema import Device
+from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
 PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -20,57 +21,13 @@ MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
 
 
-MAX_IDLE_UTILISATION = 0.05
-MAX_IDLE_MEMORY_BYTES = 1 << 30
-"""A GPU without work has some hundred MB in use: the driver's own, and a desktop's."""
-
-MAX_IDLE_CELSIUS = 65.0
 MAX_NAMED = 3
-LOW_POWER_SHARE = 0.95
 
 
-def is_busy(state: GPUState) -> bool:
-    """Return whether somebody else uses a GPU; unknown values count as nothing."""
-    return (
-        (state.processes or 0) > 0
-        or (state.utilisation or 0.0) > MAX_IDLE_UTILISATION
-        or (state.memory_used_bytes or 0) > MAX_IDLE_MEMORY_BYTES
-    )
-
-
-def state_words(state: GPUState) -> str:
+def state_words(state: GPUFacts) -> str:
     """Describe the state of a GPU: `busy, 87% used, 12.3 GB taken, 3 processes, 71 °C`."""
-    parts = ["busy" if is_busy(state) else "idle"]
-    if is_busy(state):
-        if state.utilisation is not None:
-            parts.append(f"{state.utilisation:.0%} used")
-        if state.memory_used_bytes is not None:
-            parts.append(f"{state.memory_used_bytes / 1e9:.1f} GB taken")
-        if state.processes:
-            parts.append(f"{state.processes} process{'es' if state.processes > 1 else ''}")
-    if state.temperature_celsius is not None:
-        parts.append(f"{state.temperature_celsius:.0f} °C")
-    return ", ".join(parts)
-
-
-def _gpu_doubts(state: GPUState, facts: Facts) -> list[str]:
-    """Name what is doubtful about a GPU as it is now."""
-    found, name = [], f"GPU {state.index}"
-    if is_busy(state):
-        found.append(
-            f"{name} is {state_words(state)}: numbers would be too low. Find the process with nvidia-smi on "
-            "that host and end it, or exclude this GPU with gpus:"
-        )
-    elif (state.temperature_celsius or 0.0) > MAX_IDLE_CELSIUS:
-        found.append(f"{name} is at {state.temperature_celsius:.0f} °C without work. Check its fans and air flow")
-    limit = next((gpu.power_limit_watts for gpu in facts.gpus if gpu.index == state.index), None)
-    default = state.power_limit_default_watts
-    if limit is not None and default is not None and limit < default * LOW_POWER_SHARE:
-        found.append(
-            f"{name} is capped at {limit:.0f} W (default {default:.0f} W). To restore it: "
-            f"sudo nvidia-smi -i {state.index} -pl {default:.0f}"
-        )
-    return found
+    celsius = state.temperature_celsius
+    return state.use + ("" if celsius is None else f", {celsius:.0f} °C")
 
 
 def has_nvidia_card(devices: Path = PCI_DEVICES) -> bool:
@@ -162,15 +119,12 @@ def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     if disk is not None and disk < MIN_DISK_BYTES:
         found.append(f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune")
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
-    found += [said for state in used for said in _gpu_doubts(state, facts)]
+    for named, warning in grouped_warnings(used, Moment.IDLE):
+        if warning.severity >= HealthSeverity.WARNING:
+            remedy = f". To fix it: {warning.fix}" if warning.fix else ""
+            found.append(f"{named}: {warning.seen}: {warning.rule.why}{remedy}")
     remedy = "Run python -m tfbench.doctor there: it shows why, and how to fix it"
     found += [f"{problem}. {remedy}" for problem in facts.gpu_problems]
-    slices = [gpu for gpu in facts.gpus if " MIG " in gpu.name and (host.gpus is None or gpu.index in host.gpus)]
-    found += [
-        f"GPU {gpu.index} is in MIG mode: cases run on one slice, {gpu.name.removeprefix('NVIDIA ')}, without power or "
-        f"energy. To measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0"
-        for gpu in slices
-    ]
     missing = [index for index in host.gpus or () if index not in {gpu.index for gpu in facts.gpus}]
     if missing:
         found.append(f"gpus: names {missing}, but this host has only {[gpu.index for gpu in facts.gpus]}")

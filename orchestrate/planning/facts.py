@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrate.text import plain_text, read_json
 from results.schema import GPU, Status
+from results.schema.health import GPUFacts
 from results.schema.record_json import RecordError, from_dict
 
 MAX_PROBE_BYTES = 256 * 1024
@@ -36,27 +37,6 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPUState:
-    """What a GPU did when its host was asked; what it does not report is None.
-
-    Attributes:
-        index: As in `results.schema.GPU`.
-        utilisation: Share of the last moments in which a kernel ran, 0 to 1.
-        memory_used_bytes: By all processes of the machine.
-        processes: Those that compute or draw; asked through a container, the driver may hide those outside of it.
-        power_limit_default_watts: What the card is sold with; the enforced limit stands in `GPU`.
-    """
-
-    index: int
-    utilisation: float | None = None
-    memory_used_bytes: int | None = None
-    processes: int | None = None
-    temperature_celsius: float | None = None
-    power_watts: float | None = None
-    power_limit_default_watts: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Facts:
     """What a host offers; what it does not report is None.
 
@@ -83,7 +63,7 @@ class Facts:
     operating_system: str | None = None
     driver: str | None = None
     gpus: tuple[GPU, ...] = ()
-    gpu_states: tuple[GPUState, ...] = ()
+    gpu_states: tuple[GPUFacts, ...] = ()
     gpu_problems: tuple[str, ...] = ()
     architecture: str | None = None
     engine: str | None = None
@@ -133,12 +113,19 @@ def facts_from_probe(text: str | bytes) -> Facts:
     )
 
 
-def _state(document: object) -> GPUState:
+def _state(document: object) -> GPUFacts:
     """Read a state; keys that a later probe may add are passed over."""
-    known = {item.name for item in fields(GPUState)}
+    known = {item.name for item in fields(GPUFacts)}
     if not isinstance(document, dict):
         raise TypeError("a state is no object")
-    return from_dict(GPUState, {key: value for key, value in document.items() if key in known})
+    return from_dict(GPUFacts, {key: _plain(value) for key, value in document.items() if key in known})
+
+
+def _plain(value: object) -> object:
+    """Take control characters out of texts, which are shown."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return plain_text(value, 200) if isinstance(value, str) else value
 
 
 def _text(document: dict[str, Any], key: str) -> str | None:

@@ -123,7 +123,7 @@ NUMBERS: dict[str, Bound] = {
     "celsius": Bound(-273.15, 1000, "°C", "from absolute zero to above silicon's working range"),
     "mhz": Bound(0, MOST, "MHz", "a terahertz"),
     "share": _SHARE,
-    "GPUState.utilisation": _SHARE,
+    "GPUFacts.utilisation": _SHARE,
     "utilisation": Bound(0, 1e9, "-", "above 1 where the measured peak was too low"),
     "step_ratio": Bound(0, 1e18, "-", "1e9 s over a nanosecond"),
     "step_cv": Bound(0, 450, "-", "not above the root of the number of steps, of which MAX_LIST_LENGTH are allowed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from results.schema.case import Case
+from results.schema.health import GPUFacts
 from results.schema.words import Communication, Status
 
 SCHEMA_VERSION = 1
@@ -71,6 +72,7 @@ class Environment:
         cublas: Version of the library that was loaded; None: none was.
         cuda_compat: Version of the CUDA driver library (`libcuda`) that was loaded in place of the driver's own, from
             NVIDIA's compatibility package, e.g. `570.172.08`; None: the driver's own, or not known.
+        ptxas: Version of the assembler that XLA calls; None: there is none, or a CPU case.
         wheel_compute_capabilities: GPU architectures with code in the TensorFlow build.
         cpu_limit: CPUs this process may use: affinity and container limit together, may be fractional.
         intra_op_threads: Threads that TensorFlow uses within one operation.
@@ -104,6 +106,7 @@ class Environment:
     tf32_observed_in_convolution: bool | None = None
     cublas: str | None = None
     cuda_compat: str | None = None
+    ptxas: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,46 +184,6 @@ class DeviceResult:
     chained: int = 1
     gpu: int | None = None
     peer: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceObservation:
-    """What the driver reports of one GPU in a deep check, under load and after it; what it does not offer is None.
-
-    Attributes:
-        place: Place among the GPUs of the case, as `DeviceResult.gpu`.
-        index: The driver's own.
-        throttle_power_share: Share of the samples under load in which the power limit held the clock down.
-        throttle_thermal_share: Likewise a temperature.
-        throttle_hardware_share: Likewise a power brake or another hardware slowdown.
-        pcie_width_max: Lanes that card and slot could use.
-        ecc_uncorrected_errors: Since the driver was loaded.
-        row_remap_failed: Whether a faulty row of its memory could not be replaced.
-        row_remap_pending: Whether one will be at the next reset.
-        xid_known: Whether the kernel log could be read.
-        xid_errors: Numbers of its Xid errors in there, each once.
-    """
-
-    place: int
-    index: int
-    name: str
-    clock_mean_mhz: float | None = None
-    clock_max_mhz: float | None = None
-    power_mean_watts: float | None = None
-    power_limit_watts: float | None = None
-    power_limit_default_watts: float | None = None
-    temperature_max_celsius: float | None = None
-    throttle_power_share: float | None = None
-    throttle_thermal_share: float | None = None
-    throttle_hardware_share: float | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    ecc_uncorrected_errors: int | None = None
-    row_remap_failed: bool | None = None
-    row_remap_pending: bool | None = None
-    xid_known: bool = False
-    xid_errors: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,7 +422,7 @@ class Record:
         device_results: Of a case whose model is `device`; it has no `measurement`.
         phases: Where the time went until the record was written; empty in records before this field, and where the
             process died.
-        device_observations: Each GPU of a deep check.
+        device_observations: Each GPU of a deep check, under load.
     """
 
     status: Status
@@ -475,6 +438,6 @@ class Record:
     warnings: list[SoftWarning] = field(default_factory=list)
     device_results: list[DeviceResult] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
-    device_observations: list[DeviceObservation] = field(default_factory=list)
+    device_observations: list[GPUFacts] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
     method_version: int = METHOD_VERSION

@@ -29,7 +29,7 @@ AGENT = "orchestrate/launchers/ssh/agent.py"
 """Its standard output is its connection to the controller."""
 
 DEFINED_TWICE = {
-    *("Answer", "Archive", "Bound", "Choice", "Cluster", "Estimate", "Facts", "Figure", "Finding", "First", "GPUState"),
+    *("Answer", "Archive", "Bound", "Choice", "Cluster", "Estimate", "Facts", "Figure", "Finding", "First"),
     *("Interval", "JobState", "Kind", "LeftOut", "Network", "NotThere", "Options", "Outcome", "Part", "Place"),
     *("Question", "Refusal", "Refused", "Row", "Seen", "Setting", "Software", "Verdict", "Work"),
 }

@@ -11,26 +11,20 @@ import argparse
 import dataclasses
 import json
 import sys
+import textwrap
 import time
+from collections.abc import Iterator, Sequence
 
-from tfbench.doctor.facts import Facts, read_facts
-from tfbench.doctor.findings import EXIT_CODES, Finding, verdict_line, verdict_of
-from tfbench.doctor.gpu_checks import check_gpus
-from tfbench.doctor.machine_checks import check_machine
-from tfbench.doctor.software_checks import check_software
-from tfbench.doctor.text import render
+from results.schema.health import GPUFacts
+from tfbench.doctor.checks import EXIT_CODES, DoctorFinding, Level, judge, verdict_line, verdict_of
+from tfbench.doctor.facts import DoctorFacts, read_facts
 from tfbench.outcomes.record_file import utc_now
 
 DOCTOR_VERSION = 1
 """Of the JSON. Keys are added without a new version, and never renamed."""
 
 
-def judge(facts: Facts) -> list[Finding]:
-    """Return all findings, the software's first: what stops everything comes before what slows one GPU down."""
-    return [*check_software(facts), *check_gpus(facts.driver), *check_machine(facts)]
-
-
-def as_json(facts: Facts, findings: list[Finding], started_at: str, seconds: float) -> str:
+def as_json(facts: DoctorFacts, findings: list[DoctorFinding], started_at: str, seconds: float) -> str:
     """Write everything as one JSON object."""
     verdict = verdict_of(findings)
     document = {
@@ -70,6 +64,147 @@ def main(arguments: list[str]) -> int:
     else:
         sys.stdout.write(render(facts, findings))
     return EXIT_CODES[verdict_of(findings)]
+
+
+WIDTH = 120
+_MARKS = {Level.BLOCKER: "✗", Level.DOUBT: "!", Level.NOTE: "·"}
+
+
+def render(facts: DoctorFacts, findings: Sequence[DoctorFinding]) -> str:
+    """Write the whole report: what there is, what was found, the verdict."""
+    lines = list(_machine(facts))
+    if facts.device == "gpu":
+        lines += [*_driver(facts), *_gpus(facts.driver.gpus), *_links(facts), *_libraries(facts)]
+    lines += [*_tensorflow(facts), *_findings(findings), f"verdict: {verdict_line(findings)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(facts: DoctorFacts) -> Iterator[str]:
+    machine = facts.machine
+    governors = ", ".join(machine.governors) or "no choice of governor"
+    locked = "any" if machine.memlock_bytes is None else _bytes(machine.memlock_bytes)
+    yield (
+        f"machine      {machine.cpu_limit:g} of {machine.cpu_count} CPUs ({governors}), load {machine.load or 0:.1f}, "
+        f"memory {_bytes(machine.memory_bytes)} ({_bytes(machine.memory_available_bytes)} free)"
+    )
+    yield (
+        f"             /dev/shm {_bytes(machine.shm_bytes)}, locked memory {locked}, disk "
+        f"{_bytes(machine.disk_free_bytes)} free, IOMMU {machine.iommu or 'none'}"
+        + (", in a container" if machine.container else "")
+    )
+
+
+def _driver(facts: DoctorFacts) -> Iterator[str]:
+    driver = facts.driver
+    if driver.problem is not None:
+        yield f"driver       none ({driver.problem})"
+        return
+    devices = driver.cuda_problem or f"{_count(driver.cuda_devices)} for this process"
+    yield f"driver       {driver.version}, serves CUDA {driver.cuda}; {devices}"
+
+
+def _gpus(gpus: Sequence[GPUFacts]) -> Iterator[str]:
+    for gpu in gpus:
+        if gpu.problem is not None:
+            yield f"{gpu.label:<22} {gpu.problem}"
+            continue
+        settings = [
+            f"ECC {_on(gpu.ecc)}",
+            f"MIG {_on(gpu.mig)}",
+            f"persistence {_on(gpu.persistence)}",
+            f"compute {gpu.compute_mode or '?'}",
+        ]
+        yield f"{gpu.label:<22} {gpu.name}, {_bytes(gpu.memory_bytes)}, cc {gpu.compute_capability or '?'}, {gpu.uuid}"
+        yield f"{'':<22} {', '.join(settings)}; PCIe {_pcie(gpu)}; NVLink {gpu.nvlinks_up} up, {gpu.nvlinks_down} down"
+        yield (
+            f"{'':<22} {_number(gpu.power_watts)} of {_number(gpu.power_limit_watts)} W (default "
+            f"{_number(gpu.power_limit_default_watts)}, at most {_number(gpu.power_limit_max_watts)}), "
+            f"{_number(gpu.temperature_celsius)} °C, {_number(gpu.sm_clock_mhz)} of {_number(gpu.sm_clock_max_mhz)} MHz"
+            + (f" ({', '.join(gpu.clock_reasons)})" if gpu.clock_reasons else "")
+        )
+        for part in gpu.slices:
+            yield f"{'':<22} slice {part.profile}, {_bytes(part.memory_bytes)}, {part.uuid}"
+
+
+def _pcie(gpu: GPUFacts) -> str:
+    return (
+        f"×{_number(gpu.pcie_width)} of ×{_number(gpu.pcie_width_max)}, "
+        f"generation {_number(gpu.pcie_generation)} of {_number(gpu.pcie_generation_max)}"
+    )
+
+
+def _links(facts: DoctorFacts) -> Iterator[str]:
+    """Draw the matrix of pairs: `PIX` crosses a switch and is P2P, `SYS-` crosses sockets and is not."""
+    pairs = {(pair.first, pair.second): pair for pair in facts.driver.pairs}
+    if not pairs:
+        return
+    indices = sorted({index for pair in pairs for index in pair})
+    yield "P2P          " + "".join(f"{index:>6}" for index in indices) + "   (topology; - = no P2P)"
+    for row in indices:
+        cells = []
+        for column in indices:
+            pair = pairs.get((min(row, column), max(row, column)))
+            mark = "" if pair is None or pair.p2p == "ok" else "-"
+            cells.append("·" if pair is None else f"{pair.topology or '?'}{mark}")
+        yield f"{row:>11}  " + "".join(f"{cell:>6}" for cell in cells)
+
+
+def _libraries(facts: DoctorFacts) -> Iterator[str]:
+    for number, item in enumerate(facts.libraries):
+        head = "libraries" if number == 0 else ""
+        state = item.problem or f"{item.version or '?'} ({item.path or item.file})"
+        yield f"{head:<12} {item.name:<13} {state}"
+
+
+def _tensorflow(facts: DoctorFacts) -> Iterator[str]:
+    trial = facts.trial
+    if trial.tensorflow is None:
+        yield f"TensorFlow   none ({trial.problem})"
+        return
+    build = f"CUDA {trial.cuda}, cuDNN {trial.cudnn}" if trial.cuda else "without CUDA"
+    yield f"TensorFlow   {trial.tensorflow} (built {'for ' if trial.cuda else ''}{build}), Keras {trial.keras}"
+    if facts.device == "gpu" and trial.gpus is not None:
+        yield f"             sees {_count(trial.gpus)}" + (f": {', '.join(trial.gpus)}" if trial.gpus else "")
+    if trial.right or trial.wrong:
+        yield f"             multiplied two matrices correctly on {', '.join(trial.right) or 'no device'}"
+    if facts.device == "gpu":
+        outcomes = {True: "correct", False: "wrong", None: f"not tried ({trial.all_reduce_reason})"}
+        yield f"             all-reduce over all GPUs: {outcomes[trial.all_reduce]}"
+    if trial.problem:
+        yield f"             {trial.problem}"
+
+
+def _findings(findings: Sequence[DoctorFinding]) -> Iterator[str]:
+    order = list(Level)
+    yield ""
+    for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
+        head = f"{_MARKS[finding.level]} {finding.level}: {finding.subject}: {finding.seen}"
+        yield from textwrap.wrap(head, WIDTH, subsequent_indent="    ", break_long_words=False)
+        yield from textwrap.wrap(
+            f"why: {finding.why}", WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False
+        )
+        if finding.fix:
+            yield f"    fix: {finding.fix}"
+    if findings:
+        yield ""
+
+
+def _count(gpus: Sequence[str]) -> str:
+    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
+
+
+def _bytes(value: int | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value / (1 << 30):.1f} GiB" if value >= 1 << 30 else f"{value / (1 << 20):.0f} MiB"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
+
+
+def _on(value: bool | None) -> str:
+    return {True: "on", False: "off", None: "n/a"}[value]
 
 
 if __name__ == "__main__":

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from results.schema.record_json import RecordError, from_dict
-from tfbench.doctor.children import Answers, ask
 from tfbench.doctor.driver import DriverFacts
-from tfbench.doctor.libraries import Library
+from tfbench.doctor.libraries import CUDALibrary
 from tfbench.doctor.machine import MachineFacts, read_machine
 from tfbench.doctor.trial import STAGES, Trial
 
@@ -29,7 +36,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class DoctorFacts:
     """One machine.
 
     Attributes:
@@ -39,17 +46,17 @@ class Facts:
     device: str = "gpu"
     machine: MachineFacts = field(default_factory=MachineFacts)
     driver: DriverFacts = field(default_factory=DriverFacts)
-    libraries: list[Library] = field(default_factory=list)
+    libraries: list[CUDALibrary] = field(default_factory=list)
     trial: Trial = field(default_factory=Trial)
 
 
-def read_facts(device: str) -> Facts:
+def read_facts(device: str) -> DoctorFacts:
     """Look at this machine; takes 10 to 40 s as a rule, and 115 s at most."""
     machine = read_machine()
     if device == "cpu":
         trial = trial_from(ask("tfbench.doctor.trial", ["cpu"], TRIAL_SECONDS, CUDA_VISIBLE_DEVICES=""))
-        return Facts(device=device, machine=machine, trial=trial)
-    return Facts(
+        return DoctorFacts(device=device, machine=machine, trial=trial)
+    return DoctorFacts(
         device=device,
         machine=machine,
         driver=driver_from(ask("tfbench.doctor.driver", [], DRIVER_SECONDS)),
@@ -58,7 +65,7 @@ def read_facts(device: str) -> Facts:
     )
 
 
-def driver_from(answers: Answers) -> DriverFacts:
+def driver_from(answers: ChildAnswers) -> DriverFacts:
     """Read what the driver's child printed; a driver that hangs or crashes has that as its problem."""
     if not answers.lines:
         return DriverFacts(problem=f"the driver {answers.problem or 'printed nothing'} {answers.last_words}".strip())
@@ -68,15 +75,15 @@ def driver_from(answers: Answers) -> DriverFacts:
     return facts
 
 
-def libraries_from(answers: Answers) -> list[Library]:
+def libraries_from(answers: ChildAnswers) -> list[CUDALibrary]:
     """Read what the libraries' child printed, up to the one that crashed it."""
-    found = [from_dict(Library, line) for line in answers.lines]
+    found = [from_dict(CUDALibrary, line) for line in answers.lines]
     if answers.problem:
-        found.append(Library(name="the next library", problem=f"loading it {answers.problem} {answers.last_words}"))
+        found.append(CUDALibrary(name="the next library", problem=f"loading it {answers.problem} {answers.last_words}"))
     return found
 
 
-def trial_from(answers: Answers) -> Trial:
+def trial_from(answers: ChildAnswers) -> Trial:
     """Put the trial's lines together, and say in which stage it ended if not well."""
     reported = {key: value for line in answers.lines for key, value in line.items()}
     try:
@@ -88,3 +95,91 @@ def trial_from(answers: Answers) -> Trial:
     stage = STAGES[min(len(answers.lines), len(STAGES) - 1)]
     words = f": {answers.last_words}" if answers.last_words else ""
     return replace(trial, problem=f"{answers.problem} while {NAMES[stage]}{words}")
+
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+LAST_WORDS = 3
+"""Lines of a child's stderr that explain its end."""
+
+MAX_LINE = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildAnswers:
+    """What a child printed before it ended.
+
+    Attributes:
+        lines: The JSON objects that it printed, in order.
+        problem: How it ended where that was not well: `crashed with SIGSEGV`, `did not answer in 20 s`.
+        last_words: The end of its stderr; empty where it ended well.
+    """
+
+    lines: list[dict[str, Any]]
+    problem: str | None = None
+    last_words: str = ""
+
+
+def ask(module: str, arguments: Sequence[str], seconds: float, **variables: str) -> ChildAnswers:
+    """Run `python -m MODULE ARGUMENTS`, which prints JSON objects, one a line.
+
+    Args:
+        module: One of the doctor's own.
+        arguments: Its arguments.
+        seconds: Until it is killed, with all that it started.
+        variables: Added to the environment.
+    """
+    # In an image the packages lie where PYTHONPATH says.
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    child = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    problem = None
+    try:
+        reported, errors = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _end(child)
+        problem = f"did not answer in {seconds:.0f} s"
+        reported, errors = _rest(child)
+    if problem is None and child.returncode:
+        code = child.returncode
+        problem = f"crashed with {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return ChildAnswers(lines=_objects(reported), problem=problem, last_words=_last_words(errors) if problem else "")
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        child.kill()
+
+
+def _rest(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """Return what a killed child printed; one that hangs in the kernel cannot be killed, and is left behind."""
+    try:
+        return child.communicate(timeout=2.0)
+    except subprocess.TimeoutExpired as error:
+        return error.stdout or b"", error.stderr or b""
+
+
+def _objects(reported: bytes) -> list[dict[str, Any]]:
+    found = []
+    for line in reported.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue  # a library's own words
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _last_words(errors: bytes) -> str:
+    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+    return " | ".join(line[:MAX_LINE] for line in lines[-LAST_WORDS:])

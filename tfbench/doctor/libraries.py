@@ -9,19 +9,26 @@ import ctypes
 import dataclasses
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbench.machine.cuda_libraries import package_folders
-from tfbench.machine.library_versions import by_property, cudnn_version, nccl_version
+from tfbench.machine.cuda_libraries import (
+    by_property,
+    cudnn_version,
+    find_ptxas,
+    nccl_version,
+    package_folders,
+    packaged_toolkit,
+    ptxas_version,
+    use_packaged_ptxas,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Library:
+class CUDALibrary:
     """One of NVIDIA's libraries.
 
     Attributes:
@@ -29,7 +36,7 @@ class Library:
         file: `libcudnn.so.9`; None: not found.
         path: Where it was loaded from.
         version: As it says itself; None: it does not.
-        problem: Why it did not load, or that it is an empty stand-in of a slim image; None: it is fine.
+        problem: Why it did not load; None: it is fine.
     """
 
     name: str
@@ -82,17 +89,17 @@ SONAMES = ("13", "12", "11.0", "11", "10", "9", "8", "2")
 """What may follow `.so.`, newest first; each library has one or two of them."""
 
 
-def read_libraries(folders: Iterable[Path]) -> list[Library]:
+def read_libraries(folders: Iterable[Path]) -> list[CUDALibrary]:
     """Load each library as TensorFlow would find it: by name, else from NVIDIA's Python packages.
 
     Args:
         folders: Of NVIDIA's Python packages.
     """
     places = list(folders)
-    return [*(_read(name, stem, version, places) for name, stem, version in LIBRARIES), _ptxas(places)]
+    return [*(_read(name, stem, version, places) for name, stem, version in LIBRARIES), _ptxas()]
 
 
-def _read(name: str, stem: str, version: Callable[[ctypes.CDLL], str | None], folders: list[Path]) -> Library:
+def _read(name: str, stem: str, version: Callable[[ctypes.CDLL], str | None], folders: list[Path]) -> CUDALibrary:
     files = [f"{stem}.so.{number}" for number in SONAMES]
     in_packages = [str(path) for folder in folders for path in sorted(folder.glob(f"{stem}.so.*"))]
     problem = None
@@ -105,10 +112,10 @@ def _read(name: str, stem: str, version: Callable[[ctypes.CDLL], str | None], fo
             continue
         path = _path_of(Path(file).name)
         try:
-            return Library(name=name, file=Path(file).name, path=path, version=version(library))
+            return CUDALibrary(name=name, file=Path(file).name, path=path, version=version(library))
         except AttributeError:
-            return Library(name=name, file=Path(file).name, path=path, problem="an empty stand-in without functions")
-    return Library(name=name, problem=problem or "not found")
+            return CUDALibrary(name=name, file=Path(file).name, path=path, problem="it has no functions")
+    return CUDALibrary(name=name, problem=problem or "not found")
 
 
 def _path_of(file: str) -> str | None:
@@ -120,21 +127,22 @@ def _path_of(file: str) -> str | None:
     return None
 
 
-def _ptxas(folders: list[Path]) -> Library:
-    """Find the assembler that XLA calls; TensorFlow looks into NVIDIA's packages and into PATH."""
-    near = [folder.parent.parent / "cuda_nvcc/bin/ptxas" for folder in folders]
-    found = next((str(path) for path in near if path.exists()), None) or shutil.which("ptxas")
+def _ptxas() -> CUDALibrary:
+    """Describe the assembler that XLA calls here, as `python -m tfbench` sets it up."""
+    found = find_ptxas()
     if found is None:
-        return Library(name="ptxas", problem="not found")
+        return CUDALibrary(name="ptxas", problem="not found")
+    packaged = packaged_toolkit(package_folders())
+    other = packaged is not None and not Path(found).samefile(packaged / "bin/ptxas")
+    problem = f"in place of {packaged}/bin/ptxas" if other else None
     try:
-        reported = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+        return CUDALibrary(name="ptxas", file="ptxas", path=found, version=ptxas_version(found), problem=problem)
     except (OSError, subprocess.SubprocessError) as error:
-        return Library(name="ptxas", path=found, problem=str(error))
-    release = re.search(r"release [\d.]+, V([\d.]+)", reported)
-    return Library(name="ptxas", file="ptxas", path=found, version=release[1] if release else None)
+        return CUDALibrary(name="ptxas", path=found, problem=str(error))
 
 
 if __name__ == "__main__":
+    use_packaged_ptxas(package_folders())
     for item in read_libraries(package_folders()):
         sys.stdout.write(json.dumps(dataclasses.asdict(item)) + "\n")
         sys.stdout.flush()

@@ -60,10 +60,11 @@ def main(device: str) -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    from tfbench.machine.cuda_libraries import package_folders, preload
+    from tfbench.machine.cuda_libraries import package_folders, preload, use_packaged_ptxas
 
     if device == "gpu":
         preload(package_folders())
+        use_packaged_ptxas(package_folders())
     import tensorflow as tf
 
     from tfbench.keras_versions.versions import keras_version

@@ -1,16 +1,22 @@
-"""CUDA libraries of NVIDIA's Python packages: which TensorFlow opens, and how it is made to find them.
+"""NVIDIA's libraries: which TensorFlow opens, how it is made to find them, and which versions a process has loaded.
 
 TensorFlow 2.21 looks for its libraries in folders beside itself, and that of `libcusolver.so.11` is not among them:
 `pip install tensorflow[and-cuda]` then says "Cannot dlopen some GPU libraries" and trains on the CPU. What a process
-has loaded already is found by name, wherever it lies.
+has loaded already is found by name, wherever it lies. What is loaded is often not what TensorFlow was built with: later
+versions of cuDNN serve builds for earlier ones, and LD_LIBRARY_PATH or another package may provide any of them.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import re
+import shutil
 import site
+import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 PRELOADED = ("libnvJitLink.so.*", "libcublasLt.so.*", "libcublas.so.*", "libcusparse.so.*", "libcusolver.so.*")
@@ -62,6 +68,61 @@ def preload(folders: Iterable[Path]) -> list[str]:
     for path in found:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     return [path.name for path in found]
+
+
+XLA_DATA_FLAG = "--xla_gpu_cuda_data_dir"
+
+
+def use_packaged_ptxas(folders: Iterable[Path]) -> None:
+    """Have XLA call the `ptxas` of NVIDIA's Python package; call before TensorFlow is imported.
+
+    By itself XLA looks into PATH and /usr/local/cuda first, where any version may be. A flag of the user's stays.
+
+    Args:
+        folders: From `package_folders`.
+
+    Source: `FindPtxAsExecutable` and `CandidateCudaRoots` in TensorFlow's `cuda_root_path` and `asm_compiler`.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    toolkit = packaged_toolkit(folders)
+    if toolkit is not None and XLA_DATA_FLAG not in flags and not re.search(r"\s", str(toolkit)):
+        os.environ["XLA_FLAGS"] = f"{flags} {XLA_DATA_FLAG}={toolkit}".strip()
+
+
+def packaged_toolkit(folders: Iterable[Path]) -> Path | None:
+    """Return the folder of NVIDIA's package with `bin/ptxas`; None: it is not installed."""
+    return next((root for folder in folders if _has_ptxas(root := folder.parent.parent / "cuda_nvcc")), None)
+
+
+def flags_of_the_user(flags: str) -> str:
+    """Return XLA_FLAGS without the place of `ptxas`, which changes nothing that is measured."""
+    return " ".join(flag for flag in flags.split() if not flag.startswith(f"{XLA_DATA_FLAG}="))
+
+
+def find_ptxas() -> str | None:
+    """Return the `ptxas` that XLA calls in this process; None: there is none."""
+    named = re.search(rf"{XLA_DATA_FLAG}=(\S+)", os.environ.get("XLA_FLAGS", ""))
+    if named and _has_ptxas(Path(named[1])):
+        return str(Path(named[1]) / "bin/ptxas")
+    if found := shutil.which("ptxas"):
+        return found
+    roots = (Path("/usr/local/cuda"), packaged_toolkit(package_folders()))
+    return next((str(root / "bin/ptxas") for root in roots if root is not None and _has_ptxas(root)), None)
+
+
+def ptxas_version(path: str) -> str | None:
+    """Return e.g. `12.5.82`.
+
+    Raises:
+        OSError, subprocess.SubprocessError: It does not run.
+    """
+    reported = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    release = re.search(r"release [\d.]+, V([\d.]+)", reported)
+    return release[1] if release else None
+
+
+def _has_ptxas(root: Path) -> bool:
+    return (root / "bin/ptxas").is_file()
 
 
 def opened_libraries(tensorflow: str, cuda: str | None, cudnn: str | None) -> list[str]:
@@ -117,7 +178,99 @@ def stand_ins() -> list[str]:
     return found
 
 
-def about_stand_ins() -> str:
-    """Return what a cause adds where a library's function may have been missing; empty where no library is empty."""
-    names = stand_ins()
-    return f". Empty in this image: {', '.join(names)}; SLIM=full builds it with NVIDIA's own" if names else ""
+CUDNN_9 = 90_000
+"""From 9.0.0 on cuDNN's number is major × 10,000 + minor × 100 + patch, before it was major × 1,000 + ….
+
+Source: CUDNN_VERSION in NVIDIA's cudnn_version.h.
+"""
+
+NCCL_2_9 = 10_000
+"""From 2.9 on NCCL's number is major × 10,000 + minor × 100 + patch, before it was major × 1,000 + ….
+
+Source: NCCL_VERSION in NVIDIA's nccl.h.
+"""
+
+PROPERTIES = (0, 1, 2)
+"""MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL. Source: `libraryPropertyType` in CUDA's library_types.h."""
+
+
+def by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
+    """Return what asks a library by its `…GetProperty`: `cublasGetVersion` would need a handle, and so GPU memory."""
+
+    def version(library: ctypes.CDLL) -> str | None:
+        ask = getattr(library, function)
+        parts = [ctypes.c_int() for _ in PROPERTIES]
+        if any(ask(kind, ctypes.byref(part)) for kind, part in zip(PROPERTIES, parts, strict=True)):
+            return None
+        return ".".join(str(part.value) for part in parts)
+
+    return version
+
+
+def cudnn_version(library: ctypes.CDLL) -> str | None:
+    """Return e.g. `9.3.0`."""
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    number = library.cudnnGetVersion()
+    return _of_number(number, 10_000 if number >= CUDNN_9 else 1_000)
+
+
+def nccl_version(library: ctypes.CDLL) -> str | None:
+    """Return e.g. `2.21.5`; None: the library refuses."""
+    number = ctypes.c_int()
+    if library.ncclGetVersion(ctypes.byref(number)) != 0:
+        return None
+    return _of_number(number.value, 10_000 if number.value >= NCCL_2_9 else 1_000)
+
+
+def _of_number(number: int, major: int) -> str:
+    return f"{number // major}.{number % major // 100}.{number % 100}"
+
+
+MAPS = Path("/proc/self/maps")
+"""Files that this process has mapped, one line per part: the path is the sixth field."""
+
+
+_LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}(?:\.\d+)+)")
+"""Drivers have at least three digits before the first point; WSL's library is `libcuda.so.1.1`, no driver's version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedVersions:
+    """e.g. `9.3.0`; None: this process has not loaded the library.
+
+    Attributes:
+        libcuda: The CUDA driver library, as its file is named: `libcuda.so.570.172.08`. It is of the driver's version,
+            unless NVIDIA's compatibility package provides another one.
+    """
+
+    libcuda: str | None = None
+    cudnn: str | None = None
+    cublas: str | None = None
+    nccl: str | None = None
+
+
+def loaded_versions(maps: Path = MAPS) -> LoadedVersions:
+    """Ask the libraries that this process has loaded; loads none itself. Of a build for CPUs there are none."""
+    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in _lines(maps) if line.count("/"))
+    return LoadedVersions(
+        libcuda=next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
+        cudnn=_ask(paths, "libcudnn.so", cudnn_version),
+        cublas=_ask(paths, "libcublas.so", by_property("cublasGetProperty")),
+        nccl=_ask(paths, "libnccl.so", nccl_version),
+    )
+
+
+def _lines(maps: Path) -> list[str]:
+    return maps.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _ask(paths: dict[str, None], name: str, version: Callable[[ctypes.CDLL], str | None]) -> str | None:
+    """Ask the first of the files that is `name` with or without a number."""
+    pattern = re.compile(rf"{re.escape(name)}(\.\d+)*")
+    for path in paths:
+        if pattern.fullmatch(Path(path).name):
+            try:
+                return version(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
+            except (OSError, AttributeError):
+                continue  # mapped but not loaded, or an empty stand-in
+    return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from results.schema import GPU
+from results.schema.health import GPUFacts
 from tfbench.machine import nvml
 
 
@@ -26,6 +27,7 @@ class HostFacts:
         driver: NVIDIA driver, e.g. `550.54.14`; None without one.
         cuda_driver: Newest CUDA that the driver serves, e.g. `12.4`; None without a driver.
         gpus: GPUs visible to this process, in its order, by the driver's indices.
+        gpu_states: The same GPUs with all that their driver reports at this moment.
         gpu_problems: GPUs that no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`.
     """
 
@@ -41,6 +43,7 @@ class HostFacts:
     driver: str | None
     cuda_driver: str | None
     gpus: list[GPU] = field(default_factory=list)
+    gpu_states: list[GPUFacts] = field(default_factory=list)
     gpu_problems: list[str] = field(default_factory=list)
 
 
@@ -64,7 +67,8 @@ def host_facts(*, by_cuda: bool = False) -> HostFacts:
         keras=_installed("keras"),
         driver=driver.version,
         cuda_driver=driver.cuda,
-        gpus=list(driver.gpus),
+        gpus=[nvml.as_recorded(gpu) for gpu in driver.gpus],
+        gpu_states=list(driver.gpus),
         gpu_problems=list(driver.problems),
     )
 

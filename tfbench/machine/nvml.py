@@ -1,16 +1,23 @@
-"""What the NVIDIA driver says of itself and its GPUs; no driver is an answer, not an error."""
+"""What the NVIDIA driver reports of itself and its GPUs, read in one place; without a driver there is nothing."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pynvml
 
 from results.schema import GPU, SoftWarning
+from results.schema.health import GPUFacts, GPUSlice
 from tfbench.machine.boards import (
     Board,
     Handle,
+    Slice,
+    T,
     Visible,
     offered,
     offered_devices,
@@ -19,7 +26,22 @@ from tfbench.machine.boards import (
     visible_devices,
 )
 from tfbench.machine.cuda_devices import ask_cuda
-from tfbench.machine.gpu_samples import Sample
+from tfbench.machine.samples import HARDWARE_REASONS, POWER_REASONS, THERMAL_REASONS, Sample
+
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+CLOCK_REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clocks",
+}
+"""Why clocks are not at their maximum. Source: nvml.h, nvmlClocksEventReasons."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,32 +57,54 @@ class Driver:
 
     version: str | None = None
     cuda: str | None = None
-    gpus: tuple[GPU, ...] = ()
+    gpus: tuple[GPUFacts, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+@contextmanager
+def _opened() -> Iterator[bool]:
+    """Open NVML for a moment; False without a driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        offered(pynvml.nvmlShutdown)
 
 
 def read_driver(*, by_cuda: bool = False) -> Driver:
     """Ask the driver once; an empty `Driver` where there is none.
 
     Args:
-        by_cuda: Return the GPUs of this process, as CUDA says: for a process that uses them. Else return what the
-            machine offers, without initialising CUDA.
+        by_cuda: Return the GPUs of this process, as CUDA reports them: for a process that uses them. Else return what
+            the machine offers, without initialising CUDA.
     """
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return Driver()
-    try:
+    with _opened() as is_open:
+        if not is_open:
+            return Driver()
         boards = read_boards()
         devices = devices_of_this_process(boards) if by_cuda else offered_devices(boards)
         return Driver(
             version=offered(pynvml.nvmlSystemGetDriverVersion),
             cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
-            gpus=tuple(map(describe, devices)),
-            problems=(*problems_of(boards), *([] if by_cuda else _left_out(boards, devices))),
+            gpus=tuple(map(read_gpu, devices)),
+            problems=(*problems_of(boards), *([] if by_cuda else _excluded(boards, devices))),
         )
-    finally:
-        pynvml.nvmlShutdown()
+
+
+def free_gpu_memory_bytes() -> int | None:
+    """Return the free memory of the fullest GPU that this process sees, as the driver reports it; None: unknown.
+
+    TensorFlow's allocator gives nothing back while its process lives, so this is also what was free when an operation
+    failed: the difference between a full GPU and a broken library.
+    """
+    with _opened() as is_open:
+        devices = visible_devices(read_boards()) if is_open else []
+        memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices]
+        return min((int(memory.free) for memory in memories if memory is not None), default=None)
 
 
 def cuda_version(number: int | None) -> str | None:
@@ -69,7 +113,7 @@ def cuda_version(number: int | None) -> str | None:
 
 
 def devices_of_this_process(boards: list[Board]) -> list[Visible]:
-    """Return what this process may use, as CUDA says or, where it does not answer, by CUDA_VISIBLE_DEVICES.
+    """Return what this process may use, by CUDA or, where it does not answer, by CUDA_VISIBLE_DEVICES.
 
     Initialises CUDA in this process.
     """
@@ -77,44 +121,130 @@ def devices_of_this_process(boards: list[Board]) -> list[Visible]:
     return visible_devices(boards, answer.devices if answer.problem is None else None)
 
 
-def _left_out(boards: list[Board], devices: list[Visible]) -> list[str]:
-    """Name boards in MIG mode that are not offered next to whole GPUs."""
+def _excluded(boards: list[Board], devices: list[Visible]) -> list[str]:
+    """Name GPUs in MIG mode that are not offered next to whole GPUs."""
     if not any(device.slice is None for device in devices):
         return []
     return [f"{board.label} is in MIG mode, and left out next to whole GPUs" for board in boards if board.slices]
 
 
-def describe(device: Visible) -> GPU:
-    """Describe a GPU, or a slice of one with its own name and memory; it has no power limit of its own."""
-    capability = offered(pynvml.nvmlDeviceGetCudaComputeCapability, device.board.handle)
-    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
-    limit = None if device.slice else offered(pynvml.nvmlDeviceGetEnforcedPowerLimit, device.handle)
+def as_recorded(gpu: GPUFacts) -> GPU:
+    """Return what a record keeps of a GPU's identity."""
     return GPU(
-        index=device.board.index,
+        index=gpu.index,
+        name=gpu.name or "unknown",
+        uuid=gpu.uuid,
+        compute_capability=gpu.compute_capability,
+        memory_bytes=gpu.memory_bytes,
+        power_limit_watts=gpu.power_limit_watts,
+    )
+
+
+def read_gpu(device: Visible) -> GPUFacts:
+    """Ask for all that a benchmark depends on, at this moment.
+
+    A slice has its own memory and processes. Temperature, clocks and their limits are those of its GPU, with which it
+    shares a chip; power is its GPU's with all that other slices do, so it is left out.
+    """
+    board, handle = device.board, device.board.handle
+    if board.problem is not None:
+        return GPUFacts(index=board.index, bus_id=board.bus_id, problem=board.problem)
+
+    def ask(query: Callable[..., T], *arguments: object) -> T | None:
+        return offered(query, handle, *arguments)
+
+    def watts(query: Callable[..., Any]) -> float | None:
+        answer = None if device.slice else ask(query)
+        return None if answer is None else answer / 1000
+
+    capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
+    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
+    rates = ask(pynvml.nvmlDeviceGetUtilizationRates)  # none in MIG mode
+    limits = None if device.slice else ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
+    ecc, rows = ask(pynvml.nvmlDeviceGetEccMode), ask(pynvml.nvmlDeviceGetRemappedRows)
+    # Before Ampere there are retired pages in place of remapped rows.
+    pending = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus) if rows is None else rows[2]
+    reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+    links = [ask(pynvml.nvmlDeviceGetNvLinkState, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+    processes = offered(pynvml.nvmlDeviceGetComputeRunningProcesses, device.handle)
+    mode = ask(pynvml.nvmlDeviceGetComputeMode)
+    persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
+    return GPUFacts(
+        index=board.index,
+        bus_id=board.bus_id,
         name=device.name,
         uuid=device.uuid,
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         memory_bytes=None if memory is None else int(memory.total),
-        power_limit_watts=None if limit is None else limit / 1000,
+        memory_used_bytes=None if memory is None else int(memory.used),
+        utilisation=None if rates is None else rates.gpu / 100,
+        processes=None if processes is None else len(processes),
+        process_names=[f"{process.pid} {_process_name(process.pid)}".strip() for process in processes or ()],
+        mig=board.mig,
+        slices=[_slice(part) for part in (board.slices if device.slice is None else (device.slice,))],
+        ecc=None if ecc is None else bool(ecc[0]),
+        ecc_uncorrected_errors=ask(
+            pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+        ),
+        row_remap_pending=None if pending is None else bool(pending),
+        row_remap_failed=None if rows is None else bool(rows[3]),
+        persistence=None if persistence is None else bool(persistence),
+        compute_mode=None if mode is None else COMPUTE_MODES.get(mode),
+        power_watts=watts(pynvml.nvmlDeviceGetPowerUsage),
+        power_limit_watts=watts(pynvml.nvmlDeviceGetEnforcedPowerLimit),
+        power_limit_default_watts=watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
+        power_limit_max_watts=None if limits is None else limits[1] / 1000,
+        temperature_celsius=ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+        sm_clock_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+        sm_clock_max_mhz=ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        application_clock_mhz=ask(pynvml.nvmlDeviceGetApplicationsClock, pynvml.NVML_CLOCK_SM),
+        application_clock_default_mhz=ask(pynvml.nvmlDeviceGetDefaultApplicationsClock, pynvml.NVML_CLOCK_SM),
+        clock_reasons=[name for bit, name in CLOCK_REASONS.items() if (reasons or 0) & bit],
+        throttle_power_share=_is_set(reasons, POWER_REASONS),
+        throttle_thermal_share=_is_set(reasons, THERMAL_REASONS),
+        throttle_hardware_share=_is_set(reasons, HARDWARE_REASONS),
+        pcie_generation=ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+        pcie_generation_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+        pcie_width=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+        pcie_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+        nvlinks_up=links.count(1),
+        nvlinks_down=links.count(0),
     )
 
 
-class GPUs:
-    """The GPUs of a case through one handle of the driver; without a driver or GPU it answers nothing.
+def _slice(part: Slice) -> GPUSlice:
+    memory = offered(pynvml.nvmlDeviceGetMemoryInfo, part.handle)
+    return GPUSlice(uuid=part.uuid, profile=part.profile, memory_bytes=None if memory is None else int(memory.total))
 
-    Of a MIG slice, temperature, clocks and their limits are those of its board, with which it shares a chip; power and
-    energy are the board's with all that its other slices do, so they are left out.
+
+def _process_name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""  # of another user, or outside of this container
+
+
+def _is_set(reasons: int | None, bits: int) -> float | None:
+    return None if reasons is None else float(bool(reasons & bits))
+
+
+class GPUs:
+    """The GPUs of a case through one handle of the driver; without a driver or GPU all lists are empty.
 
     Args:
         count: How many of this process's GPUs, from the first; 0 makes the null object of a CPU. Asking initialises
             CUDA in this process, so set CUDA_VISIBLE_DEVICES before.
+
+    Attributes:
+        at_start: Each GPU before this process used it, in the order of the case.
+        warnings: GPUs of the machine that no process can use.
     """
 
     def __init__(self, count: int) -> None:
         self._devices: list[Visible] = []
         self._open = False
+        self.at_start: list[GPUFacts] = []
         self.warnings: list[SoftWarning] = []
-        """What the reader of the numbers should know about these GPUs, and of those that do not answer."""
         if count == 0:
             return
         try:
@@ -124,7 +254,11 @@ class GPUs:
         self._open = True
         boards = read_boards()
         self._devices = devices_of_this_process(boards)[:count]
-        self.warnings = _warnings(boards, self._devices)
+        self.at_start = self.facts()
+        hint = "python -m tfbench.doctor; restart the machine"
+        self.warnings = [
+            SoftWarning(code="gpu_unusable", message=problem, hint=hint) for problem in problems_of(boards)
+        ]
 
     def close(self) -> None:
         """Let the driver go; what is asked later has no answer."""
@@ -135,17 +269,12 @@ class GPUs:
     def __len__(self) -> int:
         return len(self._devices)
 
-    @property
-    def _boards(self) -> list[Handle]:
-        return [device.board.handle for device in self._devices]
-
-    @property
-    def devices(self) -> tuple[Visible, ...]:
-        """The GPUs in the order of the case."""
-        return tuple(self._devices)
+    def facts(self) -> list[GPUFacts]:
+        """Read all of every GPU; takes some milliseconds."""
+        return [read_gpu(device) for device in self._devices]
 
     def sample(self) -> list[Sample]:
-        """Read every GPU once."""
+        """Read what changes from moment to moment of every GPU."""
         return [_sample(device) for device in self._devices]
 
     def energy_joules(self) -> list[float | None]:
@@ -156,63 +285,19 @@ class GPUs:
         ]
         return [None if counter is None else counter / 1000 for counter in counters]
 
-    def power_limits_watts(self) -> list[float | None]:
-        """Return each GPU's enforced power limit; None for a slice."""
-        limits = [
-            None if device.slice else offered(pynvml.nvmlDeviceGetEnforcedPowerLimit, device.handle)
-            for device in self._devices
-        ]
-        return [None if limit is None else limit / 1000 for limit in limits]
-
-    def max_clocks_mhz(self) -> list[float | None]:
-        """Return each GPU's largest SM clock."""
-        return [offered(pynvml.nvmlDeviceGetMaxClockInfo, board, pynvml.NVML_CLOCK_SM) for board in self._boards]
-
     def temperatures_celsius(self) -> list[float]:
         """Return the temperatures of those GPUs that report it."""
-        return [s.temperature_celsius for s in self.sample() if s.temperature_celsius is not None]
+        readings = [_temperature(device.board.handle) for device in self._devices]
+        return [reading for reading in readings if reading is not None]
 
-    def processes(self) -> int | None:
-        """Count the processes that compute on these GPUs; None where no GPU reports it."""
-        lists = [offered(pynvml.nvmlDeviceGetComputeRunningProcesses, device.handle) for device in self._devices]
-        known = [{process.pid for process in found} for found in lists if found is not None]
-        return len(set().union(*known)) if known else None
-
-    def ecc_enabled(self) -> bool | None:
-        """Say whether all GPUs correct memory errors."""
-        modes = [offered(pynvml.nvmlDeviceGetEccMode, board) for board in self._boards]
-        known = [mode[0] for mode in modes if mode is not None]
-        return all(known) if known and len(known) == len(modes) else None
-
-    def ecc_uncorrected_errors(self) -> int | None:
-        """Count the uncorrected memory errors since the driver was loaded, all GPUs together."""
-        kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
-        counts = [offered(pynvml.nvmlDeviceGetTotalEccErrors, board, *kinds) for board in self._boards]
-        known = [count for count in counts if count is not None]
-        return sum(known) if known and len(known) == len(counts) else None
-
-    def pcie_width_max(self) -> int | None:
-        """Return the fewest lanes that one of the GPUs could use in its slot."""
-        widths = [offered(pynvml.nvmlDeviceGetMaxPcieLinkWidth, board) for board in self._boards]
-        return min((width for width in widths if width is not None), default=None)
+    def other_processes(self) -> int | None:
+        """Count the processes that computed on these GPUs at the start; None where no GPU reports it."""
+        known = [gpu for gpu in self.at_start if gpu.processes is not None]
+        return len({name for gpu in known for name in gpu.process_names}) if known else None
 
 
-def _warnings(boards: list[Board], devices: list[Visible]) -> list[SoftWarning]:
-    found = [
-        SoftWarning(code="gpu_unusable", message=problem, hint="python -m tfbench.doctor; restart the machine")
-        for problem in problems_of(boards)
-    ]
-    slices = [device for device in devices if device.slice]
-    if slices:
-        found.append(
-            SoftWarning(
-                code="mig_slice",
-                message=f"{slices[0].name} is a slice of GPU {slices[0].board.index}: power and energy are "
-                "measured for the whole board only, so they are left out; other slices share its clock and temperature",
-                hint=f"to measure the whole GPU: sudo nvidia-smi -i {slices[0].board.index} -mig 0",
-            )
-        )
-    return found
+def _temperature(handle: Handle) -> float | None:
+    return offered(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
 
 
 def _sample(device: Visible) -> Sample:
@@ -222,7 +307,7 @@ def _sample(device: Visible) -> Sample:
     return Sample(
         at=time.perf_counter(),
         power_watts=None if power is None else power / 1000,
-        temperature_celsius=offered(pynvml.nvmlDeviceGetTemperature, board, pynvml.NVML_TEMPERATURE_GPU),
+        temperature_celsius=_temperature(board),
         sm_clock_mhz=offered(pynvml.nvmlDeviceGetClockInfo, board, pynvml.NVML_CLOCK_SM),
         reasons=offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, board),
         memory_used_bytes=None if memory is None else int(memory.used),

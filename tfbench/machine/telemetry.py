@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
 
 from results.schema import Telemetry
-from tfbench.machine import gpu_samples, rapl
-from tfbench.machine.gpu_samples import Sample
+from results.schema.health import GPUFacts
+from tfbench.machine import rapl, samples
 from tfbench.machine.nvml import GPUs
+from tfbench.machine.samples import Sample
+
+T = TypeVar("T")
 
 SAMPLE_PERIOD_SECONDS = 0.1
 """Power is averaged by the driver itself, over up to a second: more often would add nothing."""
@@ -35,6 +42,9 @@ class Cooling:
 class Observer:
     """Observes one interval.
 
+    Attributes:
+        gpus: Each GPU over the interval, once it has ended.
+
     Args:
         gpus: Those of the case; the null object on a CPU.
         period_seconds: Between two samples.
@@ -42,19 +52,15 @@ class Observer:
 
     def __init__(self, gpus: GPUs, period_seconds: float = SAMPLE_PERIOD_SECONDS) -> None:
         self._gpus, self._period_seconds = gpus, period_seconds
+        self.gpus: list[GPUFacts] = []
         self._samples: list[list[Sample]] = [[] for _ in range(len(gpus))]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
 
-    @property
-    def samples(self) -> list[list[Sample]]:
-        """What was sampled of each GPU."""
-        return self._samples
-
     def start(self) -> None:
         """Begin the interval."""
         self._packages = rapl.read_packages()
-        self._errors = self._gpus.ecc_uncorrected_errors()
+        self._errors = [gpu.ecc_uncorrected_errors for gpu in self._gpus.facts()]
         self._take_sample()
         self._energy = self._gpus.energy_joules()
         self._begin = time.perf_counter()
@@ -74,34 +80,68 @@ class Observer:
         if len(self._gpus):
             self._thread.join()
             self._take_sample()
-        samples = self._samples
-        clocks = gpu_samples.mean_clocks_mhz(samples)
-        known = [(clock, index) for index, clock in enumerate(clocks) if clock is not None]
-        slowest_clock, slowest = min(known, default=(None, None))
-        errors = self._gpus.ecc_uncorrected_errors()
+        self.gpus = self._over_interval(cooling)
+        clocks = [(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in self.gpus if gpu.sm_clock_mhz is not None]
+        slowest_clock, its_maximum = min(clocks, key=lambda clock: clock[0], default=(None, None))
+        errors = samples.total([gpu.ecc_uncorrected_errors for gpu in self.gpus])
+        modes = _known(gpu.ecc for gpu in self.gpus)
+        taken = self._samples
         return Telemetry(
             host_memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            device_memory_used_peak_bytes=gpu_samples.extreme(samples, "memory_used_bytes", max),
-            energy_joules=_difference(self._energy, energy),
-            energy_integrated_joules=gpu_samples.integrated_joules(samples, seconds),
+            device_memory_used_peak_bytes=samples.extreme(taken, "memory_used_bytes", max),
+            energy_joules=samples.total(samples.differences(self._energy, energy)),
+            energy_integrated_joules=samples.integrated_joules(taken, seconds),
             cpu_energy_joules=rapl.joules_between(self._packages, packages),
-            power_mean_watts=gpu_samples.mean_power_watts(samples, seconds),
-            power_limit_watts=_sum(self._gpus.power_limits_watts()),
+            power_mean_watts=samples.mean_power_watts(taken, seconds),
+            power_limit_watts=samples.total([gpu.power_limit_watts for gpu in self.gpus]),
             temperature_start_celsius=cooling.celsius,
             cooling_seconds=cooling.seconds,
-            temperature_steady_celsius=gpu_samples.steady_temperature_celsius(samples),
+            temperature_steady_celsius=samples.steady_temperature_celsius(taken),
             sm_clock_mean_mhz=slowest_clock,
-            sm_clock_max_mhz=None if slowest is None else _at(self._gpus.max_clocks_mhz(), slowest),
-            throttle_power_share=gpu_samples.reason_share(samples, gpu_samples.POWER_REASONS),
-            throttle_thermal_share=gpu_samples.reason_share(samples, gpu_samples.THERMAL_REASONS),
-            throttle_hardware_share=gpu_samples.reason_share(samples, gpu_samples.HARDWARE_REASONS),
-            ecc_enabled=self._gpus.ecc_enabled(),
-            ecc_uncorrected_errors=None if errors is None or self._errors is None else errors - self._errors,
-            pcie_generation=gpu_samples.extreme(samples, "pcie_generation", min),
-            pcie_width=gpu_samples.extreme(samples, "pcie_width", min),
-            pcie_width_max=self._gpus.pcie_width_max(),
-            samples=min((len(gpu) for gpu in samples), default=None),
+            sm_clock_max_mhz=its_maximum,
+            throttle_power_share=_largest(gpu.throttle_power_share for gpu in self.gpus),
+            throttle_thermal_share=_largest(gpu.throttle_thermal_share for gpu in self.gpus),
+            throttle_hardware_share=_largest(gpu.throttle_hardware_share for gpu in self.gpus),
+            ecc_enabled=all(modes) if modes and len(modes) == len(self.gpus) else None,
+            ecc_uncorrected_errors=None if errors is None else int(errors),
+            pcie_generation=samples.extreme(taken, "pcie_generation", min),
+            pcie_width=samples.extreme(taken, "pcie_width", min),
+            pcie_width_max=min(_known(gpu.pcie_width_max for gpu in self.gpus), default=None),
+            samples=min((len(gpu) for gpu in taken), default=None),
         )
+
+    def _over_interval(self, cooling: Cooling) -> list[GPUFacts]:
+        """Describe each GPU: its settings as they are now, its figures over the interval, its use before this process.
+
+        The driver's counters of its own processes and utilisation would show this process.
+        """
+        xids = xid_errors(kernel_messages()) if len(self._gpus) else None
+        now = self._gpus.facts()
+        errors = samples.differences(self._errors, [gpu.ecc_uncorrected_errors for gpu in now])
+        return [
+            replace(
+                gpu,
+                place=place,
+                utilisation=None,
+                memory_used_bytes=None,
+                processes=before.processes,
+                process_names=before.process_names,
+                ecc_uncorrected_errors=None if new is None else int(new),
+                power_watts=samples.mean(taken, "power_watts"),
+                temperature_celsius=samples.extreme([taken], "temperature_celsius", max),
+                temperature_start_celsius=cooling.celsius,
+                sm_clock_mhz=samples.mean(taken, "sm_clock_mhz"),
+                throttle_power_share=samples.reason_share([taken], samples.POWER_REASONS),
+                throttle_thermal_share=samples.reason_share([taken], samples.THERMAL_REASONS),
+                throttle_hardware_share=samples.reason_share([taken], samples.HARDWARE_REASONS),
+                pcie_generation=samples.extreme([taken], "pcie_generation", max),
+                pcie_width=samples.extreme([taken], "pcie_width", max),
+                xid_errors=None if xids is None or gpu.bus_id is None else xids.get(short_bus_id(gpu.bus_id), []),
+            )
+            for place, (gpu, before, new, taken) in enumerate(
+                zip(now, self._gpus.at_start, errors, self._samples, strict=False)
+            )
+        ]
 
     def _watch(self) -> None:
         while not self._over.wait(self._period_seconds):
@@ -144,17 +184,59 @@ def cool_down(
     return waited
 
 
-def _difference(before: list[float | None], after: list[float | None]) -> float | None:
-    """Add up what counters gained; None where there is none, or one of them does not report."""
-    pairs = list(zip(before, after, strict=False))
-    known = [end - start for start, end in pairs if start is not None and end is not None]
-    return sum(known) if known and len(known) == len(before) else None
+def _known(values: Iterable[T | None]) -> list[T]:
+    return [value for value in values if value is not None]
 
 
-def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max(_known(values), default=None)
 
 
-def _at(values: list[float | None], index: int) -> float | None:
-    return values[index] if index < len(values) else None
+MAX_MESSAGES = 100_000
+"""Messages that are read at most: the kernel's buffer holds fewer."""
+
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d{1,4})\b")
+
+
+def kernel_messages(log: Path = Path("/dev/kmsg")) -> list[str] | None:
+    """Return the messages of the kernel log; None where it may not be read, as in most containers."""
+    try:
+        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    found: list[str] = []
+    try:
+        while len(found) < MAX_MESSAGES:
+            try:
+                message = os.read(descriptor, 8192)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                continue  # the oldest message was overwritten while we read
+            if not message:
+                break
+            found.extend(message.decode("utf-8", "replace").splitlines())
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def xid_errors(messages: Sequence[str] | None) -> dict[str, list[int]] | None:
+    """Return the numbers of the Xid errors by the bus id of their GPU, as `short_bus_id` writes it."""
+    if messages is None:
+        return None
+    found: dict[str, list[int]] = {}
+    for match in filter(None, map(_XID.search, messages)):
+        numbers = found.setdefault(short_bus_id(match[1]), [])
+        if int(match[2]) not in numbers:
+            numbers.append(int(match[2]))
+    return found
+
+
+def short_bus_id(text: str) -> str:
+    """Write a bus id without its domain's leading zeros and without its function: `0000:3B:00.0` is `3b:00`."""
+    parts = text.lower().partition(".")[0].split(":")
+    domain = [] if len(parts) < 3 or int(parts[-3], 16) == 0 else [f"{int(parts[-3], 16):x}"]
+    return ":".join([*domain, *parts[-2:]])

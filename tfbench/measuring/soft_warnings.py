@@ -6,8 +6,11 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from results.schema import Case, Device, Environment, Measurement, Precision, SoftWarning, Telemetry
+from results.schema.health import GPUFacts, Moment, health_warnings
+from tfbench.peers.links import Alone, Peers
 
 CV_LIMITS = {Device.GPU: 0.02, Device.CPU: 0.10}
 """Standard deviation of the steps over their mean, above which something else used the machine.
@@ -23,8 +26,6 @@ DRIFT_ERRORS = 4.0
 """A drift is at least this many of its standard errors, so that the spread of a few steps is not taken for one: of 3
 against 3 normal steps that do not drift, 1.6 % differ by more (t with 4 degrees of freedom)."""
 
-THROTTLE_LIMIT = 0.05
-START_CELSIUS_LIMIT = 50.0
 UTILISATION_LIMIT = 0.95
 ENERGY_DIFFERENCE_LIMIT = 0.1
 
@@ -40,9 +41,40 @@ def soft_warnings(
     )
     return [
         *of_steps,
-        *_of_the_gpus(telemetry),
+        *_of_the_energy(telemetry),
         *_of_the_software(case, environment),
     ]
+
+
+def gpu_warnings(
+    peers: Peers | Alone, of_machine: Sequence[SoftWarning], gpus: Sequence[GPUFacts]
+) -> list[SoftWarning]:
+    """Return what is wrong with the GPUs of all hosts of a case: the rows of `results.schema.health`.
+
+    Args:
+        peers: The other hosts; each calls this at the same time.
+        of_machine: GPUs of this machine that no process can use.
+        gpus: Those of the case on this host, over the timed steps.
+    """
+    own = [
+        *of_machine,
+        *(
+            SoftWarning(
+                code=found.rule.code,
+                message=f"{found.gpu.label}: {found.seen}: {found.rule.why}",
+                value=found.value,
+                limit=found.rule.limit,
+                hint=found.fix,
+            )
+            for gpu in gpus
+            for found in health_warnings(gpu, Moment.TIMING)
+        ),
+    ]
+    reported = peers.gather("warnings", [vars(warning) for warning in own])
+    warnings = [(rank, SoftWarning(**values)) for rank, of_rank in enumerate(reported) for values in of_rank]
+    if len(reported) == 1:
+        return [warning for _, warning in warnings]
+    return [replace(warning, message=f"rank {rank}: {warning.message}") for rank, warning in warnings]
 
 
 def _of_speed(device: Device, measurement: Measurement) -> Iterator[SoftWarning]:
@@ -125,51 +157,7 @@ def _of_the_input(measurement: Measurement) -> Iterator[SoftWarning]:
         )
 
 
-def _of_the_gpus(telemetry: Telemetry) -> Iterator[SoftWarning]:
-    start = telemetry.temperature_start_celsius
-    if start is not None and start > START_CELSIUS_LIMIT:
-        yield SoftWarning(
-            code="hot_start",
-            message=f"the hottest GPU was at {start:.0f} °C when warm-up began: it clocks lower than a cold one",
-            value=start,
-            limit=START_CELSIUS_LIMIT,
-            hint="--max_cooling_seconds=600",
-        )
-    throttles = (
-        ("throttled_power", telemetry.throttle_power_share, "its power limit", "nvidia-smi -q -d POWER"),
-        ("throttled_thermal", telemetry.throttle_thermal_share, "its temperature", "check fans and airflow"),
-        (
-            "throttled_hardware",
-            telemetry.throttle_hardware_share,
-            "a power brake or another hardware slowdown",
-            "nvidia-smi -q -d PERFORMANCE",
-        ),
-    )
-    for code, share, cause, hint in throttles:
-        if share is not None and share > THROTTLE_LIMIT:
-            yield SoftWarning(
-                code=code,
-                message=f"in {share:.0%} of the samples a GPU was held back by {cause}",
-                value=share,
-                limit=THROTTLE_LIMIT,
-                hint=hint,
-            )
-    if telemetry.other_processes:
-        yield SoftWarning(
-            code="gpu_shared",
-            message=f"{telemetry.other_processes} other process(es) used the GPUs when this one began",
-            value=float(telemetry.other_processes),
-            limit=0.0,
-            hint="nvidia-smi names them",
-        )
-    if telemetry.ecc_uncorrected_errors:
-        yield SoftWarning(
-            code="ecc_errors",
-            message=f"{telemetry.ecc_uncorrected_errors} uncorrected memory error(s) while timing",
-            value=float(telemetry.ecc_uncorrected_errors),
-            limit=0.0,
-            hint="replace the card; nvidia-smi -q -d ECC",
-        )
+def _of_the_energy(telemetry: Telemetry) -> Iterator[SoftWarning]:
     counter, integrated = telemetry.energy_joules, telemetry.energy_integrated_joules
     if counter and integrated and abs(integrated / counter - 1.0) > ENERGY_DIFFERENCE_LIMIT:
         yield SoftWarning(

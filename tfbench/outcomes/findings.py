@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from results.schema import Check, DeviceObservation, DeviceResult, Environment, Measurement, SoftWarning, Telemetry
+from results.schema import Check, DeviceResult, Environment, Measurement, SoftWarning, Telemetry
+from results.schema.health import GPUFacts
 from tfbench.outcomes.phases import Phases
 
 
@@ -18,7 +19,7 @@ class Findings:
     checks: list[Check] = field(default_factory=list)
     warnings: list[SoftWarning] = field(default_factory=list)
     device_results: list[DeviceResult] = field(default_factory=list)
-    device_observations: list[DeviceObservation] = field(default_factory=list)
+    gpus: list[GPUFacts] = field(default_factory=list)
     phases: Phases = field(default_factory=Phases)
 
     @property

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from results.schema import Status
-from tfbench.machine.cuda_libraries import about_stand_ins
-from tfbench.machine.gpu_memory import free_gpu_memory_bytes
+from tfbench.machine.nvml import free_gpu_memory_bytes
 
 MAX_CAUSE_LENGTH = 1500
 """Characters of a cause; TensorFlow's messages can hold a whole graph."""
@@ -87,9 +86,6 @@ _CRASHED_FOR_MEMORY = re.compile(
 )
 """What TensorFlow's allocators, the driver and NVIDIA's libraries print when memory ends."""
 
-_OF_STAND_INS = re.compile(r"cufft|cusolver|cusparse|No FFT for", re.IGNORECASE)
-"""Texts of the calls that end in an error where an image holds an empty library: `containers/README.md`."""
-
 _BY_TYPE = {
     "DataLossError": Status.BAD_INPUT,
     "UnimplementedError": Status.UNSUPPORTED,
@@ -107,8 +103,6 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome(Status.DRIVER_TOO_OLD, cause)
     if isinstance(error, MemoryError) or _MEMORY.search(text):
         return Outcome(Status.OOM, cause)
-    if _OF_STAND_INS.search(text) and (note := about_stand_ins()):
-        return Outcome(Status.UNSUPPORTED, f"{cause}{note}")
     if _PERHAPS_MEMORY.search(text):
         return _perhaps_memory(cause, free_gpu_memory_bytes())
     for kind in type(error).__mro__:
@@ -148,11 +142,10 @@ def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
     crashed = f"the process crashed in native code ({signal_name})"
     if words := memory_error_line(printed):
         return Outcome(Status.OOM, f"{crashed} after: {words}")
-    stand_ins = about_stand_ins()
     words = _last_line(_PERHAPS_MEMORY, printed)
-    if words and not stand_ins:  # its memory is free again: nothing shows how full it was
+    if words:  # its memory is free again: nothing shows how full it was
         return _perhaps_memory(f"{crashed} after: {words}", None)
-    return Outcome(Status.ERROR, f"{crashed}; stderr shows where, and what came before{stand_ins}")
+    return Outcome(Status.ERROR, f"{crashed}; stderr shows where, and what came before")
 
 
 def doctor_hint(outcome: Outcome, *, on_gpu: bool) -> str | None:

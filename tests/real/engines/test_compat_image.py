@@ -46,7 +46,7 @@ USER 10001:10001
 
 WHICH_LIBRARY = """
 import ctypes, json, pynvml
-from tfbench.machine.loaded_libraries import loaded_versions
+from tfbench.machine.cuda_libraries import loaded_versions
 version = ctypes.c_int()
 ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
 pynvml.nvmlInit()

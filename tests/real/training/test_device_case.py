@@ -325,7 +325,7 @@ def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(qui
     assert metrics[:4] == ["sustained_product", "memory_add", "sustained_product", "python_loop"]
     assert all(result.value > 0 for result in findings.device_results)
     assert [check.name for check in findings.checks] == ["product_of_device_0"]
-    assert findings.device_observations == []
+    assert findings.gpus == []
     right = module.product_check
     monkeypatch.setattr(module, "product_check", lambda *_: dataclasses.replace(right("fp32", "CPU:0"), passed=False))
     failed = Findings()

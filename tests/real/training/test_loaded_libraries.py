@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfbench.machine.loaded_libraries import LoadedVersions
+from tfbench.machine.cuda_libraries import LoadedVersions
 
 pytestmark = pytest.mark.tensorflow
 

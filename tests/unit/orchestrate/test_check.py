@@ -14,10 +14,11 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.doubts import doubts, has_nvidia_card
-from orchestrate.planning.facts import Facts, GPUState, Image
+from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import HostPlan, Plan, make_plan
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
+from results.schema.health import GPUFacts, GPUSlice
 
 SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)
 A4000 = GPU(index=0, name="NVIDIA RTX A4000", compute_capability="8.6", memory_bytes=16 << 30, power_limit_watts=140.0)
@@ -33,10 +34,10 @@ def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
 def test_nothing_is_doubtful_about_a_good_host():
     assert doubts(host(), GOOD) == []
     assert doubts(host(None, device=Device.CPU), Facts()) == []
-    idle = GPUState(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
-    other = GPUState(index=1, processes=7)
+    idle = GPUFacts(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
+    other = GPUFacts(index=1, processes=7)
     assert doubts(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
-    assert doubts(host(), dataclasses.replace(GOOD, gpu_states=(GPUState(index=0),))) == []
+    assert doubts(host(), dataclasses.replace(GOOD, gpu_states=(GPUFacts(index=0),))) == []
 
 
 def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(tmp_path, monkeypatch):
@@ -68,15 +69,19 @@ def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(t
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk space is free"),
         (
             {},
-            {"gpu_states": (GPUState(index=0, utilisation=0.87, memory_used_bytes=12_300_000_000, processes=3),)},
-            "GPU 0 is busy, 87% used, 12.3 GB taken, 3 processes: numbers would be too low. Find the process with nvidia-smi",
+            {"gpu_states": (GPUFacts(index=0, utilisation=0.87, memory_used_bytes=12_300_000_000, processes=3),)},
+            "GPU 0: busy, 87% used, 12.3 GB taken, 3 processes: a benchmark shares its time, memory and power. To fix it: end",
         ),
-        ({}, {"gpu_states": (GPUState(index=0, memory_used_bytes=2 << 30),)}, "GPU 0 is busy, 2.1 GB taken"),
-        ({}, {"gpu_states": (GPUState(index=0, utilisation=0.0, temperature_celsius=78.0),)}, "at 78 °C without work"),
+        ({}, {"gpu_states": (GPUFacts(index=0, memory_used_bytes=2 << 30),)}, "GPU 0: busy, 2.1 GB taken"),
         (
             {},
-            {"gpu_states": (GPUState(index=0, power_limit_default_watts=200.0),)},
-            "GPU 0 is capped at 140 W (default 200 W). To restore it: sudo nvidia-smi -i 0 -pl 200",
+            {"gpu_states": (GPUFacts(index=0, utilisation=0.0, temperature_celsius=78.0),)},
+            "GPU 0: 78 °C without work",
+        ),
+        (
+            {},
+            {"gpu_states": (GPUFacts(index=0, power_limit_watts=140.0, power_limit_default_watts=200.0),)},
+            "of its kind. To fix it: sudo nvidia-smi -i 0 -pl 200",
         ),
         (
             {},
@@ -85,9 +90,13 @@ def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(t
         ),
         (
             {},
-            {"gpus": (GPU(index=6, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"),)},
-            "GPU 6 is in MIG mode: cases run on one slice, H100 80GB HBM3 MIG 1g.10gb, without power or energy. "
-            "To measure the whole GPU: sudo nvidia-smi -i 6 -mig 0",
+            {"gpu_states": (GPUFacts(index=6, mig=True, slices=[GPUSlice(profile="1g.10gb")]),)},
+            "GPU 6: MIG mode is on, slices: 1g.10gb: a process uses one slice",
+        ),
+        (
+            {},
+            {"gpu_states": [GPUFacts(index=i, persistence=False) for i in (0, 1)]},
+            "GPUs 0, 1: persistence mode is off",
         ),
         ({"gpus": (0, 5)}, {}, "gpus: names [5], but this host has only [0]"),
         ({}, {"gpus": (A4000, GPU(index=1, name="NVIDIA RTX A5000"))}, "its GPUs differ"),
@@ -133,7 +142,7 @@ def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     bad = Image(variant=None, reference="x", reason="", status=Status.DRIVER_TOO_OLD, problem="driver 470 is too old")
     hosts = [host(), Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
     probed = {
-        ("a4000", "node-a"): dataclasses.replace(GOOD, images=(image,), gpu_states=(GPUState(index=0, processes=2),)),
+        ("a4000", "node-a"): dataclasses.replace(GOOD, images=(image,), gpu_states=(GPUFacts(index=0, processes=2),)),
         ("f", "old"): Facts(images=(bad,)),
         ("f", "[bold]gone"): "ssh node: connection refused",
     }

@@ -14,20 +14,27 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrate.accepting.deep import FOLDER, earlier_figures, judge_records, plan_deep_check
-from orchestrate.accepting.judging import Verdict, judge
-from orchestrate.accepting.reading import figures_of
-from orchestrate.accepting.verdict_table import verdict_grid, verdicts_json
+from orchestrate.accepting.deep import (
+    FOLDER,
+    earlier_figures,
+    figures_of,
+    judge_records,
+    plan_deep_check,
+    verdict_grid,
+    verdicts_json,
+)
+from orchestrate.accepting.judging import Acceptance, judge
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.grid import print_grid
 from results.runs.store import RunFolder
-from results.schema import GPU, Check, Device, DeviceObservation, DeviceResult, Record, Status, Validity
+from results.schema import GPU, Check, Device, DeviceResult, Record, Status, Validity
+from results.schema.health import GPUFacts
 from results.schema.record_json import from_dict, from_json, to_json
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid
 from tests.unit.results.factory import make_environment
 from tfbench.machine.host_speed import disk_bytes_per_second, file_system
-from tfbench.machine.xid import kernel_messages, short_bus_id, xid_errors
+from tfbench.machine.telemetry import kernel_messages, short_bus_id, xid_errors
 
 ROOT = Path(__file__).parents[3]
 NAME = "NVIDIA A100-SXM4-80GB"
@@ -53,8 +60,8 @@ def record_of(job, *, slow=None, wrong=None, slow_pair=None, status=Status.OK, *
         results += [result("sustained_product", 1.1 * rate, place, kind) for kind, rate in products.items()]
         results += [result("memory_add", 1.75e12, place), result("host_to_device", 12e9, place)]
         results += [result("sustained_product", share * rate, place, kind) for kind, rate in products.items()]
-        heat = {"throttle_thermal_share": 0.7, "clock_mean_mhz": 800.0} if place == slow else {}
-        observed.append(DeviceObservation(place=place, index=place + 1, name=NAME, **{**heat, **seen}))
+        heat = {"throttle_thermal_share": 0.7, "sm_clock_mhz": 800.0} if place == slow else {}
+        observed.append(GPUFacts(place=place, index=place + 1, name=NAME, **{**heat, **seen}))
         checks.append(Check(name=f"product_of_device_{place}", passed=place != wrong, detail="", value=0.0, limit=1e-5))
     for first, second in itertools.combinations(range(4), 2):
         rate = 2e10 if (first, second) == slow_pair else 2e11
@@ -94,31 +101,31 @@ def test_each_host_has_one_case_over_all_its_gpus_or_its_processor():
 def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_path):
     found = checked(tmp_path, slow=2)
     one, two, away = found.verdicts
-    assert (one.verdict, two.verdict, away.verdict) == (Verdict.REJECT, Verdict.ACCEPT, Verdict.DOUBTFUL)
+    assert (one.verdict, two.verdict, away.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT, Acceptance.DOUBTFUL)
     assert one.gpus == {1: "accept", 2: "accept", 3: "reject", 4: "accept"}, "by the driver's own indices"
     assert away.findings[0].text == "no route to host"
     console = Console(file=io.StringIO(), width=300)
     print_grid(verdict_grid(found), console)
     text = console.file.getvalue()
-    assert "a100/one, GPU 3: reject: clock: heat held the clock down in 70% of the time under load, 800 MHz" in text
+    assert "a100/one, GPU 3: reject: throttled_thermal: held back by heat in 70% of the readings, 800 MHz. " in text
     assert "a100/one, GPU 3: reject: fp16 products: 144 TFLOP/s, 40% below the fleet's median (240 TFLOP/s)" in text
     documents = json.loads(verdicts_json(found))["hosts"]
     assert [document["verdict"] for document in documents] == ["reject", "accept", "doubtful"]
     assert documents[0]["gpus"][2] == {"index": 3, "verdict": "reject"}
-    assert documents[1]["figures"]["gpus"][0]["products"]["fp16"] == 240e12
+    assert documents[1]["figures"]["gpus"][0]["rates"]["fp16 products"] == 240e12
 
 
 def test_the_slow_link_between_two_cards_is_named(tmp_path):
     one, two, _ = checked(tmp_path, slow_pair=(0, 2)).verdicts
-    assert (one.verdict, two.verdict) == (Verdict.DOUBTFUL, Verdict.ACCEPT)
+    assert (one.verdict, two.verdict) == (Acceptance.DOUBTFUL, Acceptance.ACCEPT)
     (finding,) = one.findings
     assert finding.text == "20 GB/s between GPU 1 and GPU 3, 200 between most pairs", "by the driver's own indices"
 
 
 def test_wrong_numbers_reject_the_host_and_name_the_card(tmp_path):
     one, two, _ = checked(tmp_path, wrong=1, status=Status.INVALID).verdicts
-    assert (one.verdict, two.verdict) == (Verdict.REJECT, Verdict.ACCEPT)
-    assert one.gpus[2] is Verdict.REJECT and one.gpus[1] is Verdict.ACCEPT
+    assert (one.verdict, two.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT)
+    assert one.gpus[2] is Acceptance.REJECT and one.gpus[1] is Acceptance.ACCEPT
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(Status.LOST, "reject"), (Status.PULL_FAILED, "doubtful")])
@@ -141,29 +148,28 @@ def test_earlier_checks_of_a_host_count_and_the_present_one_does_not(tmp_path):
 
 def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
     job = plan_deep_check(HOSTS[:1], PROBED, "r").hosts[0].jobs[0]
-    record = record_of(job, pcie_width=8, xid_known=True, xid_errors=[79], row_remap_failed=True)
+    record = record_of(job, pcie_width=8, xid_errors=[79], row_remap_failed=True)
     again = from_json("".join(to_json(record)))
     assert again == record
     gpu = figures_of(again).gpus[0]
-    assert (gpu.index, gpu.pcie_width, gpu.xid_errors, gpu.row_remap_failed) == (1, 8, (79,), True)
-    assert gpu.products["fp16"] == 240e12, "under load, not alone"
-    assert figures_of(again).cpu_loop_seconds == pytest.approx(0.1)
+    assert (gpu.index, gpu.pcie_width, gpu.xid_errors, gpu.row_remap_failed) == (1, 8, [79], True)
+    assert gpu.rates["fp16 products"] == 240e12, "under load, not alone"
+    assert figures_of(again).rates["processor, one core"] == 1e7
 
 
 OBSERVE = """
 import dataclasses, json, time
 from tfbench.machine.nvml import GPUs
-from tfbench.machine.observation import observations
 from tfbench.machine.telemetry import Observer
 
 gpus = GPUs(8)
 observer = Observer(gpus, period_seconds=0.002)
 observer.start()
 give_up_at = time.monotonic() + 60
-while len(observer.samples[0]) < 5 and time.monotonic() < give_up_at:
+while len(observer._samples[0]) < 5 and time.monotonic() < give_up_at:
     time.sleep(0.002)
 observer.stop()
-print(json.dumps([dataclasses.asdict(seen) for seen in observations(gpus, observer.samples)]))
+print(json.dumps([dataclasses.asdict(seen) for seen in observer.gpus]))
 """
 
 
@@ -181,7 +187,7 @@ def test_eight_gpus_of_a_driver_one_throttled_one_narrow_one_with_a_bad_row_one_
     command = [sys.executable, "-c", OBSERVE]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    seen = [from_dict(DeviceObservation, document) for document in json.loads(done.stdout)]
+    seen = [from_dict(GPUFacts, document) for document in json.loads(done.stdout)]
     assert [(item.place, item.index, item.pcie_width_max, item.power_limit_default_watts) for item in seen[:2]] == [
         (0, 0, 16, 700.0),
         (1, 1, 16, 700.0),
@@ -194,13 +200,14 @@ def test_eight_gpus_of_a_driver_one_throttled_one_narrow_one_with_a_bad_row_one_
     (verdict,) = judge(
         [figures_of(dataclasses.replace(record_of(job), device_results=rates, device_observations=seen))]
     )
-    assert verdict.verdict is Verdict.REJECT
-    assert {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Verdict.ACCEPT} == {
+    assert verdict.verdict is Acceptance.REJECT
+    assert {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Acceptance.ACCEPT} == {
         **{2: "reject", 5: "reject", 6: "reject"},
         7: "doubtful",
     }
     assert {(found.gpu, found.figure) for found in verdict.findings} == {
-        *((2, "clock"), (5, "PCIe link"), (5, "copies to the GPU"), (6, "ECC"), (7, "memory")),
+        *((2, "throttled_thermal"), (5, "pcie_width"), (5, "copies to the GPU"), (6, "row_remap_failed")),
+        (7, "memory"),
     }
 
 

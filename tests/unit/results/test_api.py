@@ -82,7 +82,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error_and_public_names_are_l
 def test_importing_results_imports_nothing_but_the_contract():
     names = ast.literal_eval(python("import results, sys; print(sorted(sys.modules))", ROOT))
     assert {name for name in names if name.startswith("results")} - {"results", "results.schema"} == {
-        f"results.schema.{name}" for name in ("case", "record", "version", "words")
+        f"results.schema.{name}" for name in ("case", "health", "record", "version", "words")
     }
     assert not {"numpy", "pandas", "scipy", "argparse"} & set(names)
 

@@ -16,17 +16,19 @@ from tfbench.machine.boards import Board, bus_id_of, problems_of
 
 READ = """
 import dataclasses, json
-from tfbench.machine.nvml import GPUs, read_driver
+from tfbench.machine.nvml import GPUs, as_recorded, read_driver
+from tfbench.measuring.soft_warnings import gpu_warnings
+from tfbench.peers.links import Alone
 driver = read_driver(by_cuda=True)
 gpus = GPUs(8)
 (sample, *_) = gpus.sample() or [None]
 print(json.dumps({
-    "gpus": [dataclasses.asdict(gpu) for gpu in driver.gpus],
+    "gpus": [dataclasses.asdict(as_recorded(gpu)) for gpu in driver.gpus],
     "problems": driver.problems,
-    "warnings": {warning.code: warning.message for warning in gpus.warnings},
     "sample": None if sample is None else dataclasses.asdict(sample),
     "energy": gpus.energy_joules(),
-    "limits": gpus.power_limits_watts(),
+    "limits": [gpu.power_limit_watts for gpu in gpus.at_start],
+    "health": {warning.code: warning.message for warning in gpu_warnings(Alone(), gpus.warnings, gpus.at_start)},
 }))
 """
 
@@ -63,7 +65,7 @@ def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
     assert reported["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], (
         "a GPU without a handle has no PCI id to ask for"
     )
-    assert reported["warnings"] == {"gpu_unusable": reported["problems"][0]}
+    assert reported["health"]["gpu_unusable"] == reported["problems"][0]
 
 
 def test_a_lost_gpu_whose_handle_still_opens_is_named_by_its_pci_id(tmp_path):
@@ -154,10 +156,8 @@ def test_power_and_energy_of_a_slice_are_left_out_with_the_reason(h100s):
     reported = ask(h100s)
     assert (reported["sample"]["power_watts"], reported["energy"], reported["limits"]) == (None, [None], [None])
     assert reported["sample"]["temperature_celsius"] == 34, "the slices share a chip"
-    assert (
-        "MIG 1g.10gb is a slice of GPU 6: power and energy are measured for the whole board only"
-        in (reported["warnings"]["mig_slice"])
-    )
+    assert reported["health"]["mig_slice"].startswith("GPU 6 (0000:CB:00.0): MIG mode is on, slices: 1g.10gb: ")
+    assert "power and energy are known of the whole GPU only" in reported["health"]["mig_slice"]
 
 
 def test_cudas_own_order_counts_above_the_variable(h100s):

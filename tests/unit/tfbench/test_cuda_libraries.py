@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tfbench.machine.cuda_libraries import load_by_name, opened_libraries, preload, stand_ins
+from tfbench.machine.cuda_libraries import (
+    find_ptxas,
+    flags_of_the_user,
+    load_by_name,
+    opened_libraries,
+    preload,
+    ptxas_version,
+    stand_ins,
+    use_packaged_ptxas,
+)
 
 
 def test_each_build_opens_its_own_libraries():
@@ -57,18 +66,34 @@ def test_outside_of_a_slim_image_no_library_is_a_stand_in():
     assert stand_ins() == []
 
 
-@needs_compiler
-def test_a_library_without_functions_is_a_stand_in_and_a_cause_says_so(tmp_path: Path):
-    library(tmp_path / "libcusolver.so.11", "nothing_of_cusolver")
-    library(tmp_path / "libcufft.so.11", "cufftCreate")
-    program = (
-        "from tfbench.machine.cuda_libraries import stand_ins; from tfbench.outcomes.outcome import outcome_of\n"
-        "print(stand_ins()); print(outcome_of(RuntimeError('cuSolverDN call failed with status =7')))\n"
-        "print(outcome_of(RuntimeError('something else')))"
-    )
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
-    names, call, other = done.stdout.splitlines()
-    assert names == "['libcusolver.so.11']"
-    assert "unsupported" in call and "Empty in this image: libcusolver.so.11;" in call and "SLIM=full" in call
-    assert "error" in other and "SLIM" not in other
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folders of NVIDIA's packages with a ptxas of 12.5, and another one of 12.2 in PATH."""
+    for file, version in (("nvidia/cuda_nvcc/bin/ptxas", "12.5.82"), ("bin/ptxas", "12.2.140")):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release 12.0, V{version}'\n")
+        path.chmod(0o755)
+    (tmp_path / "nvidia/cublas/lib").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flags", "version"),
+    [("", "12.5.82"), ("--xla_dump_to=x", "12.5.82"), ("--xla_gpu_cuda_data_dir=/opt/other", "12.2.140")],
+)
+def test_xla_calls_the_packaged_ptxas_unless_the_user_chose(packages, monkeypatch, flags, version):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert ptxas_version(find_ptxas()) == "12.2.140", "XLA's own choice is PATH"
+    use_packaged_ptxas([packages / "nvidia/cublas/lib"])
+    assert ptxas_version(find_ptxas()) == version
+    assert flags_of_the_user(os.environ["XLA_FLAGS"]) == ("" if "cuda_data_dir" in flags else flags)
+    use_packaged_ptxas([packages / "nvidia/cublas/lib"])
+    assert os.environ["XLA_FLAGS"].count("xla_gpu_cuda_data_dir") == 1
+
+
+def test_without_nvidias_packages_xla_is_left_alone(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
+    use_packaged_ptxas([])
+    assert os.environ["XLA_FLAGS"] == "--xla_dump_to=x"

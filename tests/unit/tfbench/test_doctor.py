@@ -13,17 +13,16 @@ from dataclasses import replace
 
 import pytest
 
+from results.schema.health import GPUFacts
 from results.schema.record_json import from_dict
 from tests.real.training.conftest import REPOSITORY
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100
-from tfbench.doctor.__main__ import judge
-from tfbench.doctor.children import ask
-from tfbench.doctor.driver import DriverFacts, GPUFacts, Pair
-from tfbench.doctor.facts import Facts, driver_from, libraries_from, trial_from
-from tfbench.doctor.findings import Finding, Level, Verdict, verdict_line, verdict_of
-from tfbench.doctor.libraries import Library
+from tfbench.doctor.__main__ import render
+from tfbench.doctor.checks import DoctorFinding, Level, Readiness, judge, verdict_line, verdict_of
+from tfbench.doctor.driver import DriverFacts, GPUPair
+from tfbench.doctor.facts import DoctorFacts, ask, driver_from, libraries_from, trial_from
+from tfbench.doctor.libraries import CUDALibrary
 from tfbench.doctor.machine import MachineFacts, cache_problem, read_machine
-from tfbench.doctor.text import render
 from tfbench.doctor.trial import Trial, all_reduces, computes
 
 MACHINE = MachineFacts(
@@ -49,7 +48,7 @@ TRIAL = Trial(
     right=["GPU:0", "GPU:1"],
     all_reduce=True,
 )
-GOOD = Facts(machine=MACHINE, driver=DRIVER, trial=TRIAL)
+GOOD = DoctorFacts(machine=MACHINE, driver=DRIVER, trial=TRIAL)
 
 
 def doctor(*arguments, **variables):
@@ -90,18 +89,18 @@ def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
     assert by_gpu == {
         1: {"power_cap"},
         2: {"pcie_width"},
-        3: {"gpu_silent"},
-        4: {"ecc_errors"},
-        5: {"busy"},
-        6: {"mig"},
+        3: {"gpu_unusable"},
+        4: {"ecc_errors", "row_remap_pending"},
+        5: {"gpu_shared"},
+        6: {"mig_slice"},
         7: {"nvlink_down", "persistence_off"},
     }
     seen = {finding["code"]: finding["seen"] for finding in document["findings"]}
-    assert seen["gpu_silent"] == "GPU 3 is lost (7 of 8 GPUs answer)"
+    assert seen["gpu_unusable"] == "is lost"
     assert seen["power_cap"] == "capped at 400 W (default 700 W)"
     assert seen["pcie_width"] == "PCIe ×8 of ×16, generation 4 of 5 at this moment"
-    assert seen["mig"] == "MIG mode is on, slices: 1g.10gb, 3g.40gb, 1c.2g.20gb"
-    assert seen["busy"].startswith("in use by 2 processes (9999001, 9999002), 96% used, 42.9 GB taken")
+    assert seen["mig_slice"] == "MIG mode is on, slices: 1g.10gb, 3g.40gb, 1c.2g.20gb"
+    assert seen["gpu_shared"] == "busy, 96% used, 42.9 GB taken, 2 processes (9999001, 9999002)"
     assert seen["nvlink_down"] == "16 NVLinks are up, 2 down; others here have 18 up"
     fixes = {finding["code"]: finding["fix"] for finding in document["findings"]}
     assert fixes["power_cap"] == "sudo nvidia-smi -i 1 -pl 700"
@@ -118,7 +117,7 @@ def test_the_json_says_what_it_is_and_agrees_with_the_exit_code(eight):
 
 
 def test_the_text_shows_every_gpu_and_the_matrix_of_pairs(eight):
-    facts = from_dict(Facts, eight[2]["facts"])
+    facts = from_dict(DoctorFacts, eight[2]["facts"])
     text = render(facts, judge(facts))
     assert "GPU 3 (0000:3B:00.0)   is lost" in text
     assert "slice 3g.40gb, 39.4 GiB, MIG-8c4c5a27-e508-5556-b2ea-7e5494657401" in text
@@ -135,10 +134,10 @@ def test_the_documented_keys_are_those_of_the_json(eight):
 
 
 def test_the_same_machine_with_a_tensorflow_that_works_is_doubtful(eight):
-    facts = from_dict(Facts, eight[2]["facts"])
+    facts = from_dict(DoctorFacts, eight[2]["facts"])
     findings = judge(replace(facts, machine=MACHINE, trial=TRIAL, libraries=[]))
-    assert verdict_of(findings) is Verdict.DOUBTFUL
-    assert verdict_line(findings) == "doubtful: 8 findings"
+    assert verdict_of(findings) is Readiness.DOUBTFUL
+    assert verdict_line(findings) == "doubtful: 9 findings"
 
 
 def test_a_machine_without_a_fault_is_ready():
@@ -158,12 +157,12 @@ def test_on_this_machine_it_ends_in_time_with_a_verdict_and_its_exit_code():
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         assert done.returncode == 4
-        assert "no NVIDIA driver (NVML Shared Library Not Found)" in verdict
+        assert "no NVIDIA driver (NVML Shared CUDALibrary Not Found)" in verdict
         assert verdict.endswith("; CPU cases can run")
 
 
 def test_for_the_cpu_a_missing_driver_is_no_finding():
-    facts = Facts(device="cpu", machine=MACHINE, trial=replace(TRIAL, cuda=None, gpus=[], right=["CPU:0"]))
+    facts = DoctorFacts(device="cpu", machine=MACHINE, trial=replace(TRIAL, cuda=None, gpus=[], right=["CPU:0"]))
     assert judge(facts) == []
     assert "driver" not in render(facts, [])
 
@@ -182,18 +181,18 @@ def test_bad_flags_are_exit_code_2():
 @pytest.mark.parametrize(
     ("changes", "code", "level"),
     [
-        ({"problem": "cannot be opened (Unknown Error)"}, "gpu_silent", Level.DOUBT),
-        ({"rows_failed": True}, "rows_failed", Level.DOUBT),
-        ({"rows_pending": True}, "ecc_errors", Level.DOUBT),
+        ({"problem": "cannot be opened (Unknown Error)"}, "gpu_unusable", Level.DOUBT),
+        ({"row_remap_failed": True}, "row_remap_failed", Level.DOUBT),
+        ({"row_remap_pending": True}, "row_remap_pending", Level.DOUBT),
         ({"compute_mode": "prohibited"}, "compute_mode", Level.DOUBT),
         ({"compute_mode": "exclusive process"}, "compute_mode", Level.NOTE),
         ({"application_clock_mhz": 1200, "application_clock_default_mhz": 1980}, "application_clocks", Level.DOUBT),
-        ({"reasons": ["idle", "hardware power brake"]}, "throttled", Level.DOUBT),
+        ({"throttle_hardware_share": 1.0}, "throttled_hardware", Level.DOUBT),
         ({"temperature_celsius": 78.0}, "hot", Level.DOUBT),
-        ({"memory_used_bytes": 12 << 30}, "busy", Level.DOUBT),
+        ({"memory_used_bytes": 12 << 30}, "gpu_shared", Level.DOUBT),
         ({"name": "NVIDIA A100"}, "gpus_differ", Level.DOUBT),
         ({"ecc": False}, "ecc_off", Level.NOTE),
-        ({"mig": True}, "mig", Level.DOUBT),
+        ({"mig": True}, "mig_slice", Level.DOUBT),
     ],
 )
 def test_a_fault_of_one_gpu_is_found(changes, code, level):
@@ -206,7 +205,7 @@ def test_a_fault_of_one_gpu_is_found(changes, code, level):
 def test_a_hot_gpu_at_work_is_busy_and_no_more():
     working = replace(GPU, temperature_celsius=78.0, utilisation=0.9)
     (finding,) = judge(replace(GOOD, driver=replace(DRIVER, gpus=[working])))
-    assert finding.code == "busy"
+    assert finding.code == "gpu_shared"
 
 
 def test_ecc_that_is_off_on_some_gpus_only_is_a_doubt():
@@ -230,7 +229,7 @@ def test_cards_without_a_bridge_have_links_that_are_down_and_are_fine():
     ],
 )
 def test_gpus_that_cannot_reach_each_other_are_a_doubt_where_that_can_be_mended(p2p, topology, level):
-    pairs = [Pair(first=0, second=1, p2p=p2p, topology=topology)]
+    pairs = [GPUPair(first=0, second=1, p2p=p2p, topology=topology)]
     (finding,) = judge(replace(GOOD, driver=replace(DRIVER, pairs=pairs)))
     assert (finding.code, finding.level) == ("no_p2p", level)
     assert "1 of 1 pairs" in finding.seen and "0–1" in finding.seen
@@ -321,15 +320,25 @@ def test_without_tensorflow_not_even_the_cpu_is_ready():
 
 
 def test_libraries_that_tensorflow_opens_and_cannot_load_are_named():
-    libraries = [
-        Library(name="cuDNN", problem="not found"),
-        Library(name="cuFFT", file="libcufft.so.11", problem="an empty stand-in without functions"),
-        Library(name="CUPTI", problem="not found"),
-    ]
-    missing, empty = judge(replace(GOOD, libraries=libraries, trial=replace(TRIAL)))
+    libraries = [CUDALibrary(name="cuDNN", problem="not found"), CUDALibrary(name="CUPTI", problem="not found")]
+    (missing,) = judge(replace(GOOD, libraries=libraries))
     assert (missing.code, missing.level) == ("libraries_missing", Level.DOUBT) and "cuDNN" in missing.seen
     assert "CUPTI" not in missing.seen, "TensorFlow starts without it"
-    assert (empty.code, empty.level) == ("libraries_empty", Level.NOTE) and "cuFFT" in empty.seen
+
+
+@pytest.mark.parametrize(
+    ("ptxas", "code"),
+    [
+        ({"path": "/usr/bin/ptxas", "version": "12.2.140"}, "other_ptxas"),
+        ({"path": "/usr/bin/ptxas", "version": "12.9.86", "problem": "in place of /site/bin/ptxas"}, "other_ptxas"),
+        ({"path": "/site/bin/ptxas", "version": "12.5.82"}, None),
+        ({"path": "/site/bin/ptxas", "version": "12.9.86"}, None),
+        ({"problem": "not found"}, "no_ptxas"),
+    ],
+)
+def test_a_ptxas_other_than_the_locked_one_is_named(ptxas, code):
+    found = judge(replace(GOOD, libraries=[CUDALibrary(name="ptxas", **ptxas)]))
+    assert [finding.code for finding in found] == ([code] if code else [])
 
 
 def test_cuda_that_does_not_start_has_the_remedy_of_its_error(tmp_path):
@@ -400,11 +409,11 @@ def test_libraries_report_their_versions_and_where_they_came_from(tmp_path):
     (tmp_path / "libcusolver.so.11").write_text("no library")
     answers = ask("tfbench.doctor.libraries", [], 60.0, LD_LIBRARY_PATH=str(tmp_path))
     found = {item.name: item for item in libraries_from(answers)}
-    assert found["cuDNN"] == Library(
+    assert found["cuDNN"] == CUDALibrary(
         name="cuDNN", file="libcudnn.so.9", path=str(tmp_path / "libcudnn.so.9"), version="9.10.2"
     )
     assert (found["NCCL"].version, found["cuBLAS"].version) == ("2.21.5", "12.8.4")
-    assert (found["cuFFT"].file, found["cuFFT"].problem) == ("libcufft.so.11", "an empty stand-in without functions")
+    assert (found["cuFFT"].file, found["cuFFT"].problem) == ("libcufft.so.11", "it has no functions")
     assert found["cuSOLVER"].file is None and "libcusolver.so.11" in (found["cuSOLVER"].problem or "")
     assert "ptxas" in found
 
@@ -450,8 +459,8 @@ def test_a_cache_of_compiled_kernels_must_outlive_the_process(tmp_path, monkeypa
 
 def test_the_worst_finding_makes_the_verdict():
     def of(level):
-        return Finding(level=level, code="x", subject="x", seen="x", why="x")
+        return DoctorFinding(level=level, code="x", subject="x", seen="x", why="x")
 
-    assert verdict_of([of(Level.NOTE)]) is Verdict.READY
+    assert verdict_of([of(Level.NOTE)]) is Readiness.READY
     assert verdict_line([of(Level.DOUBT), of(Level.NOTE)]) == "doubtful: 1 finding"
-    assert verdict_of([of(Level.DOUBT), of(Level.BLOCKER)]) is Verdict.NOT_READY
+    assert verdict_of([of(Level.DOUBT), of(Level.BLOCKER)]) is Readiness.NOT_READY

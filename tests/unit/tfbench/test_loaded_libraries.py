@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.training.conftest import REPOSITORY
-from tfbench.machine.loaded_libraries import LoadedVersions, loaded_versions
+from tfbench.machine.cuda_libraries import LoadedVersions, loaded_versions
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("loaded_libraries.c")
 
 LOAD_AND_ASK = """
 import ctypes, dataclasses, json, sys
-from tfbench.machine.loaded_libraries import loaded_versions
+from tfbench.machine.cuda_libraries import loaded_versions
 before = dataclasses.asdict(loaded_versions())
 kept = [ctypes.CDLL(path) for path in sys.argv[1:]]
 print(json.dumps([before, dataclasses.asdict(loaded_versions())]))

@@ -9,8 +9,10 @@ import pytest
 import tfbench.measuring.soft_warnings
 from results.render.warning_notes import MEANINGS, warning_notes
 from results.schema import GPU, Case, Device, Environment, Measurement, Precision, Telemetry
-from tfbench.measuring.soft_warnings import needs_ptx_jit, soft_warnings
+from results.schema.health import RULES, GPUFacts, Moment
+from tfbench.measuring.soft_warnings import gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
+from tfbench.peers.links import Alone
 
 ENVIRONMENT = Environment(
     tfbench="0",
@@ -69,8 +71,7 @@ def codes(case=None, environment=None, measurement=None, telemetry=None):
 
 
 def test_a_clean_measurement_has_no_warning():
-    clean = {"temperature_start_celsius": 40.0, "throttle_power_share": 0.0, "other_processes": 0}
-    assert codes(telemetry=clean) == []
+    assert codes() == []
 
 
 @pytest.mark.parametrize(
@@ -81,12 +82,6 @@ def test_a_clean_measurement_has_no_warning():
         ("measurement", {"warmup_settled": False}, "warmup_not_settled"),
         ("measurement", {"flops_utilisation": 1.2}, "above_peak"),
         ("measurement", {"bandwidth_bound_samples_per_second": 50.0}, "above_bandwidth"),
-        ("telemetry", {"temperature_start_celsius": 65.0}, "hot_start"),
-        ("telemetry", {"throttle_power_share": 0.5}, "throttled_power"),
-        ("telemetry", {"throttle_thermal_share": 0.5}, "throttled_thermal"),
-        ("telemetry", {"throttle_hardware_share": 0.5}, "throttled_hardware"),
-        ("telemetry", {"other_processes": 2}, "gpu_shared"),
-        ("telemetry", {"ecc_uncorrected_errors": 1}, "ecc_errors"),
         ("telemetry", {"energy_joules": 100.0, "energy_integrated_joules": 150.0}, "energy_differs"),
         ("environment", {"tf32_observed": True}, "tf32_not_as_asked"),
         ("environment", {"tf32_observed_in_convolution": True}, "tf32_not_as_asked"),
@@ -102,6 +97,23 @@ def test_a_clean_measurement_has_no_warning():
 )
 def test_each_finding_has_its_own_warning(part, values, code):
     assert codes(**{part: values}) == [code]
+
+
+class TwoRanks(Alone):
+    """Another host reports what this one does."""
+
+    size = 2
+
+    def gather(self, what, value):
+        return [value, value]
+
+
+def test_warnings_of_gpus_name_the_gpu_and_of_several_hosts_the_rank():
+    gpu = GPUFacts(index=3, throttle_thermal_share=0.5, temperature_celsius=91.0)
+    (warning,) = gpu_warnings(Alone(), [], [gpu, GPUFacts(index=4)])
+    assert (warning.code, warning.value, warning.limit) == ("throttled_thermal", 0.5, 0.05)
+    assert warning.message.startswith("GPU 3: held back by heat in 50% of the readings, 91 °C: ")
+    assert [found.message.partition(":")[0] for found in gpu_warnings(TwoRanks(), [], [gpu])] == ["rank 0", "rank 1"]
 
 
 CPU_CASE = Case(model="resnet50", device=Device.CPU)
@@ -136,12 +148,10 @@ def test_a_drift_matters_and_is_more_than_the_spread_of_the_steps(count, cv, dri
 
 
 def test_every_warning_is_explained_below_the_table():
-    sources = Path(tfbench.measuring.soft_warnings.__file__).parents[1]
-    texts = [path.read_text() for folder in ("measuring", "machine") for path in (sources / folder).glob("*.py")]
-    found = {code for text in texts for code in re.findall(r'code="(\w+)"', text)}
-    found |= set(re.findall(r'\("(throttled_\w+)"', texts[0] + "".join(texts)))
-    assert found >= {"high_cv", "throttled_power", "throttled_thermal"}
-    found |= {"throttled_hardware"}
+    sources = Path(tfbench.measuring.soft_warnings.__file__).parent
+    found = {code for path in sources.glob("*.py") for code in re.findall(r'code="(\w+)"', path.read_text())}
+    found |= {rule.code for rule in RULES if Moment.TIMING in rule.moments}
+    assert found >= {"high_cv", "throttled_power", "gpu_unusable"}
     assert found == set(MEANINGS)
     assert warning_notes(["drift (2 of 3), high_cv", None, "drift"]) == [
         f"drift: {MEANINGS['drift']}",

@@ -12,7 +12,7 @@ from results.schema import Telemetry
 from tests.real.training.conftest import REPOSITORY
 from tests.support.fake_driver import build, two_a4000
 from tfbench.machine import rapl
-from tfbench.machine.gpu_samples import (
+from tfbench.machine.samples import (
     Sample,
     integrated_joules,
     mean_power_watts,
@@ -27,7 +27,7 @@ from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
 
 gpus = GPUs(int(sys.argv[1]))
-processes = gpus.processes()
+processes = gpus.other_processes()
 observer = Observer(gpus, period_seconds=0.002)
 observer.start()
 give_up_at = time.monotonic() + 60
@@ -181,16 +181,12 @@ def test_cooling_is_bounded_and_asks_nothing_of_a_cpu():
     assert cool_down(list, 50.0, 5.0, lambda _: None) == 0.0
 
 
-def test_the_probe_tells_what_the_gpus_do_now_and_keeps_all_that_the_driver_says(fake_driver):
+def test_the_probe_reports_what_the_gpus_do_now(fake_driver):
     reported = run(fake_driver, "shared", "-m", "tfbench.probe")
     idle, busy = reported["gpu_states"]
     assert (idle["index"], idle["utilisation"], idle["processes"], idle["temperature_celsius"]) == (0, 0.0, 0, 60)
     assert (busy["index"], busy["utilisation"], busy["processes"], busy["memory_used_bytes"]) == (1, 0.87, 1, 2000)
     assert (busy["power_watts"], busy["power_limit_default_watts"]) == (120.0, 200.0)
-    raw = reported["gpu_raw"][1]
-    assert (raw["uuid"], raw["utilisation_percent"]["gpu"], raw["power_limit_milliwatts"]) == ("GPU-1", 87, 140000)
-    assert raw["memory"] == {"total": 16000, "free": 14000, "used": 2000}
-    assert "vbios" not in raw, "this driver does not offer it"
 
 
 def package(folder, name, microjoules):
@@ -214,13 +210,13 @@ def test_a_machine_without_rapl_has_no_processor_energy(tmp_path):
 
 
 def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):
-    program = "from tfbench.machine.gpu_memory import free_gpu_memory_bytes as free; print(free())"
+    program = "from tfbench.machine.nvml import free_gpu_memory_bytes as free; print(free())"
     assert run(fake_driver, "", "-c", program) == 14000
     assert run(fake_driver, "", "-c", program, CUDA_VISIBLE_DEVICES="0") == 15000
 
 
 def test_without_a_driver_free_memory_is_unknown():
-    from tfbench.machine.gpu_memory import free_gpu_memory_bytes
+    from tfbench.machine.nvml import free_gpu_memory_bytes
 
     if Path("/proc/driver/nvidia/version").exists():
         pytest.skip("this machine has a driver")

@@ -50,12 +50,12 @@ def integrated_joules(samples: Samples, seconds: float) -> float | None:
     or they span too little of it.
     """
     means = [_mean_power(gpu, seconds) for gpu in samples]
-    return _total(means, lambda mean: mean * seconds)
+    return total([None if mean is None else mean * seconds for mean in means])
 
 
 def mean_power_watts(samples: Samples, seconds: float) -> float | None:
     """Return the mean power, all GPUs together."""
-    return _total([_mean_power(gpu, seconds) for gpu in samples], lambda mean: mean)
+    return total([_mean_power(gpu, seconds) for gpu in samples])
 
 
 def reason_share(samples: Samples, bits: int) -> float | None:
@@ -78,14 +78,14 @@ def steady_temperature_celsius(samples: Samples) -> float | None:
     return max(means, default=None)
 
 
-def mean_clocks_mhz(samples: Samples) -> list[float | None]:
-    """Return each GPU's mean SM clock."""
-    clocks = ([s.sm_clock_mhz for s in gpu if s.sm_clock_mhz is not None] for gpu in samples)
-    return [statistics.fmean(known) if known else None for known in clocks]
+def mean(gpu: Sequence[Sample], name: str) -> float | None:
+    """Return the mean of a field of one GPU's samples."""
+    known = [value for sample in gpu if (value := getattr(sample, name)) is not None]
+    return statistics.fmean(known) if known else None
 
 
 def extreme(samples: Samples, field: str, choose: Callable[..., int]) -> int | None:
-    """Return `min` or `max` of a field over all samples of all GPUs."""
+    """Return `min` or `max` of a field over all samples of all GPUs; None where none has it."""
     known = [getattr(s, field) for gpu in samples for s in gpu if getattr(s, field) is not None]
     return choose(known) if known else None
 
@@ -101,7 +101,13 @@ def _mean_power(gpu: Sequence[Sample], seconds: float) -> float | None:
     return sum((b - a) * (p + q) / 2 for (a, p), (b, q) in pairs) / span
 
 
-def _total(values: Sequence[float | None], of: Callable[[float], float]) -> float | None:
+def total(values: Sequence[float | None]) -> float | None:
     """Add up over the GPUs; None where there is none, or one of them does not report."""
-    known = [of(value) for value in values if value is not None]
+    known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
+
+
+def differences(before: Sequence[float | None], after: Sequence[float | None]) -> list[float | None]:
+    """Return what each GPU's counter gained; None where it does not report, now or before."""
+    pairs = itertools.zip_longest(before, after)
+    return [None if start is None or end is None else end - start for start, end in pairs]

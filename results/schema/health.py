@@ -1,0 +1,450 @@
+"""Is a GPU healthy? The facts of one GPU, and the one table of rules that judges them.
+
+Standard library only, because this file also runs in every container. `tfbench.machine.nvml` reads the facts. The same
+rows are evaluated at three moments: before anything runs (`IDLE`: `doctor`, `check`, `plan`), over the timed steps of
+a repeat (`TIMING`) and under a deep check's load (`LOAD`). A new rule is one row of `RULES`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+class Moment(enum.Flag):
+    """When facts were read."""
+
+    IDLE = enum.auto()
+    TIMING = enum.auto()
+    LOAD = enum.auto()
+
+
+class HealthSeverity(enum.IntEnum):
+    """What a warning means."""
+
+    NOTE = 0  # good to know
+    WARNING = 1  # numbers may be too low or hard to compare
+    REJECT = 2  # do not use this GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPUSlice:
+    """A slice of a GPU in MIG mode.
+
+    Attributes:
+        profile: e.g. `1g.10gb`.
+    """
+
+    uuid: str | None = None
+    profile: str | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPUFacts:
+    """One GPU of a machine, at one moment or over an interval; what its driver does not report is None.
+
+    Over an interval power and clock are means, temperature is the maximum, and PCIe is at its widest.
+
+    Attributes:
+        index: The driver's, as `nvidia-smi` shows it; of a MIG slice its GPU's.
+        place: Place among the GPUs of a case, as `DeviceResult.gpu`.
+        bus_id: `0000:3B:00.0`.
+        problem: Why it does not answer: `is lost`; None: it does.
+        name: Of a MIG slice with its profile: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+        compute_capability: e.g. `8.6`.
+        memory_used_bytes: By all processes of the machine.
+        utilisation: Share of the last moments in which a kernel ran, 0 to 1.
+        processes: Number of those that compute; a container may not see those outside of it.
+        process_names: The same, each as `PID NAME`.
+        mig: Whether MIG mode is on; None: the GPU has none.
+        ecc_uncorrected_errors: Over the interval, at one moment since the driver was loaded.
+        row_remap_pending: Whether a faulty row of its memory will be replaced at the next reset.
+        row_remap_failed: Whether one could not be replaced.
+        power_limit_watts: Enforced; `power_limit_default_watts` is what it is sold with.
+        temperature_start_celsius: When warm-up began.
+        clock_reasons: Why its clock is below the maximum at this moment.
+        throttle_power_share: Share of the readings in which the power limit held the clock down.
+        throttle_thermal_share: Likewise a temperature.
+        throttle_hardware_share: Likewise a power brake or another hardware slowdown.
+        pcie_generation: An idle GPU lowers it.
+        pcie_width: Lanes in use; `pcie_width_max`: lanes that card and slot support.
+        nvlinks_up: Links that carry data.
+        nvlinks_down: Links without a partner, or broken.
+        xid_errors: Numbers of its Xid errors in the kernel log; None: the log cannot be read.
+    """
+
+    index: int
+    place: int = 0
+    bus_id: str | None = None
+    problem: str | None = None
+    name: str | None = None
+    uuid: str | None = None
+    compute_capability: str | None = None
+    memory_bytes: int | None = None
+    utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    processes: int | None = None
+    process_names: list[str] = field(default_factory=list)
+    mig: bool | None = None
+    slices: list[GPUSlice] = field(default_factory=list)
+    ecc: bool | None = None
+    ecc_uncorrected_errors: int | None = None
+    row_remap_pending: bool | None = None
+    row_remap_failed: bool | None = None
+    persistence: bool | None = None
+    compute_mode: str | None = None
+    temperature_celsius: float | None = None
+    temperature_start_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    power_limit_default_watts: float | None = None
+    power_limit_max_watts: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    application_clock_mhz: float | None = None
+    application_clock_default_mhz: float | None = None
+    clock_reasons: list[str] = field(default_factory=list)
+    throttle_power_share: float | None = None
+    throttle_thermal_share: float | None = None
+    throttle_hardware_share: float | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    nvlinks_up: int = 0
+    nvlinks_down: int = 0
+    xid_errors: list[int] | None = None
+
+    @property
+    def label(self) -> str:
+        """Name it for a person: `GPU 3 (0000:3B:00.0)`."""
+        return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody else uses it; of a MIG slice, or what is not reported, nothing is assumed."""
+        memory = 0 if self.mig else self.memory_used_bytes or 0
+        return bool(self.processes) or (self.utilisation or 0.0) > MAX_IDLE_UTILISATION or memory > MAX_IDLE_BYTES
+
+    @property
+    def use(self) -> str:
+        """What it does: `idle`, `busy, 87% used, 12.3 GB taken, 3 processes`."""
+        if not self.is_busy:
+            return "idle"
+        parts = ["busy"]
+        if self.utilisation is not None:
+            parts.append(f"{self.utilisation:.0%} used")
+        if self.memory_used_bytes is not None:
+            parts.append(f"{self.memory_used_bytes / 1e9:.1f} GB taken")
+        if self.processes:
+            names = f" ({', '.join(self.process_names)})" if self.process_names else ""
+            parts.append(f"{self.processes} process{'es' if self.processes > 1 else ''}{names}")
+        return ", ".join(parts)
+
+    @property
+    def clock_and_temperature(self) -> str:
+        """`, 1040 MHz, 91 °C`, as far as it is known."""
+        clock = "" if self.sm_clock_mhz is None else f", {self.sm_clock_mhz:.0f} MHz"
+        return clock + ("" if self.temperature_celsius is None else f", {self.temperature_celsius:.0f} °C")
+
+    @property
+    def link(self) -> str:
+        """`PCIe ×8 of ×16`, with the generation where it is below the highest."""
+        now, most = self.pcie_generation, self.pcie_generation_max
+        lower = f", generation {now} of {most} at this moment" if now and most and now < most else ""
+        return f"PCIe ×{self.pcie_width} of ×{self.pcie_width_max}{lower}"
+
+    @property
+    def slice_names(self) -> str:
+        """`1g.10gb, 3g.40gb`; `none`."""
+        return ", ".join(part.profile or "unnamed" for part in self.slices) or "none"
+
+
+MAX_IDLE_UTILISATION = 0.05
+MAX_IDLE_BYTES = 1 << 30
+"""A GPU without work has some hundred MB in use: the driver's own, and a desktop's."""
+
+MAX_IDLE_CELSIUS = 65.0
+"""Fans of workstation cards stop below some 60 °C (our choice)."""
+
+START_CELSIUS = 50.0
+"""Default of --max_start_celsius: how cool a GPU is to be when its warm-up begins."""
+
+THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50
+"""Below 5 % of the readings a lower clock cannot move a mean by 1 % (our choice)."""
+
+POWER_CAP_SHARE = 0.02
+"""How far the enforced limit is below the default. They are equal unless somebody capped the GPU; at a cap of 5 % the
+clock already falls by 1 to 2 %, which is what comparisons resolve."""
+
+FATAL_XIDS = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120})
+"""Errors after which a GPU wants a reset or a replacement: double-bit ECC (48), remapped rows (63, 64), NVLink (74),
+fallen off the bus (79), many single-bit errors (92), contained and uncontained ECC (94, 95), GSP (119, 120).
+Source: NVIDIA, Xid Errors (docs.nvidia.com/deploy/xid-errors)."""
+
+REMAPPED_XIDS = frozenset({63})
+"""Of those, what a healthy GPU survives: a row was remapped, as it should be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthRule:
+    """A row of the table.
+
+    Attributes:
+        code: One word, stable.
+        moments: When it is evaluated.
+        value: What is compared; None: not reported, and nothing is said.
+        limit: A value above it is a warning.
+        reject: A value above it rejects the GPU; None: none does.
+        seen: What was seen; a template over `gpu` and `value`.
+        why: Why it matters for a benchmark.
+        fix: A command or a step; a template likewise. None: nothing to do.
+        severity: Of a value above `limit`.
+    """
+
+    code: str
+    moments: Moment
+    value: Callable[[GPUFacts], float | None]
+    limit: float = 0.0
+    reject: float | None = None
+    seen: str
+    why: str
+    fix: str | None = None
+    severity: HealthSeverity = HealthSeverity.WARNING
+
+
+@dataclass(frozen=True)
+class HealthWarning:
+    """What a rule found about a GPU."""
+
+    rule: HealthRule
+    gpu: GPUFacts
+    value: float
+
+    @property
+    def severity(self) -> HealthSeverity:
+        """The rule's, or that of a rejection."""
+        rejects = self.rule.reject is not None and self.value > self.rule.reject
+        return HealthSeverity.REJECT if rejects else self.rule.severity
+
+    @property
+    def seen(self) -> str:
+        """What was seen, with its figures; reads on after the GPU's name and a colon."""
+        return self.rule.seen.format(gpu=self.gpu, value=self.value)
+
+    @property
+    def fix(self) -> str | None:
+        """A command or a step."""
+        return None if self.rule.fix is None else self.rule.fix.format(gpu=self.gpu)
+
+
+def health_warnings(gpu: GPUFacts, moment: Moment) -> list[HealthWarning]:
+    """Evaluate all rules of a moment, in their order."""
+    rules = [rule for rule in RULES if moment in rule.moments]
+    values = [(rule, rule.value(gpu)) for rule in rules]
+    return [HealthWarning(rule, gpu, value) for rule, value in values if value is not None and value > rule.limit]
+
+
+def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str, HealthWarning]]:
+    """Evaluate all rules over several GPUs; what is the same of several of them comes once.
+
+    Returns:
+        The names of the GPUs, `GPU 7 (0000:DB:00.0)` or `GPUs 0, 1, 7`, and one of their warnings.
+    """
+    same: dict[tuple[str, str, str | None], list[HealthWarning]] = {}
+    for found in (found for gpu in gpus for found in health_warnings(gpu, moment)):
+        same.setdefault((found.rule.code, found.seen, found.fix), []).append(found)
+    return [(names_of([found.gpu for found in group]), group[0]) for group in same.values()]
+
+
+def names_of(gpus: Sequence[GPUFacts]) -> str:
+    """Name some GPUs: `GPU 7 (0000:DB:00.0)`, `GPUs 0, 1, 7`."""
+    return gpus[0].label if len(gpus) == 1 else f"GPUs {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def _power_cap(gpu: GPUFacts) -> float | None:
+    limit, default = gpu.power_limit_watts, gpu.power_limit_default_watts
+    return None if gpu.mig or limit is None or not default else 1 - limit / default
+
+
+def _clock_cap(gpu: GPUFacts) -> float | None:
+    clock, default = gpu.application_clock_mhz, gpu.application_clock_default_mhz
+    return None if clock is None or not default else 1 - clock / default
+
+
+def _lanes_lost(gpu: GPUFacts) -> float | None:
+    return None if not gpu.pcie_width or gpu.pcie_width_max is None else gpu.pcie_width_max / gpu.pcie_width
+
+
+def _xids(gpu: GPUFacts) -> float:
+    """Return 0 without a fatal Xid error, 1 where the worst is a remapped row, else 2."""
+    fatal = FATAL_XIDS & set(gpu.xid_errors or ())
+    return 0.0 if not fatal else 1.0 if fatal <= REMAPPED_XIDS else 2.0
+
+
+def _share_rule(kind: str, cause: str, moments: Moment, reject: float | None, fix: str) -> HealthRule:
+    return HealthRule(
+        code=f"throttled_{kind}",
+        moments=moments,
+        value=lambda gpu: getattr(gpu, f"throttle_{kind}_share"),
+        limit=THROTTLE_SHARE,
+        reject=reject,
+        seen=f"held back by {cause} in {{value:.0%}} of the readings{{gpu.clock_and_temperature}}",
+        why="numbers would be those of a GPU that is too hot or gets too little power",
+        fix=fix,
+    )
+
+
+_ALWAYS = Moment.IDLE | Moment.TIMING | Moment.LOAD
+_WITHOUT_TIMING = Moment.IDLE | Moment.LOAD
+
+RULES: tuple[HealthRule, ...] = (
+    HealthRule(
+        code="gpu_unusable",
+        moments=_ALWAYS,
+        value=lambda gpu: float(gpu.problem is not None),
+        seen="{gpu.problem}",
+        why="cases that need it fail, and a GPU that fell off the bus may slow the driver down for the others",
+        fix="sudo dmesg | grep -i xid shows why; then restart the machine, and replace the GPU if it happens again",
+    ),
+    HealthRule(
+        code="mig_slice",
+        moments=Moment.IDLE | Moment.TIMING,
+        value=lambda gpu: float(bool(gpu.mig)),
+        seen="MIG mode is on, slices: {gpu.slice_names}",
+        why="a process uses one slice, and no whole GPU next to it; power and energy are known of the whole GPU only, "
+        "so they are left out; other slices share its clock and temperature",
+        fix="to measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0; to choose a slice, or other GPUs: "
+        "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
+    ),
+    HealthRule(
+        code="row_remap_failed",
+        moments=_ALWAYS,
+        value=lambda gpu: gpu.row_remap_failed,
+        reject=0.0,
+        seen="a faulty row of its memory could not be replaced",
+        why="expect wrong results and crashes",
+        fix="replace the GPU",
+    ),
+    HealthRule(
+        code="ecc_errors",
+        moments=_ALWAYS,
+        value=lambda gpu: gpu.ecc_uncorrected_errors,
+        reject=0.0,
+        seen="{gpu.ecc_uncorrected_errors} uncorrected memory errors",
+        why="an uncorrected error ends the process that it hits",
+        fix="sudo nvidia-smi -i {gpu.index} --gpu-reset; if errors come back, replace the GPU (nvidia-smi -q -d ECC)",
+    ),
+    HealthRule(
+        code="row_remap_pending",
+        moments=_ALWAYS,
+        value=lambda gpu: gpu.row_remap_pending,
+        seen="a faulty row of its memory will be replaced at the next reset",
+        why="an uncorrected error ends the process that it hits",
+        fix="sudo nvidia-smi -i {gpu.index} --gpu-reset",
+    ),
+    HealthRule(
+        code="xid_errors",
+        moments=Moment.LOAD,
+        value=_xids,
+        reject=1.0,
+        seen="the kernel log has Xid {gpu.xid_errors} of it",
+        why="the driver reports a fault of the GPU, not of a program",
+        fix="sudo dmesg | grep -i xid; reset the GPU, and replace it if they come back",
+    ),
+    HealthRule(
+        code="compute_mode",
+        moments=Moment.IDLE,
+        value=lambda gpu: float(gpu.compute_mode == "prohibited"),
+        seen="compute mode is prohibited",
+        why="no process can use it",
+        fix="sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+    ),
+    HealthRule(
+        code="compute_mode",
+        moments=Moment.IDLE,
+        value=lambda gpu: float((gpu.compute_mode or "").startswith("exclusive")),
+        seen="compute mode is {gpu.compute_mode}",
+        why="only one process at a time can use it",
+        fix="sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+        severity=HealthSeverity.NOTE,
+    ),
+    HealthRule(
+        code="power_cap",
+        moments=_ALWAYS,
+        value=_power_cap,
+        limit=POWER_CAP_SHARE,
+        seen="capped at {gpu.power_limit_watts:.0f} W (default {gpu.power_limit_default_watts:.0f} W)",
+        why="its clock falls under load, so it is slower than others of its kind",
+        fix="sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_watts:.0f}",
+    ),
+    HealthRule(
+        code="application_clocks",
+        moments=_WITHOUT_TIMING,
+        value=_clock_cap,
+        seen="application clock is {gpu.application_clock_mhz:.0f} MHz (default "
+        "{gpu.application_clock_default_mhz:.0f} MHz)",
+        why="its clock cannot rise above that",
+        fix="sudo nvidia-smi -i {gpu.index} -rac (and -rgc, if clocks were locked by -lgc)",
+    ),
+    _share_rule("power", "its power limit", Moment.TIMING, None, "nvidia-smi -q -d POWER"),
+    _share_rule(
+        "thermal", "heat", _ALWAYS, THROTTLE_REJECT_SHARE, "check fans and airflow; nvidia-smi -q -d TEMPERATURE"
+    ),
+    _share_rule(
+        "hardware",
+        "a power brake or another hardware slowdown",
+        _ALWAYS,
+        THROTTLE_REJECT_SHARE,
+        "check power cables; nvidia-smi -q -d PERFORMANCE",
+    ),
+    HealthRule(
+        code="hot",
+        moments=Moment.IDLE,
+        value=lambda gpu: None if gpu.is_busy else gpu.temperature_celsius,
+        limit=MAX_IDLE_CELSIUS,
+        seen="{value:.0f} °C without work",
+        why="a hot GPU clocks lower, and has less time until it throttles",
+        fix="check fans and airflow, or wait until it has cooled down",
+    ),
+    HealthRule(
+        code="hot_start",
+        moments=Moment.TIMING,
+        value=lambda gpu: gpu.temperature_start_celsius,
+        limit=START_CELSIUS,
+        seen="{value:.0f} °C when warm-up began",
+        why="a hot GPU clocks lower than a cold one",
+        fix="--max_cooling_seconds=600",
+    ),
+    HealthRule(
+        code="gpu_shared",
+        moments=Moment.IDLE | Moment.TIMING,
+        value=lambda gpu: float(gpu.is_busy),
+        seen="{gpu.use}",
+        why="a benchmark shares its time, memory and power",
+        fix="end the processes (nvidia-smi lists them; sudo kill PID), or exclude this GPU with CUDA_VISIBLE_DEVICES "
+        "or gpus:",
+    ),
+    HealthRule(
+        code="pcie_width",
+        moments=_WITHOUT_TIMING,
+        value=_lanes_lost,
+        limit=1.0,
+        reject=3.9,
+        seen="{gpu.link}",
+        why="input from the host, and all-reduces without NVLink, are slower in proportion",
+        fix="reseat the card, use another slot or riser, and check bifurcation in the BIOS",
+    ),
+    HealthRule(
+        code="persistence_off",
+        moments=Moment.IDLE,
+        value=lambda gpu: float(gpu.persistence is False),
+        seen="persistence mode is off",
+        why="the driver shuts the GPU down between two processes: each start waits for seconds, and limits of clock "
+        "and power are lost",
+        fix="sudo nvidia-smi -pm 1",
+    ),
+)
+"""The power limit holds back any healthy GPU under a deep check's load, and an idle one reports no limit of its own."""

@@ -1,0 +1,581 @@
+"""Judges a machine: driver, libraries, TensorFlow, GPUs, and the machine around them; and the verdict of it all."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from results.schema.exit_codes import ExitCode
+from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings, names_of
+from tfbench.doctor.driver import DriverFacts, GPUPair
+from tfbench.doctor.facts import NAMES, DoctorFacts
+from tfbench.doctor.libraries import CUDALibrary
+from tfbench.doctor.machine import MachineFacts
+from tfbench.machine.cuda_libraries import flags_of_the_user, opened_libraries
+from tfbench.measuring.soft_warnings import needs_ptx_jit
+
+
+class Level(enum.StrEnum):
+    """How much a finding weighs."""
+
+    BLOCKER = "blocker"  # cases cannot run, or their numbers would be worthless
+    DOUBT = "doubt"  # they run, and their numbers may be too low or hard to compare
+    NOTE = "note"  # good to know; does not count for the verdict
+
+
+class Readiness(enum.StrEnum):
+    """What all findings together mean."""
+
+    READY = "ready"
+    DOUBTFUL = "doubtful"
+    NOT_READY = "not ready"
+
+
+EXIT_CODES = {
+    Readiness.READY: ExitCode.OK,
+    Readiness.DOUBTFUL: ExitCode.SOME_FAILED,
+    Readiness.NOT_READY: ExitCode.NO_HOST,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorFinding:
+    """One thing that a person should know before trusting this machine's numbers.
+
+    Attributes:
+        code: One word, stable.
+        subject: What it is about: `GPU 3 (0000:3B:00.0)`, `TensorFlow`, `CPU`.
+        seen: What was seen, with its figures.
+        why: Why it matters for a benchmark.
+        fix: A command or a step; None: nothing to do.
+        gpu_only: Cases on the CPU do not mind.
+    """
+
+    level: Level
+    code: str
+    subject: str
+    seen: str
+    why: str
+    fix: str | None = None
+    gpu_only: bool = True
+
+
+def verdict_of(findings: Iterable[DoctorFinding]) -> Readiness:
+    """Return the worst of them."""
+    levels = {finding.level for finding in findings}
+    if Level.BLOCKER in levels:
+        return Readiness.NOT_READY
+    return Readiness.DOUBTFUL if Level.DOUBT in levels else Readiness.READY
+
+
+def verdict_line(findings: Sequence[DoctorFinding]) -> str:
+    """Sum up in a line: `doubtful: 3 findings`, `not ready: no NVIDIA driver …; CPU cases can run`."""
+    verdict = verdict_of(findings)
+    if verdict is Readiness.READY:
+        return str(verdict)
+    if verdict is Readiness.DOUBTFUL:
+        count = sum(finding.level is Level.DOUBT for finding in findings)
+        return f"{verdict}: {count} finding{'s' if count > 1 else ''}"
+    blockers = [finding for finding in findings if finding.level is Level.BLOCKER]
+    on_cpu = "; CPU cases can run" if all(finding.gpu_only for finding in blockers) else ""
+    return f"{verdict}: {'; '.join(finding.seen for finding in blockers)}{on_cpu}"
+
+
+def judge(facts: DoctorFacts) -> list[DoctorFinding]:
+    """Return all findings, the software's first: what stops everything comes before what slows one GPU down."""
+    return [*check_software(facts), *check_gpus(facts.driver), *check_machine(facts)]
+
+
+CUDA_FIXES = {
+    "(100)": "check CUDA_VISIBLE_DEVICES, and that the container was given GPUs (--gpus all)",
+    "(802)": "sudo systemctl restart nvidia-fabricmanager (its version must be the driver's)",
+    "(803)": "libcuda is of another version than the kernel's driver: restart after a driver update, and take CUDA's "
+    "compat folder out of LD_LIBRARY_PATH",
+    "(804)": "this GPU cannot use the cuda-compat package: take it out of LD_LIBRARY_PATH",
+    "(999)": "sudo modprobe nvidia_uvm, or restart the machine",
+}
+"""By the code in what `cuInit` failed with."""
+
+
+def check_software(facts: DoctorFacts) -> list[DoctorFinding]:
+    """Judge driver, libraries and TensorFlow; for a CPU TensorFlow alone."""
+    if facts.device == "cpu":
+        return list(_tensorflow(facts))
+    return [*_driver(facts), *_tensorflow(facts), *_libraries(facts), *_devices(facts), *_all_reduce(facts)]
+
+
+def _driver(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    driver, machine = facts.driver, facts.machine
+    if driver.problem is not None:
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="no_driver",
+            subject="driver",
+            seen=f"no NVIDIA driver ({driver.problem})",
+            why="no case can run on a GPU",
+            fix=_driver_fix(machine),
+        )
+        return
+    if driver.cuda_problem is not None:
+        known = (fix for code, fix in CUDA_FIXES.items() if driver.cuda_problem.endswith(code))
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="cuda_not_ready",
+            subject="driver",
+            seen=f"CUDA does not start ({driver.cuda_problem})",
+            why="nvidia-smi works without CUDA, TensorFlow does not",
+            fix=next(known, "restart the machine; in a container check --gpus all and NVIDIA_DRIVER_CAPABILITIES"),
+        )
+    elif not any(gpu.problem is None for gpu in driver.gpus):
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="no_gpu",
+            subject="driver",
+            seen=f"driver {driver.version}, but no GPU answers",
+            why="no case can run on a GPU",
+            fix="start the container with --gpus all" if machine.container else "sudo dmesg | grep -i nvrm",
+        )
+
+
+def _driver_fix(machine: MachineFacts) -> str:
+    on_bus = f"{len(machine.pci_gpus)} NVIDIA GPU{'s are' if len(machine.pci_gpus) > 1 else ' is'} on the PCI bus"
+    if machine.container and machine.pci_gpus:
+        return f"{on_bus}: start the container with --gpus all (the host needs the NVIDIA container toolkit)"
+    if machine.kernel_driver is not None:
+        return "the kernel's driver and its library differ: restart the machine after a driver update"
+    if machine.pci_gpus:
+        return f"{on_bus}: install the driver, and load it with sudo modprobe nvidia"
+    hidden = ", or start the container with --gpus all if its host has one" if machine.container else ""
+    return f"use a machine with an NVIDIA GPU{hidden}; python -m tfbench.doctor --device=cpu looks at the CPU only"
+
+
+def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    trial = facts.trial
+    if trial.problem is not None:
+        imported = trial.tensorflow is not None
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="tensorflow_failed",
+            subject="TensorFlow",
+            seen=f"TensorFlow {trial.problem}",
+            why="cases would end the same way",
+            fix=_trial_fix(trial.problem, facts.device)
+            if imported
+            else "install TensorFlow again, or use this project's image",
+            gpu_only=imported,
+        )
+    elif trial.tensorflow is None:
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="no_tensorflow",
+            subject="TensorFlow",
+            seen="TensorFlow printed nothing",
+            why="no case can run",
+            fix="install TensorFlow, or use this project's image",
+            gpu_only=False,
+        )
+    if trial.wrong:
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="wrong_product",
+            subject=", ".join(trial.wrong),
+            seen=f"a small matrix product on {', '.join(trial.wrong)} was wrong, or computed elsewhere",
+            why="its numbers would be worthless",
+            fix="replace the card, or leave it out with CUDA_VISIBLE_DEVICES" if facts.device == "gpu" else None,
+            gpu_only=facts.device == "gpu",
+        )
+
+
+def _trial_fix(problem: str, device: str) -> str:
+    if NAMES["all_reduce"] in problem:
+        return "NCCL_DEBUG=INFO python -m tfbench.doctor.trial gpu shows why; with NCCL_P2P_DISABLE=1 it may work"
+    return f"TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial {device} shows why; nvidia-smi -q the GPUs' state"
+
+
+def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    """Name what TensorFlow opens and cannot; which names it opens depends on its build."""
+    trial = facts.trial
+    if trial.tensorflow is None:
+        return
+    if trial.cuda is None:
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="cpu_build",
+            subject="TensorFlow",
+            seen=f"TensorFlow {trial.tensorflow} is a build without CUDA",
+            why="it uses no GPU",
+            fix="pip install 'tensorflow[and-cuda]', or one of this project's CUDA images",
+        )
+        return
+    wanted = opened_libraries(trial.tensorflow, trial.cuda, trial.cudnn)
+    stems = {name.partition(".so")[0] for name in wanted}
+    missing = [item for item in facts.libraries if item.file is None and _stem(item) in stems]
+    if missing:
+        yield DoctorFinding(
+            level=Level.DOUBT if trial.gpus else Level.BLOCKER,
+            code="libraries_missing",
+            subject="CUDA libraries",
+            seen=f"{', '.join(item.name for item in missing)} cannot be loaded ({missing[0].problem})",
+            why="TensorFlow accepts no GPU where one of its libraries is missing",
+            fix="pip install 'tensorflow[and-cuda]' installs them next to TensorFlow; else set LD_LIBRARY_PATH",
+        )
+    yield from _ptxas(facts)
+
+
+def _ptxas(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    """Judge the assembler that XLA calls: one that is older than TensorFlow's CUDA lacks what XLA asks of it."""
+    found = next((item for item in facts.libraries if item.name == "ptxas"), None)
+    if found is None:
+        return
+    if found.path is None:
+        yield DoctorFinding(
+            level=Level.NOTE,
+            code="no_ptxas",
+            subject="ptxas",
+            seen="ptxas was not found",
+            why="XLA (--xla) compiles by the driver instead, or fails",
+            fix="pip install nvidia-cuda-nvcc-cu12",
+        )
+        return
+    built, version = facts.trial.cuda or "", found.version or "?"
+    if found.problem is not None or (found.version is not None and _release(version) < _release(built)):
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="other_ptxas",
+            subject="ptxas",
+            seen=f"XLA calls {found.path} of CUDA {version}"
+            + (f" {found.problem}" if found.problem else f", TensorFlow was built with CUDA {built}"),
+            why="an older ptxas refuses what XLA writes, and another one makes other kernels: not comparable",
+            fix=f"pip install 'nvidia-cuda-nvcc-cu12=={'.'.join(map(str, _release(built)))}.*', and take "
+            "--xla_gpu_cuda_data_dir out of XLA_FLAGS",
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version: 12.5 of `12.5.82`."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+_STEMS = {
+    "CUDA runtime": "libcudart",
+    "cuBLASLt": "libcublasLt",
+    "cuBLAS": "libcublas",
+    "cuDNN": "libcudnn",
+    "NCCL": "libnccl",
+    "cuFFT": "libcufft",
+    "cuSPARSE": "libcusparse",
+    "cuSOLVER": "libcusolver",
+}
+
+
+def _stem(item: CUDALibrary) -> str | None:
+    return _STEMS.get(item.name)
+
+
+def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    """Compare what TensorFlow sees with what the driver has."""
+    trial, driver = facts.trial, facts.driver
+    if trial.gpus is None or trial.cuda is None or driver.problem is not None:
+        return
+    expected = len(driver.cuda_devices)
+    if len(trial.gpus) < expected:
+        yield DoctorFinding(
+            level=Level.DOUBT if trial.gpus else Level.BLOCKER,
+            code="gpus_not_seen",
+            subject="TensorFlow",
+            seen=f"TensorFlow sees {len(trial.gpus)} of {expected} GPUs that CUDA offers",
+            why="cases on more GPUs end with no_gpu",
+            fix="TF_CPP_MIN_LOG_LEVEL=0 python -m tfbench.doctor.trial gpu shows which library is missing",
+        )
+    capabilities: Sequence[str | None] = [gpu.compute_capability for gpu in driver.gpus if gpu.problem is None]
+    old = sorted({c for c in capabilities if c and needs_ptx_jit(c, trial.capabilities)})
+    if old:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="ptx_jit",
+            subject="TensorFlow",
+            seen=f"TensorFlow {trial.tensorflow} has no machine code for compute capability {', '.join(old)}",
+            why="the driver compiles its kernels from PTX at the first use: minutes, and they may be slower"
+            + (f"; the cache {facts.machine.cache_problem}" if facts.machine.cache_problem else ""),
+            fix="use a TensorFlow that was built for this GPU (python -m orchestrate images list)",
+        )
+
+
+def _all_reduce(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    trial = facts.trial
+    if trial.all_reduce is False:
+        yield DoctorFinding(
+            level=Level.BLOCKER,
+            code="all_reduce_wrong",
+            subject="NCCL",
+            seen=f"an all-reduce over {len(trial.gpus or ())} GPUs gave a wrong sum: {trial.all_reduce_reason}",
+            why="training on several GPUs would be wrong",
+            fix="NCCL_P2P_DISABLE=1 python -m tfbench.doctor; where that helps, disable ACS and the IOMMU in the BIOS",
+        )
+
+
+NEAR = ("internal", "PIX", "PXB", "PHB", "NODE")
+"""Topologies within one socket, where PCIe GPUs can reach each other."""
+
+SHOWN_PAIRS = 4
+
+
+def check_gpus(driver: DriverFacts) -> list[DoctorFinding]:
+    """Judge all GPUs that the driver counts: each by the rules of `results.schema.health`, then all together."""
+    levels = {HealthSeverity.NOTE: Level.NOTE}
+    found = [
+        DoctorFinding(
+            level=levels.get(warning.severity, Level.DOUBT),
+            code=warning.rule.code,
+            subject=names,
+            seen=warning.seen,
+            why=warning.rule.why,
+            fix=warning.fix,
+        )
+        for names, warning in grouped_warnings(driver.gpus, Moment.IDLE)
+    ]
+    for together in (_differ, _nvlinks, _ecc_mode):
+        found.extend(together(driver.answering))
+    return [*found, *_p2p(driver.pairs)]
+
+
+def _ecc_mode(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
+    off = [gpu for gpu in gpus if gpu.ecc is False]
+    if off:
+        mixed = len({gpu.ecc for gpu in gpus if gpu.ecc is not None}) > 1
+        yield DoctorFinding(
+            level=Level.DOUBT if mixed else Level.NOTE,
+            code="ecc_off",
+            subject=names_of(off),
+            seen="ECC is off" + (", of others here it is on" if mixed else ""),
+            why="on cards with GDDR memory ECC costs memory and bandwidth: compare like with like",
+            fix=f"sudo nvidia-smi -i {','.join(str(gpu.index) for gpu in off)} -e 1, then restart" if mixed else None,
+        )
+
+
+def _differ(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
+    names = dict.fromkeys(gpu.name for gpu in gpus)
+    if len(names) > 1:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="gpus_differ",
+            subject="GPUs",
+            seen="different kinds: " + ", ".join(name or "unknown" for name in names),
+            why="in a case of several GPUs the slowest sets the pace of all",
+            fix="choose equal ones with CUDA_VISIBLE_DEVICES, or gpus: in hosts.yml",
+        )
+
+
+def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
+    """Compare with other GPUs of the same kind: a card whose bridge is not fitted has links that are down, too."""
+    for gpu in gpus:
+        most = max((other.nvlinks_up for other in gpus if other.name == gpu.name and not other.mig), default=0)
+        if gpu.nvlinks_up < most and not gpu.mig:
+            yield DoctorFinding(
+                level=Level.DOUBT,
+                code="nvlink_down",
+                subject=gpu.label,
+                seen=f"{gpu.nvlinks_up} NVLinks are up, {gpu.nvlinks_down} down; others here have {most} up",
+                why="all-reduces run at the pace of the slowest GPU's links",
+                fix="nvidia-smi nvlink --status; with NVSwitches sudo systemctl restart nvidia-fabricmanager",
+            )
+
+
+def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
+    """Judge pairs that cannot read each other's memory; across sockets, or of consumer cards, that is as expected."""
+    apart = [pair for pair in pairs if pair.p2p not in (None, "ok")]
+    if not apart:
+        return
+    mendable = [pair for pair in apart if pair.topology in NEAR and pair.p2p != "GPU not supported"]
+    shown = mendable or apart
+    names = ", ".join(f"{pair.first}–{pair.second}" for pair in shown[:SHOWN_PAIRS])
+    more = f" and {len(shown) - SHOWN_PAIRS} more" if len(shown) > SHOWN_PAIRS else ""
+    reasons = ", ".join(dict.fromkeys(f"{pair.p2p}, {pair.topology}" for pair in shown))
+    yield DoctorFinding(
+        level=Level.DOUBT if mendable else Level.NOTE,
+        code="no_p2p",
+        subject="P2P",
+        seen=f"{len(shown)} of {len(pairs)} pairs of GPUs cannot read each other's memory: {names}{more} ({reasons})",
+        why="NCCL then copies through the host's memory, which is several times slower",
+        fix="disable ACS and the IOMMU in the BIOS (sudo lspci -vvv | grep ACSCtl; kernel parameter iommu=pt)"
+        if mendable
+        else None,
+    )
+
+
+MIN_SHM_BYTES = 1 << 30
+"""Source: NCCL User Guide, "Troubleshooting", "Shared memory": --shm-size=1g."""
+
+MIN_CPUS_PER_GPU = 2.0
+"""One thread launches a GPU's kernels, one more prepares and moves its input."""
+
+MAX_LOAD_SHARE = 0.25
+MIN_DISK_BYTES = 2_000_000_000
+MIN_MEMORY_BYTES = 4_000_000_000
+"""TensorFlow with CUDA's libraries takes 2 to 4 GB of the host's memory in each process."""
+
+MIN_OPEN_FILES = 1024
+
+VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": (("", "0"), "each kernel must end before the next is launched"),
+    "NVIDIA_TF32_OVERRIDE": (("",), "it overrides the precision that a case asks for"),
+    "NCCL_P2P_DISABLE": (("", "0"), "NCCL copies through the host's memory"),
+    "NCCL_SHM_DISABLE": (("", "0"), "NCCL uses sockets between GPUs without P2P"),
+    "XLA_FLAGS": (("",), "it changes what XLA compiles, so numbers are not comparable with others"),
+    "TF_XLA_FLAGS": (("",), "it may switch XLA on, whatever --xla says"),
+}
+"""By variable: values that do no harm, and what any other does."""
+
+
+def check_machine(facts: DoctorFacts) -> list[DoctorFinding]:
+    """Judge the machine, for as many GPUs as it has."""
+    machine = facts.machine
+    gpus = sum(gpu.problem is None for gpu in facts.driver.gpus) if facts.device == "gpu" else 0
+    found = [*_cpus(machine, gpus), *_memory(machine), *_limits(machine, gpus), *_variables(machine)]
+    if gpus:
+        found += _cache(machine)
+    if gpus > 1:
+        found += _iommu(facts)
+    return found
+
+
+def _cpus(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
+    slow = machine.governors.get("powersave", 0)
+    if slow:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="governor",
+            subject="CPU",
+            seen=f"{slow} of {machine.cpu_count} CPUs use the powersave governor",
+            why="kernels are launched, and inputs prepared, at a low clock",
+            fix="sudo cpupower frequency-set -g performance",
+            gpu_only=False,
+        )
+    if gpus and machine.cpu_limit < MIN_CPUS_PER_GPU * gpus:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="few_cpus",
+            subject="CPU",
+            seen=f"{machine.cpu_limit:g} CPUs for {gpus} GPU{'s' if gpus > 1 else ''}",
+            why="GPUs wait for kernels to be launched and for input",
+            fix=f"give the container or job {MIN_CPUS_PER_GPU * gpus:g} CPUs (docker run --cpus, cpus: in hosts.yml)",
+        )
+    if machine.load is not None and machine.load > max(1.0, MAX_LOAD_SHARE * machine.cpu_count):
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="load",
+            subject="CPU",
+            seen=f"{machine.load:.1f} processes ran or waited in the last minute, on {machine.cpu_count} CPUs",
+            why="other work takes CPU time from the benchmark",
+            fix="top shows them; wait, or end them",
+            gpu_only=False,
+        )
+
+
+def _memory(machine: MachineFacts) -> Iterator[DoctorFinding]:
+    free = machine.memory_available_bytes
+    limit = machine.memory_bytes
+    least = min((value for value in (free, limit) if value is not None), default=None)
+    if least is not None and least < MIN_MEMORY_BYTES:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="little_memory",
+            subject="memory",
+            seen=f"{least / 1e9:.1f} GB of the host's memory are free",
+            why="the kernel may kill a benchmark, or swap",
+            fix="end other processes, or raise the container's limit (docker run --memory)",
+            gpu_only=False,
+        )
+    if machine.disk_free_bytes is not None and machine.disk_free_bytes < MIN_DISK_BYTES:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="disk_full",
+            subject="disk",
+            seen=f"{machine.disk_free_bytes / 1e9:.1f} GB are free for temporary files",
+            why="records, logs and compiled kernels may be lost",
+            fix="df -h; docker system prune",
+            gpu_only=False,
+        )
+
+
+def _limits(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
+    if gpus > 1 and machine.shm_bytes is not None and machine.shm_bytes < MIN_SHM_BYTES:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="little_shm",
+            subject="/dev/shm",
+            seen=f"/dev/shm has {machine.shm_bytes / 1e6:.0f} MB",
+            why="NCCL keeps buffers there for GPUs without P2P, and fails where they do not fit",
+            fix="docker run --shm-size=1g" if machine.container else "sudo mount -o remount,size=1g /dev/shm",
+        )
+    if gpus > 1 and machine.container and machine.memlock_bytes is not None:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="memlock",
+            subject="limits",
+            seen=f"{machine.memlock_bytes / 1e6:.1f} MB of memory may be locked",
+            why="NCCL locks its buffers for GPUs and network cards, and fails where it cannot",
+            fix="docker run --ulimit memlock=-1",
+        )
+    if machine.open_files is not None and machine.open_files < MIN_OPEN_FILES:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="open_files",
+            subject="limits",
+            seen=f"{machine.open_files} files may be open",
+            why="data sets, and NCCL on many GPUs, open more",
+            fix="ulimit -n 65536 (docker run --ulimit nofile=65536)",
+            gpu_only=False,
+        )
+
+
+def _cache(machine: MachineFacts) -> Iterator[DoctorFinding]:
+    if machine.cache_problem is not None:
+        yield DoctorFinding(
+            level=Level.NOTE,
+            code="cuda_cache",
+            subject="CUDA cache",
+            seen=f"{machine.cache_path} {machine.cache_problem}",
+            why="kernels that the driver compiles from PTX are compiled again in every process or container",
+            fix="CUDA_CACHE_PATH=/a/folder/on/disk, for a container a volume",
+        )
+
+
+def _iommu(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    kind = facts.machine.iommu
+    linked = all(gpu.nvlinks_up for gpu in facts.driver.gpus if gpu.problem is None)
+    if kind is not None and kind.startswith("DMA") and not linked:
+        yield DoctorFinding(
+            level=Level.DOUBT,
+            code="iommu",
+            subject="IOMMU",
+            seen=f"the IOMMU translates the GPUs' transfers ({kind})",
+            why="PCIe traffic between GPUs goes through the CPU's root port, and P2P may be slow or hang",
+            fix="kernel parameter iommu=pt, or switch it off in the BIOS together with ACS",
+        )
+
+
+def _variables(machine: MachineFacts) -> Iterator[DoctorFinding]:
+    for name, (harmless, why) in VARIABLES.items():
+        value = machine.variables.get(name)
+        if name == "XLA_FLAGS" and value is not None:
+            value = flags_of_the_user(value)
+        if value is not None and value not in harmless:
+            yield DoctorFinding(
+                level=Level.DOUBT,
+                code="variable",
+                subject=name,
+                seen=f"{name}={value}",
+                why=why,
+                fix=f"unset {name}",
+            )
+    chosen = machine.variables.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        yield DoctorFinding(
+            level=Level.NOTE,
+            code="variable",
+            subject="CUDA_VISIBLE_DEVICES",
+            seen=f"CUDA_VISIBLE_DEVICES={chosen}",
+            why="TensorFlow sees these GPUs only",
+        )
