@@ -36,7 +36,7 @@ the networks of this project start within a factor of 1.2.
 ZERO_GRADIENTS_LIMIT = 0.5
 """Largest share of variables whose first gradient is zero everywhere. In half precision, some honestly vanish."""
 
-STEPS_THAT_SHOW_LEARNING = 3
+STEPS_THAT_SHOW_LEARNING = 5
 """Losses below which equal ones prove nothing: loss scaling may skip the first steps."""
 
 DIVERGENCE_LIMIT = 1e-6
