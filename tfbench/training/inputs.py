@@ -11,6 +11,10 @@ from tfbench.keras_versions.types import ReplicaContext, Strategy, Tensor
 from tfbench.training.tasks import IMAGES, Batch, NumpyDraws, Task, TensorFlowDraws
 
 
+BATCHES_AHEAD = 3
+"""Batches that lie on a device before the step that needs them: one is used, one is there, one is being copied."""
+
+
 def synthetic_batch(
     case: Case, size: int, classes: int, replica: int, task: Task = IMAGES, seed: int | None = None
 ) -> Batch:
@@ -51,14 +55,31 @@ def batch_source(
         return lambda: batch
     if case.num_hosts > 1:
         return _host_source_of_a_rank(case, strategy, of_replica)
-    parts = [of_replica(replica) for replica in range(case.num_gpus)]
-    with tf.device("CPU:0"):
-        whole = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, 0), *parts)
-        data = tf.data.Dataset.from_tensors(whole).repeat().prefetch(2)
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    iterator = iter(strategy.experimental_distribute_dataset(data.with_options(options)))
-    return lambda: next(iterator)
+    return _host_source(strategy, of_replica)
+
+
+def _host_source(strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:
+    """Return what moves each replica's own batch from the host's memory to its device, ahead of the steps.
+
+    Each device has a pipeline of its own. The strategy's distributed iterator copies a number back to the host at every
+    step and waits for the device before it asks for the next batch, so that every second copy does not overlap.
+    """
+    pipelines = []
+    for replica, device in enumerate(strategy.extended.worker_devices):
+        with tf.device("CPU:0"):
+            data = tf.data.Dataset.from_tensors(of_replica(replica)).repeat().prefetch(2)
+        if "GPU" in device:
+            data = data.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=BATCHES_AHEAD))
+        pipelines.append(iter(data))
+
+    def next_batch() -> Batch:
+        batches = [next(pipeline) for pipeline in pipelines]
+        flat = zip(*(tf.nest.flatten(batch) for batch in batches), strict=True)
+        joined = [strategy.experimental_distribute_values_from_function(_next_of(list(parts))) for parts in flat]
+        batch: Batch = tf.nest.pack_sequence_as(batches[0], joined)
+        return batch
+
+    return next_batch
 
 
 def _on_each_replica(strategy: Strategy, of_replica: Callable[[int], Batch]) -> Batch:
