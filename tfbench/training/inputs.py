@@ -10,7 +10,6 @@ from results.schema import Case, Data
 from tfbench.keras_versions.types import ReplicaContext, Strategy, Tensor
 from tfbench.training.tasks import IMAGES, Batch, NumpyDraws, Task, TensorFlowDraws
 
-
 BATCHES_AHEAD = 3
 """Batches that lie on a device before the step that needs them: one is used, one is there, one is being copied."""
 
