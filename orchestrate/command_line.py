@@ -172,7 +172,7 @@ def _command(commands: Commands, name: str, what: str) -> argparse.ArgumentParse
 def _dispatch(name: str, parsed: argparse.Namespace) -> int:
     from orchestrate import commands
     from orchestrate.images import commands as image_commands
-    from orchestrate.running.process_limits import collect_rarely
+    from orchestrate.running.controller import collect_rarely
 
     collect_rarely()
 

@@ -33,10 +33,9 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, earlier_durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id
-from orchestrate.running.launchers import make_launcher
+from orchestrate.running.controller import allow_open_files, collect_rarely
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
-from orchestrate.running.process_limits import allow_open_files, collect_rarely
-from orchestrate.running.run import Outcome, count_records, execute, probe_hosts, stop_run
+from orchestrate.running.run import Outcome, count_records, execute, make_launcher, probe_hosts, stop_run
 from orchestrate.suites import read_suite
 from results.grid import Grid, print_grid
 from results.program import command_line

@@ -32,7 +32,7 @@ from orchestrate.events import (
 from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
-from orchestrate.running.attempt import QUEUED
+from orchestrate.running.options import QUEUED
 from orchestrate.text import plain_text
 from results.grid import new_table
 from results.schema import Status

@@ -10,6 +10,9 @@ from results.schema import Status
 HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
 """Failures that say something about the host rather than about the case."""
 
+QUEUED = "queued"
+"""The state of a repeat that waits in a queue."""
+
 TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
 """What `resume` measures again; a failure of the benchmark itself is a result and stays."""
 

@@ -6,6 +6,7 @@ not run again, so that a run can be resumed after any interruption.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from orchestrate.errors import HostError, UserError
 from orchestrate.events import (
@@ -23,8 +26,10 @@ from orchestrate.events import (
     Warned,
 )
 from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
+from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.budget import Budget
 from orchestrate.planning.doubts import doubts, isolation_note, sending_note
 from orchestrate.planning.durations import Durations
@@ -32,19 +37,21 @@ from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.shared_images import share_images
 from orchestrate.planning.stop_early import StopEarly
-from orchestrate.running.gang_worker import work_together
+from orchestrate.running.multi_host import work_together
 from orchestrate.running.options import Options, Stop
-from orchestrate.running.queue_worker import QueueWorker
-from orchestrate.running.shared import Shared, set_record_aside
-from orchestrate.running.watchdog import Watchdog
-from orchestrate.running.worker import HostWorker
+from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
+from orchestrate.running.shared import MakeLauncher, Shared, disk_full, set_record_aside
+from orchestrate.running.watchdog import Watchdog, side_by_side
+from orchestrate.running.worker import HostWorker, QueueWorker
+from orchestrate.text import plain_text
 from results.runs.store import RunFolder
 from results.schema import Status
+from results.schema.record_json import RecordError
+
+T = TypeVar("T")
 
 MAX_PROBES = 64
 """Hosts asked at a time before a plan is made."""
-
-MakeLauncher = Callable[[Host], Launcher]
 
 
 @dataclass(frozen=True)
@@ -75,45 +82,60 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Pl
     Returns:
         Facts, or why it could not be asked.
     """
-    keys = [host.key for host in hosts]
-    pool = ThreadPoolExecutor(min(MAX_PROBES, len(hosts)), thread_name_prefix="probe")
-    try:
-        answers = pool.map(partial(_probe, bus=bus), keys, map(make, hosts))
-        asked = dict(zip([host.place for host in hosts], answers, strict=True))
-        shared = share_images(hosts, asked, read_variants())
-        concerned = [host for host in hosts if host.place in shared]
-        pinned = pool.map(lambda host: _with_image(host, asked[host.place], shared[host.place], make), concerned)
-        return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, a host that hangs is not waited for
+    asked = dict(zip([host.place for host in hosts], _ask(hosts, make, partial(_probe, bus=bus)), strict=True))
+    shared = share_images(hosts, asked, read_variants())
+    concerned = [host for host in hosts if host.place in shared]
+
+    def with_image(host: Host, launcher: Launcher) -> Facts | str:
+        return _with_image(asked[host.place], shared[host.place], launcher)
+
+    pinned = _ask(concerned, make, with_image)
+    return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
 
 
-def _probe(key: str, launcher: Launcher, bus: EventBus) -> Facts | str:
-    """Ask the host of a launcher what it is, and let go of it; see `probe_hosts`."""
+def _ask(hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T]) -> list[T | str]:
+    """Ask hosts something, side by side and for a limited time; whatever goes wrong belongs to its host, as a cause."""
+
+    def about(host: Host) -> T | str:
+        deadline = time.monotonic() + PROBE_SECONDS
+        launcher = make(host)
+        try:
+            return watchdog.call(lambda: ask(host, launcher), lambda: deadline)
+        except HostError as error:
+            return error.cause
+        except Exception as error:  # noqa: BLE001  e.g. an answer that nobody foresaw
+            return plain_text(f"its answer cannot be used: {error!r}", 300)
+        finally:
+            soon = time.monotonic() + CLOSE_SECONDS
+            with contextlib.suppress(HostError):
+                watchdog.call(launcher.close, lambda: soon)
+
+    with Watchdog() as watchdog:
+        return side_by_side(about, hosts, MAX_PROBES)
+
+
+def _probe(host: Host, launcher: Launcher, bus: EventBus) -> Facts | str:
+    """Ask the host of a launcher what it is; see `probe_hosts`."""
+    problem: str | None = "it did not answer"
+    gpus = 0
     try:
         facts = launcher.probe()
-        bus.emit(HostChecked(host=key, problem=facts.problem, gpus=len(facts.gpus)))
+        problem, gpus = facts.problem, len(facts.gpus)
         return facts
-    except HostError as error:
-        bus.emit(HostChecked(host=key, problem=error.cause))
-        return error.cause
+    except Exception as error:
+        problem = error.cause if isinstance(error, HostError) else plain_text(repr(error), 300)
+        raise
     finally:
-        launcher.close()
+        bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
 
 
-def _with_image(host: Host, facts: Facts | str, image: Image, make: MakeLauncher) -> Facts | str:
+def _with_image(facts: Facts | str, image: Image, launcher: Launcher) -> Facts | str:
     """Give a host another image than its own choice, and find out what its tag means there; or why it cannot."""
     if isinstance(facts, str):
         return facts
     if facts.images and facts.images[0].reference == image.reference:
         return dataclasses.replace(facts, images=(dataclasses.replace(facts.images[0], reason=image.reason),))
-    launcher = make(host)
-    try:
-        return dataclasses.replace(facts, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))
-    except HostError as error:
-        return error.cause
-    finally:
-        launcher.close()
+    return dataclasses.replace(facts, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))
 
 
 def execute(
@@ -139,13 +161,23 @@ def execute(
     Raises:
         UserError: A limit of cost was given, but not every host has a price.
     """
+    try:
+        return _execute(plan, folder, make, bus, stop, options)
+    except OSError as error:
+        if (failure := disk_full(error, folder)) is None:
+            raise
+        raise failure from error
+
+
+def _execute(plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, stop: Stop, options: Options) -> Outcome:
     began = time.monotonic()
     budget = _budget(plan, folder, options)
     early = StopEarly(plan)
-    done = _done_before(plan, folder, options, early)
+    done = _done_before(plan, folder, options, early, lambda text: bus.emit(Warned(host=None, message=text)))
     settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
     total = len(plan.jobs)
     left = total - len(settled)
+    shared = Shared(folder, make, bus, stop, Watchdog(), budget, options, statuses=done, early=early)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     if note := isolation_note(entry.host for entry in plan.hosts):
         bus.emit(Warned(host=None, message=note))
@@ -154,8 +186,7 @@ def execute(
     for entry in plan.hosts:
         for doubt in doubts(entry.host, entry.facts) if entry.facts else ():
             bus.emit(Warned(host=entry.host.key, message=doubt))
-    with Watchdog() as watchdog, _StopWatcher(stop, watchdog):
-        shared = Shared(folder, make, bus, stop, watchdog, budget, options, statuses=done, early=early)
+    with shared.watchdog, _StopWatcher(stop, shared.watchdog):
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
             workers = {}
             for entry in plan.hosts:
@@ -165,6 +196,8 @@ def execute(
             work_together(plan, workers, shared, settled)
         for worker in workers.values():
             worker.result()
+    if shared.failures:
+        raise shared.failures[0]
     outcome = _outcome([shared.statuses.get(job.id) for job in plan.jobs], early)
     bus.emit(
         RunFinished(
@@ -195,14 +228,22 @@ def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> Outcome:
     return Outcome(ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared, answers=answers)
 
 
-def _done_before(plan: Plan, folder: RunFolder, options: Options, early: StopEarly) -> dict[str, Status]:
+def _done_before(
+    plan: Plan, folder: RunFolder, options: Options, early: StopEarly, warn: Callable[[str], None] = lambda text: None
+) -> dict[str, Status]:
     """Return the status of each repeat that has its result; what should be measured again is moved aside first.
 
-    `early` learns the numbers.
+    So is a file that is no record any more, when a run goes on. `early` gets the numbers.
     """
     done = {}
     for job in plan.jobs:
-        record = folder.read_record(job.id)
+        try:
+            record = folder.read_record(job.id)
+        except RecordError as error:
+            if options.again:
+                set_record_aside(folder, job)
+                warn(f"{folder.record_path(job.id)}: {error}; moved to superseded/, its repeat runs again")
+            continue
         if record is not None and record.status in options.again:
             set_record_aside(folder, job)
         elif record is not None:
@@ -255,23 +296,57 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
     """
     if not plan.jobs:
         raise UserError(f"run {plan.run_id} has no repeats")
-    removed, problems = 0, []
-    for entry in plan.hosts:
-        by_id = {job.id: job for job in plan.jobs_on(entry.host)}
-        launcher = make(entry.host)
-        try:
-            found = [by_id[job_id] for job_id in launcher.running(plan.run_id) if job_id in by_id]
-            if isinstance(launcher, QueueLauncher):
-                launcher.clear(found)
-                removed += len(found)
-                continue
-            for job in found:
-                launcher.stop(job)
-                launcher.remove(job)
-                removed += 1
-        except HostError as error:
-            problems.append(f"{entry.host.key}: {error.cause}")
-            bus.emit(Warned(host=entry.host.key, message=error.cause))
-        finally:
-            launcher.close()
-    return removed, problems
+
+    def end(host: Host, launcher: Launcher) -> int:
+        by_id = {job.id: job for job in plan.jobs_on(host)}
+        found = [by_id[job_id] for job_id in launcher.running(plan.run_id) if job_id in by_id]
+        if isinstance(launcher, QueueLauncher):
+            launcher.clear(found)
+            return len(found)
+        for job in found:
+            launcher.stop(job)
+            launcher.remove(job)
+        return len(found)
+
+    hosts = [entry.host for entry in plan.hosts]
+    answers = dict(zip([host.key for host in hosts], _ask(hosts, make, end), strict=True))
+    problems = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
+    for key, cause in problems.items():
+        bus.emit(Warned(host=key, message=cause))
+    removed = sum(answer for answer in answers.values() if isinstance(answer, int))
+    return removed, [f"{key}: {cause}" for key, cause in problems.items()]
+
+
+def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launcher:
+    """Choose the launcher of a host.
+
+    Args:
+        host: Settings of the host.
+        run_path: The run's folder; None when nothing will be started.
+        pulls: Shared by all hosts of a run.
+    """
+    if host.queue is not None:
+        return _queue_launcher(host)
+    if host.ssh is not None:
+        from orchestrate.launchers.ssh.launcher import SSHLauncher
+
+        return SSHLauncher(host, pulls)
+    if host.docker is None:
+        from orchestrate.launchers.process import ProcessLauncher
+
+        return ProcessLauncher(host, run_path)
+    from orchestrate.launchers.docker.launcher import ContainerLauncher  # the SDK takes 0.2 s to import
+
+    return ContainerLauncher(host, pulls)
+
+
+def _queue_launcher(host: Host) -> QueueLauncher:
+    if isinstance(host.queue, SlurmQueue):
+        from orchestrate.launchers.slurm.launcher import SlurmLauncher
+
+        return SlurmLauncher(host, host.queue)
+    if isinstance(host.queue, KubernetesQueue):
+        from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
+
+        return KubernetesLauncher(host)
+    raise UserError(f"fleet {host.fleet}: there is no launcher for {host.launcher} yet")

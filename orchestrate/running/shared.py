@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from orchestrate.errors import UserError
 from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSpared, Warned
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
@@ -15,10 +18,30 @@ from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.watchdog import Watchdog
+from results.program import command_line
 from results.runs.store import RunFolder
 from results.schema import Record, Status
+from results.schema.exit_codes import ExitCode
 
 MakeLauncher = Callable[[Host], Launcher]
+
+
+class DiskFull(UserError):
+    """This machine's disk is full: nothing more can be stored."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.NO_HOST
+
+
+def disk_full(error: Exception, folder: RunFolder) -> DiskFull | None:
+    """Explain an error as a full disk, with what to do; None: it is another one."""
+    if isinstance(error, DiskFull):
+        return error
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    return DiskFull(
+        f"{folder.path}: the disk is full: nothing more can be stored. What runs on the hosts continues. "
+        f"Free space there, then: {command_line('orchestrate', f'resume {folder.path}')}"
+    )
 
 
 @dataclass(frozen=True)
@@ -29,6 +52,7 @@ class Shared:
         budget: None: the run may cost what it costs.
         statuses: How each repeat that has a record ended, by job id: each thread writes its own repeats'.
         early: Decides which repeats are not needed any more.
+        failures: Why nothing can be stored any more.
     """
 
     folder: RunFolder
@@ -40,6 +64,16 @@ class Shared:
     options: Options
     statuses: dict[str, Status]
     early: StopEarly
+    failures: list[DiskFull] = field(default_factory=list)
+
+    def fail(self, error: Exception) -> bool:
+        """End the run for a full disk, leaving what runs to `resume`; False: the error is another one."""
+        if (failure := disk_full(error, self.folder)) is None:
+            return False
+        self.failures.append(failure)
+        self.stop.launching.set()
+        self.watchdog.abandon_all(failure)
+        return True
 
 
 def set_record_aside(folder: RunFolder, job: Job) -> None:

@@ -1,18 +1,44 @@
-"""Ends what takes too long or has fallen silent, from one thread for all hosts."""
+"""Limits by the controller's own clock: ends what takes too long, and abandons hosts that do not let go.
+
+Every call of a launcher runs in a daemon thread of its own, and whoever needs its answer waits for it no longer than
+its limit: no host can hold a run, whatever it does or does not answer.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from orchestrate.launchers.base import GRACE_SECONDS
+from orchestrate.errors import Lost
 from orchestrate.planning.plan import Job
 from results.schema import Status
 
 CHECK_SECONDS = 0.5
+
+END_AFTER_SECONDS = 2.0
+"""After its time a repeat gets this long to end by itself: it does, and records why."""
+
+MARGIN_SECONDS = 15.0
+"""After its limit a repeat is abandoned with its host, whatever the host answers."""
+
+QUEUE_MARGIN_SECONDS = 120.0
+"""Likewise in a queue, which itself takes a while to end a job."""
+
+STOP_SECONDS = 12.0
+"""After this time nobody waits for a host any more once the user has asked a second time to stop."""
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Abandoned(Lost):
+    """A host did not do in time what it was asked for; what runs there may go on."""
 
 
 @dataclass
@@ -22,19 +48,23 @@ class Watched:
     Attributes:
         deadline: Monotonic seconds after which it is ended.
         silence_seconds: Longest time without a line of output.
+        margin_seconds: From its limit to being abandoned.
         stopped_for: Why it was ended; None: it was not.
         timeout_seconds: From its start to `deadline`.
         waiting: It waits in a queue: no time counts.
+        abandon_at: Monotonic seconds after which nobody waits for it any more.
     """
 
     job: Job
     stop: Callable[[], None]
     deadline: float
     silence_seconds: float
+    margin_seconds: float = MARGIN_SECONDS
     last_line_at: float = field(default_factory=time.monotonic)
     stopped_for: tuple[Status, str] | None = None
     timeout_seconds: float = math.inf
     waiting: bool = False
+    abandon_at: float = math.inf
 
     def wait(self) -> None:
         """Stop to count: it waits in a queue."""
@@ -50,12 +80,22 @@ class Watched:
         """Note a line of output."""
         self.last_line_at = time.monotonic()
 
+    def end(self, status: Status, cause: str) -> None:
+        """End it, in a thread of its own: a host that does not answer must not hold up the others."""
+        if self.stopped_for is None:
+            self.stopped_for = (status, cause)
+            self.abandon_at = time.monotonic() + self.margin_seconds - END_AFTER_SECONDS
+            threading.Thread(target=self.stop, name=f"stop {self.job.id}", daemon=True).start()
+
 
 class Watchdog:
-    """Watches running repeats; use as a context manager."""
+    """Watches running repeats and calls of launchers, from one thread; use as a context manager."""
 
     def __init__(self) -> None:
         self._watched: dict[str, Watched] = {}
+        self._calls: dict[Future[Any], Callable[[], float]] = {}
+        self._last = math.inf
+        self._reason: Exception = Abandoned("it did not answer in time")
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -70,17 +110,47 @@ class Watchdog:
         self._ended.set()
         self._thread.join()
 
-    def watch(self, job: Job, stop: Callable[[], None], *, timeout: float, silence: float) -> Watched:
+    def call(self, function: Callable[[], T], until: Callable[[], float]) -> T:
+        """Call a function in a daemon thread, and wait for it until a moment that may change meanwhile.
+
+        Args:
+            function: What is called; when it takes too long its thread is left behind.
+            until: Gives the moment, in monotonic seconds.
+
+        Raises:
+            Abandoned: It took too long.
+        """
+        answer: Future[T] = Future()
+        with self._lock:
+            self._calls[answer] = until
+        threading.Thread(target=_settle, args=(answer, function), daemon=True).start()
+        try:
+            return answer.result()
+        finally:
+            with self._lock:
+                del self._calls[answer]
+
+    def watch(
+        self,
+        job: Job,
+        stop: Callable[[], None],
+        *,
+        timeout: float,
+        silence: float,
+        margin: float | None = None,
+    ) -> Watched:
         """Begin to watch a repeat.
 
         Args:
             job: The repeat.
             stop: Ends it.
-            timeout: Seconds that it may take; it gets `GRACE_SECONDS` more to end by itself.
+            timeout: Seconds that it may take; it gets `END_AFTER_SECONDS` more to end by itself.
             silence: Seconds that it may print nothing.
+            margin: Seconds from its limit to being abandoned.
         """
-        seconds = timeout + GRACE_SECONDS
-        watched = Watched(job, stop, time.monotonic() + seconds, silence, timeout_seconds=seconds)
+        seconds = timeout + END_AFTER_SECONDS
+        margin = MARGIN_SECONDS if margin is None else margin
+        watched = Watched(job, stop, time.monotonic() + seconds, silence, margin, timeout_seconds=seconds)
         with self._lock:
             self._watched[job.id] = watched
         return watched
@@ -91,28 +161,64 @@ class Watchdog:
             self._watched.pop(job.id, None)
 
     def stop_all(self, status: Status, cause: str) -> None:
-        """End everything that runs."""
+        """End everything that runs; soon nobody waits for a host any more."""
+        self._last = min(self._last, time.monotonic() + STOP_SECONDS)
         with self._lock:
             running = list(self._watched.values())
         for watched in running:
-            self._end(watched, status, cause)
+            watched.end(status, cause)
+
+    def abandon_all(self, reason: Exception) -> None:
+        """Wait for no host any more, for a reason of this machine's; what runs goes on."""
+        self._reason, self._last = reason, 0.0
 
     def _watch(self) -> None:
         while not self._ended.wait(CHECK_SECONDS):
             now = time.monotonic()
             with self._lock:
-                running = list(self._watched.values())
+                running, calls = list(self._watched.values()), list(self._calls.items())
             for watched in running:
                 if watched.waiting:
                     continue
                 if now > watched.deadline:
-                    self._end(watched, Status.TIMEOUT, "took longer than timeout_minutes allows")
+                    watched.end(Status.TIMEOUT, "took longer than timeout_minutes allows")
                 elif now - watched.last_line_at > watched.silence_seconds:
                     minutes = watched.silence_seconds / 60
-                    self._end(watched, Status.TIMEOUT, f"printed nothing for {minutes:g} minutes: it hangs")
+                    watched.end(Status.TIMEOUT, f"printed nothing for {minutes:g} minutes: it hangs")
+            for answer, until in calls:
+                if now > min(until(), self._last):
+                    with contextlib.suppress(InvalidStateError):
+                        answer.set_exception(self._reason)
 
-    def _end(self, watched: Watched, status: Status, cause: str) -> None:
-        """End one repeat, in a thread of its own: a host that does not answer must not hold up the others."""
-        if watched.stopped_for is None:
-            watched.stopped_for = (status, cause)
-            threading.Thread(target=watched.stop, name=f"stop {watched.job.id}", daemon=True).start()
+
+def side_by_side(work: Callable[[S], T], items: Sequence[S], at_a_time: int) -> list[T]:
+    """Call a function for each item in daemon threads: an interrupt of this one waits for none of them.
+
+    Returns:
+        The answers, in the order of the items.
+    """
+    answers: list[Future[T]] = [Future() for _ in items]
+    todo, lock = iter(zip(items, answers, strict=True)), threading.Lock()
+
+    def take_turns() -> None:
+        while True:
+            with lock:
+                item, answer = next(todo, (None, None))
+            if answer is None:
+                return
+            _settle(answer, lambda item=item: work(item))  # type: ignore[misc]
+
+    for _ in range(min(at_a_time, len(items))):
+        threading.Thread(target=take_turns, daemon=True).start()
+    return [answer.result() for answer in answers]
+
+
+def _settle(answer: Future[T], function: Callable[[], T]) -> None:
+    """Call a function for its answer, or its error, unless nobody waits for it any more."""
+    with contextlib.suppress(InvalidStateError):
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001  it is whoever waits that handles it
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)

@@ -1,4 +1,4 @@
-"""The work of one host: its repeats one after another, each from start to record."""
+"""The work of one host, or of one queue: its repeats, each from start to record."""
 
 from __future__ import annotations
 
@@ -6,67 +6,237 @@ import dataclasses
 import itertools
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import cast
 
-from orchestrate.errors import HostError
+from orchestrate.errors import HostError, Withdrawn
 from orchestrate.inventory.hosts import Host
-from orchestrate.launchers.base import OnTurn, always_running
+from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
+from orchestrate.planning.budget import Budget
 from orchestrate.planning.device_peaks import DevicePeaks
 from orchestrate.planning.plan import HostPlan, Job, learn
-from orchestrate.running.attempt import Attempt
 from orchestrate.running.judge import failed_record, judge, now
-from orchestrate.running.retries import Retries
+from orchestrate.running.options import HOST_FAULTS, QUEUED
 from orchestrate.running.session import HostSession
-from orchestrate.running.shared import Shared, affordable, finish, set_aside, set_aside_for_bug, spare
-from orchestrate.running.watchdog import Watched
+from orchestrate.running.shared import (
+    DiskFull,
+    Shared,
+    affordable,
+    finish,
+    set_aside,
+    set_aside_for_bug,
+    set_record_aside,
+    spare,
+)
+from orchestrate.running.watchdog import Abandoned, Watched
 from results.schema import Record, Status
 
 
 @dataclass
-class HostWorker:
-    """Works through the repeats of one host, in one thread.
+class Attempt:
+    """One try of a repeat, and its clock: what it waits in a queue counts for nothing.
 
     Attributes:
+        budget: Counts what a machine costs that a queue chose; None: nobody counts, or the host's own worker does.
+        began: Monotonic seconds of its start.
+        started_at: The same in UTC, ISO 8601.
+        turn: The last report of its queue; None: nothing yet, or there is no queue.
+    """
+
+    job: Job
+    budget: Budget | None = None
+    began: float = field(default_factory=time.monotonic)
+    started_at: str = field(default_factory=now)
+    turn: Turn | None = None
+
+    def take(self, turn: Turn, watched: Watched) -> str | None:
+        """Take in what the queue reports.
+
+        Returns:
+            The repeat's new state in a word; None: it is as before.
+        """
+        before, self.turn = self.turn, turn
+        if turn.waiting:
+            watched.wait()
+            self.end()
+            return QUEUED if before is None or not before.waiting else None
+        if before is not None and not before.waiting and before.node == turn.node:
+            return None
+        self.began, self.started_at = time.monotonic(), now()
+        if self.budget is not None:
+            self.budget.begin(self.job.place, self.job.id)
+        watched.run()
+        return f"on {turn.node}" if turn.node else "running"
+
+    def end(self) -> None:
+        """Stop to count its cost."""
+        if self.budget is not None:
+            self.budget.end(self.job.place, self.job.id)
+
+
+class Worker(ABC):
+    """Works through repeats: of one host, of a queue, or of hosts that work together.
+
+    Args:
+        host: Stands for the work in events and records.
+        jobs: The repeats that have no record yet.
+        shared: What the workers of a run share.
+        name: For the file with the traceback of a bug.
+    """
+
+    def __init__(self, host: Host, jobs: Sequence[Job], shared: Shared, name: str) -> None:
+        self.host = host
+        self.jobs = list(jobs)
+        self.shared = shared
+        self._name = name
+        self._todo: deque[Job] = deque()
+        self._lock = threading.Lock()
+        self._faults = 0  # repeats in a row, tried again or new, that ended by a fault of a host
+
+    def work(self) -> None:
+        """Run the repeats until they are done, the host is dropped, or the run is stopped."""
+        if self.shared.stop.launching.is_set():
+            return
+        try:
+            if self._ready():
+                self._todo.extend(self.jobs)
+                self._work_through()
+        except (DiskFull, OSError) as error:
+            if not self.shared.fail(error):
+                set_aside_for_bug(self._name, error, self.host, self.jobs, self.shared)
+        except Exception as error:  # noqa: BLE001  a bug: this host ends, the others must not
+            set_aside_for_bug(self._name, error, self.host, self.jobs, self.shared)
+        finally:
+            for session in self._sessions():
+                session.close()
+
+    def _work_through(self) -> None:
+        """Take repeats from the list until it is empty, the host is dropped, or the run is stopped."""
+        stop, options = self.shared.stop.launching, self.shared.options
+        while not stop.is_set() and (job := self._next()) is not None:
+            if spare(job, self.host, self.shared):
+                self._leave_out(job)
+                continue
+            for tries in itertools.count(1):
+                record = self._run_once(job)
+                if record is None or not self._again(job, record, tries):
+                    break
+            if record is None:
+                continue
+            if options.fail_fast and record.status is not Status.OK:
+                stop.set()
+            if self._faults >= options.set_aside_after * self.host.lanes or self._is_dropped():
+                self._give_up(record)
+
+    def _next(self) -> Job | None:
+        """Take the next repeat; None: there is none, or it would cost too much."""
+        if not self._todo:
+            return None
+        job = self._todo.popleft()
+        return job if affordable(self._hosts_of(job), job.case.name, self.shared) else None
+
+    def _again(self, job: Job, record: Record, tries: int) -> bool:
+        """Return whether to run a repeat again, whose record is kept under another name then.
+
+        Only because its host failed, never to improve a number; as often as the options allow, and not when the run
+        is to stop.
+        """
+        failed = record.status in HOST_FAULTS
+        self._faults = self._faults + 1 if failed else 0
+        allowed = tries <= self.shared.options.retries and not self.shared.stop.launching.is_set()
+        if not failed or not allowed or self._is_dropped():
+            return False
+        set_record_aside(self.shared.folder, job)
+        return True
+
+    def _give_up(self, record: Record) -> list[Job]:
+        """Drop the host for the reason of its last failure, unless the run is stopped anyway.
+
+        Returns:
+            The repeats that were left.
+        """
+        with self._lock:
+            left = list(self._todo)
+            self._todo.clear()
+            self._faults = 0
+        if left and not self.shared.stop.running.is_set():
+            status = record.status if record.status in HOST_FAULTS else Status.LOST
+            set_aside(self.host, status, record.cause or "", left, self.shared)
+        return left
+
+    def _failed(
+        self, job: Job, error: HostError, started_at: str, watched: Watched | None, cause: str | None = None
+    ) -> Record:
+        """Write the record of a repeat whose host failed; if it was abandoned, for the reason why it was ended."""
+        status, cause = error.status, cause or error.cause
+        if isinstance(error, Abandoned):
+            if watched is not None and watched.stopped_for is not None:
+                status, cause = watched.stopped_for[0], f"{watched.stopped_for[1]}; {cause}"
+            elif self.shared.stop.running.is_set():
+                status, cause = Status.STOPPED, f"stopped by the user; {cause}"
+        return failed_record(job, status, cause, started_at)
+
+    @abstractmethod
+    def _ready(self) -> bool:
+        """Connect and bring what is needed; False: there is nothing to do, or each repeat got a record."""
+
+    @abstractmethod
+    def _run_once(self, job: Job) -> Record | None:
+        """Run one repeat, from start to record.
+
+        Returns:
+            None: it was taken out of its queue before it began.
+        """
+
+    @abstractmethod
+    def _sessions(self) -> Sequence[HostSession]:
+        """Return the open sessions."""
+
+    def _is_dropped(self) -> bool:
+        """Return whether a host of this work cannot be used any more."""
+        return any(session.problem is not None for session in self._sessions())
+
+    def _hosts_of(self, job: Job) -> list[Host]:
+        """Return the hosts that take part in a repeat."""
+        return [self.host]
+
+    def _leave_out(self, job: Job) -> None:  # noqa: B027
+        """Skip a repeat that no comparison needs any more."""
+
+
+class HostWorker(Worker):
+    """Works through the repeats of one host, in one thread.
+
+    Args:
         entry: The host's part of the plan.
         jobs: Those of its repeats that have no record yet.
         shared: What the workers of a run share.
     """
 
-    entry: HostPlan
-    jobs: list[Job]
-    shared: Shared
-    _session: HostSession = field(init=False)
-    _todo: deque[Job] = field(init=False, default_factory=deque)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _retries: Retries = field(init=False, default_factory=Retries)
-    _peaks: DevicePeaks = field(init=False, default_factory=DevicePeaks)
-
-    @property
-    def host(self) -> Host:
-        """The host."""
-        return self.entry.host
+    def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared) -> None:
+        super().__init__(entry.host, jobs, shared, entry.host.key)
+        self.entry = entry
+        self._session = HostSession(entry, shared.make(entry.host), shared)
+        self._peaks = DevicePeaks()
 
     def work(self) -> None:
-        """Run the host's repeats until they are done, the host is set aside, or the run is stopped."""
-        if not self.entry.jobs or self.shared.stop.launching.is_set():
-            return
-        self._session = HostSession(self.entry, self.shared.make(self.host), self.shared)
-        try:
-            if self.host.queue is None:  # of a queue, each repeat costs while it has a machine
-                self._session.count_cost()
-            if not self.jobs:
-                self._session.sweep_only(self.entry.jobs)
-            elif self._ready():
-                self._todo.extend(self.jobs)
-                self._work_through()
-        except Exception as error:  # noqa: BLE001  a bug: this host ends, the others must not
-            set_aside_for_bug(self.host.key, error, self.host, self.jobs, self.shared)
-        finally:
-            self._session.close()
+        """See `Worker.work`."""
+        if self.entry.jobs:
+            super().work()
+
+    def _sessions(self) -> Sequence[HostSession]:
+        return [self._session]
 
     def _ready(self) -> bool:
-        """Connect and bring the images; a host that cannot gives each of its repeats a record."""
+        if self.host.queue is None:  # of a queue, each repeat costs while it has a machine
+            self._session.count_cost()
+        if not self.jobs:
+            self._session.sweep_only(self.entry.jobs)
+            return False
         try:
             if (facts := self._session.learn()) is not None:
                 self.jobs = [learn(job, self.host, facts) for job in self.jobs]
@@ -74,7 +244,8 @@ class HostWorker:
             self._session.sweep(self.entry.jobs, {job.id for job in self.jobs})
             self._session.bring_images(self.jobs)
         except HostError as error:
-            set_aside(self.host, error.status, error.cause, self.jobs, self.shared)
+            if not self.shared.stop.running.is_set():
+                set_aside(self.host, error.status, error.cause, self.jobs, self.shared)
             return False
         return True
 
@@ -85,58 +256,9 @@ class HostWorker:
                 finish(job, failed_record(job, *job.blocked, now()), self.host, 0.0, self.shared)
         self.jobs = [job for job in self.jobs if job.blocked is None]
 
-    def _work_through(self) -> None:
-        """Take repeats from the list until it is empty, the host is set aside, or the run is stopped."""
-        stop, options = self.shared.stop.launching, self.shared.options
-        while not stop.is_set() and (job := self._next()) is not None:
-            if spare(job, self.host, self.shared):
-                self._leave_out(job)
-                continue
-            informed = dataclasses.replace(job, known_peaks=self._peaks.of(job))
-            for tries in itertools.count(1):
-                record = self._run_once(informed)
-                if record is None or not self._retries.again(job, record, tries, self.shared):
-                    break
-            if record is None:
-                continue
-            if self.host.queue is None:  # a queue's next repeat may get another machine
-                self._peaks.learn(job, record)
-            if options.fail_fast and record.status is not Status.OK:
-                stop.set()
-            if self._retries.faults >= options.set_aside_after * self.host.lanes:
-                self._give_up(record)
-
-    def _next(self) -> Job | None:
-        """Take the next repeat; None: there is none, or it would cost too much."""
-        if not self._todo:
-            return None
-        job = self._todo.popleft()
-        return job if affordable([self.host], job.case.name, self.shared) else None
-
-    def _leave_out(self, job: Job) -> None:
-        """Leave a repeat out whose case is known closely enough."""
-
-    def _give_up(self, record: Record) -> list[Job]:
-        """Set the host aside for the reason of its last failure.
-
-        Returns:
-            The repeats that were left.
-        """
-        with self._lock:
-            left = list(self._todo)
-            self._todo.clear()
-            self._retries.faults = 0
-        if left:
-            set_aside(self.host, record.status, record.cause or "", left, self.shared)
-        return left
-
     def _run_once(self, job: Job) -> Record | None:
-        """Run one repeat, from start to record.
-
-        Returns:
-            None: it was taken out of its queue before it began.
-        """
-        attempt = self._attempt(job)
+        job = dataclasses.replace(job, known_peaks=self._peaks.of(job))
+        attempt, watched = self._attempt(job), None
         ended = False
         try:
             self._session.start(job)
@@ -152,13 +274,15 @@ class HostWorker:
             )
             ended = True
         except HostError as error:
-            record = failed_record(job, error.status, error.cause, attempt.started_at)
+            record = self._failed(job, error, attempt.started_at, watched)
             ended = error.status is not Status.LOST  # what was lost may still run: `resume` and `stop` can find it
         finally:
             attempt.end()
         finish(job, record, self.host, time.monotonic() - attempt.began, self.shared)
         if ended:
             self._session.remove(job)
+        if self.host.queue is None:  # a queue's next repeat may get another machine
+            self._peaks.learn(job, record)
         return record
 
     def _attempt(self, job: Job) -> Attempt:
@@ -167,3 +291,109 @@ class HostWorker:
     def _on_turn(self, attempt: Attempt, watched: Watched) -> OnTurn:
         """Return what takes in the reports of a queue: a host has none."""
         return always_running
+
+
+class QueueWorker(HostWorker):
+    """Works through the repeats of one queue, in as many worker slots (threads) as it may have jobs.
+
+    What is paid is each repeat while it has a machine, and what the queue holds must be taken back when it is not
+    wanted any more.
+    """
+
+    _withdrawn = False
+    _trouble = ""
+
+    @property
+    def _queue(self) -> QueueLauncher:
+        return cast(QueueLauncher, self._session.launcher)
+
+    def _work_through(self) -> None:
+        if not self._todo or not self._enqueue():
+            return
+        slots, work_slot = min(self.host.lanes, len(self.jobs)), super()._work_through
+        with ThreadPoolExecutor(slots, thread_name_prefix=self.host.key) as pool:
+            working = [pool.submit(work_slot) for _ in range(slots)]
+        self._leave_nothing_waiting()
+        for slot in working:
+            slot.result()
+
+    def _enqueue(self) -> bool:
+        """Put what can be paid into the queue; a queue that refuses gives each repeat a record."""
+        self._todo = deque(itertools.takewhile(self._affordable, self._todo))
+        submitted = list(self._todo)
+        try:
+            self._session.call(lambda: self._queue.submit(submitted))
+        except HostError as error:
+            set_aside(self.host, error.status, error.cause, submitted, self.shared)
+            return False
+        return True
+
+    def _affordable(self, job: Job) -> bool:
+        return affordable([self.host], job.case.name, self.shared, meter=job.id)
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            return self._todo.popleft() if self._todo else None
+
+    def _is_dropped(self) -> bool:
+        """See `Worker._is_dropped`: one job that does not end is no fault of the other machines."""
+        return False
+
+    def _leave_out(self, job: Job) -> None:
+        """Take a repeat out of the queue, and with it all others that are not needed either, in few requests.
+
+        Also those that have just begun: nobody follows them, so that they would leave their results behind.
+        """
+        with self._lock:
+            others = [other for other in self._todo if spare(other, self.host, self.shared)]
+            gone = {other.id for other in others}
+            self._todo = deque(other for other in self._todo if other.id not in gone)
+        self._session.attempt("withdraw jobs that are no longer needed", lambda: self._queue.clear([job, *others]))
+
+    def _give_up(self, record: Record) -> list[Job]:
+        if left := super()._give_up(record):
+            self._session.attempt("withdraw waiting jobs", lambda: self._queue.clear(left))
+        return left
+
+    def _leave_nothing_waiting(self) -> None:
+        """Clear what no slot took when the run was stopped: the queue may have begun it as the last ones ended."""
+        left = list(self._todo)
+        if self.shared.stop.launching.is_set() and left:
+            self._session.attempt("withdraw waiting jobs", lambda: self._queue.clear(left))
+
+    def _run_once(self, job: Job) -> Record | None:
+        try:
+            return super()._run_once(job)
+        except Withdrawn:
+            return None
+
+    def _attempt(self, job: Job) -> Attempt:
+        return Attempt(job, self.shared.budget)
+
+    def _on_turn(self, attempt: Attempt, watched: Watched) -> OnTurn:
+        """Return what starts and stops a repeat's clock, warns of a silent queue, and empties it when the run stops."""
+        watched.wait()
+
+        def on_turn(turn: Turn) -> None:
+            if (state := attempt.take(turn, watched)) is not None:
+                self._session.state(attempt.job, state)
+            self._report_trouble(turn.trouble)
+            self._withdraw_when_stopped()
+
+        return on_turn
+
+    def _report_trouble(self, trouble: str) -> None:
+        """Warn once that the queue does not answer, and not again before it has."""
+        with self._lock:
+            before, self._trouble = self._trouble, trouble
+        if trouble and not before:
+            self._session.warn(f"the queue does not answer at the moment; its jobs continue: {trouble}")
+
+    def _withdraw_when_stopped(self) -> None:
+        """Take what waits out of the queue, once, when nothing new is to be started."""
+        if not self.shared.stop.launching.is_set():
+            return
+        with self._lock:
+            before, self._withdrawn = self._withdrawn, True
+        if not before:
+            self._session.attempt("withdraw waiting jobs", lambda: self._queue.withdraw(self.jobs))

@@ -24,7 +24,7 @@ from orchestrate.launchers.container import container_document, job_container
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running import gang_worker
+from orchestrate.running import multi_host
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
@@ -136,9 +136,8 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang_worker, "GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(gang_worker, "GIVE_UP_SECONDS", 3.0)
-    monkeypatch.setattr(gang_worker, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(multi_host, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(multi_host, "POLL_SECONDS", 0.02)
 
 
 def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.running.process_limits import allow_open_files, collect_rarely, files_needed
+from orchestrate.running.controller import allow_open_files, collect_rarely, files_needed
 
 
 def test_the_collector_passes_over_what_is_there():

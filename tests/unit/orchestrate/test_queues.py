@@ -25,10 +25,10 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running.attempt import Attempt
 from orchestrate.running.options import Options, Stop
 from orchestrate.running.run import execute
 from orchestrate.running.watchdog import Watchdog
+from orchestrate.running.worker import Attempt
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
@@ -89,7 +89,7 @@ def test_time_in_the_queue_counts_for_no_limit():
     (job, *_) = queue_plan().jobs
     stopped = threading.Event()
     with Watchdog() as watchdog:
-        watched = watchdog.watch(job, stopped.set, timeout=-29.9, silence=0.1)
+        watched = watchdog.watch(job, stopped.set, timeout=-1.9, silence=0.1)
         watched.wait()
         assert not stopped.wait(1.2), "it waits, and neither deadline nor silence has come"
         watched.run()

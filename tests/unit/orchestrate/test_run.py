@@ -17,7 +17,7 @@ from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
-from orchestrate.running import output
+from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
@@ -102,7 +102,7 @@ def test_progress_lines_become_events(tmp_path: Path):
 def test_a_fast_network_does_not_flood_the_run_with_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, reported: int
 ):
-    monkeypatch.setattr(output, "STEP_SECONDS", seconds)
+    monkeypatch.setattr(session, "STEP_SECONDS", seconds)
     bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08) for n in range(50))))
     bench.run()
     assert len(bench.seen(JobStep)) == 12 * reported
@@ -215,7 +215,7 @@ def test_a_second_ctrl_c_ends_what_runs_and_resume_measures_it_again(tmp_path: P
 
 
 def test_a_repeat_that_takes_too_long_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.running.watchdog.GRACE_SECONDS", -3600.0)
+    monkeypatch.setattr("orchestrate.running.watchdog.END_AFTER_SECONDS", -3600.0)
     monkeypatch.setattr("orchestrate.running.watchdog.CHECK_SECONDS", 0.01)
     machine = FakeHost()
 
@@ -239,7 +239,7 @@ def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
 
 
 def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.running.output.MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr("orchestrate.running.session.MAX_LOG_BYTES", 1000)
     bench = Bench(tmp_path, a=FakeHost(lines=("x" * 99,) * 10_000))
     bench.run()
     text = bench.folder.log_path(bench.plan.jobs[0].id).read_text()

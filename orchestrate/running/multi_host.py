@@ -1,0 +1,276 @@
+"""The repeats of multi-host jobs: started at once, watched together, ended together, one record each.
+
+The hosts of a fleet do first what each does alone; then they meet, in one thread of the fleet's own, so that no two
+repeats ever wait for each other's hosts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+
+from orchestrate.errors import HostError, Lost
+from orchestrate.inventory.hosts import Host, Place
+from orchestrate.planning.plan import Gang, Job, Plan, learn, whole_job
+from orchestrate.running.judge import failed_record, judge, now
+from orchestrate.running.session import HostSession, Left
+from orchestrate.running.shared import Shared, finish
+from orchestrate.running.watchdog import Watched
+from orchestrate.running.worker import Worker
+from results.schema import Record, Status
+
+POLL_SECONDS = 0.2
+
+GRACE_SECONDS = 5.0
+"""What the others get to end by themselves when one has ended badly: they know it, and can say why."""
+
+OWN_REASONS = frozenset({Status.TIMEOUT, Status.STOPPED})
+"""Why the controller ended a part, where that was not for another part's sake."""
+
+
+@dataclass
+class MemberRun:
+    """One host's part of a repeat, while it runs.
+
+    Attributes:
+        left: What it left; None: it has not ended, or its host was lost.
+        error: Why its host failed.
+        ended_at: Monotonic seconds; None: it runs.
+    """
+
+    job: Job
+    session: HostSession
+    watched: Watched
+    left: Left | None = None
+    error: HostError | None = None
+    ended_at: float | None = None
+
+    @property
+    def host(self) -> Host:
+        """Where it runs."""
+        return self.session.host
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended other than well."""
+        if self.ended_at is None:
+            return False
+        return self.error is not None or self.left is None or self.left.ending.exit_code != 0
+
+    @property
+    def how(self) -> str:
+        """Say for a person how it failed."""
+        if self.error is not None:
+            return f"{self.host.key}: {self.error.cause}"
+        code = None if self.left is None else self.left.ending.exit_code
+        return f"the part on {self.host.key} ended with exit code {code}"
+
+
+def work_together(plan: Plan, alone: Mapping[Place, Future[None]], shared: Shared, done: Collection[str]) -> None:
+    """Do what is left of a plan's multi-host jobs, fleet by fleet; each when its hosts have done their own work.
+
+    Args:
+        plan: The whole plan.
+        alone: The work of each host by itself.
+        shared: What workers share.
+        done: Ids of the repeats that have a record or need none.
+    """
+    fleets = {fleet: list(gangs) for fleet, gangs in groupby(plan.gangs, key=lambda gang: gang.job.origin.fleet)}
+    if not fleets:
+        return
+    few = shared.options.max_parallel is not None
+
+    def meet(fleet: str) -> None:
+        for place, work in alone.items():
+            if few or place.fleet == fleet:
+                work.exception()
+        MultiHostWorker(plan, fleets[fleet], [gang for gang in fleets[fleet] if gang.job.id not in done], shared).work()
+
+    with ThreadPoolExecutor(1 if few else len(fleets), thread_name_prefix="fleet") as pool:
+        for met in [pool.submit(meet, fleet) for fleet in fleets]:
+            met.result()
+
+
+class MultiHostWorker(Worker):
+    """Works through the multi-host jobs of one fleet, one after another.
+
+    Args:
+        plan: The whole plan.
+        every: All of the fleet.
+        todo: Those that have no record yet, in their order.
+        shared: What the workers of a run share.
+    """
+
+    def __init__(self, plan: Plan, every: Sequence[Gang], todo: Sequence[Gang], shared: Shared) -> None:
+        self._entries = {entry.host.place: entry for entry in plan.hosts}
+        chief = self._entries[every[0].members[0].place].host
+        super().__init__(chief, [gang.job for gang in todo], shared, f"{chief.fleet}+together")
+        self._every = every
+        self._left = {gang.job.id: gang for gang in todo}
+        self._opened: dict[Place, HostSession] = {}
+
+    def _ready(self) -> bool:
+        for place in dict.fromkeys(job.place for gang in self._every for job in gang.members):
+            ours = self._parts(self._every, place)
+            if self._parts(self._left.values(), place):
+                self._open(place, ours)
+            elif not self._left:  # a run is resumed, and nothing is left to do
+                self._new_session(place).sweep_only(ours)
+        self.jobs = [gang.job for gang in self._left.values()]
+        return bool(self._left)
+
+    def _new_session(self, place: Place) -> HostSession:
+        entry = self._entries[place]
+        session = self._opened[place] = HostSession(entry, self.shared.make(entry.host), self.shared)
+        return session
+
+    def _open(self, place: Place, ours: list[Job]) -> None:
+        """Connect to a host, learn what it is, bring the images, and remove what an earlier controller left."""
+        session = self._new_session(place)
+        session.count_cost()
+        try:
+            self._learn(session, place)
+            left = list(self._left.values())
+            session.sweep(ours, {job.id for job in self._parts(left, place)})
+            session.bring_images(self._parts([gang for gang in left if gang.job.blocked is None], place))
+        except HostError as error:
+            session.problem = error
+
+    def _learn(self, session: HostSession, place: Place) -> None:
+        """Complete the parts of a host that could not be asked when the plan was made."""
+        if (facts := session.learn()) is None:
+            return
+        for key, gang in self._left.items():
+            members = [learn(job, session.host, facts) if job.place == place else job for job in gang.members]
+            self._left[key] = Gang(job=whole_job(members), members=tuple(members))
+
+    @staticmethod
+    def _parts(gangs: Collection[Gang], place: Place) -> list[Job]:
+        """Return the parts that a host does."""
+        return [job for gang in gangs for job in gang.members if job.place == place]
+
+    def _sessions(self) -> Sequence[HostSession]:
+        return list(self._opened.values())
+
+    def _sessions_of(self, job: Job) -> list[HostSession]:
+        """Return the sessions of a job's hosts, by rank."""
+        return [self._opened[member.place] for member in self._left[job.id].members]
+
+    def _hosts_of(self, job: Job) -> list[Host]:
+        return [session.host for session in self._sessions_of(job)]
+
+    def _is_dropped(self) -> bool:
+        """See `Worker._is_dropped`: each job finds out whether its own hosts can be used."""
+        return False
+
+    def _run_once(self, job: Job) -> Record:
+        gang, began, started_at = self._left[job.id], time.monotonic(), now()
+        parts: list[MemberRun] = []
+        problem = next(((s.host.key, s.problem) for s in self._sessions_of(job) if s.problem is not None), None)
+        if gang.job.blocked is not None:
+            record = failed_record(gang.job, *gang.job.blocked, started_at)
+        elif problem is not None:
+            key, error = problem
+            record = failed_record(gang.job, error.status, f"{key}: {error.cause}", started_at)
+        else:
+            parts = self._start(gang)
+            self._follow(parts)
+            record = self._judge(gang, parts, started_at)
+        finish(gang.job, record, self.host, time.monotonic() - began, self.shared)
+        for part in parts:
+            if part.session.problem is None and not isinstance(part.error, Lost):
+                part.session.remove(part.job)
+        return record
+
+    def _start(self, gang: Gang) -> list[MemberRun]:
+        """Start all parts at once: the ranks wait for each other."""
+        parts = [
+            MemberRun(job, session, session.watch(job))
+            for job, session in zip(gang.members, self._sessions_of(gang.job), strict=True)
+        ]
+        for part in parts:
+            threading.Thread(target=self._work_part, args=(part,), name=part.job.id, daemon=True).start()
+        return parts
+
+    def _work_part(self, part: MemberRun) -> None:
+        """Start one part, follow it to its end and fetch its record; in a thread of its own."""
+        chief = part.job.member is not None and part.job.member.rank == 0
+        try:
+            part.session.start(part.job)
+            part.left = part.session.follow(part.job, part.watched, with_steps=chief)
+        except HostError as error:
+            part.error = error
+        except Exception as error:  # noqa: BLE001  a bug: it must not leave the others waiting
+            part.error = HostError(f"a bug in tfbench: {error!r}")
+        finally:
+            self.shared.watchdog.forget(part.job)
+            part.ended_at = time.monotonic()
+            if not chief:
+                part.session.state(part.job, "done")  # the chief reports the result
+
+    def _follow(self, parts: Sequence[MemberRun]) -> None:
+        """Wait until all parts have ended or are abandoned; when one fails, end the others."""
+        while running := [part for part in parts if part.ended_at is None]:
+            time.sleep(POLL_SECONDS)
+            failed = [part for part in parts if part.failed]
+            if not failed:
+                continue
+            first = min(failed, key=lambda part: part.ended_at or 0.0)
+            if time.monotonic() - (first.ended_at or 0.0) > GRACE_SECONDS:
+                for part in running:
+                    part.watched.end(Status.LOST, first.how)
+
+    def _judge(self, gang: Gang, parts: Sequence[MemberRun], started_at: str) -> Record:
+        """Turn what the parts left into the one record of the repeat: the chief's, unless another knows better.
+
+        Args:
+            gang: What was asked for.
+            parts: By rank; each has ended or was given up.
+            started_at: UTC, ISO 8601.
+        """
+        chief = parts[0]
+        record = self._record_of(gang.job, chief, started_at)
+        if record.status is Status.OK:
+            return _with_host_names(record, parts)
+        for part in parts:
+            if part.watched.stopped_for is not None and part.watched.stopped_for[0] in OWN_REASONS:
+                return failed_record(gang.job, *part.watched.stopped_for, started_at)
+        if record.status is Status.LOST:
+            for part in parts[1:]:
+                left = part.left
+                reported = left is not None and (left.payload is not None or left.ending.out_of_memory)
+                own = self._record_of(part.job, part, started_at) if reported else None
+                if own is not None and own.status not in (Status.OK, Status.LOST, Status.STOPPED):
+                    return failed_record(gang.job, own.status, f"{part.host.key}: {own.cause}", started_at)
+        if chief.error is None:
+            return record
+        others = [part for part in parts[1:] if part.failed]
+        cause = chief.how if not others else f"{chief.how}; {others[0].how}"
+        return failed_record(gang.job, record.status, cause, started_at)
+
+    def _record_of(self, job: Job, part: MemberRun, started_at: str) -> Record:
+        left = part.left
+        if part.error is not None or left is None:
+            return self._failed(job, part.error or Lost(""), started_at, part.watched, cause=part.how)
+        return judge(
+            job,
+            left.ending,
+            left.payload,
+            started_at=started_at,
+            stopped_for=part.watched.stopped_for,
+            last_line=left.last_line,
+        )
+
+
+def _with_host_names(record: Record, parts: Sequence[MemberRun]) -> Record:
+    """Write the hosts' names for their addresses, which are nobody's business but theirs."""
+    if record.measurement is None:
+        return record
+    names = {part.job.member.rank: part.host.name for part in parts if part.job.member is not None}
+    ranks = [dataclasses.replace(rank, host=names[rank.rank]) for rank in record.measurement.ranks]
+    return dataclasses.replace(record, measurement=dataclasses.replace(record.measurement, ranks=ranks))

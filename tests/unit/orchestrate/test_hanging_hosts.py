@@ -1,0 +1,149 @@
+"""No host holds a run: whatever call of its launcher hangs or never ends, the run does within its own limits."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import HostError
+from orchestrate.launchers.base import Launcher
+from orchestrate.running import run, session, watchdog
+from orchestrate.running.shared import DiskFull
+from results.runs.store import RunFolder
+from results.schema import Status
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+from tests.unit.orchestrate.test_run import Bench
+
+CALLS = ("prepare", "start", "follow", "collect", "remove", "running", "close", "log", "stop")
+
+
+class HangingLauncher(FakeLauncher):
+    """One of its calls never ends; `log` stands for output without an end, `stop` for a benchmark that goes on."""
+
+    hangs = ""
+
+    def __getattribute__(self, name: str) -> object:
+        if name == object.__getattribute__(self, "hangs"):
+            return lambda *_: time.sleep(3600)
+        return object.__getattribute__(self, name)
+
+    def follow(self, job, on_line, on_turn=None):  # type: ignore[no-untyped-def]
+        while self.hangs in ("log", "stop"):
+            if self.hangs == "log":
+                on_line("one more line")
+            time.sleep(0.01)
+        return super().follow(job, on_line)
+
+
+class HangingBench(Bench):
+    """Two hosts, of which one hangs."""
+
+    def __init__(self, tmp_path: Path, hangs: str) -> None:
+        super().__init__(tmp_path, bad=FakeHost(), good=FakeHost())
+        self.hangs = hangs
+
+    def launcher(self, host: object) -> Launcher:
+        made = HangingLauncher(host, self.machines[host.name])  # type: ignore[attr-defined]
+        made.hangs = getattr(self, "hangs", "") if host.name == "bad" else ""  # type: ignore[attr-defined]
+        return made
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every limit be a part of a second."""
+    for module in (watchdog, session):
+        monkeypatch.setattr(module, "MARGIN_SECONDS", 0.5)
+    monkeypatch.setattr(watchdog, "END_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(watchdog, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(watchdog, "STOP_SECONDS", 0.5)
+    for name in ("ASK_SECONDS", "PREPARE_SECONDS", "PROBE_SECONDS", "CLOSE_SECONDS"):
+        monkeypatch.setattr(session, name, 0.3)
+    monkeypatch.setattr(run, "PROBE_SECONDS", 0.3)
+
+
+@pytest.mark.parametrize("hangs", CALLS)
+def test_a_host_that_hangs_is_abandoned_and_the_other_finishes(tmp_path: Path, monkeypatch, quick, hangs: str):
+    bench = HangingBench(tmp_path, hangs)
+    monkeypatch.setattr("orchestrate.running.session.HostSession.watch", briefly(bench))
+    began = time.monotonic()
+    bench.run()
+    assert time.monotonic() - began < 6
+    assert bench.statuses("good") == [Status.OK] * 12
+    statuses = bench.statuses("bad")
+    assert len(statuses) == 12, "every repeat has one record"
+    if hangs in ("log", "stop", "follow"):
+        assert statuses.count(Status.TIMEOUT) == 1 and statuses.count(Status.LOST) == 11
+    elif hangs not in ("remove", "close"):
+        assert set(statuses) <= {Status.LOST, Status.TIMEOUT}
+    else:
+        assert Status.OK in statuses, "its record was safe before"
+
+
+def briefly(bench: Bench) -> Callable[..., watchdog.Watched]:
+    """Return a `watch` with a limit of a moment."""
+
+    def watch(self, job):  # type: ignore[no-untyped-def]
+        return self.shared.watchdog.watch(job, lambda: self.stop(job), timeout=0.3, silence=60, margin=0.5)
+
+    return watch
+
+
+@pytest.mark.parametrize("hangs", CALLS)
+def test_a_second_interrupt_ends_the_run_whatever_hangs(tmp_path: Path, monkeypatch, quick, hangs: str):
+    for name in ("ASK_SECONDS", "PREPARE_SECONDS"):
+        monkeypatch.setattr(session, name, 3600.0)
+    bench = HangingBench(tmp_path, hangs)
+    threading.Timer(0.3, lambda: (bench.stop.ask(), bench.stop.ask())).start()
+    began = time.monotonic()
+    outcome = bench.run()
+    assert time.monotonic() - began < 5
+    assert outcome.ok + outcome.failed + outcome.missing == 24
+    assert set(bench.statuses("bad")) <= {Status.STOPPED, Status.OK}
+
+
+def test_a_probe_that_hangs_or_fails_in_any_way_belongs_to_its_host(tmp_path: Path, quick):
+    class Odd(FakeLauncher):
+        def probe(self):  # type: ignore[no-untyped-def]
+            if self._host.name == "hangs":
+                time.sleep(3600)
+            if self._host.name == "odd":
+                raise OverflowError("int too large")
+            return super().probe()
+
+    bench = Bench(tmp_path, hangs=FakeHost(), odd=FakeHost(), good=FakeHost())
+    found = run.probe_hosts(bench.hosts, lambda host: Odd(host, bench.machines[host.name]), bench.bus)
+    hangs, odd, good = (found[host.place] for host in bench.hosts)
+    assert isinstance(hangs, str) and "did not answer in time" in hangs
+    assert isinstance(odd, str) and "int too large" in odd and not isinstance(good, str)
+
+
+def test_stop_asks_every_host_and_names_those_that_hang(tmp_path: Path, quick):
+    bench = HangingBench(tmp_path, "running")
+    for machine in bench.machines.values():
+        machine.containers = {job.id: "running" for job in bench.plan.jobs}
+    removed, problems = run.stop_run(bench.plan, bench.launcher, bench.bus)
+    assert removed == 12 and len(problems) == 1 and problems[0].startswith("f.bad: ")
+
+
+def test_a_full_disk_here_ends_the_run_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bench, written = Bench(tmp_path, a=FakeHost(), slow=FakeHost()), RunFolder.write_record
+    bench.machines["slow"].on_follow = lambda job: time.sleep(3600)
+
+    def write(self, job_id, record):  # type: ignore[no-untyped-def]
+        if len(bench.statuses("a")) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(self, job_id, record)
+
+    monkeypatch.setattr(RunFolder, "write_record", write)
+    began = time.monotonic()
+    with pytest.raises(DiskFull, match=r"the disk is full.*Free space there, then: .*resume") as caught:
+        bench.run()
+    assert caught.value.exit_code == 4 and time.monotonic() - began < 5
+    assert bench.machines["slow"].containers, "what runs is left to resume"
+    assert not list(bench.folder.path.glob("traceback*")) and isinstance(caught.value, Exception)
+    assert not issubclass(DiskFull, HostError)
