@@ -200,7 +200,7 @@ def bound(question: Question, card: str) -> float | None:
     total = math.fsum(
         share * seconds for share, seconds in zip(question.mix.values(), per_sample, strict=True) if seconds
     )
-    return question.count / total
+    return question.count / total if total > 0 else None
 
 
 def _seconds(network: NetworkCost | None, precision: str, card: str) -> float | None:
