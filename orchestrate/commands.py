@@ -14,7 +14,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import stamina.instrumentation
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from orchestrate.accepting.deep import FOLDER, Checked, judge_records, plan_deep_check, verdict_grid, verdicts_json
@@ -33,7 +32,7 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, earlier_durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id
-from orchestrate.running.controller import allow_open_files, collect_rarely
+from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, end_controller, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, Options, Stop
 from orchestrate.running.run import Outcome, count_records, execute, make_launcher, probe_hosts, stop_run
 from orchestrate.suites import read_suite
@@ -144,7 +143,7 @@ def _deep_check(where: Where, hosts: list[Host], probed: Mapping[Place, Facts | 
     display = make_display("auto", Console(stderr=True))
     display.planned(planned)
     collect_rarely()
-    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder, bus):
+    with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
         execute(planned, folder, _maker(folder.path, bus), bus, stop, Options())
@@ -255,7 +254,7 @@ def status(run: str | None, runs_dir: Path) -> int:
     """Show how a run stands; exit code as `run` would end now."""
     folder = _folder(run, runs_dir)
     planned = _planned(folder)
-    running = _is_running(folder)
+    running = is_controlled(folder.path)
     tables.render_status(planned, folder, running, stdout_console())
     if not running:
         _report_costs(planned)
@@ -263,10 +262,13 @@ def status(run: str | None, runs_dir: Path) -> int:
 
 
 def stop(run: str | None, runs_dir: Path) -> int:
-    """End and remove what a run has on its hosts."""
+    """End a run's controller, if there is one, then end and remove what the run has on its hosts."""
     folder = _folder(run, runs_dir)
     planned = _planned(folder)
-    removed, problems = stop_run(planned, _maker(folder.path), EventBus())
+    if controller := end_controller(folder.path):
+        notify(f"run {planned.run_id}: its controller ({controller}) has ended")
+    with controlling(folder.path):
+        removed, problems = stop_run(planned, _maker(folder.path), EventBus())
     notify(*problems, f"run {planned.run_id}: {removed} benchmarks ended and removed. {_resume_hint(folder)}")
     return ExitCode.SOME_FAILED if problems else ExitCode.OK
 
@@ -295,7 +297,7 @@ def _carry_out(
         again=again,
     )
     collect_rarely()
-    with _locked(folder), folder.journal() as journal, display, _interrupts(stop, folder, bus):
+    with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
         outcome = execute(planned, folder, _maker(folder.path, bus), bus, stop, options)
@@ -409,30 +411,6 @@ def _show_warnings(event: Event) -> None:
     """Show what a user should know while hosts are asked, e.g. that a Python is installed."""
     if isinstance(event, Warned):
         notify(describe(event))
-
-
-def _lock(folder: RunFolder) -> FileLock:
-    return FileLock(folder.path / ".lock", timeout=0)
-
-
-@contextmanager
-def _locked(folder: RunFolder) -> Iterator[None]:
-    """Keep other controllers out of this run while we work on it."""
-    try:
-        with _lock(folder):
-            yield
-    except Timeout as error:
-        raise UserError(
-            f"another controller is using {folder.path}. See: {command_line('orchestrate', f'status {folder.path}')}"
-        ) from error
-
-
-def _is_running(folder: RunFolder) -> bool:
-    try:
-        with _lock(folder):
-            return False
-    except Timeout:
-        return True
 
 
 @contextmanager

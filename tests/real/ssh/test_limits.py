@@ -1,0 +1,151 @@
+"""Hosts that keep answering, or whose agent hangs: the run ends within the limits of hosts.yml plus 15 seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from results.schema import Status
+from tests.real.faults.controller import Runs, wait_until
+from tests.real.ssh.rented import Rented
+from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
+
+TIMEOUT_SECONDS = 6
+MARGIN_SECONDS = 15
+BEFORE_SECONDS = 10
+"""What a host does well before it hangs: the repeat of one that cannot clean up after it."""
+
+ENDLESS = '''\
+#!{python}
+"""Stands between a controller and ssh: answers one kind of request of one host without end."""
+import json, os, subprocess, sys, threading, time
+target = sys.argv[sys.argv.index("--") + 1]
+size = sys.stdin.buffer.readline()
+head = size + sys.stdin.buffer.read(int(size))
+line = sys.stdin.buffer.readline()
+request = json.loads(line)
+kind, do = json.loads(os.environ["TFBENCH_TEST_ENDLESS"]).get(target, ["", ""])
+if request["do"] == do:
+    print(request["mark"], flush=True)
+    while True:
+        if kind == "log":
+            print('{{"log": "bGluZQo=", "offset": 5}}', flush=True)
+            time.sleep(0.5)
+        elif kind == "flood":
+            print('{{"log": "' + "bGluZQo=" * 5000 + '"}}', flush=True)
+        elif kind == "heartbeats":
+            print('{{"alive": true}}', flush=True)
+            time.sleep(0.5)
+        elif kind == "bytes":
+            os.write(1, b"x" * 65536)
+        else:
+            time.sleep(0.5)
+ssh = subprocess.Popen(["{ssh}", *sys.argv[1:]], stdin=subprocess.PIPE)
+def send():
+    ssh.stdin.write(head + line)
+    ssh.stdin.flush()
+    while chunk := sys.stdin.buffer.read1(65536):
+        ssh.stdin.write(chunk)
+        ssh.stdin.flush()
+    ssh.stdin.close()
+threading.Thread(target=send, daemon=True).start()
+os._exit(ssh.wait())
+'''
+
+CONVERSATIONS = {
+    "heartbeats": ("heartbeats", "follow"),
+    "log": ("log", "follow"),
+    "flood": ("flood", "follow"),
+    "hello": ("bytes", "hello"),
+    "start": ("silence", "start"),
+    "start-alive": ("heartbeats", "start"),
+    "running": ("silence", "running"),
+    "collect": ("bytes", "collect"),
+    "collect-silent": ("silence", "collect"),
+    "remove": ("silence", "remove"),
+}
+"""By host: how it answers without end, and to which request."""
+
+FROZEN = ("guardian", "child")
+"""Hosts of which a process is stopped while their benchmark runs, as one that waits for a broken disk."""
+
+
+def make_runs(instance: Rented, tmp_path: Path, timeout_seconds: float) -> tuple[Runs, Path]:
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(ENDLESS.format(python=sys.executable, ssh=shutil.which("ssh")))
+    program.chmod(0o755)
+    entries = {name: instance.entry(seconds=1) for name in ("good", *CONVERSATIONS)}
+    entries |= {name: instance.entry(seconds=600) for name in FROZEN}
+    endless = {entries[name]["ssh"]: conversation for name, conversation in CONVERSATIONS.items()}
+    path = f"{program.parent}:{os.environ['PATH']}"
+    runs = Runs(tmp_path, PATH=path, TFBENCH_TEST_ENDLESS=json.dumps(endless))
+    return runs, runs.hosts({"all": {"hosts": entries, "timeout_minutes": timeout_seconds / 60}})
+
+
+def freeze(instance: Rented) -> None:
+    for name in FROZEN:
+        wait_until(lambda name=name: "step" in instance.output(name), f"the first step of {name}")  # type: ignore[misc]
+        (state,) = instance.root.glob(f"jobs/*/all.{name}.*/state.json")
+        os.kill(int(json.loads(state.read_text())[name].split()[0]), signal.SIGSTOP)
+
+
+@pytest.fixture
+def instance(rent: Rent) -> Rented:  # noqa: F811
+    return rent()
+
+
+def test_no_conversation_outlasts_the_limits_of_the_hosts_file(instance: Rented, tmp_path: Path):
+    runs, hosts = make_runs(instance, tmp_path, TIMEOUT_SECONDS)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+        try:
+            freeze(instance)
+            assert controller.wait(120) == 3
+        finally:
+            controller.kill()
+    (finished,) = runs.events("run_finished")
+    records = {name: record.status for name, record in runs.by_host().items()}
+    assert set(records) == {"good", *CONVERSATIONS, *FROZEN}
+    assert records.pop("good") is Status.OK and records.pop("remove") is Status.OK
+    assert set(records.values()) <= {Status.TIMEOUT, Status.LOST, Status.UNREACHABLE, Status.ERROR}, records
+    assert {records[name] for name in ("heartbeats", "log", *FROZEN)} == {Status.TIMEOUT}
+    assert "Traceback" not in (runs.folder / "stderr").read_text()
+    assert finished["seconds"] < BEFORE_SECONDS + TIMEOUT_SECONDS + MARGIN_SECONDS
+
+
+def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, tmp_path: Path):
+    runs, hosts = make_runs(instance, tmp_path, 3600)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+        try:
+            freeze(instance)
+            began = time.monotonic()
+            for _ in range(2):
+                controller.send_signal(signal.SIGTERM)
+                time.sleep(0.2)
+            assert controller.wait(MARGIN_SECONDS + 5) in (3, 130)  # its table takes a moment
+        finally:
+            controller.kill()
+    ended = list(runs.events("run_finished"))
+    assert len(ended) == 1 and time.monotonic() - began < MARGIN_SECONDS + 5
+    assert {runs.by_host()[name].status for name in FROZEN} == {Status.STOPPED}
+
+
+def test_stop_asks_the_controller_and_waits_for_it(instance: Rented, tmp_path: Path):
+    runs = Runs(tmp_path)
+    hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=600)}}}, repeats=2)
+    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller, contextlib.ExitStack() as stack:
+        stack.callback(controller.kill)
+        wait_until(lambda: "step" in instance.output("one"), "the first step")
+        stopped = runs.run("stop")
+        assert stopped.returncode == 0, stopped.stderr
+        assert f"process {controller.pid}" in stopped.stderr and "ended" in stopped.stderr
+        assert controller.wait(15) in (3, 130)
+    assert instance.jobs() == [] and [record.status for record in runs.by_host().values()] == [Status.STOPPED]
