@@ -115,6 +115,7 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
 def _add_images(parser: argparse.ArgumentParser) -> None:
     """Describe `images`: an action, then its own flags."""
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    actions.add_parser("inspect-wheel").add_argument("wheel", nargs="*")  # removed: answered with what to use
     for name, what in (
         ("list", "list the variants, what each is for, and where it has been tested"),
         ("build", "build variants from the installed sources"),
@@ -122,24 +123,15 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         ("verify", "start variants and compare them with containers/images.toml; needs no GPU"),
         ("save", "write variants to a folder, for hosts that cannot reach a registry"),
         ("load", "load images saved with `images save`"),
-        ("inspect-wheel", "show which GPUs a wheel has machine code or PTX for, e.g. before adding an image variant"),
     ):
         action = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
         if name == "list":
-            continue
-        if name == "inspect-wheel":
-            action.add_argument("wheel", type=Path, metavar="FILE")
             continue
         action.add_argument("--engine", help="unix://… or ssh://… (default: DOCKER_HOST, else the usual socket)")
         if name == "load":
             action.add_argument("folder", type=Path, metavar="FOLDER")
             continue
-        action.add_argument(
-            "variants",
-            nargs="*",
-            metavar="VARIANT",
-            help="variants (default: all except NAME-slim, NAME-compat and ngc…)",
-        )
+        action.add_argument("variants", nargs="*", metavar="VARIANT", help="variants (default: all except ngc…)")
         action.add_argument("--registry", help="registry and path for the image names, e.g. ghcr.io/you")
         if name == "save":
             action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
@@ -154,6 +146,12 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
                 type=Path,
                 metavar="FILE",
                 help="PEM file with additional CA certificates that the build trusts",
+            )
+            action.add_argument(
+                "--pip-config",
+                type=Path,
+                metavar="FILE",
+                help="pip.conf with your package index and its password, which no image will contain",
             )
 
 

@@ -1,12 +1,10 @@
 """Describe what an image holds, without a GPU: `python -m tfbench.verify` prints one JSON object.
 
     {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "cudnn": "9",
-     "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"},
-     "stand_ins": ["libcusparse.so.12"], "libcuda": null, "user": 10001}
+     "libraries": {"libcublas.so.12": null, "libcudnn.so.9": "cannot open shared object file"}, "user": 10001}
 
 A library's value is null when it loads by its name, else the loader's words. A machine without a driver can load them
-all: only `libcuda.so.1` comes with the driver, unless the image has NVIDIA's compatibility package: `libcuda` is its
-version, by its file. Stand-ins are libraries that load and have no functions.
+all: only `libcuda.so.1` comes with the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import os
 import platform
 import sys
 
-from tfbench.machine.cuda_libraries import load_by_name, loaded_versions, opened_libraries, stand_ins
+from tfbench.machine.cuda_libraries import load_by_name, opened_libraries
 
 
 def main() -> int:
@@ -27,7 +25,6 @@ def main() -> int:
 
     build = tf.sysconfig.get_build_info()
     cuda, cudnn = (str(build[key]) if build.get(key) else None for key in ("cuda_version", "cudnn_version"))
-    load_by_name(["libcuda.so.1"])
     libraries = load_by_name(opened_libraries(tf.__version__, cuda, cudnn))
     reported = {
         "python": platform.python_version(),
@@ -36,8 +33,6 @@ def main() -> int:
         "cuda": cuda,
         "cudnn": cudnn,
         "libraries": libraries,
-        "stand_ins": stand_ins(),
-        "libcuda": loaded_versions().libcuda,
         "user": os.getuid(),
     }
     sys.stdout.write(json.dumps(reported) + "\n")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrate.errors import BuildFailed
-from orchestrate.inventory.compat import COMPAT_SUFFIX
-from orchestrate.inventory.variants import Form, Variant, parse_version
+from orchestrate.inventory.variants import Variant, parse_version
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.project import PROJECT, containers_folder
@@ -72,25 +71,30 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def build_context(certificates: Iterable[Path] = ()) -> IO[bytes]:
+def build_context(certificates: Iterable[Path] = (), pip_config: Path | None = None) -> IO[bytes]:
     """Pack what images are made of into a tar file in memory: a few hundred kilobytes.
 
     Args:
         certificates: PEM files of further authorities that the build trusts, for networks that inspect TLS.
+        pip_config: pip's configuration, which may hold a password: only a stage that is discarded reads it. A BuildKit
+            secret would do the same, but the Docker SDK builds without BuildKit.
 
     Raises:
-        BuildFailed: A certificate cannot be read.
+        BuildFailed: A file cannot be read.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in CONTEXT:
             source = containers_folder() if name == "containers" else PROJECT / name
             tar.add(source, arcname=name, filter=_without_rest)
-        for number, path in enumerate(certificates):
+        given = [("--ca", path, f"containers/ca/user-{number}.crt") for number, path in enumerate(certificates)]
+        if pip_config is not None:
+            given.append(("--pip-config", pip_config, "containers/pip/pip.conf"))
+        for flag, path, name in given:
             try:
-                tar.add(path, arcname=f"containers/ca/user-{number}.crt")
+                tar.add(path, arcname=name, filter=_without_rest)
             except OSError as error:
-                raise BuildFailed(f"--ca {path}: {error.strerror}") from error
+                raise BuildFailed(f"{flag} {path}: {error.strerror}") from error
     buffer.seek(0)
     return buffer
 
@@ -109,6 +113,7 @@ def build_variant(
     *,
     arguments: dict[str, str],
     certificates: Iterable[Path] = (),
+    pip_config: Path | None = None,
     on_line: Line,
 ) -> str:
     """Build a variant and return the image's id.
@@ -116,9 +121,10 @@ def build_variant(
     Args:
         engine: Where.
         variant: Row of `images.toml`.
-        tag: Its name; the image with a compatibility package is built on the one that is named likewise without it.
-        arguments: Further build arguments, e.g. BASE or PIP_INDEX_URL.
+        tag: Its name.
+        arguments: Further build arguments, e.g. BASE or PIP_INDEX_URL; they are public.
         certificates: See `build_context`.
+        pip_config: Likewise.
         on_line: Receives the build's output.
 
     Raises:
@@ -126,16 +132,8 @@ def build_variant(
     """
     given = {**variant.build_arguments(version=__version__, revision=source_revision()), **arguments}
     dockerfile = "Dockerfile" if variant.base is None else "Dockerfile.on-base"
-    if variant.compat is not None:
-        dockerfile = "Dockerfile.compat"
-        given = {"BASE": tag.removesuffix(COMPAT_SUFFIX), **given}
-        if "/" not in given["BASE"] and engine.image_id(given["BASE"]) is None:
-            raise BuildFailed(
-                f"{tag} is a layer on {given['BASE']}, which this engine does not have. Run images build {variant.row} "
-                "first, or name its registry with --registry"
-            )
-    path = f"containers/{dockerfile}"
-    return engine.build(build_context(certificates), tag, given, on_line, dockerfile=path)
+    context = build_context(certificates, pip_config)
+    return engine.build(context, tag, given, on_line, dockerfile=f"containers/{dockerfile}")
 
 
 def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Finding]:
@@ -148,12 +146,7 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Fin
     output, _ = _run(engine, spec)
     try:
         reported: dict[str, Any] = json.loads(output.splitlines()[-1])
-        findings = (
-            _versions(variant, reported)
-            + _libraries(reported)
-            + _stand_ins(variant, reported, engine.image_labels(image))
-            + _compat(variant, reported["libcuda"])
-        )
+        findings = _versions(variant, reported) + _libraries(reported)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
         return [Finding(what="the image describes its contents", passed=False, seen=f"printed no JSON: {tail!r}")]
@@ -217,34 +210,6 @@ def _libraries(reported: dict[str, Any]) -> list[Finding]:
         Finding(what=f"{name} loads", passed=problem is None, seen=str(problem or "yes"))
         for name, problem in reported["libraries"].items()
     ]
-
-
-def _stand_ins(variant: Variant, reported: dict[str, Any], labels: dict[str, str]) -> list[Finding]:
-    """Hold the image's label against its name, and its libraries against both; none is empty in one without CUDA."""
-    names, form = list(reported["stand_ins"]), labels.get("tfbench.slim")
-    as_formed = bool(names) == (variant.form is Form.SLIM and variant.cuda is not None)
-    return [
-        Finding(
-            what="its label names this form",
-            passed=form == variant.form,
-            seen=f"tfbench.slim={form}, expected {variant.form}",
-        ),
-        Finding(
-            what="libraries are empty in the slim form only",
-            passed=as_formed,
-            seen=f"{', '.join(map(str, names)) or 'none'} empty",
-        ),
-    ]
-
-
-def _compat(variant: Variant, libcuda: str | None) -> list[Finding]:
-    """Look for NVIDIA's compatibility package: there is no driver here, so a `libcuda` is the image's own."""
-    if variant.base is not None:  # somebody else's image may have one, and decides by itself when to use it
-        return []
-    wanted = "none" if variant.compat is None else f"a library for CUDA {variant.compat.cuda}"
-    passed = (libcuda is None) == (variant.compat is None)
-    what = "its CUDA driver library is that of its compatibility package, if it has one"
-    return [Finding(what=what, passed=passed, seen=f"{libcuda or 'none'}, expected {wanted}")]
 
 
 def _training(payload: bytes | None) -> Finding:

@@ -1,9 +1,10 @@
-"""`python -m orchestrate images list | build | push | verify | save | load | inspect-wheel`."""
+"""`python -m orchestrate images list | build | push | verify | save | load`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +12,7 @@ from rich.console import Console
 
 from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
-from orchestrate.images.fat_binaries import inspect_wheel
-from orchestrate.inventory.variants import Seen, Variant, parse_version, read_variants
+from orchestrate.inventory.variants import Variant, read_variants, unknown_variant
 from orchestrate.launchers.docker.sdk import DockerEngine
 from orchestrate.launchers.docker.transfer import controller_address, image_content, load_from_file, save_to_file
 from orchestrate.launchers.pulls import Progress
@@ -32,8 +32,7 @@ def images(parsed: argparse.Namespace) -> int:
         _list(variants)
         return ExitCode.OK
     if parsed.action == "inspect-wheel":
-        _inspect(parsed.wheel)
-        return ExitCode.OK
+        raise UserError("images inspect-wheel was removed. Use NVIDIA's: cuobjdump --list-elf --list-ptx LIBRARY")
     engine = DockerEngine(controller_address(parsed.engine))
     try:
         if parsed.action == "load":
@@ -74,18 +73,17 @@ def image_name(registry: str | None, variant: Variant) -> str:
 
 
 def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
-    """Return the named variants; without names, the full form of all that are built here."""
+    """Return the named variants; without names, all that are built here."""
     known = {variant.name: variant for variant in variants}
-    unknown = [name for name in names if name not in known]
+    unknown = [unknown_variant(name, list(known)) for name in names if name not in known]
     if unknown:
-        raise UserError(f"there is no variant {', '.join(unknown)}. Variants: {', '.join(known)}")
-    return [known[name] for name in names] or [variant for variant in variants if variant.default]
+        raise UserError("\n".join(unknown))
+    return [known[name] for name in names] or [variant for variant in variants if variant.base is None]
 
 
 def _list(variants: Sequence[Variant]) -> None:
     rows = []
     for variant in variants:
-        seen = variant.seen.get(variant.form, Seen())
         rows.append(
             [
                 variant.name,
@@ -94,36 +92,17 @@ def _list(variants: Sequence[Variant]) -> None:
                 variant.cuda or "none",
                 variant.cudnn or "none",
                 " ".join(variant.sass),
-                variant.drivers,
+                variant.minor_driver or "none",
                 variant.why if variant.verified else f"{variant.why} (unverified)",
-                seen.gpu or ("not yet" if variant.cuda else "needs none"),
-                seen.cpu or "not yet",
+                variant.seen.gpu or ("not yet" if variant.cuda else "needs none"),
+                variant.seen.cpu or "not yet",
             ]
         )
     print_grid(Grid("", (*ABOUT, *SEEN), rows), Console(highlight=False))
 
 
-def _inspect(wheel: Path) -> None:
-    """Show how many of a wheel's fat binaries hold which architecture."""
-    found = inspect_wheel(wheel)
-    _answer(f"{wheel.name}: {found.count} fat binaries")
-    known = {*found.machine_code, *found.ptx}
-    for capability in sorted(known, key=parse_version):
-        shares = (
-            f"{what} in {count} ({count / found.count:.0%})"
-            for what, count in (("machine code", found.machine_code[capability]), ("PTX", found.ptx[capability]))
-            if count
-        )
-        _answer(f"{capability}: {', '.join(shares)}")
-
-
 def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> None:
-    arguments = dict(_pair(text) for text in parsed.build_arg)
-    if arguments.get("SLIM", variant.form) != variant.form:
-        raise UserError(
-            f"--build-arg SLIM={arguments['SLIM']} would build another form than {variant.name} names. "
-            f"The name says the form: {variant.row} is full, {variant.row}-slim is slim"
-        )
+    arguments = dict(_build_argument(text) for text in parsed.build_arg)
     _say(f"{reference}: building from {source_revision()[:12]}")
     identity = build_variant(
         engine,
@@ -131,15 +110,27 @@ def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, r
         reference,
         arguments=arguments,
         certificates=parsed.ca,
+        pip_config=parsed.pip_config,
         on_line=lambda line: _say(f"{variant.name}: {line}") if line.strip() else None,
     )
     _answer(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
 
 
-def _pair(text: str) -> tuple[str, str]:
+_CREDENTIALS = re.compile(r"://[^/@\s]+@")
+
+
+def _build_argument(text: str) -> tuple[str, str]:
+    """Read `NAME=VALUE`; what a build argument holds can be read by everybody who builds, and in places who pulls."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise UserError(f"--build-arg must be NAME=VALUE. Received: {text}")
+        raise UserError(f"--build-arg must be NAME=VALUE. Received: {_CREDENTIALS.sub('://***@', text)}")
+    if _CREDENTIALS.search(value):
+        raise UserError(
+            f"--build-arg {name}: a URL in a build argument must not hold credentials, because builds record their "
+            "arguments. Write it into a file like pip.conf and pass --pip-config FILE: no image contains that file"
+        )
+    if name == "SLIM":
+        raise UserError("--build-arg SLIM: slim images were removed. Remove it: every image is full")
     return name, value
 
 

@@ -26,7 +26,7 @@ from orchestrate.inventory.addresses import (
 from orchestrate.inventory.environment import environment_problems, merge_environments
 from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings
 from orchestrate.inventory.queues import Queue, SlurmQueue, check_queue
-from orchestrate.inventory.variants import read_variants
+from orchestrate.inventory.variants import read_variants, unknown_variant
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
 from orchestrate.yaml_files import Document, Path_, read_document, validate_document
@@ -306,12 +306,8 @@ class _LevelCheck:
         names = [name for name in (variant if isinstance(variant, list) else [variant]) if isinstance(name, str)]
         for name in names:
             if name not in (*CHOSEN_FOR, *self._variants):
-                self._note(
-                    path,
-                    "variant",
-                    f"there is no image variant {shown(name)}. Variants: {', '.join((*CHOSEN_FOR, *self._variants))}. "
-                    "To use an image of your own, set image:",
-                )
+                what = unknown_variant(name, (*CHOSEN_FOR, *self._variants))
+                self._note(path, "variant", f"{what}. To use an image of your own, set image:")
         for word in names if isinstance(variant, list) else ():
             if word in CHOSEN_FOR:
                 text = f"{word} cannot be combined with other variants. Write variant: {word}, or remove it"

@@ -7,24 +7,21 @@ must be as new as the CUDA toolkit that made the PTX: compatibility within a maj
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.compat import COMPAT_SUFFIX, Compat
 from orchestrate.project import containers_folder
+from orchestrate.text import shown
+from orchestrate.yaml_files import did_you_mean
 from results.schema import Status
 
 IMAGES_FILE = containers_folder() / "images.toml"
-
-SLIM_SUFFIX = "-slim"
-"""Of names and tags, so that an image's name says its form."""
 
 Version = tuple[int, ...]
 
@@ -34,13 +31,6 @@ class Code(enum.StrEnum):
 
     MACHINE = "machine code"  # in the wheel, for this GPU or an older one of the same major architecture
     COMPILED = "compiled by the driver"  # from PTX, all or some of them, at the first start
-
-
-class Form(enum.StrEnum):
-    """What an image holds of its packages' libraries: the build argument SLIM, and the label `tfbench.slim`."""
-
-    FULL = "full"  # all of them, as in the packages
-    SLIM = "slim"  # empty ones in place of some that training never calls, and no names for a debugger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +50,12 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A container image: a row of `images.toml` in one of its forms.
+    """A container image: a row of `images.toml`.
 
     Attributes:
-        name: Of the row; followed by `-slim` where that is its form, and by `-compat` where it has that package.
+        name: Of the row, and of its lock.
         why: What it is for.
-        form: Which of its two forms; also full where it is not built here.
-        seen: On what each form was seen to work.
+        seen: On what it was seen to work.
         keras: None: that of the base image.
         cuda: CUDA version of its libraries; None without CUDA.
         sass: Compute capabilities with machine code in nearly all kernels.
@@ -77,7 +66,6 @@ class Variant:
         newest: Highest compute capability that is known to work.
         wheels_megabytes: Size of the wheels in its lock; None: it has no lock.
         base: An image that has TensorFlow already, to which the runner is added; None: built from packages.
-        compat: NVIDIA's compatibility package in it, whose library is found before the driver's; None: it has none.
         opt_in: Only used when it is named.
         verified: It has been built and run.
     """
@@ -99,48 +87,9 @@ class Variant:
     newest: str | None = None
     wheels_megabytes: int | None = None
     base: str | None = None
-    compat: Compat | None = None
     opt_in: bool = False
     verified: bool = True
-    form: Form = Form.FULL
-    seen: Mapping[Form, Seen] = field(default_factory=dict)
-
-    @property
-    def row(self) -> str:
-        """Name its row, which is also its lock's name."""
-        suffix = SLIM_SUFFIX if self.form is Form.SLIM else COMPAT_SUFFIX if self.compat is not None else ""
-        return self.name.removesuffix(suffix)
-
-    @property
-    def default(self) -> bool:
-        """Return whether it is built when nothing is named."""
-        return self.base is None and self.form is Form.FULL and self.compat is None
-
-    @property
-    def drivers(self) -> str:
-        """Name the drivers that it is for: `525.60.13`, from which on it runs, or the branches of its package."""
-        if self.compat is not None:
-            return f"{', '.join(map(str, self.compat.branches))} only"
-        return self.minor_driver or "none"
-
-    def in_slim_form(self) -> Variant:
-        """Return the smaller image of the same row; only used when it is named."""
-        name, why = f"{self.name}{SLIM_SUFFIX}", f"{self.name}, smaller: see containers/README.md"
-        return dataclasses.replace(self, name=name, why=why, form=Form.SLIM, opt_in=True)
-
-    def forms(self) -> list[Variant]:
-        """Return the images of a row of the table, its full form first; one on another image has no other form."""
-        full = dataclasses.replace(self, compat=None)
-        if self.base is not None:
-            return [full]
-        return [full, full.in_slim_form(), *([self._with_compat()] if self.compat is not None else [])]
-
-    def _with_compat(self) -> Variant:
-        """Return the image of the same row with NVIDIA's compatibility package; only used when it is named."""
-        why = f"{self.name} for data-centre GPUs with older drivers: see docs/images.md"
-        return dataclasses.replace(
-            self, name=f"{self.name}{COMPAT_SUFFIX}", why=why, opt_in=True, verified=False, seen={Form.FULL: Seen()}
-        )
+    seen: Seen = Seen()
 
     def build_arguments(self, *, version: str, revision: str) -> dict[str, str]:
         """Return the arguments of `docker build` for this image.
@@ -149,9 +98,7 @@ class Variant:
             version: Of tfbench.
             revision: Of its source.
         """
-        if self.compat is not None:
-            return {"VARIANT": self.name, "COMPAT": self.compat.image, "COMPAT_CUDA": self.compat.cuda}
-        arguments = {"VARIANT": self.row, "SLIM": str(self.form), "VERSION": version, "REVISION": revision}
+        arguments = {"VARIANT": self.name, "VERSION": version, "REVISION": revision}
         if self.base is not None:
             arguments["BASE"] = self.base
         if self.cuda is not None and self.minor_driver is not None:
@@ -198,8 +145,22 @@ class Choice:
     fits: tuple[Fit, ...] = ()
 
 
+def unknown_variant(name: str, known: Sequence[str]) -> str:
+    """Describe a variant name that does not exist, and what to use instead.
+
+    Args:
+        name: What was asked for.
+        known: Names of the table.
+    """
+    row = name.removesuffix("-slim").removesuffix("-compat")
+    if row != name and row in known:
+        why = "slim images" if name.endswith("-slim") else "images with NVIDIA's compatibility package"
+        return f"{why} were removed. Received: {shown(name)}. Use {row}"
+    return f"unknown variant {shown(name)}. {did_you_mean(name, list(known), 'Known variants')}"
+
+
 def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
-    """Read the table of images; each row that is built here gives two or three: see `Variant.forms`.
+    """Read the table of images.
 
     Raises:
         DocumentError: Not a table of variants; all mistakes at once.
@@ -212,7 +173,7 @@ def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
     problems: list[str] = []
     for name, row in rows:
         try:
-            variants.extend(_VARIANT.validate_python({**row, "name": name}).forms())
+            variants.append(_VARIANT.validate_python({**row, "name": name}))
         except (ValidationError, TypeError) as error:
             problems.extend(f"{path}: variants.{name}: {line}" for line in _mistakes(error))
     if problems:
@@ -247,14 +208,13 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
     return _nothing_fits(driver_version, compute_capability, fits, variants)
 
 
-def check_variant(variant: Variant, driver_version: str, compute_capability: str, gpus: Sequence[str] = ()) -> Fit:
+def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
     """Say how a variant goes with a GPU and its driver, also one that was named by the user.
 
     Args:
         variant: One of `read_variants`.
         driver_version: e.g. `550.127.05`.
         compute_capability: e.g. `8.6`.
-        gpus: Names of the host's GPUs that are used; a compatibility package is for some of them only.
     """
     driver, gpu = parse_version(driver_version), parse_version(compute_capability)
     if variant.cuda is None or variant.native_driver is None or variant.minor_driver is None:
@@ -262,8 +222,6 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
     code, why_code = _code(variant, gpu)
     if code is None:
         return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why_code}")
-    if variant.compat is not None:
-        return _check_compat(variant, variant.compat, driver_version, gpus, (code, why_code, _runs_some(variant, gpu)))
     needed = variant.minor_driver if code is Code.MACHINE else variant.native_driver
     native = driver >= parse_version(variant.native_driver)
     if driver < parse_version(needed):
@@ -287,37 +245,6 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
         partly=code is Code.COMPILED and _runs_some(variant, gpu),
         native=native,
         needed_driver=needed,
-    )
-
-
-def _check_compat(
-    variant: Variant, compat: Compat, driver: str, gpus: Sequence[str], kernels: tuple[Code, str, bool]
-) -> Fit:
-    """Say whether a host may use a compatibility package; if so, all else is as with the driver that it is of.
-
-    Args:
-        variant: That has the package.
-        compat: The package.
-        driver: Version of the host's own.
-        gpus: Names of its GPUs.
-        kernels: Where they come from, the same in words, and whether there is machine code for some.
-    """
-    code, why_code, some = kernels
-    newest = variant.native_driver or "0"
-    if parse_version(driver) >= parse_version(newest):
-        reason = f"driver {driver} serves CUDA {variant.cuda} by itself (from {newest}): name {variant.row}"
-        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {reason}", code=code)
-    if (refusal := compat.refusal(driver, gpus)) is not None:
-        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {refusal}", code=code)
-    library = f"NVIDIA's CUDA {compat.cuda} compatibility package in place of the library of driver {driver}"
-    return Fit(
-        variant=variant,
-        status=Status.OK,
-        reason=f"{variant.name}: TensorFlow {variant.tensorflow}, {why_code}, {library}",
-        code=code,
-        partly=code is Code.COMPILED and some,
-        native=True,
-        needed_driver=str(min(compat.branches)),
     )
 
 

@@ -18,8 +18,7 @@ from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.members import Member, members_of
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.images import named_images
-from orchestrate.planning.shared_images import fleets_variants
+from orchestrate.planning.images import fleets_variants, named_images
 from orchestrate.suites import Suite
 from results.schema import Case, Data, Device, Origin, Status
 from results.schema.version import __version__

@@ -34,8 +34,8 @@ from orchestrate.planning.budget import Budget
 from orchestrate.planning.doubts import doubts, isolation_note, sending_note
 from orchestrate.planning.durations import Durations
 from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
-from orchestrate.planning.shared_images import share_images
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.multi_host import work_together
 from orchestrate.running.options import Options, Stop

@@ -20,7 +20,14 @@ from results.schema.version import __version__
 from tests.support.wheel import PACKAGES, build_wheel, copy_source, without_checkout
 from tests.unit.results.factory import repeats
 
-TRAPS = ("containers/ca/company.crt", "hosts.yml", ".env", "runs/one/plan.json", "tests/secret.txt")
+TRAPS = (
+    "containers/ca/company.crt",
+    "containers/pip/pip.conf",
+    "hosts.yml",
+    ".env",
+    "runs/one/plan.json",
+    "tests/secret.txt",
+)
 """Files that a user's checkout may hold and a wheel must not."""
 
 pytestmark = pytest.mark.timeout(2400)  # environments are installed

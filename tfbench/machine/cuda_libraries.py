@@ -45,9 +45,6 @@ _OPENED: dict[str, tuple[str, ...]] = {
     ),
 }
 
-_A_FUNCTION_OF = {"libcufft": "cufftCreate", "libcusolver": "cusolverDnCreate", "libcusparse": "cusparseCreate"}
-"""Of each library that an image may hold as an empty stand-in, one that the real library has in every version."""
-
 
 def package_folders() -> list[Path]:
     """Return the folders of NVIDIA's packages that hold libraries."""
@@ -159,23 +156,6 @@ def load_by_name(names: Iterable[str]) -> dict[str, str | None]:
         except OSError as error:
             problems[name] = str(error)
     return problems
-
-
-def stand_ins() -> list[str]:
-    """Return the names of the libraries that are here as empty stand-ins: they load, and have no functions.
-
-    Images that are built with `SLIM=slim` (containers/README.md) hold some; elsewhere there are none.
-    """
-    names = sorted({name for opened in _OPENED.values() for name in opened if name.partition(".")[0] in _A_FUNCTION_OF})
-    found = []
-    for name in names:
-        try:
-            library = ctypes.CDLL(name)
-        except OSError:
-            continue  # not here at all, so not a stand-in
-        if not hasattr(library, _A_FUNCTION_OF[name.partition(".")[0]]):
-            found.append(name)
-    return found
 
 
 CUDNN_9 = 90_000

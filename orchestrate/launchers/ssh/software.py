@@ -190,8 +190,8 @@ def lock_of(variant: Variant) -> bytes:
     Raises:
         LaunchFailed: It is an image that is not built of packages.
     """
-    path = REQUIREMENTS / f"{variant.row}.txt"
-    if variant.base is not None or variant.compat is not None or not path.exists():
+    path = REQUIREMENTS / f"{variant.name}.txt"
+    if variant.base is not None or not path.exists():
         raise LaunchFailed(
             f"variant {variant.name} is an image with more than packages in it, and this host has no engine to start "
             "one. Name another variant, or use a host with Docker"
@@ -315,8 +315,6 @@ def image_software(root: str, image: Mapping[str, Any]) -> HostSoftware:
         raise LaunchFailed(f"its image.json is not of a tfbench image: {plain_text(str(image), 200)}")
     cache = file_name_part(f"{image['version']}-{image['variant']}")
     variables = _variables(root, image["runner"], image["site"], cache)
-    if isinstance(image.get("compat"), str):  # found before the driver's own library
-        variables["LD_LIBRARY_PATH"] = f"{image['compat']}:{variables['LD_LIBRARY_PATH']}"
     return HostSoftware(python=image["python"], environment=variables)
 
 

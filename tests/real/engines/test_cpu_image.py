@@ -156,7 +156,6 @@ def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
 def test_an_image_says_what_it_is(engines: Engines, cpu_image: PushedImage):
     labels = engines.first.client.images.get(cpu_image.reference).labels
     assert labels["tfbench.variant"] == "cpu"
-    assert labels["tfbench.slim"] == "full", "what no GPU has shown to do without is not left out unless asked for"
     assert labels["org.opencontainers.image.version"] in cpu_image.reference
 
 
@@ -179,9 +178,7 @@ def test_tensorflow_is_as_it_came(engines: Engines, cpu_image: PushedImage):
         assert exit_code(container) == 0, container.logs().decode()
         libraries, loadable, has_largest, has_symbols = container.logs(stderr=False).decode().split()
     assert int(libraries) == int(loadable) >= 5
-    assert has_largest == has_symbols == "True", (
-        "the slim form takes symbols for a debugger out: tests/unit/test_prune.py"
-    )
+    assert has_largest == has_symbols == "True"
 
 
 def test_an_image_holds_the_packages_of_its_lock_and_lists_them(engines: Engines, cpu_image: PushedImage):
@@ -231,7 +228,7 @@ def test_a_changed_line_in_tfbench_is_a_pull_of_less_than_a_megabyte(
     engines: Engines, registry: Registry, base_image: str, cpu_image: PushedImage, tmp_path: Path
 ):
     changed = tmp_path / "changed"
-    for name in ("orchestrate", "results", "tfbench"):
+    for name in ("containers", "results", "tfbench"):
         shutil.copytree(REPOSITORY / name, changed / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / ".dockerignore", changed)
     with (changed / "tfbench" / "__init__.py").open("a") as file:

@@ -37,15 +37,6 @@ import tensorflow as tf
 print(len(tf.config.list_physical_devices("GPU")), "GPU")
 """
 
-CALL_EMPTY_LIBRARIES = """
-import ctypes, pathlib, tensorflow as tf
-from tfbench.machine.cuda_libraries import stand_ins
-stubs = ctypes.CDLL(str(pathlib.Path(tf.__file__).with_name("libtensorflow_framework.so.2")))
-handle = ctypes.c_void_p()
-print(stubs.cufftCreate(ctypes.byref(handle)), stubs.cusparseCreate(ctypes.byref(handle)), *stand_ins())
-"""
-"""Through TensorFlow's own stubs, which it exports for these two; those of cuSOLVER are made in the same way."""
-
 WHERE_XLA_LOOKS = """
 import ctypes, pathlib, tensorflow as tf
 class Text(ctypes.Structure):
@@ -63,8 +54,6 @@ for address in range(roots.begin, roots.end, ctypes.sizeof(Text)):
     print(ctypes.string_at(text.data, text.size).decode(errors="replace"))
 """
 """TensorFlow's own list, which it exports: a `std::vector<std::string>`, returned through a hidden first argument."""
-
-CUFFT_INTERNAL_ERROR, CUSPARSE_STATUS_INTERNAL_ERROR = 5, 7
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -118,21 +107,6 @@ def test_xla_finds_its_compilers_where_every_tensorflow_looks(engines: Engines, 
         there, *looked = container.logs(stderr=False).decode().splitlines()
     assert there.split() == ["bin/ptxas", "nvvm/libdevice/libdevice.10.bc"]
     assert "/usr/local/cuda" in looked
-
-
-def test_a_slim_image_has_three_empty_libraries_whose_calls_are_errors_and_a_full_one_none(
-    engines: Engines, cuda_image: str
-):
-    with finished_container(
-        engines.first.client, cuda_image, ["-c", CALL_EMPTY_LIBRARIES], entrypoint=["python3.11"]
-    ) as container:
-        assert exit_code(container) == 0, container.logs().decode()
-        cufft, cusparse, *empty = container.logs(stderr=False).decode().split()
-    if not cuda_image.endswith("-slim"):
-        assert empty == []
-        return
-    assert (int(cufft), int(cusparse)) == (CUFFT_INTERNAL_ERROR, CUSPARSE_STATUS_INTERNAL_ERROR)
-    assert [name.partition(".")[0] for name in empty] == ["libcufft", "libcusolver", "libcusparse"]
 
 
 def test_the_same_record_comes_out_of_every_image(engines: Engines, cuda_image: str):

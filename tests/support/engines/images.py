@@ -16,7 +16,6 @@ from pathlib import Path
 from filelock import FileLock
 
 import results
-from orchestrate.inventory.variants import SLIM_SUFFIX
 from tests.support.engines.docker import DockerEngine
 from tests.support.engines.processes import EngineError, find_program
 
@@ -135,7 +134,7 @@ def build_image(
     """Build a variant as `tag` and return the image's id.
 
     Args:
-        variant: Its name, which says its form too.
+        variant: Its name.
         context: The repository, or a copy of it.
         cached: Whether steps that were built before may be taken from the engine's cache.
 
@@ -148,8 +147,7 @@ def build_image(
         tag=tag,
         buildargs={
             "BASE": base,
-            "VARIANT": variant.removesuffix(SLIM_SUFFIX),
-            "SLIM": "slim" if variant.endswith(SLIM_SUFFIX) else "full",
+            "VARIANT": variant,
             "VERSION": results.__version__,
             **pip_settings(),
         },

@@ -1,4 +1,4 @@
-"""`images verify` and `images build` keep the two forms of a variant apart; no engine is needed to see it."""
+"""What `images build`, `verify` and `list` do; no engine is needed to see it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrate.errors import BuildFailed
 from orchestrate.images import builds
 from orchestrate.images.builds import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
@@ -23,12 +25,11 @@ VARIANTS = {variant.name: variant for variant in read_variants()}
 
 
 class OneImage:
-    """An engine with one image, which says what it holds and leaves no record."""
+    """An engine with one image, which describes itself and leaves no record."""
 
-    def __init__(self, label: str, empty: list[str], libcuda: str | None = None) -> None:
-        self._label = label
-        self._told = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "user": 10001}
-        self._told |= {"libraries": {}, "stand_ins": empty, "libcuda": libcuda}
+    def __init__(self, **described: Any) -> None:
+        self._described = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1"}
+        self._described |= {"user": 10001, "libraries": {}} | described
 
     def create(self, spec: ContainerSpec) -> None:
         pass
@@ -43,13 +44,10 @@ class OneImage:
         pass
 
     def output(self, name: str, limit: int) -> bytes:
-        return json.dumps(self._told).encode()
+        return json.dumps(self._described).encode()
 
     def read_file(self, name: str, path: str) -> None:
         return None
-
-    def image_labels(self, image: str) -> dict[str, str]:
-        return {"tfbench.slim": self._label}
 
 
 def test_the_revision_is_the_checkouts_own_and_not_that_of_a_repository_around_it(
@@ -79,7 +77,6 @@ def test_the_revision_is_the_checkouts_own_and_not_that_of_a_repository_around_i
     [
         ("cpu", "Dockerfile", None),
         ("ngc25.02", "Dockerfile.on-base", "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"),
-        ("cuda12.5-compat", "Dockerfile.compat", "ghcr.io/you/tfbench:1-cuda12.5"),
     ],
 )
 def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(
@@ -101,44 +98,19 @@ def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(
 
 
 @pytest.mark.parametrize(
-    ("name", "label", "empty", "failed"),
+    ("described", "failed"),
     [
-        ("cuda12.5", "full", [], set()),
-        ("cuda12.5-slim", "slim", ["libcufft.so.11"], set()),
-        (
-            "cuda12.5",
-            "slim",
-            ["libcufft.so.11"],
-            {"its label names this form", "libraries are empty in the slim form only"},
-        ),
-        ("cuda12.5-slim", "full", [], {"its label names this form", "libraries are empty in the slim form only"}),
-        ("cuda12.5", "full", ["libcufft.so.11"], {"libraries are empty in the slim form only"}),
+        ({}, set()),
+        ({"tensorflow": "2.20.0"}, {"TensorFlow"}),
+        ({"libraries": {"libcufft.so.11": "cannot open shared object file"}}, {"libcufft.so.11 loads"}),
+        ({"user": 0}, {"runs as an unprivileged user"}),
+        ({"cuda": "11.8"}, {"TensorFlow was built with this CUDA or an older one of its major version"}),
     ],
 )
-def test_verify_holds_label_and_libraries_against_the_form_that_the_name_says(
-    name: str, label: str, empty: list[str], failed: set[str]
-):
-    engine: Any = OneImage(label, empty)
-    findings = verify_image(engine, VARIANTS[name], "image")
+def test_verify_compares_an_image_with_its_row(described: dict[str, Any], failed: set[str]):
+    engine: Any = OneImage(**described)
+    findings = verify_image(engine, VARIANTS["cuda12.5"], "image")
     assert {finding.what for finding in findings if not finding.passed} == {"trains two steps on the CPU", *failed}
-
-
-@pytest.mark.parametrize(
-    ("name", "libcuda", "passed"),
-    [
-        ("cuda12.5", None, True),
-        ("cuda12.5", "570.172.08", False),
-        ("cuda12.5-compat", "570.172.08", True),
-        ("cuda12.5-compat", None, False),
-    ],
-)
-def test_verify_finds_a_compatibility_package_where_the_name_says_so_and_nowhere_else(
-    name: str, libcuda: str | None, passed: bool
-):
-    engine: Any = OneImage("full", [], libcuda)
-    (finding,) = [found for found in verify_image(engine, VARIANTS[name], "image") if "compatibility" in found.what]
-    assert finding.passed is passed
-    assert finding.seen.startswith(libcuda or "none")
 
 
 def images(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -151,16 +123,41 @@ def images(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_build_argument_cannot_make_an_image_that_its_name_denies(tmp_path: Path):
-    done = images("build", "cuda12.5", "--build-arg=SLIM=slim", f"--engine=unix://{tmp_path}/none.sock")
-    assert done.returncode == 2
-    assert "The name says the form: cuda12.5 is full, cuda12.5-slim is slim" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["build", "cuda12.5-slim"], "slim images were removed. Received: 'cuda12.5-slim'. Use cuda12.5"),
+        (["build", "cuda12.5-compat"], "compatibility package were removed. Received: 'cuda12.5-compat'. Use cuda12.5"),
+        (["build", "cuda12.6"], "unknown variant 'cuda12.6'. Did you mean"),
+        (["build", "cpu", "--build-arg=SLIM=slim"], "slim images were removed. Remove it: every image is full"),
+        (["inspect-wheel", "x.whl"], "images inspect-wheel was removed. Use NVIDIA's: cuobjdump --list-elf --list-ptx"),
+        (
+            ["build", "cpu", "--build-arg=PIP_INDEX_URL=https://bench:hunter2@pypi.example.org/simple"],
+            "--build-arg PIP_INDEX_URL: a URL in a build argument must not hold credentials",
+        ),
+    ],
+)
+def test_what_was_removed_or_would_leak_is_refused_with_what_to_use(tmp_path: Path, arguments: list[str], said: str):
+    action, *rest = arguments
+    engine = [] if action == "inspect-wheel" else [f"--engine=unix://{tmp_path}/none.sock"]
+    done = images(action, *rest, *engine)
+    assert (done.returncode, said in done.stderr, "hunter2" in done.stderr) == (2, True, False), done.stderr
 
 
-def test_the_list_names_both_forms_and_on_what_they_were_seen():
+def test_pip_config_is_in_the_context_and_not_in_the_arguments(tmp_path: Path):
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://bench:hunter2@pypi.example.org/simple\n")
+    with tarfile.open(fileobj=builds.build_context(pip_config=tmp_path / "pip.conf")) as tar:
+        packed = tar.extractfile("containers/pip/pip.conf")
+        assert packed is not None and b"hunter2" in packed.read()
+    with pytest.raises(BuildFailed, match=r"--pip-config .*none\.conf: No such file"):
+        builds.build_context(pip_config=tmp_path / "none.conf")
+
+
+def test_the_list_shows_on_what_each_image_was_seen_to_work():
     lines = images("list").stdout.splitlines()
-    for name in ("cuda11.8", "cuda11.8-slim", "cpu-slim", "cuda12.5-compat"):
-        assert any(line.startswith(f" {name} ") for line in lines), name
-    (named,) = [line for line in lines if line.startswith(" cuda12.5-slim ")]
-    seen = VARIANTS["cuda12.5-slim"].seen[VARIANTS["cuda12.5-slim"].form]
+    first = [found[1] for line in lines if (found := re.match(r" (\S+)", line))]
+    assert [name for name in first if name in VARIANTS] == list(VARIANTS)
+    assert not any("slim" in name or "compat" in name for name in first)
+    (named,) = [line for line in lines if line.startswith(" cuda12.5 ")]
+    seen = VARIANTS["cuda12.5"].seen
     assert re.split(r"\s{2,}", named.strip())[-2:] == [seen.gpu or "not yet", seen.cpu]

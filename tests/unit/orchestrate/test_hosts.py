@@ -151,7 +151,7 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
         (
             "{docker: 'ssh://a', variant: cuda13}",
-            "there is no image variant 'cuda13'. Variants: auto, per-fleet, per-host, cuda11.8",
+            "unknown variant 'cuda13'. Did you mean 'cuda12.3'?",
         ),
         ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto' (one for the whole run)"),
         ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),

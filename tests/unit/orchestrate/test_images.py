@@ -96,7 +96,7 @@ def test_a_machine_with_another_processor_is_refused_in_words_unless_the_image_i
     [
         ({}, "example.org/you/tfbench:0.1.0-cpu"),
         ({"variants": ("cuda12.5", "cuda12.2")}, "example.org/you/tfbench:0.1.0-cuda12.5"),
-        ({"variants": ("cuda12.3-slim", "cuda12.5")}, "example.org/you/tfbench:0.1.0-cuda12.3-slim"),
+        ({"variants": ("cuda12.3", "cuda12.5")}, "example.org/you/tfbench:0.1.0-cuda12.3"),
         ({"variants": ("ngc25.02",)}, "example.org/you/tfbench:0.1.0-ngc25.02"),
         ({"image": "tfbench:mine"}, "tfbench:mine"),
     ],

@@ -15,9 +15,8 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.images import wanted_images
+from orchestrate.planning.images import share_images, wanted_images
 from orchestrate.planning.plan import make_plan
-from orchestrate.planning.shared_images import share_images
 from orchestrate.running.run import probe_hosts
 from orchestrate.suites import read_suite
 from results.schema import GPU, Status

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.errors import DocumentError
-from orchestrate.inventory.variants import IMAGES_FILE, Code, Form, check_variant, choose_variant, read_variants
+from orchestrate.inventory.variants import IMAGES_FILE, Code, check_variant, choose_variant, read_variants
 from results.schema import Status
 
 VARIANTS = read_variants()
@@ -156,7 +156,7 @@ def locked_versions(variant: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("variant", BUILT_HERE, ids=lambda variant: variant.name)
 def test_the_table_says_what_the_lock_holds(variant):
-    locked = locked_versions(variant.row)
+    locked = locked_versions(variant.name)
     assert locked.get("tensorflow", locked.get("tensorflow-cpu")) == variant.tensorflow
     assert locked["keras"] == variant.keras
     if variant.cuda is None:
@@ -170,7 +170,6 @@ def test_the_table_says_what_the_lock_holds(variant):
 def test_build_arguments_say_what_the_image_needs():
     assert named("cuda12.5").build_arguments(version="1.2.3", revision="abc") == {
         "VARIANT": "cuda12.5",
-        "SLIM": "full",
         "VERSION": "1.2.3",
         "REVISION": "abc",
         "CUDA": "12.5",
@@ -178,21 +177,3 @@ def test_build_arguments_say_what_the_image_needs():
         "SM": "6.0,7.0,8.0,8.9",
     }
     assert "CUDA" not in named("cpu").build_arguments(version="1.2.3", revision="abc")
-
-
-def test_the_slim_form_has_a_name_of_its_own_and_is_never_chosen():
-    full, slim = named("cuda12.5"), named("cuda12.5-slim")
-    arguments = slim.build_arguments(version="1.2.3", revision="abc")
-    assert (arguments["VARIANT"], arguments["SLIM"]) == ("cuda12.5", "slim")
-    assert (full.default, slim.default, named("ngc25.02").default) == (True, False, False)
-    only_slim = [variant for variant in VARIANTS if variant.form is Form.SLIM]
-    assert choose_variant("580.126.09", A4000, only_slim).variant is None
-    assert check_variant(slim, "580.126.09", A4000).status is Status.OK, "it can be named"
-
-
-@pytest.mark.parametrize("variant", BUILT_HERE, ids=lambda variant: variant.name)
-def test_the_table_says_on_what_each_form_was_seen(variant):
-    """A form that has trained on a GPU names it; one of the CPU's needs none."""
-    seen = variant.seen[variant.form]
-    assert seen.gpu is None or variant.cuda is not None
-    assert variant.form is Form.FULL or seen.cpu is not None

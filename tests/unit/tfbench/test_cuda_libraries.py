@@ -17,7 +17,6 @@ from tfbench.machine.cuda_libraries import (
     opened_libraries,
     preload,
     ptxas_version,
-    stand_ins,
     use_packaged_ptxas,
 )
 
@@ -60,10 +59,6 @@ def test_what_was_preloaded_is_found_by_name(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['libcusolver.so.11'] {'libcusolver.so.11': None} False"
-
-
-def test_outside_of_a_slim_image_no_library_is_a_stand_in():
-    assert stand_ins() == []
 
 
 @pytest.fixture
