@@ -25,7 +25,7 @@ from tests.support.engines.servers import Registry, SshHost, make_ssh_host
 from tests.support.engines.slurm import SlurmCluster, missing_programs
 from tests.support.session.children import IMPORTED_TENSORFLOW, Children, in_child, runs_children
 from tests.support.session.schedule import Groups, rank_of
-from tfbench.setup.collector import collect_rarely
+from tfbench.setup import collect_rarely
 
 # Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -18,12 +18,10 @@ from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import package_folders, preload, use_packaged_ptxas
 from tfbench.machine.nvml import read_driver
 from tfbench.max_batch import find_max_batch
-from tfbench.outcomes.findings import Findings
-from tfbench.outcomes.outcome import CaseFailedError, Outcome, doctor_hint, outcome_of
-from tfbench.outcomes.record_file import print_record, utc_now, write_record
+from tfbench.outcomes.findings import Findings, print_record, utc_now, write_record
+from tfbench.outcomes.outcome import CaseFailedError, Failure, doctor_hint, outcome_of
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
-from tfbench.setup.collector import collect_rarely
-from tfbench.setup.gpu_settings import gpu_settings
+from tfbench.setup import collect_rarely, gpu_settings
 from tfbench.summary import summary
 from tfbench.supervisor import supervise
 
@@ -48,7 +46,7 @@ def measure(request: Request) -> int:
     """Measure and write the record, whatever happens."""
     started_at = utc_now()
 
-    def write_outcome(outcome: Outcome) -> None:
+    def write_outcome(outcome: Failure) -> None:
         write_record(
             Record(
                 status=outcome.status,
@@ -65,14 +63,14 @@ def measure(request: Request) -> int:
         try:
             batch = find_max_batch(request.case)
         except CaseFailedError as error:
-            write_outcome(Outcome(error.status, str(error)))
+            write_outcome(Failure(error.status, str(error)))
             return ExitCode.SOME_FAILED
         request = dataclasses.replace(request, case=dataclasses.replace(request.case, batch_per_gpu=batch))
 
     def work(say_written: Callable[[], None]) -> int:
         writing = threading.Lock()  # one record, also when another host is lost in the last moment
 
-        def end(outcome: Outcome) -> None:
+        def end(outcome: Failure) -> None:
             writing.acquire()
             write_outcome(outcome)
             say_written()
@@ -91,7 +89,7 @@ def measure(request: Request) -> int:
     return supervise(work, request.max_seconds, write_outcome, ExitCode.SOME_FAILED)
 
 
-def _measured(request: Request, started_at: str, end: Callable[[Outcome], None]) -> Record:
+def _measured(request: Request, started_at: str, end: Callable[[Failure], None]) -> Record:
     """Measure and describe what came of it.
 
     Args:
@@ -129,7 +127,7 @@ def _prepare_environment(case: Case) -> None:
         os.environ.setdefault(name, value)
 
 
-def _attempt(request: Request, findings: Findings, end: Callable[[Outcome], None]) -> Outcome | None:
+def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None]) -> Failure | None:
     """Measure into `findings`; return how it failed, None where it did not."""
     peers: Peers | Alone = Alone()
     try:
@@ -168,7 +166,7 @@ def _keep_traceback(output: Path | None) -> None:
     output.with_suffix(".traceback.txt").write_text(text, encoding="utf-8")
 
 
-def _print_failure(case: Case, outcome: Outcome) -> None:
+def _print_failure(case: Case, outcome: Failure) -> None:
     """Print why there is no number, and what to run next where the machine may be the cause."""
     print(f"tfbench: {outcome.status}: {outcome.cause}", file=sys.stderr, flush=True)
     if hint := doctor_hint(outcome, on_gpu=case.device is Device.GPU):
@@ -180,7 +178,7 @@ def _print_summary(record: Record) -> None:
     if record.status is Status.OK:
         print(summary(record), file=sys.stderr)
         return
-    _print_failure(record.case, Outcome(record.status, record.cause or ""))
+    _print_failure(record.case, Failure(record.status, record.cause or ""))
     if record.status is Status.OOM:
         print("tfbench: --find_max_batch searches the largest batch; --accumulate adds up several", file=sys.stderr)
 

@@ -6,7 +6,9 @@ the processor and the disk. It measures and judges nothing: `orchestrate/accepti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import tensorflow as tf
@@ -14,15 +16,25 @@ import tensorflow as tf
 from results.schema import Case, Check, Device, DeviceResult, Status
 from tfbench.device_case import product_of
 from tfbench.environment import with_loaded_libraries
-from tfbench.keras_versions.types import Strategy
+from tfbench.keras_versions.types import Strategy, Tensor
 from tfbench.machine.host_speed import LOOP_STEPS, disk_bytes_per_second, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
-from tfbench.roofline.peaks import memory_add, product_check, tf32_observed
-from tfbench.roofline.sustained import sustained_products
+from tfbench.roofline.peaks import (
+    MisplacedError,
+    matrix_factor,
+    measured,
+    memory_add,
+    product_call,
+    product_check,
+    require_devices,
+    tf32_observed,
+    unsupported,
+    wait_for,
+)
 from tfbench.roofline.transfers import (
     all_reduce,
     all_reduce_check,
@@ -38,6 +50,12 @@ ALONE_SECONDS = 0.5
 """Of each kind of products on each device by itself."""
 
 PROCESSOR = "CPU:0"
+
+
+SUSTAINED_SIZES = {"CPU": 1024, "GPU": 8192}
+"""Rows of the matrices: they fill a GPU, and a product of a processor takes milliseconds."""
+
+SECONDS_BETWEEN_WAITS = 0.05
 
 
 def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -> None:
@@ -113,3 +131,43 @@ def _of_the_host(on_gpus: bool) -> list[DeviceResult]:
 
 def _rate(metric: str, unit: str, amount: float, seconds: float) -> DeviceResult:
     return DeviceResult(metric=metric, unit=unit, amount=amount, seconds=seconds, value=amount / seconds)
+
+
+def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:
+    """Multiply matrices on devices side by side for a time; one result for each of them.
+
+    Args:
+        arithmetic: `fp32`, `tf32` or `fp16`; TF32 is on or off as the process has it.
+        devices: e.g. `["GPU:0", "GPU:1"]`.
+        seconds: Of each.
+    """
+    wanted = [
+        DeviceResult(metric="sustained_product", unit="FLOP/s", arithmetic=arithmetic, gpu=place)
+        for place in range(len(devices))
+    ]
+    size = SUSTAINED_SIZES[devices[0].partition(":")[0]]
+    try:
+        calls = [product_call(matrix_factor(size, arithmetic, device), arithmetic, device) for device in devices]
+        for call, device in zip(calls, devices, strict=True):
+            first = call()
+            require_devices(first, [device])
+            wait_for(first)
+    except (tf.errors.OpError, MisplacedError) as error:
+        return [unsupported(result, error) for result in wanted]
+    with ThreadPoolExecutor(len(devices)) as pool:
+        timed = list(pool.map(lambda call: _seconds_per_call(call, seconds), calls))
+    return [measured(result, size, 2.0 * size**3, [each]) for result, each in zip(wanted, timed, strict=True)]
+
+
+def _seconds_per_call(call: Callable[[], Tensor], seconds: float) -> float:
+    """Call until the time has passed, waiting only now and then, so that the device never waits for us."""
+    begin = time.perf_counter()
+    wait_for(call())
+    together = max(1, round(SECONDS_BETWEEN_WAITS / max(time.perf_counter() - begin, 1e-6)))
+    count, begin = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds:
+        for _ in range(together):
+            last = call()
+        wait_for(last)
+        count += together
+    return spent / count

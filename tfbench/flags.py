@@ -12,9 +12,8 @@ from typing import Any
 from absl import flags
 
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
-from tfbench.measuring.known_peaks import KnownPeaks
 from tfbench.models import NETWORKS
-from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
+from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
 from tfbench.peers.links import CONNECT_SECONDS
 
 USAGE = """Measure one network on this machine and write the result as one JSON record.
@@ -37,6 +36,19 @@ HALF_PRECISION_BATCH, FULL_PRECISION_BATCH = 256, 128
 
 class FlagsError(Exception):
     """A flag is wrong; the message is one line for the person who typed it."""
+
+
+@dataclass(frozen=True)
+class KnownPeaks:
+    """What one device of this machine reached in an earlier process.
+
+    Attributes:
+        flops_per_second: Matrix products of the case's precision.
+        bytes_per_second: Memory, read and written.
+    """
+
+    flops_per_second: float
+    bytes_per_second: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +96,7 @@ class Request:
     case: Case
     output: Path | None = None
     max_seconds: float | None = None
-    cluster: Cluster | None = None
+    cluster: TFCluster | None = None
     options: Options = Options()
     print_record: bool = False
     find_max_batch: bool = False
@@ -190,7 +202,7 @@ def _known_peaks(texts: list[str] | None) -> KnownPeaks | None:
     return KnownPeaks(*figures)
 
 
-def _cluster(values: flags.FlagValues) -> Cluster | None:
+def _cluster(values: flags.FlagValues) -> TFCluster | None:
     """Read which hosts train the case, and check what is for several hosts only, or for one."""
     if values.num_hosts == 1 and values.communication != Communication.AUTO:
         raise FlagsError(f"--communication={values.communication} is for several hosts. Add --num_hosts, or remove it")

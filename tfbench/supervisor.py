@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from results.schema import Status
 from tfbench.machine.host import out_of_memory_kills
-from tfbench.outcomes.outcome import Outcome, outcome_of_crash
+from tfbench.outcomes.outcome import Failure, outcome_of_crash
 
 PR_SET_PDEATHSIG = 1
 """Linux `prctl`: which signal a process gets when its parent dies."""
@@ -58,7 +58,7 @@ class Watch:
 def supervise(
     work: Callable[[Callable[[], None]], int],
     max_seconds: float | None,
-    on_end: Callable[[Outcome], None],
+    on_end: Callable[[Failure], None],
     exit_code: int,
 ) -> int:
     """Run `work` in a child process and wait for it.
@@ -165,7 +165,7 @@ def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, error
         os._exit(code)  # without TensorFlow's own clean-up, which can hang
 
 
-def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Outcome | None]:
+def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Failure | None]:
     """Wait for the child's end, a signal or the end of the time.
 
     Returns:
@@ -179,37 +179,37 @@ def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> 
             os.kill(watch.child, signal.SIGUSR1)
             _wait_for_child(watch.child, SECONDS_FOR_STACKS)
             _kill(watch.child)
-            return 1, Outcome(Status.TIMEOUT, f"not finished after --max_seconds={max_seconds:g}")
+            return 1, Failure(Status.TIMEOUT, f"not finished after --max_seconds={max_seconds:g}")
         for number in os.read(watch.signals, 64):
             if number in (signal.SIGTERM, signal.SIGINT):
                 _kill(watch.child)
-                return 1, Outcome(Status.STOPPED, f"stopped by {signal.Signals(number).name}")
+                return 1, Failure(Status.STOPPED, f"stopped by {signal.Signals(number).name}")
         ended, state = os.waitpid(watch.child, os.WNOHANG)
         if ended:
             return _judge(state, watch, kills_before)
 
 
-def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Outcome | None]:
+def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Failure | None]:
     """Say how a child ended that nobody stopped."""
     if os.WIFEXITED(state):
         code = os.WEXITSTATUS(state)
         if _was_written(watch.written):
             return code, None
-        return code, Outcome(Status.ERROR, f"the process ended with exit code {code} and without a record")
+        return code, Failure(Status.ERROR, f"the process ended with exit code {code} and without a record")
     number = os.WTERMSIG(state)
     name = signal.Signals(number).name
     if number == signal.SIGTERM:
-        return 1, Outcome(Status.STOPPED, f"stopped by {name}")
+        return 1, Failure(Status.STOPPED, f"stopped by {name}")
     if number != signal.SIGKILL:
         return 1, outcome_of_crash(name, watch.errors.last_words())
     kills = out_of_memory_kills()
     if kills is None or kills_before is None:
-        return 1, Outcome(
+        return 1, Failure(
             Status.OOM, f"killed by {name}: most likely by the kernel, because the host ran out of memory"
         )
     if kills > kills_before:
-        return 1, Outcome(Status.OOM, "killed by the kernel: the host's or the container's memory was full")
-    return 1, Outcome(Status.ERROR, f"killed by {name}, but not by the kernel's out-of-memory killer")
+        return 1, Failure(Status.OOM, "killed by the kernel: the host's or the container's memory was full")
+    return 1, Failure(Status.ERROR, f"killed by {name}, but not by the kernel's out-of-memory killer")
 
 
 def _was_written(written: int) -> bool:

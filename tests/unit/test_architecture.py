@@ -29,8 +29,8 @@ AGENT = "orchestrate/launchers/ssh/agent.py"
 """Its standard output is its connection to the controller."""
 
 DEFINED_TWICE = {
-    *("Answer", "Archive", "Bound", "Choice", "Cluster", "Estimate", "Facts", "Figure", "Finding", "First"),
-    *("Interval", "JobState", "Kind", "LeftOut", "Network", "NotThere", "Options", "Outcome", "Part", "Place"),
+    *("Answer", "Archive", "Bound", "Choice", "Estimate", "Facts", "Figure", "Finding", "First"),
+    *("Interval", "JobState", "Kind", "LeftOut", "Network", "NotThere", "Options", "Part", "Place"),
     *("Question", "Refusal", "Refused", "Row", "Seen", "Setting", "Software", "Verdict", "Work"),
 }
 """Public classes of one name that are still to be renamed."""

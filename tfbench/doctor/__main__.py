@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from results.schema.health import GPUFacts
 from tfbench.doctor.checks import EXIT_CODES, DoctorFinding, Level, judge, verdict_line, verdict_of
 from tfbench.doctor.facts import DoctorFacts, read_facts
-from tfbench.outcomes.record_file import utc_now
+from tfbench.outcomes.findings import utc_now
 
 DOCTOR_VERSION = 1
 """Of the JSON. Keys are added without a new version, and never renamed."""

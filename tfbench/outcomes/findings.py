@@ -1,12 +1,52 @@
-"""What is known of a repeat so far: a repeat that fails keeps what it had."""
+"""What is known of a repeat so far, where its time went, and the file that its record is written to."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
-from results.schema import Check, DeviceResult, Environment, Measurement, SoftWarning, Telemetry
+from results.schema import Check, DeviceResult, Environment, Measurement, Phase, Record, SoftWarning, Telemetry
 from results.schema.health import GPUFacts
-from tfbench.outcomes.phases import Phases
+from results.schema.progress import record_lines, state_line
+from results.schema.record_json import from_json, to_json
+
+
+class Phases:
+    """Measures one phase after another; one that is entered twice counts once, with both times added up."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, tuple[float, float]] = {}
+        self._name: str | None = None
+        self._began = (0.0, 0.0)
+
+    def enter(self, name: str) -> None:
+        """End the phase before and begin the next, with a line on stderr.
+
+        Args:
+            name: One of `results.schema.progress.STATES`.
+        """
+        self._end()
+        self._name, self._began = name, _now()
+        print(state_line(name), file=sys.stderr, flush=True)  # noqa: T201 (progress is this program's stderr)
+
+    def ended(self) -> list[Phase]:
+        """Return the phases that have ended, in the order in which each began first."""
+        return [Phase(name=name, seconds=wall, cpu_seconds=cpu) for name, (wall, cpu) in self._spent.items()]
+
+    def _end(self) -> None:
+        if self._name is not None:
+            wall, cpu = self._spent.get(self._name, (0.0, 0.0))
+            now = _now()
+            self._spent[self._name] = wall + now[0] - self._began[0], cpu + now[1] - self._began[1]
+
+
+def _now() -> tuple[float, float]:
+    """Return the time and the processor time of all threads of this process, in seconds."""
+    return time.perf_counter(), time.process_time()
 
 
 @dataclass
@@ -26,3 +66,40 @@ class Findings:
     def valid(self) -> bool:
         """Say whether no gate failed and at least one passed."""
         return all(check.passed is not False for check in self.checks) and any(check.passed for check in self.checks)
+
+
+def utc_now() -> str:
+    """Return the time as a record stamps it: UTC, ISO 8601, in seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write_record(record: Record, output: Path | None) -> None:
+    """Write a record, to stdout where no file is given.
+
+    The file appears complete or not at all: written beside its place, then renamed.
+
+    Raises:
+        results.schema.record_json.RecordError: The record contradicts itself; nothing was written.
+    """
+    text = to_json(record)
+    from_json(text)
+    if output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    beside = output.with_name(f".{output.name}.{os.getpid()}.part")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(output)
+
+
+def print_record(output: Path | None) -> None:
+    """Print a record that is in its file as lines on stdout; nothing where there is none."""
+    if output is None or not output.is_file():
+        return
+    for line in record_lines(output.read_bytes()):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()  # a line a write: nothing else of the output can come between its parts

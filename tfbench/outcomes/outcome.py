@@ -25,7 +25,7 @@ class CaseFailedError(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Failure:
     """How a repeat ended.
 
     Attributes:
@@ -93,28 +93,28 @@ _BY_TYPE = {
 }
 
 
-def outcome_of(error: BaseException) -> Outcome:
+def outcome_of(error: BaseException) -> Failure:
     """Find the word for an exception; `error` for what nobody foresaw."""
     if isinstance(error, CaseFailedError):
-        return Outcome(error.status, str(error))
+        return Failure(error.status, str(error))
     text = f"{type(error).__name__}: {error}"
     cause = _shorten(text)
     if _DRIVER_TOO_OLD.search(text):
-        return Outcome(Status.DRIVER_TOO_OLD, cause)
+        return Failure(Status.DRIVER_TOO_OLD, cause)
     if isinstance(error, MemoryError) or _MEMORY.search(text):
-        return Outcome(Status.OOM, cause)
+        return Failure(Status.OOM, cause)
     if _PERHAPS_MEMORY.search(text):
         return _perhaps_memory(cause, free_gpu_memory_bytes())
     for kind in type(error).__mro__:
         if kind.__name__ in _BY_TYPE:
-            return Outcome(_BY_TYPE[kind.__name__], cause)
+            return Failure(_BY_TYPE[kind.__name__], cause)
     for status, pattern in _KNOWN:
         if re.search(pattern, text):
-            return Outcome(status, cause)
-    return Outcome(Status.ERROR, cause)
+            return Failure(status, cause)
+    return Failure(Status.ERROR, cause)
 
 
-def _perhaps_memory(cause: str, free_bytes: int | None) -> Outcome:
+def _perhaps_memory(cause: str, free_bytes: int | None) -> Failure:
     """Decide what a library's failure means by how full the GPUs are.
 
     Args:
@@ -123,16 +123,16 @@ def _perhaps_memory(cause: str, free_bytes: int | None) -> Outcome:
     """
     if free_bytes is None:
         note = f"Most often GPU memory is full; a broken driver or library gives the same error: run {DOCTOR}"
-        return Outcome(Status.OOM, f"{cause}. {note}")
+        return Failure(Status.OOM, f"{cause}. {note}")
     free = f"{free_bytes / 2**20:,.0f} MiB free"
     if free_bytes < NEARLY_FULL_BYTES:
-        return Outcome(Status.OOM, f"{cause}. GPU memory was full ({free}), and the library found none for itself")
-    return Outcome(
+        return Failure(Status.OOM, f"{cause}. GPU memory was full ({free}), and the library found none for itself")
+    return Failure(
         Status.ERROR, f"{cause}. GPU memory was not full ({free}): check the driver and libraries with {DOCTOR}"
     )
 
 
-def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
+def outcome_of_crash(signal_name: str, printed: str) -> Failure:
     """Find out why a process crashed in native code from what it printed.
 
     Args:
@@ -141,14 +141,14 @@ def outcome_of_crash(signal_name: str, printed: str) -> Outcome:
     """
     crashed = f"the process crashed in native code ({signal_name})"
     if words := memory_error_line(printed):
-        return Outcome(Status.OOM, f"{crashed} after: {words}")
+        return Failure(Status.OOM, f"{crashed} after: {words}")
     words = _last_line(_PERHAPS_MEMORY, printed)
     if words:  # its memory is free again: nothing shows how full it was
         return _perhaps_memory(f"{crashed} after: {words}", None)
-    return Outcome(Status.ERROR, f"{crashed}; stderr shows where, and what came before")
+    return Failure(Status.ERROR, f"{crashed}; stderr shows where, and what came before")
 
 
-def doctor_hint(outcome: Outcome, *, on_gpu: bool) -> str | None:
+def doctor_hint(outcome: Failure, *, on_gpu: bool) -> str | None:
     """Return the line that names what to run next, where the machine may be the cause; None elsewhere.
 
     Args:

@@ -17,7 +17,7 @@ class ClusterError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class TFCluster:
     """The hosts of a case.
 
     Attributes:
@@ -39,7 +39,7 @@ class Cluster:
         return f"rank {rank} ({self.addresses[rank]})"
 
 
-def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> Cluster | None:
+def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> TFCluster | None:
     """Read the cluster of a case.
 
     Args:
@@ -75,7 +75,7 @@ def read_cluster(num_hosts: int, environment: Mapping[str, str]) -> Cluster | No
         _check_address(address, text)
     if len(set(addresses)) < num_hosts:
         raise ClusterError(f"{VARIABLE}: an address appears twice. {_seen(text)}")
-    found = Cluster(addresses=tuple(addresses), rank=_rank(task, num_hosts, text))
+    found = TFCluster(addresses=tuple(addresses), rank=_rank(task, num_hosts, text))
     host, port = found.control
     if f"{host}:{port}" in addresses:
         raise ClusterError(

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from results.schema import Status
-from tfbench.outcomes.outcome import CaseFailedError, Outcome
-from tfbench.peers.cluster import Cluster
+from tfbench.outcomes.outcome import CaseFailedError, Failure
+from tfbench.peers.cluster import TFCluster
 
 BEAT_SECONDS = 2.0
 SILENCE_SECONDS = 20.0
@@ -40,7 +40,7 @@ LAST_WORDS_SECONDS = 0.3
 MAX_LINE_BYTES = 4 * 1024 * 1024
 FINISHED = "finished"
 
-OnLoss = Callable[[Outcome], None]
+OnLoss = Callable[[Failure], None]
 """Ends this process with a record; called from a thread while the main one may be stuck in a collective."""
 
 
@@ -57,7 +57,7 @@ class Alone:
     def finish(self) -> None:
         """See `Peers.finish`."""
 
-    def tell_failure(self, outcome: Outcome) -> None:
+    def tell_failure(self, outcome: Failure) -> None:
         """See `Peers.tell_failure`."""
 
     def await_loss(self) -> None:
@@ -77,7 +77,7 @@ class Peers:
         on_loss: Called once, when another rank has failed or is not heard any more.
     """
 
-    def __init__(self, cluster: Cluster, case: str, on_loss: OnLoss) -> None:
+    def __init__(self, cluster: TFCluster, case: str, on_loss: OnLoss) -> None:
         self.cluster, self.rank, self.size = cluster, cluster.rank, len(cluster.addresses)
         self._case = case
         self._on_loss = on_loss
@@ -132,7 +132,7 @@ class Peers:
         self.gather(FINISHED, None)
         time.sleep(LAST_WORDS_SECONDS)
 
-    def tell_failure(self, outcome: Outcome) -> None:
+    def tell_failure(self, outcome: Failure) -> None:
         """Inform the other ranks that this one has failed, so that they end with its cause, unless they know."""
         if self._over:
             return
@@ -162,7 +162,7 @@ class Peers:
                 if left <= 0:
                     missing = [self.cluster.name(rank) for rank in range(1, self.size) if rank not in self._links]
                     cause = f"{', '.join(missing)} did not connect within {seconds:g} s"
-                    self.tell_failure(Outcome(Status.LOST, cause))
+                    self.tell_failure(Failure(Status.LOST, cause))
                     raise CaseFailedError(Status.LOST, cause)
                 server.settimeout(left)
                 with contextlib.suppress(TimeoutError):
@@ -182,7 +182,7 @@ class Peers:
             )
             link.send({"failed": {"rank": 0, "status": str(Status.UNSUPPORTED), "cause": cause}})
             link.close()
-            self.tell_failure(Outcome(Status.UNSUPPORTED, cause))
+            self.tell_failure(Failure(Status.UNSUPPORTED, cause))
             raise CaseFailedError(Status.UNSUPPORTED, cause)
         link.send({"welcome": rank})
         self._links[rank] = link
@@ -231,7 +231,7 @@ class Peers:
                 if time.monotonic() - heard_at > limit:
                     raise _Gone(f"sent nothing for {limit:g} s: it hangs, or its network is cut")
         except _Gone as error:
-            self._lose(Outcome(Status.LOST, f"{self.cluster.name(rank)} {error}"), except_rank=rank)
+            self._lose(Failure(Status.LOST, f"{self.cluster.name(rank)} {error}"), except_rank=rank)
 
     def _hear(self, rank: int, message: dict[str, Any]) -> None:
         if "failed" in message:
@@ -261,16 +261,16 @@ class Peers:
         self._complete[message["gather"]] = values
         self._changed.notify_all()
 
-    def _failure(self, reported: dict[str, Any]) -> Outcome:
+    def _failure(self, reported: dict[str, Any]) -> Failure:
         """Read another rank's failure; nothing that came in is trusted."""
         try:
             status, rank, cause = Status(reported["status"]), int(reported["rank"]), str(reported["cause"])[:2000]
             said = cause if cause.startswith("rank ") else f"{self.cluster.name(rank)}: {cause}"
-            return Outcome(Status.LOST if status is Status.OK else status, said)
+            return Failure(Status.LOST if status is Status.OK else status, said)
         except (KeyError, ValueError, TypeError, IndexError):
-            return Outcome(Status.LOST, "another rank failed without giving a reason")
+            return Failure(Status.LOST, "another rank failed without giving a reason")
 
-    def _lose(self, outcome: Outcome, except_rank: int) -> None:
+    def _lose(self, outcome: Failure, except_rank: int) -> None:
         with self._changed:
             if self._over:
                 return

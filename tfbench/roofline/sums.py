@@ -9,8 +9,8 @@ from typing import TypedDict
 import tensorflow as tf
 
 from results.schema import Case, Data, Device
+from tfbench.flags import KnownPeaks
 from tfbench.keras_versions.types import Model
-from tfbench.measuring.known_peaks import KnownPeaks
 from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
 from tfbench.measuring.timing import Interval, coefficient_of_variation, drift, percentile
 from tfbench.roofline.limits import work_per_sample

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from results.schema import Case, Device, Precision
-from tfbench.setup.gpu_settings import gpu_settings
+from tfbench.setup import gpu_settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from results.schema import BatchNorm, Case, Device, Precision
-from tfbench.measuring.known_peaks import KnownPeaks
+from tfbench.flags import KnownPeaks
 from tfbench.models import NETWORKS
 
 pytestmark = pytest.mark.tensorflow

@@ -11,9 +11,9 @@ import pytest
 from results.schema import Status
 from tests.support.engines import processes
 from tfbench.flags import FlagsError, parse
-from tfbench.outcomes.outcome import CaseFailedError, Outcome
+from tfbench.outcomes.outcome import CaseFailedError, Failure
 from tfbench.peers import links as module
-from tfbench.peers.cluster import Cluster, ClusterError, read_cluster
+from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
@@ -102,7 +102,7 @@ class Ranks:
             self.outcomes[rank] = outcome
             self.lost[rank].set()
 
-        self.all.append(Peers(Cluster(addresses=self.addresses, rank=rank), case, on_loss))
+        self.all.append(Peers(TFCluster(addresses=self.addresses, rank=rank), case, on_loss))
         return self.all[-1]
 
     def together(self, work):
@@ -186,7 +186,7 @@ def test_a_rank_that_falls_silent_is_lost(gang, monkeypatch):
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_failure_of_a_rank_is_the_outcome_of_all(gang, failing):
     ranks = gang(3).connected()
-    ranks.peers[failing].tell_failure(Outcome(Status.OOM, "its memory is full"))
+    ranks.peers[failing].tell_failure(Failure(Status.OOM, "its memory is full"))
     for rank in {0, 1, 2} - {failing}:
         assert ranks.lost[rank].wait(5)
         assert ranks.outcomes[rank].status is Status.OOM

@@ -8,7 +8,7 @@ from results.schema import BatchNorm, Case, Device, Status
 from tfbench.__main__ import _measured
 from tfbench.flags import parse
 from tfbench.outcomes.outcome import CaseFailedError
-from tfbench.setup.gpu_settings import gpu_settings
+from tfbench.setup import gpu_settings
 
 PERSISTENT, MODE, COUNT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "TF_GPU_THREAD_MODE", "TF_GPU_THREAD_COUNT"
 

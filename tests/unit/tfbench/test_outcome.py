@@ -10,7 +10,7 @@ from tfbench.outcomes.outcome import (
     MAX_CAUSE_LENGTH,
     NEARLY_FULL_BYTES,
     CaseFailedError,
-    Outcome,
+    Failure,
     doctor_hint,
     memory_error_line,
     outcome_of,
@@ -77,7 +77,7 @@ def test_what_may_also_be_a_broken_library_is_decided_by_how_full_the_gpus_are(e
     ],
 )
 def test_a_failure_that_the_machine_may_have_caused_points_to_the_doctor_once(status, cause, on_gpu, pointed):
-    hint = doctor_hint(Outcome(status, cause), on_gpu=on_gpu)
+    hint = doctor_hint(Failure(status, cause), on_gpu=on_gpu)
     assert (hint is not None and DOCTOR in hint) == pointed
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from tfbench.outcomes.phases import Phases
+from tfbench.outcomes.findings import Phases
 
 
 def test_a_phase_is_announced_and_measured_until_the_next_and_counts_once(capsys):

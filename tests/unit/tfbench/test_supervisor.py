@@ -17,7 +17,7 @@ PROGRAM = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 from results.schema import Case, Record
-from tfbench.outcomes.record_file import utc_now, write_record
+from tfbench.outcomes.findings import utc_now, write_record
 from tfbench.supervisor import supervise
 
 def write(outcome):

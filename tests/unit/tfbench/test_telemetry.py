@@ -11,7 +11,6 @@ import pytest
 from results.schema import Telemetry
 from tests.real.training.conftest import REPOSITORY
 from tests.support.fake_driver import build, two_a4000
-from tfbench.machine import rapl
 from tfbench.machine.samples import (
     Sample,
     integrated_joules,
@@ -19,7 +18,7 @@ from tfbench.machine.samples import (
     reason_share,
     steady_temperature_celsius,
 )
-from tfbench.machine.telemetry import cool_down
+from tfbench.machine.telemetry import cool_down, joules_between, read_packages
 
 OBSERVE = """
 import dataclasses, json, sys, time
@@ -199,14 +198,14 @@ def test_rapl_adds_packages_and_survives_a_counter_that_wraps(tmp_path):
     package(tmp_path / "intel-rapl:0", "package-0", 900_000)
     package(tmp_path / "intel-rapl:1", "package-1", 100_000)
     package(tmp_path / "intel-rapl:0:0", "core", 5)
-    before = rapl.read_packages(tmp_path)
+    before = read_packages(tmp_path)
     package(tmp_path / "intel-rapl:0", "package-0", 100_000)
     package(tmp_path / "intel-rapl:1", "package-1", 400_000)
-    assert rapl.joules_between(before, rapl.read_packages(tmp_path)) == pytest.approx(0.5)
+    assert joules_between(before, read_packages(tmp_path)) == pytest.approx(0.5)
 
 
 def test_a_machine_without_rapl_has_no_processor_energy(tmp_path):
-    assert rapl.joules_between(rapl.read_packages(tmp_path), rapl.read_packages(tmp_path)) is None
+    assert joules_between(read_packages(tmp_path), read_packages(tmp_path)) is None
 
 
 def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):
