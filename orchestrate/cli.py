@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
-
-from absl import app
-from absl.flags import argparse_flags
+from typing import TYPE_CHECKING, NoReturn
 
 from orchestrate import command_line
 from orchestrate.extras import missing_extra
 from results.commands import runs
-from results.program import PROGRAM, hyphenated, run_main, underscored
+from results.program import (
+    PROGRAM,
+    Parser,
+    exit_code_text,
+    hyphenated,
+    run_main,
+    started_as_tfbench,
+    underscored,
+)
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
+
+if TYPE_CHECKING:
+    from results.commands.command_line import Commands
 
 MODULES = {"doctor": "tfbench.doctor", "measure": "tfbench", "make-dataset": "tfbench.make_dataset"}
 """Commands that run on the machine that is measured, and the module that each of them is."""
@@ -32,17 +42,43 @@ MODULE_HELP = {
     "make-dataset": "write a small data set of JPEG files, for measure --data=tfrecord",
 }
 
-ORDER = (
-    *("hosts", "check", "plan", "run", "resume", "status", "stop", "images"),
-    *("show", "compare", "audit", "recommend", "gpus", "predict", "report", "export", "validate"),
-    *("prices", "doctor", "measure", "make-dataset", "completion"),
+GROUPS = (
+    (
+        "Measure a fleet",
+        "run --suite quick --stop-early 2%",
+        ("hosts", "check", "plan", "run", "resume", "status", "stop", "images"),
+    ),
+    ("Read results", "compare a5000 a4000", ("show", "compare", "report", "export", "validate")),
+    (
+        "Choose a GPU",
+        "recommend --model resnet50 --gpus A4000,A5000",
+        ("recommend", "gpus", "predict", "prices", "audit"),
+    ),
+    ("On this machine", "doctor", ("doctor", "measure", "make-dataset", "completion")),
 )
-"""The order of work: measure a fleet, read the results, then what is needed less often."""
+"""Title, an example and the commands, in the order of work."""
 
-EPILOG = (
-    "Exit codes: 0 done, 1 a bug, 2 bad flags or file, 3 some of it failed (the rest is written), "
-    "4 no usable host, 5 a regression (compare --fail-on), 130 stopped."
-)
+ORDER = tuple(name for *_, names in GROUPS for name in names)
+
+
+class _Program(Parser):
+    """The parser of the whole program, whose help shows the commands in groups."""
+
+    def format_help(self) -> str:
+        """Return the help of `--help`."""
+        width = min(100, shutil.get_terminal_size().columns)
+        lines = [f"usage: {self.prog} COMMAND [options]", "", str(self.description), ""]
+        for title, example, names in GROUPS:
+            lines.append(f"{title}, e.g. {self.prog} {example}")
+            for name in names:
+                lines += textwrap.wrap(HELP[name], width, initial_indent=f"    {name:14}", subsequent_indent=" " * 18)
+            lines.append("")
+        lines += [f"{self.prog} COMMAND --help shows the options of a command.", ""]
+        return "\n".join([*lines, *textwrap.wrap(exit_code_text(), width), ""])
+
+
+HELP: dict[str, str] = {}
+"""By command, from its parser."""
 
 
 def main() -> None:
@@ -53,7 +89,7 @@ def main() -> None:
             print(f"{PROGRAM} {arguments[0]}: {missing}", file=sys.stderr)
             sys.exit(ExitCode.USAGE)
         _become(arguments[0], arguments[1:])
-    app.run(run_main, flags_parser=parse)
+    sys.exit(run_main(parse(sys.argv)))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -67,25 +103,24 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def make_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    parser: argparse.ArgumentParser = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
-        prog=PROGRAM,
+    parser = _Program(
+        prog=PROGRAM if started_as_tfbench() else "python -m orchestrate",
         description="Find the GPU to rent for TensorFlow training: measure a fleet, compare, recommend.",
-        epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    adders = {**command_line.COMMANDS, **runs.COMMANDS}
+    commands: Commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    adders = {**command_line.COMMANDS, **runs.COMMANDS, "completion": _add_completion}
     for name in ORDER:
         if name in adders:
             adders[name](commands)
-        elif name in MODULES:
-            commands.add_parser(name, help=MODULE_HELP[name], add_help=False)
         else:
-            _add_completion(commands)
+            commands.add_parser(name, help=MODULE_HELP[name], add_help=False)
+    for action in commands._choices_actions:
+        HELP[action.dest] = str(action.help)
     return parser
 
 
-def _add_completion(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_completion(commands: Commands) -> None:
     what = "print a completion script for a shell"
     parser = commands.add_parser("completion", help=what, description=f"{what.capitalize()}.")
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
@@ -105,7 +140,7 @@ def _become(command: str, arguments: Sequence[str]) -> NoReturn:
     Flags may be spelled with hyphens too: `--num-gpus=2`.
     """
     project = str(Path(__file__).absolute().parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
+    environment = {**os.environ, "TFBENCH_PROGRAM": f"{PROGRAM} {command}", "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
     sys.stdout.flush()
     os.execve(
         sys.executable,

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import functools
+import sys
 from collections.abc import Sequence
-
-from absl import app
-from absl.flags import argparse_flags
+from typing import TYPE_CHECKING
 
 from results.commands.runs import COMMANDS
-from results.program import hyphenated, run_main
+from results.program import Parser, exit_code_text, hyphenated, run_main
+
+if TYPE_CHECKING:
+    from results.commands.command_line import Commands
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,9 +34,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 @functools.cache
 def _parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
-        prog="python -m results", description="Read what runs have measured."
-    )
+    parser = Parser(prog="python -m results", description="Read what runs have measured.", epilog=exit_code_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS.values():
         add(commands)
@@ -42,4 +42,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    app.run(run_main, flags_parser=_parse)
+    sys.exit(main(sys.argv))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import io
 import os
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from results.errors import UserError, write_traceback
-from results.schema.exit_codes import ExitCode
+from results.schema.exit_codes import MEANINGS, ExitCode
 
 PROGRAM = "tfbench"
 """The installed command; `python -m orchestrate` and `python -m results` are the same commands without installing."""
@@ -41,7 +43,7 @@ def run_main(parsed: argparse.Namespace) -> int:
         print("stopped", file=sys.stderr)
         return ExitCode.STOPPED
     except Exception as error:  # the last place that can catch a bug
-        if os.environ.get("TFBENCH_DEBUG"):
+        if os.environ.get("TFBENCH_DEBUG") or getattr(parsed, "verbose", False):
             raise
         print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)
         return ExitCode.BUG
@@ -49,6 +51,33 @@ def run_main(parsed: argparse.Namespace) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr = before
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of ours: it suggests the word that was meant, and every command has `-v`."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 (as its parent)
+        super().__init__(*arguments, **settings)
+        self.add_argument(
+            "-v",
+            "--verbose",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="print the traceback of an unexpected error",
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake and what was meant, and exit with code 2."""
+        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            word, choices = found[1], re.findall(r"[\w-]+", found[2])
+            if close := difflib.get_close_matches(word, choices, 1):
+                message = f"{message[: found.start()]}{word!r} does not exist. Did you mean {close[0]}?"
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
+
+
+def exit_code_text() -> str:
+    """Return what exit codes mean, for the end of `--help`."""
+    return f"Exit codes: {', '.join(f'{code} {text}' for code, text in MEANINGS.items())}."
 
 
 def call(function: Callable[..., int], parsed: argparse.Namespace) -> int:

@@ -6,17 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a program ended; the same number means the same in all of them.
-
-    Attributes:
-        OK: Done: everything was measured, printed or written.
-        BUG: A bug in tfbench; the traceback is in a file.
-        USAGE: Bad flags or a bad file; nothing was started.
-        SOME_FAILED: Some of it failed, e.g. repeats, images or records; the rest is done and written.
-        NO_HOST: No usable host; for the doctor: this machine cannot measure.
-        REGRESSION: `compare --fail-on` found a case that is slower or failed.
-        STOPPED: Ctrl-C or `kill`, as shells number it (128 + SIGINT).
-    """
+    """How a program ended; `MEANINGS` has what each number means in all of them."""
 
     OK = 0
     BUG = 1
@@ -25,3 +15,15 @@ class ExitCode(IntEnum):
     NO_HOST = 4
     REGRESSION = 5
     STOPPED = 130
+
+
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done",
+    ExitCode.BUG: "a bug",
+    ExitCode.USAGE: "bad flags or a bad file, nothing was started",
+    ExitCode.SOME_FAILED: "some of it failed, the rest is written",
+    ExitCode.NO_HOST: "no usable host",
+    ExitCode.REGRESSION: "a regression (compare --fail-on)",
+    ExitCode.STOPPED: "stopped by Ctrl-C, SIGTERM or SIGHUP",
+}
+"""As `--help` prints them."""

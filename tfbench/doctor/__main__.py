@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import textwrap
 import time
@@ -43,7 +44,7 @@ def as_json(facts: DoctorFacts, findings: list[DoctorFinding], started_at: str, 
 def main(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m tfbench.doctor",
+        prog=os.environ.get("TFBENCH_PROGRAM", "python -m tfbench.doctor"),
         description="Checks whether this machine is fit for a benchmark, in two minutes at most: driver, GPUs, CUDA "
         "libraries, TensorFlow, and settings that cost speed, each with the command that fixes it.",
         epilog="exit codes: 0 ready, 3 doubtful (numbers may be too low), 4 not ready",
