@@ -101,10 +101,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return make_parser().parse_args(hyphenated(arguments[1:]))
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+def make_parser(program: str = "") -> argparse.ArgumentParser:
+    """Describe the command line; empty: the program is named as it was started."""
     parser = _Program(
-        prog=PROGRAM if started_as_tfbench() else "python -m orchestrate",
+        prog=program or (PROGRAM if started_as_tfbench() else "python -m orchestrate"),
         description="Find the GPU to rent for TensorFlow training: measure a fleet, compare, recommend.",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -130,7 +130,7 @@ def _add_completion(commands: Commands) -> None:
 def _completion(parsed: argparse.Namespace) -> int:
     import shtab
 
-    sys.stdout.write(shtab.complete(make_parser(), parsed.shell) + "\n")
+    sys.stdout.write(shtab.complete(make_parser(PROGRAM), parsed.shell) + "\n")
     return ExitCode.OK
 
 
@@ -140,7 +140,11 @@ def _become(command: str, arguments: Sequence[str]) -> NoReturn:
     Flags may be spelled with hyphens too: `--num-gpus=2`.
     """
     project = str(Path(__file__).absolute().parents[1])
-    environment = {**os.environ, "TFBENCH_PROGRAM": f"{PROGRAM} {command}", "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")])),
+        "TFBENCH_PROGRAM": f"{PROGRAM} {command}",  # for its own help
+    }
     sys.stdout.flush()
     os.execve(
         sys.executable,

@@ -16,6 +16,9 @@ from results.commands.runs import COMMANDS
 from results.program import Parser, exit_code_text, hyphenated, run_main
 
 if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
 
@@ -34,8 +37,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 @functools.cache
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m results", description="Read what runs have measured.", epilog=exit_code_text())
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser: argparse.ArgumentParser = Parser(
+        prog="python -m results", description="Read what runs have measured.", epilog=exit_code_text()
+    )
+    commands: Commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS.values():
         add(commands)
     return parser

@@ -151,7 +151,8 @@ def parse(arguments: list[str]) -> Request:
 
 def help_text() -> str:
     """Return the usage and all flags."""
-    return USAGE + _definitions().get_help()
+    program = os.environ.get("TFBENCH_PROGRAM", "python -m tfbench")
+    return USAGE.replace("python -m tfbench", program) + _definitions().get_help()
 
 
 def _check(values: flags.FlagValues) -> None:

@@ -87,7 +87,7 @@ def test_measure_is_the_module_and_takes_flags_in_both_spellings():
     assert (done.returncode, done.stderr) == (module.returncode, module.stderr)
     assert done.returncode == ExitCode.USAGE and "no_such_network" in done.stderr
     assert "--num_gpus" in tfbench("measure", "--help").stdout
-    assert "usage: python -m tfbench.doctor" in tfbench("doctor", "--help").stdout
+    assert "usage: tfbench doctor" in tfbench("doctor", "--help").stdout
 
 
 def test_a_folder_named_tfbench_in_the_current_folder_is_not_what_measures(tmp_path: Path):
@@ -251,6 +251,40 @@ def test_a_controller_without_tensorflow_names_the_extra_to_install(
     (host,) = read_hosts(THIS_MACHINE)
     with pytest.raises(LaunchFailed, match=r"Install tfbench\[cuda\]"):
         ProcessLauncher(host, None).probe()
+
+
+@pytest.mark.parametrize("program", [[], ["run"], ["show"], ["images", "build"]])
+def test_help_has_nothing_of_absl_and_one_program_name(program: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        cli.make_parser("tfbench").parse_args([*program, "--help"])
+    printed = capsys.readouterr().out
+    assert "usage: tfbench " in printed and "helpfull" not in printed and "python -m" not in printed
+    with pytest.raises(SystemExit) as stopped:
+        cli.make_parser("tfbench").parse_args([*program, "--helpfull"])
+    assert stopped.value.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("chekc", "'chekc' does not exist. Did you mean check?"),
+        ("run --display=jso", "'jso' does not exist. Did you mean json?"),
+        ("run --decide=2%", "--decide was removed. Use --stop-early PERCENT"),
+        ("plan --target-ci 2%", "--target-ci was removed. Use --stop-early PERCENT"),
+        ("show --minutes", "--minutes was removed. Use --time-breakdown"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_meant(typed: str, answer: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        cli.parse(["tfbench", *typed.split()])
+    assert stopped.value.code == ExitCode.USAGE and answer in capsys.readouterr().err
+
+
+def test_verbose_shows_the_traceback_of_an_unexpected_error():
+    parsed = cli.parse(["tfbench", "check", "-v"])
+    parsed.command = lambda _parsed: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        run_main(parsed)
 
 
 def test_completion_knows_every_command():
