@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-import orchestrate.__main__ as orchestrate_program
+import orchestrate.cli as orchestrate_program
 from orchestrate import cli
 from orchestrate.inventory.variants import read_variants
 from results.schema.version import __version__

@@ -131,7 +131,7 @@ def test_bad_usage_is_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         call(*arguments)
     assert stopped.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    assert "See: python -m results" in capsys.readouterr().err
 
 
 def test_validate_names_bad_records_and_ends_with_3(runs, capsys):
