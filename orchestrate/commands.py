@@ -38,7 +38,7 @@ from orchestrate.running.run import Outcome, count_records, execute, make_launch
 from orchestrate.suites import read_suite
 from results.grid import Grid, print_grid
 from results.program import command_line
-from results.runs.checked_hosts import keep_check
+from results.runs.sources import keep_check
 from results.runs.store import Journal, RunFolder, latest_run
 from results.schema import Status
 from results.schema.exit_codes import ExitCode

@@ -25,8 +25,8 @@ from results.runs.store import latest_run
 from results.stats import Interval
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
+from results.table.frames import RepeatTable
 from results.table.merge import Merged, merge_records
-from results.table.repeats import RepeatTable
 
 Name = str | os.PathLike[str]
 

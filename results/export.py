@@ -10,8 +10,8 @@ from typing import Any
 
 from results.errors import UserError
 from results.grid import latex, markdown
-from results.render.comparison import ratio_grids
-from results.render.tables import result_grids, wide_grids
+from results.report.comparison import ratio_grids
+from results.report.tables import result_grids, wide_grids
 from results.schema import DeviceResult, Record
 from results.table.cells import table_csv
 from results.table.merge import Merged

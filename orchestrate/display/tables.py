@@ -1,4 +1,4 @@
-"""Tables about hosts, plans and the state of a run; results are `results.render.tables`' business."""
+"""Tables about hosts, plans and the state of a run; results are `results.report.tables`' business."""
 
 from __future__ import annotations
 

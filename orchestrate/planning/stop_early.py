@@ -19,8 +19,8 @@ from statistics import fmean
 from orchestrate.planning.plan import Job, Plan
 from results.compare.sequential import InterimAnalysis, analyse
 from results.schema import Case, Mode, Record, Status
+from results.table.columns import Software, software_of
 from results.table.fleets import FleetRate
-from results.table.software import Software, software_of
 
 NOTHING_TO_COMPARE = "--stop-early skips nothing: no two fleets of this plan measure the same case"
 

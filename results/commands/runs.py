@@ -165,7 +165,7 @@ def _show(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from results.grid import print_grid
-    from results.render.tables import published_grid, render_ratios, render_results, wide_grids
+    from results.report.tables import published_grid, render_ratios, render_results, wide_grids
     from results.runs.sources import stored_records
     from results.table.merge import merge_records
 
@@ -225,7 +225,7 @@ class _Pair:
 def _compare(parsed: argparse.Namespace) -> int:
     from results.compare.overall import answer_lines
     from results.compare.pairs import compare, regressions, unmatched
-    from results.render.comparison import compare_grid, scaling_grid
+    from results.report.comparison import compare_grid, scaling_grid
 
     grids, lines, worse = [], [], 0
     pairs = _pairs(parsed)

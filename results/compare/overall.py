@@ -15,10 +15,9 @@ from results.compare.pairs import THRESHOLD, Comparison, Mark, geometric_mean
 from results.digits import with_interval
 from results.schema import Communication, Device, Mode, Precision
 from results.stats import Interval, divided
-from results.table.columns import SOFTWARE_COLUMNS
+from results.table.columns import SOFTWARE_COLUMNS, Software
 from results.table.comparable import count_text, mode_text
 from results.table.fleets import FleetRate
-from results.table.software import Software
 
 
 @dataclass(frozen=True)

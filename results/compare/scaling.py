@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.compare.clusters import CLUSTER_COLUMNS
 from results.stats import Estimate, Interval, divided, estimate, ratio_of_estimates, sum_of_estimates
-from results.table.comparable import Setting, setting_of
+from results.table.columns import Software
+from results.table.comparable import CLUSTER_COLUMNS, Setting, setting_of
 from results.table.fleets import FleetRate
-from results.table.software import Software
 
 CEILING = 1.05
 """Efficiency above this is a fault of the measurement, most often of the one-GPU baseline."""

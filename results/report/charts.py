@@ -12,17 +12,15 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from results.compare.clusters import CLUSTER_COLUMNS
 from results.compare.pairs import fleets_of
 from results.compare.scaling import efficiencies
 from results.grid import printable
-from results.render.ratio_table import Pair
+from results.report.comparison import Pair
 from results.schema import Mode
-from results.table.case_names import case_name
-from results.table.columns import CASE_COLUMNS
+from results.table.columns import CASE_COLUMNS, Row
+from results.table.comparable import CLUSTER_COLUMNS, case_name
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.table.rows import Row
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 """Colours that stay apart for colour-blind readers. Source: Okabe and Ito, Color universal design, 2002."""

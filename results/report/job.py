@@ -15,8 +15,7 @@ from typing import Any
 from results.compare.pairs import THRESHOLD, compare_pair
 from results.reference.prices import Offer
 from results.schema import Mode
-from results.table.case_names import case_name
-from results.table.comparable import by_setting
+from results.table.comparable import by_setting, case_name
 from results.table.fleets import FleetRate
 
 SLIDER_SPAN = 4

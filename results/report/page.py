@@ -26,15 +26,13 @@ from results.program import command_line, started_as_tfbench
 from results.recommend.decision import Decision, decide, decision_grid, setting_lines
 from results.recommend.questions import asked_prices
 from results.reference.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
-from results.render.communication import communication_grid
-from results.render.comparison import compare_grid, scaling_grid
-from results.render.device_table import device_grid
-from results.render.ratio_table import Pair, ratio_tables
-from results.render.tables import results_grid, wide_grids
 from results.report import charts
 from results.report.charts import Chart, printable_json
+from results.report.comparison import Pair, communication_grid, compare_grid, ratio_tables, scaling_grid
+from results.report.device_table import device_grid
 from results.report.job import fleet_prices, job_data
-from results.runs.checked_hosts import kept_checks
+from results.report.tables import results_grid, wide_grids
+from results.runs.sources import kept_checks
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Measurement, Record, Status

@@ -6,10 +6,117 @@ block, so that whoever reads a table by position is not surprised within a versi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import functools
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
 
-from results.schema import SETTINGS, in_order, kind_of
-from results.table.software import Software
+from results.schema import SETTINGS, Case, Environment, Measurement, Record, Telemetry, in_order, kind_of
+from results.text import printable
+
+
+@dataclass(frozen=True)
+class Software:
+    """Software and hardware of a row; numbers are merged where all of it is equal, and each field is a column.
+
+    A field is None where it is not known or does not apply; `COLUMNS` says when.
+
+    Attributes:
+        gpu: Names of the GPUs that train, each once.
+        power_limit_watts: The lowest of their enforced limits.
+        cpu_limit: CPUs that the process could use; may be fractional.
+        variables: Environment variables that change what is measured, `NAME=value`.
+        parameters: Trainable parameters of the network.
+    """
+
+    gpu: str | None = None
+    power_limit_watts: float | None = None
+    tensorflow: str | None = None
+    keras: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    cublas: str | None = None
+    driver: str | None = None
+    cuda_compat: str | None = None
+    tf32: bool | None = None
+    cpu: str | None = None
+    cpu_limit: float | None = None
+    variables: str | None = None
+    launcher: str | None = None
+    image_digest: str | None = None
+    method_version: int | None = None
+    parameters: int | None = None
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, name) for name in _names()))
+
+    def __hash__(self) -> int:
+        """Return a hash that is computed once: each of a million records looks its software up."""
+        return self._hash
+
+    @property
+    def known_early(self) -> Software:
+        """What a repeat that failed before its first step knows too: libraries are loaded in that step."""
+        return replace(self, cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
+
+    def only(self, columns: Collection[str]) -> Software:
+        """Keep some columns and empty all others: two of these are equal where those columns are."""
+        return Software(*(getattr(self, name) if name in columns else None for name in _names()))
+
+    def shown(self) -> Software:
+        """Return it with texts that are safe for a terminal: a host wrote them."""
+        texts: dict[str, Any] = {
+            name: printable(value) for name in _names() if isinstance(value := getattr(self, name), str)
+        }
+        return replace(self, **texts)
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    return tuple(item.name for item in fields(Software))
+
+
+_gpu_key = attrgetter("name", "power_limit_watts")
+_environment_key = attrgetter(
+    *("tensorflow", "keras", "cuda", "cudnn", "nccl", "cublas", "driver", "cuda_compat"),
+    *("tf32_enabled", "cpu", "cpu_limit"),
+)
+
+_software = functools.lru_cache(maxsize=4096)(Software)
+"""Makes each software once: a fleet has few, and many records."""
+
+
+def software_of(record: Record) -> Software | None:
+    """Return the software of a record; None where it has no environment, since it never started."""
+    environment = record.environment
+    if environment is None:
+        return None
+    origin, measurement = record.origin, record.measurement
+    count = record.case.num_gpus if record.case.device == "gpu" else 0
+    return _software(
+        *_names_and_limit(tuple(map(_gpu_key, environment.gpus[:count]))),
+        *_environment_key(environment),
+        _variables(environment) if environment.variables else None,
+        origin.launcher if origin else None,
+        origin.image_digest if origin else None,
+        record.method_version,
+        measurement.parameters_trainable if measurement else None,
+    )
+
+
+def _variables(environment: Environment) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(environment.variables.items()))
+
+
+@functools.lru_cache(maxsize=1024)  # a fleet has few kinds of hosts, and many records
+def _names_and_limit(gpus: tuple[tuple[str, float | None], ...]) -> tuple[str | None, float | None]:
+    """Return the names of the GPUs that train, each once, and their lowest power limit in watts."""
+    limits = [limit for _, limit in gpus if limit is not None]
+    return " + ".join(dict.fromkeys(name for name, _ in gpus)) or None, min(limits, default=None)
+
 
 Value = str | float | bool | None
 """What a cell holds; an int is a float to the type checker."""
@@ -144,3 +251,132 @@ REPEAT_TYPES = {
     **dict.fromkeys(REPEAT_NUMBERS, "float64"),
 }
 """Columns of `Merged.repeats`."""
+
+
+NO_ORIGIN = "-"
+"""Fleet and host of a record that no orchestrator has placed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a case was measured."""
+
+    fleet: str
+    host: str
+    case: Case
+
+    def __str__(self) -> str:
+        """Name the host with its fleet."""
+        return f"{self.fleet}/{self.host}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """The numbers of a row; units and meanings as `COLUMNS` has them. None: not measured.
+
+    Attributes:
+        ci95_low: Lower end of the 95 % interval of `samples_per_second`; None with fewer than two repeats.
+        ci95_high: Upper end, likewise.
+    """
+
+    samples_per_second: float | None = None
+    ci95_low: float | None = None
+    ci95_high: float | None = None
+    step_p50_seconds: float | None = None
+    step_p95_seconds: float | None = None
+    step_cv: float | None = None
+    latency_p50_seconds: float | None = None
+    latency_p95_seconds: float | None = None
+    latency_p99_seconds: float | None = None
+    samples_per_joule: float | None = None
+    power_mean_watts: float | None = None
+    temperature_steady_celsius: float | None = None
+    all_reduce_bytes_per_second: float | None = None
+
+
+STATISTICS: tuple[str, ...] = tuple(item.name for item in fields(Statistics))
+"""Columns that are numbers over repeats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row; `COLUMNS` says what each value means. Its texts are safe for a terminal.
+
+    Attributes:
+        unit: What a sample is; None without a number.
+        input_size: Height and width of an image in pixels, or tokens of a sequence, as trained.
+        status: `ok` if a repeat gave a number, else the most frequent status of the repeats.
+        cause: Status and cause of the repeats that failed; None when none did.
+        repeats_ok: Repeats that gave a number.
+        repeats: Repeats that were tried.
+        valid: None: no validity check was reached.
+        warnings: Codes, with a count where not all repeats have it.
+        runs: Runs that the repeats come from.
+        last_started_at: In UTC, ISO 8601.
+        usd_per_gpu_hour: As given for the latest repeat.
+    """
+
+    fleet: str
+    host: str
+    case: Case
+    software: Software
+    statistics: Statistics
+    status: str
+    repeats_ok: int
+    repeats: int
+    runs: int
+    last_started_at: str
+    unit: str | None = None
+    input_size: int | None = None
+    cause: str | None = None
+    valid: bool | None = None
+    warnings: str | None = None
+    usd_per_gpu_hour: float | None = None
+
+    @property
+    def place(self) -> Place:
+        """Fleet, host and case."""
+        return Place(self.fleet, self.host, self.case)
+
+    def named(self, column: str) -> Value:
+        """Return the cell of a column."""
+        return READERS[column](self)
+
+
+READERS: dict[str, Callable[[Row], Value]] = {
+    **{name: attrgetter(name) for name in COLUMNS},
+    "global_batch": attrgetter("case.global_batch"),
+    **{name: attrgetter(f"case.{name}") for name in CASE_COLUMNS},
+    **{name: attrgetter(f"software.{name}") for name in SOFTWARE_COLUMNS},
+    **{name: attrgetter(f"statistics.{name}") for name in STATISTICS},
+}
+"""Where the value of each column lies in a row."""
+
+
+def sort_key(place: Place) -> tuple[object, ...]:
+    """Order rows by fleet, kind of work, network and settings, then host; an empty cell comes after all others."""
+    case = place.case
+    length = case.sequence_length
+    return (
+        *(place.fleet, case.device, case.model, str(case.batch_norm), case.precision, case.xla, case.data, case.mode),
+        *(length is None, length or 0, case.batch_per_gpu, case.num_gpus, case.num_hosts, place.host),
+    )
+
+
+def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> tuple[float | None, ...]:
+    """Return the values of `columns.REPEAT_NUMBERS` of one repeat; None for what was not measured."""
+    latency = measurement.latency
+    joules = telemetry.energy_joules if telemetry else None
+    return (
+        measurement.samples_per_second,
+        measurement.step_p50_seconds,
+        measurement.step_p95_seconds,
+        measurement.step_cv,
+        latency.p50_seconds if latency else None,
+        latency.p95_seconds if latency else None,
+        latency.p99_seconds if latency else None,
+        measurement.samples / joules if joules else None,
+        telemetry.power_mean_watts if telemetry else None,
+        telemetry.temperature_steady_celsius if telemetry else None,
+        measurement.all_reduce_bytes_per_second,
+    )

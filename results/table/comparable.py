@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from results.schema import DEVICE_MODEL, Case
+from results.schema import DEVICE_MODEL, Case, Communication
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 
 HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
@@ -204,3 +204,50 @@ def _usual(model: str) -> Case:
 def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
     """Return those of the columns in which the measurements are not all equal, in their order."""
     return [name for name in columns if len({item.named(name) for item in items}) > 1]
+
+
+EFFORT = ("warmup_steps", "num_steps", "min_seconds")
+"""Columns of how long was measured: `setting_text` leaves them out, but cases may differ in nothing else."""
+
+
+def case_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[str] = ()) -> str:
+    """Name a case by what the cases at hand do not have in common, always by its network.
+
+    Args:
+        rates: The cases at hand.
+        rate: One of them.
+        known: Columns that the reader knows already.
+
+    Returns:
+        For example `resnet50, training, fp16, 4 GPUs`.
+    """
+    return ", ".join(part for part in (rate.case.model, setting_name(rates, rate, known=known)) if part)
+
+
+def setting_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[str] = ()) -> str:
+    """Name what a case does not have in common with the cases at hand, without its network; may be empty."""
+    varying = [name for name in differing(rates, CASE_COLUMNS) if name not in known]
+    text = setting_text(rate, without=["model", *(name for name in CASE_COLUMNS if name not in varying)])
+    effort = [f"{name.replace('_', ' ')} {rate.named(name)}" for name in EFFORT if name in varying]
+    return ", ".join(part for part in (text, *effort) if part)
+
+
+CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")
+"""Columns of a case that say what trains together: a table's columns rather than its rows."""
+
+
+def cluster_name(case: Case) -> str:
+    """Name what trains together: `4` GPUs; of several hosts `2×4`, and how they communicate where that was chosen."""
+    if case.num_hosts == 1:
+        return str(case.num_gpus)
+    chosen = "" if case.communication is Communication.AUTO else f" {case.communication}"
+    return f"{case.num_hosts}×{case.num_gpus}{chosen}"
+
+
+def cluster_names(cases: Iterable[Case]) -> list[str]:
+    """Return the names of all that trained together, the smallest first: those of one host before all others."""
+
+    def order(case: Case) -> tuple[bool, int, str]:
+        return case.num_hosts != 1, case.replicas, cluster_name(case)
+
+    return list(dict.fromkeys(cluster_name(case) for case in sorted(cases, key=order)))

@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.runs.store import StoredRecord
-from results.schema import Case, Measurement, Record, Status, Telemetry
-from results.table.columns import Value
+from results.schema import Case, Measurement, Record, Status
+from results.table.columns import (
+    NO_ORIGIN,
+    Place,
+    Row,
+    Software,
+    Statistics,
+    Value,
+    repeat_numbers,
+    software_of,
+    sort_key,
+)
 from results.table.fleets import FleetRate, fleet_rates
-from results.table.rows import NO_ORIGIN, Place, Row, Statistics, sort_key
-from results.table.software import Software, software_of
 from results.text import path_text, printable
 
 if TYPE_CHECKING:
@@ -37,7 +45,7 @@ class Merged:
         problems: One line for each thing that is not in the table, or that its reader should know.
         devices: Records of the devices themselves: they have no throughput, and a table of their own.
         apart: Records without all-reduce, merged likewise; None: there are none. They trained nothing, so that they
-            are in no table of speed: see `results.render.communication`.
+            are in no table of speed: see `results.report.comparison`.
     """
 
     rows: list[Row]
@@ -49,7 +57,7 @@ class Merged:
     @cached_property
     def table(self) -> pd.DataFrame:
         """The rows as they are exported; columns as in `docs/table.md`."""
-        from results.table.aggregate import table_frame
+        from results.table.frames import table_frame
 
         return table_frame(self.rows)
 
@@ -177,7 +185,7 @@ class _Collector:
 
     def merged(self) -> Merged:
         """Return the table of all that was taken."""
-        from results.table.aggregate import repeats_frame, row_statistics
+        from results.table.frames import repeats_frame, row_statistics
 
         for (number, software), row in self._rows.items():
             self._by_environment[number, software.known_early].add(row)
@@ -269,22 +277,3 @@ def _counted(warnings: Counter[str], repeats: int) -> str | None:
     """Write warnings by code, with a count where not every repeat has it."""
     texts = [code if count == repeats else f"{code} ({count} of {repeats})" for code, count in sorted(warnings.items())]
     return ", ".join(texts) or None
-
-
-def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> tuple[float | None, ...]:
-    """Return the values of `columns.REPEAT_NUMBERS` of one repeat; None for what was not measured."""
-    latency = measurement.latency
-    joules = telemetry.energy_joules if telemetry else None
-    return (
-        measurement.samples_per_second,
-        measurement.step_p50_seconds,
-        measurement.step_p95_seconds,
-        measurement.step_cv,
-        latency.p50_seconds if latency else None,
-        latency.p95_seconds if latency else None,
-        latency.p99_seconds if latency else None,
-        measurement.samples / joules if joules else None,
-        telemetry.power_mean_watts if telemetry else None,
-        telemetry.temperature_steady_celsius if telemetry else None,
-        measurement.all_reduce_bytes_per_second,
-    )

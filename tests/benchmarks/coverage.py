@@ -22,8 +22,8 @@ from results.compare.pairs import compare, geometric_mean
 from results.compare.scaling import efficiencies
 from results.schema import Case
 from results.stats import Interval
+from results.table.columns import Software
 from results.table.fleets import FleetRate
-from results.table.software import Software
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 

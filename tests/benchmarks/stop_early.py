@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from results.compare.pairs import compare_pair
 from results.compare.sequential import InterimAnalysis, Reason, analyse
 from results.schema import Case
+from results.table.columns import Software
 from results.table.fleets import FleetRate
-from results.table.software import Software
 
 RATIO, RATE = 1.3, 400.0
 PLANNED = 3

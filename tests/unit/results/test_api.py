@@ -16,7 +16,7 @@ import results
 from results.errors import BadQuestion, MixedIdentities, NotARun, UnknownFleet, UserError
 from results.schema.record_json import to_json
 from results.table.columns import COLUMNS
-from results.table.repeats import REPEAT_COLUMNS
+from results.table.frames import REPEAT_COLUMNS
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
 
 ROOT = Path(results.__file__).parents[1]

@@ -13,7 +13,7 @@ from results.errors import NotATable
 from results.reference import FOLDER, published
 from results.reference.gpus import gpu_key, specifications
 from results.reference.networks import model_key, networks
-from results.render.tables import write_csv
+from results.report.tables import write_csv
 from tests.unit.results.factory import make_case, make_environment, repeats, stored
 
 BLOG = Path(__file__).parent / "cases" / "blog_a5000.csv"

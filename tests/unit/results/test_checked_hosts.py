@@ -9,8 +9,7 @@ import pytest
 
 from results.grid import Grid
 from results.report.page import make_report, report_html, report_markdown
-from results.runs.checked_hosts import FILE, keep_check, kept_checks
-from results.runs.sources import stored_records
+from results.runs.sources import FILE, keep_check, kept_checks, stored_records
 from results.runs.store import RunFolder
 from tests.unit.results.factory import repeats
 

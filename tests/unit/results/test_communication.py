@@ -8,9 +8,8 @@ import pytest
 
 from results.compare.scaling import efficiencies
 from results.grid import markdown
-from results.render.communication import communication_grid, shares
-from results.render.comparison import scaling_grid
-from results.render.tables import wide_grids
+from results.report.comparison import communication_grid, scaling_grid, shares
+from results.report.tables import wide_grids
 from results.schema import Rank
 from results.schema.record_json import RecordError, from_json, to_json
 from results.stats import ratio_interval

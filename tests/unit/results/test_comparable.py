@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from results.compare.pairs import compare
-from results.render.comparison import compare_grid, ratio_grids
+from results.report.comparison import compare_grid, ratio_grids
 from results.report.page import make_report
 from results.schema import Mode
 from results.table.cells import fleet_notes

@@ -11,12 +11,12 @@ from results.compare.pairs import Mark, compare, geometric_mean, regressions, un
 from results.compare.scaling import efficiencies
 from results.digits import with_interval
 from results.errors import MixedIdentities
-from results.render.comparison import compare_grid, scaling_grid
+from results.report.comparison import compare_grid, scaling_grid
 from results.schema import METHOD_VERSION, Case, Telemetry
 from results.stats import ratio_interval
+from results.table.columns import Software
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
 from results.table.merge import merge_records
-from results.table.software import Software
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 GPU = make_environment(gpus=8)

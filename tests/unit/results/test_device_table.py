@@ -9,10 +9,10 @@ import pytest
 
 from results.export import WRITERS as EXPORTS
 from results.export import to_markdown
-from results.render.comparison import ratio_grids
-from results.render.device_table import device_grid
-from results.render.tables import results_grid, wide_grids
+from results.report.comparison import ratio_grids
+from results.report.device_table import device_grid
 from results.report.page import make_report, report_html, report_markdown
+from results.report.tables import results_grid, wide_grids
 from results.schema import DeviceResult, Latency, Mode
 from results.schema.record_json import RecordError, from_json, to_json
 from results.table.merge import merge_records

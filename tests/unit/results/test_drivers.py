@@ -5,8 +5,8 @@ import re
 import pytest
 
 from results.__main__ import main
-from results.render.tables import wide_grids
 from results.report.page import make_report
+from results.report.tables import wide_grids
 from results.runs.store import RunFolder
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_environment, repeats, stored

@@ -7,10 +7,9 @@ import pytest
 
 from results.compare.cost import per_dollar
 from results.compare.overall import answer_lines, answers
-from results.compare.pairs import Mark, compare, compare_pair, geometric_mean
+from results.compare.pairs import Mark, compare, compare_pair, geometric_mean, host_levels
 from results.compare.scaling import efficiencies
-from results.compare.two_way import host_levels
-from results.render.comparison import compare_grid, scaling_grid
+from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode
 from results.stats import Estimate, ratio_interval, ratio_of_estimates, t_interval
 from results.table.fleets import fleet_rates, mixture

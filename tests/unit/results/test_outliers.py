@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 from results.schema import Case, Precision
-from results.table.fleets import FleetRate
-from results.table.outliers import outliers
-from results.table.software import Software
+from results.table.columns import Software
+from results.table.fleets import FleetRate, outliers
 
 
 def fleet(*means: float) -> FleetRate:

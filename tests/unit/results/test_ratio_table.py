@@ -1,7 +1,7 @@
 import re
 
 from results.compare.pairs import compare
-from results.render.ratio_table import ratio_tables
+from results.report.comparison import ratio_tables
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored

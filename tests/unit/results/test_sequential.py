@@ -10,8 +10,8 @@ import pytest
 from results.compare.pairs import compare_pair
 from results.compare.sequential import SINGLE_MACHINES_LEVEL, Reason, analyse, analysis_level
 from results.schema import Case
+from results.table.columns import Software
 from results.table.fleets import FleetRate
-from results.table.software import Software
 
 CASE = Case(model="resnet50")
 ASKED = 0.02

@@ -3,14 +3,13 @@ import io
 from rich.console import Console
 
 from results.grid import Grid, markdown, print_grid
-from results.render.comparison import ratio_grids
-from results.render.tables import render_ratios, render_results, results_grid, wide_grids, write_csv
+from results.report.comparison import ratio_grids
+from results.report.tables import render_ratios, render_results, results_grid, wide_grids, write_csv
 from results.schema import Precision
 from results.table import merge
-from results.table.fleets import fleet_rates
+from results.table.columns import software_of
+from results.table.fleets import fleet_rates, outliers
 from results.table.merge import merge_records
-from results.table.outliers import outliers
-from results.table.software import software_of
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
 
 CORES = {"one-core": make_environment(cpu_limit=1.0), "two-cores": make_environment(cpu_limit=2.0)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tfbench.measuring.soft_warnings
-from results.render.warning_notes import MEANINGS, warning_notes
+from results.report.tables import MEANINGS, warning_notes
 from results.schema import GPU, Case, Device, Environment, Measurement, Precision, Telemetry
 from results.schema.health import RULES, GPUFacts, Moment
 from tfbench.measuring.soft_warnings import gpu_warnings, needs_ptx_jit, soft_warnings

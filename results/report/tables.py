@@ -1,30 +1,26 @@
-"""The merged table as people read it: a row per host and case, the wide table of the field, fleet ratios."""
+"""The merged table as people read it: a row per host and case, the wide table of the field, what warnings mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.compare.clusters import CLUSTER_COLUMNS, cluster_name, cluster_names
 from results.compare.pairs import fleets_of
 from results.compare.scaling import efficiencies
 from results.digits import significant, with_error
 from results.grid import Grid, print_grid, print_line
 from results.reference import published
 from results.reference.gpus import gpu_key
-from results.render.communication import communication_grid
-from results.render.comparison import ratio_grids
-from results.render.device_table import device_grid
-from results.render.warning_notes import warning_notes
+from results.report.comparison import communication_grid, ratio_grids
+from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, Mode, Status
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
-from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Value
-from results.table.comparable import differing
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Place, Row, Software, Value
+from results.table.comparable import CLUSTER_COLUMNS, cluster_name, cluster_names, differing
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.table.rows import Place, Row
-from results.table.software import Software
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -313,3 +309,40 @@ def _networks_differ(rates: Sequence[FleetRate]) -> bool:
 
 def _wide_label(column: str, value: Value) -> str:
     return "" if value is None else identity_text(column, value)
+
+
+MEANINGS: dict[str, str] = {
+    "above_bandwidth": "more than the memory bandwidth allows unless caches held the activations; raise the batch",
+    "above_peak": "too close to the device's peak for a whole network; measure again on an idle machine",
+    "drift": "steps became slower or faster while timing: heat, or too short a warm-up; raise warmup_steps",
+    "ecc_errors": "uncorrected memory errors while timing; replace the card (nvidia-smi -q -d ECC)",
+    "energy_differs": "energy by counter and by sampled power differ; time for longer (min_seconds: 60)",
+    "gpu_shared": "other processes used the GPUs; nvidia-smi names them",
+    "gpu_unusable": "a GPU of this host does not answer; run tfbench doctor there, restart the machine",
+    "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",
+    "hot_start": "a GPU was hot when warm-up began, and a hot GPU clocks lower; let it cool down",
+    "input_limited": "the device waited for its input; use data: synthetic, more CPUs or a faster disk",
+    "mig_slice": "measured on a MIG slice, not on the whole card",
+    "ptx_jit": "this TensorFlow has no code for the card; the driver compiled it. Use an image built for it",
+    "row_remap_failed": "a faulty row of a GPU's memory could not be replaced; replace the card",
+    "row_remap_pending": "a faulty row of a GPU's memory waits for the next reset; reset the GPU",
+    "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the card",
+    "power_cap": "the power limit is set below the card's default (nvidia-smi -q -d POWER)",
+    "throttled_hardware": "a power brake or another hardware slowdown held clocks down (nvidia-smi -q -d PERFORMANCE)",
+    "throttled_power": "the power limit held clocks down (nvidia-smi -q -d POWER)",
+    "throttled_thermal": "heat held clocks down; check fans and airflow",
+    "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
+}
+"""By code: what a reader should know, and what to do. A test holds it to the codes in `tfbench`."""
+
+_CODE = re.compile(r"[a-z0-9_]+")
+
+
+def warning_notes(warnings: Iterable[str | None]) -> list[str]:
+    """Explain each code once, in alphabetical order.
+
+    Args:
+        warnings: Cells of the column: codes with a comma between them, some with a count: `drift (2 of 3)`.
+    """
+    codes = {match[0] for text in warnings if text for part in text.split(",") if (match := _CODE.match(part.strip()))}
+    return [f"{code}: {MEANINGS[code]}" for code in sorted(codes) if code in MEANINGS]

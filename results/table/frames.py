@@ -1,0 +1,141 @@
+"""Tables as pandas frames: the merged table and its statistics, and all repeats, those that failed too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+
+import numpy as np
+import pandas as pd
+from pandas.api.extensions import ExtensionArray
+
+from results.runs.store import StoredRecord
+from results.schema import Record
+from results.stats import LEVEL
+from results.table.columns import (
+    CASE_COLUMNS,
+    COLUMNS,
+    NO_ORIGIN,
+    NUMBER,
+    READERS,
+    REPEAT_NUMBERS,
+    REPEAT_TYPES,
+    STATISTICS,
+    TEXT,
+    WHOLE,
+    Row,
+    Statistics,
+    Value,
+    repeat_numbers,
+)
+from results.text import path_text, printable
+
+
+def repeats_frame(measured: Sequence[Value], order: Sequence[int]) -> pd.DataFrame:
+    """Return one row per record with a number, sorted by `row`.
+
+    Args:
+        measured: The values of `REPEAT_TYPES`, in that order, of one record after the other; `row` is an index in the
+            rows before they are sorted.
+        order: Those indices, in their new order.
+    """
+    width = len(REPEAT_TYPES)
+    repeats = pd.DataFrame({name: measured[i::width] for i, name in enumerate(REPEAT_TYPES)}).astype(REPEAT_TYPES)
+    repeats["row"] = np.argsort(order)[repeats["row"].to_numpy()]
+    return repeats.sort_values("row", kind="stable", ignore_index=True)
+
+
+def table_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the merged table: a column for each of `COLUMNS`; a cell is empty where its value is None."""
+    # Column by column: converting the whole table copies each of its 70 arrays.
+    return pd.DataFrame(
+        {name: _column(list(map(READERS[name], rows)), column.dtype) for name, column in COLUMNS.items()}
+    )
+
+
+def _column(cells: list[Value], dtype: str) -> ExtensionArray:
+    if dtype == TEXT:
+        cells = [None if value is None else str(value) for value in cells]
+    return pd.array(cells, dtype=dtype)  # type: ignore[call-overload, no-any-return]  # the stubs know literals only
+
+
+def row_statistics(repeats: pd.DataFrame) -> dict[int, Statistics]:
+    """Return mean, interval and step times of each `row` that has a number.
+
+    Source: Student 1908, as `stats.t_interval`, for all rows at once.
+    """
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    groups = repeats.groupby("row", sort=False)
+    rates = groups["samples_per_second"].agg(["mean", "std", "count"])
+    count = rates["count"].to_numpy()
+    # One repeat has no spread: its interval stays empty, because `std` is NaN there.
+    quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + LEVEL / 2)
+    half = quantile * rates["std"] / np.sqrt(count)
+    means = ["samples_per_joule", "power_mean_watts", "temperature_steady_celsius", "all_reduce_bytes_per_second"]
+    power = groups[means].mean()
+    steps = groups[[name for name in REPEAT_TYPES if name.startswith(("step_", "latency_"))]].median()
+    frame = steps.join(power).assign(
+        samples_per_second=rates["mean"], ci95_low=rates["mean"] - half, ci95_high=rates["mean"] + half
+    )
+    columns = [[None if math.isnan(value) else value for value in frame[name].tolist()] for name in STATISTICS]
+    cells = (dict(zip(STATISTICS, values, strict=True)) for values in zip(*columns, strict=True))
+    return {row: Statistics(**of_row) for row, of_row in zip(frame.index.tolist(), cells, strict=True)}
+
+
+REPEAT_COLUMNS: dict[str, str] = {
+    "fleet": TEXT,
+    "host": TEXT,
+    "run": TEXT,
+    "repeat": WHOLE,
+    "started_at": TEXT,
+    "status": TEXT,
+    "cause": TEXT,
+    **{name: COLUMNS[name].dtype for name in CASE_COLUMNS},
+    "unit": TEXT,
+    **dict.fromkeys(REPEAT_NUMBERS, NUMBER),
+}
+"""Columns of the table of repeats and their pandas types; units and meanings as in `COLUMNS`."""
+
+_case = attrgetter(*CASE_COLUMNS)
+
+
+class RepeatTable:
+    """Keeps of each record what the table of repeats needs, while the records are read for something else."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, ...], list[Value]] = {}
+
+    def watched(self, stored: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
+        """Yield records as they come, and keep a row of each; one that came before, or is not a record, has none."""
+        for item in stored:
+            if item.record is not None:
+                self._rows.setdefault(_identity(item, item.record), _row(item, item.record))
+            yield item
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per record, in the order they came; columns and types are `REPEAT_COLUMNS`."""
+        return pd.DataFrame(list(self._rows.values()), columns=list(REPEAT_COLUMNS), dtype=object).astype(
+            REPEAT_COLUMNS
+        )
+
+
+def _identity(item: StoredRecord, record: Record) -> tuple[str, ...]:
+    """Return what makes a repeat the same one: its run, place, case and number; its file where nobody placed it."""
+    origin = record.origin
+    if origin is None:
+        return (item.where, record.case.name)
+    return origin.run_id, origin.fleet, origin.host, record.case.name, str(origin.repeat)
+
+
+def _row(item: StoredRecord, record: Record) -> list[Value]:
+    origin, measurement = record.origin, record.measurement
+    if origin is None:
+        place: tuple[Value, ...] = (NO_ORIGIN, NO_ORIGIN, path_text(item.path), 1)
+    else:
+        place = (origin.fleet, origin.host, origin.run_id, origin.repeat)
+    numbers = repeat_numbers(measurement, record.telemetry) if measurement else (None,) * len(REPEAT_NUMBERS)
+    unit = measurement.unit if measurement else None
+    cells = (*place, record.started_at, record.status, record.cause, *_case(record.case), unit, *numbers)
+    return [printable(str(cell)) if isinstance(cell, str) else cell for cell in cells]
