@@ -14,7 +14,7 @@ from typing import IO, Any
 from orchestrate.errors import BuildFailed
 from orchestrate.inventory.variants import Variant, parse_version
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
-from orchestrate.launchers.docker.sdk import DockerEngine
+from orchestrate.launchers.docker.images import DockerEngine
 from orchestrate.project import PROJECT, containers_folder
 from results.schema import Case, Device, Precision, Record, Status
 from results.schema.record_json import RecordError, from_json

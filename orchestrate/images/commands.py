@@ -13,8 +13,13 @@ from rich.console import Console
 from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
 from orchestrate.inventory.variants import Variant, read_variants, unknown_variant
-from orchestrate.launchers.docker.sdk import DockerEngine
-from orchestrate.launchers.docker.transfer import controller_address, image_content, load_from_file, save_to_file
+from orchestrate.launchers.docker.images import (
+    DockerEngine,
+    controller_address,
+    image_content,
+    load_from_file,
+    save_to_file,
+)
 from orchestrate.launchers.pulls import Progress
 from results.grid import Grid, print_grid
 from results.schema.exit_codes import ExitCode

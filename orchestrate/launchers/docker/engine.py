@@ -1,49 +1,51 @@
-"""A Docker engine's containers behind a dozen calls: the path that every repeat takes, without the SDK.
-
-Connections come back: a host that once answered is asked again for a while. Every refusal becomes one of our errors,
-with the engine's words and a remedy.
-"""
+"""A Docker engine's containers, and what it knows of its images, behind a dozen calls: all by the SDK, but the logs."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import threading
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from orchestrate.errors import HostError, LaunchFailed, PullFailed, Unreachable
+from orchestrate.errors import HostError, LaunchFailed, PullFailed
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.archives import only_file, read_bounded
 from orchestrate.launchers.container import ContainerSpec, container_document
-from orchestrate.launchers.docker.http import (
-    LIBPOD,
-    LISTS_DEVICES_API,
-    TIMEOUT_SECONDS,
-    TRANSPORT_ERRORS,
-    EngineHTTP,
-    Refused,
+from orchestrate.launchers.docker.client import (
+    ANSWER_SECONDS,
+    APIError,
+    EngineClient,
+    EngineLink,
+    NotThere,
+    document,
 )
-from orchestrate.launchers.docker.log_frames import stamped_lines, unframed
-from orchestrate.launchers.docker.refusals import MAX_SAID, explain, launch_refusal
-from orchestrate.links.tunnel import tunnel_to
-from orchestrate.text import plain_text
+from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 
-RECONNECT_SECONDS = 120.0
-"""How long a host that once answered may be gone before it is given up."""
+LISTS_DEVICES_API = (1, 50)
+"""From this version on `/info` lists the devices that CDI offers.
+Source: version history of the Docker Engine API, v1.50, `DiscoveredDevices`."""
 
-LONGEST_DELAY_SECONDS = 10.0
 STOP_GRACE_SECONDS = 10
 ARCHIVE_OVERHEAD_BYTES = 64 * 1024
+CHUNK_BYTES = 64 << 10
 
-T = TypeVar("T")
+MAX_LOG_BYTES = 8 << 30
+"""Most that is read of a log before the benchmark counts as failed."""
+
+HEADER_BYTES = 8
+"""Of a frame of a log: stream number, three zeros, and the length of what follows, big-endian."""
+
+MAX_HELD_BYTES = MAX_LINE_LENGTH * 4
+MAX_STAMP_BYTES = 40
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{8,18}(Z|[+-]\d\d:\d\d)")
 
 
-class NotThere(HostError):
-    """There is no such container."""
+class EndlessLog(LaunchFailed):
+    """A benchmark, or its host, prints without end."""
 
 
 class ContainerEngine:
@@ -55,55 +57,50 @@ class ContainerEngine:
     """
 
     def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
-        self._address = address
-        self._tunnel = tunnel_to(address, keys)
-        self._http: EngineHTTP | None = None
-        self._lock = threading.Lock()
-        self._answered = False
+        self._link = EngineLink(address, keys)
 
     def info(self) -> dict[str, Any]:
         """Return what the engine reports about itself and its machine."""
-        return _document(self._ask(lambda http: http.ask("GET", "/info")))
+        return document(self._link.ask(lambda client: client.info()))
 
     @property
     def is_far(self) -> bool:
         """Whether it is reached over a network."""
-        return self._address.scheme != "unix"
+        return self._link.address.scheme != "unix"
 
     @property
     def is_podman(self) -> bool:
         """Whether it is Podman, which answers as a Docker engine, with differences."""
-        return self._ask(lambda http: http.is_podman)
+        return self._link.ask(lambda client: client.is_podman)
 
     @property
     def lists_devices(self) -> bool:
         """Whether `info` lists the devices that CDI offers, where there are any."""
-        return self._ask(lambda http: not http.is_podman and http.api >= LISTS_DEVICES_API)
+        return self._link.ask(lambda client: not client.is_podman and client.api >= LISTS_DEVICES_API)
 
     def close(self) -> None:
         """Let go of the engine; what runs there goes on."""
-        if self._http is not None:
-            self._http.close()
-        if self._tunnel is not None:
-            self._tunnel.close()
+        self._link.close()
+
+    # -- images ------------------------------------------------------------------------------------------------
 
     def image_id(self, reference: str) -> str | None:
         """Return the id of an image on the host; None: it is not there."""
         try:
-            return str(self._image(reference).get("Id"))
+            return str(self.image_document(reference).get("Id"))
         except NotThere:
             return None
 
     def image_bytes(self, reference: str) -> int:
         """Return the size of an image on the host, unpacked."""
-        size = self._image(reference).get("Size")
+        size = self.image_document(reference).get("Size")
         if not isinstance(size, int):
             raise PullFailed(f"image {reference}: the engine does not report its size")
         return size
 
     def image_labels(self, reference: str) -> dict[str, str]:
         """Return the labels of an image on the host."""
-        configuration = self._image(reference).get("Config")
+        configuration = self.image_document(reference).get("Config")
         labels = configuration.get("Labels") if isinstance(configuration, dict) else None
         return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
 
@@ -113,12 +110,17 @@ class ContainerEngine:
         Raises:
             NotThere: It is not on the host.
         """
-        return self._image(reference)
+        try:
+            return document(self._link.ask(lambda client: client.inspect_image(reference)))
+        except LaunchFailed as error:
+            raise PullFailed(f"image {reference}: {error.cause}") from error
 
     def remove_image(self, reference: str) -> None:
         """Remove a name of an image, and the image with its last name; nothing happens when there is none."""
         with contextlib.suppress(NotThere):
-            self._ask(lambda http: http.ask("DELETE", f"/images/{reference}"))
+            self._link.ask(lambda client: client.remove_image(reference))
+
+    # -- containers --------------------------------------------------------------------------------------------
 
     def check_folder(self, image: str, name: str, folder: str) -> None:
         """Have Podman look whether a folder of its machine exists: Podman's answer to Docker's requests makes it.
@@ -132,18 +134,11 @@ class ContainerEngine:
             HostError: It does not exist.
         """
         mount = {"type": "bind", "source": folder, "destination": "/data", "options": ["ro"]}
-        document = {"image": image, "name": name, "mounts": [mount]}
         try:
-            self._ask(lambda http: http.ask("POST", "/containers/create", None, document, api=LIBPOD))
+            self._link.ask(lambda client: client.create_by_podman({"image": image, "name": name, "mounts": [mount]}))
         finally:
             with contextlib.suppress(HostError):
                 self.remove(name)
-
-    def _image(self, reference: str) -> dict[str, Any]:
-        try:
-            return _document(self._ask(lambda http: http.ask("GET", f"/images/{reference}/json")))
-        except LaunchFailed as error:
-            raise PullFailed(f"image {reference}: {error.cause}") from error
 
     def create(self, spec: ContainerSpec) -> bool:
         """Create a container, unless there is one of its name.
@@ -157,19 +152,20 @@ class ContainerEngine:
         Raises:
             HostError: The engine refused.
         """
-        document, query = container_document(spec), {"name": spec.name}
+        described = container_document(spec)
 
-        def create(http: EngineHTTP) -> bool:
+        def create(client: EngineClient) -> bool:
             try:
-                http.ask("POST", "/containers/create", query, document)
-            except Refused as error:
-                if error.status == 409 or _exists(http, spec.name):
-                    return False
+                client.create_container_from_config(described, spec.name)
+            except APIError as refusal:
+                with contextlib.suppress(APIError):
+                    if refusal.status_code == 409 or client.inspect_container(spec.name):
+                        return False
                 raise
             return True
 
         try:
-            return self._ask(create)
+            return self._link.ask(create)
         except NotThere as error:
             raise PullFailed(f"image {spec.image}: {error.cause}") from error
 
@@ -181,22 +177,22 @@ class ContainerEngine:
         """
         asked = False
 
-        def start(http: EngineHTTP) -> None:
+        def start(client: EngineClient) -> None:
             # When the answer to a first request was lost, the container may have run and ended since.
             nonlocal asked
-            if not asked or _state(http.ask("GET", _path(name, "json"))).get("Status") == "created":
+            if not asked or _state(client.inspect_container(name)).get("Status") == "created":
                 asked = True
-                http.ask("POST", _path(name, "start"))
+                client.start(name)
 
         try:
-            self._ask(start)
+            self._link.ask(start)
         except (LaunchFailed, NotThere):  # 404 is also the answer to a program that is not in the image
             self.remove(name)
             raise
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return all that the engine knows of a container."""
-        return _document(self._ask(lambda http: http.ask("GET", _path(name, "json"))))
+        return document(self._link.ask(lambda client: client.inspect_container(name)))
 
     def state(self, name: str) -> dict[str, Any]:
         """Return whether a container runs, and how it ended: `State` of the engine's API."""
@@ -205,7 +201,9 @@ class ContainerEngine:
     def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
         """Yield time stamp and text of each line of output after a time stamp, until the stream ends.
 
-        Its end means nothing for the container: ask `state`. Nothing is asked twice.
+        Its end means nothing for the container: ask `state`. Nothing is asked twice. The SDK's own streams end in the
+        same way when a link breaks, hold a frame in memory whose size the host chooses, and wait for ever
+        (`test_a_stream_that_was_cut_off_…`, `test_a_frame_without_end_…`).
 
         Args:
             name: Of the container.
@@ -213,30 +211,36 @@ class ContainerEngine:
             follow: Wait for further lines while it runs.
 
         Raises:
+            EndlessLog: The benchmark prints without end.
             HostError: The stream broke, or there is none: lines may be missing.
         """
-        query = {"stdout": "1", "stderr": "1", "timestamps": "1", "follow": str(int(follow))}
+        query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
         if after:
-            query["since"] = str(_epoch_seconds(after))
-        try:
-            with contextlib.closing(self._connect().stream(_path(name, "logs"), query)) as pieces:
-                yield from stamped_lines(pieces, after)
-        except TRANSPORT_ERRORS as error:
-            raise Unreachable(explain(error, self._address)) from error
-        except Refused as error:
-            raise launch_refusal(error.message) from error
+            query["since"] = _epoch_seconds(after)
+        response = self._link.ask_once(lambda client: client.open_log(name, **query))
+        with contextlib.closing(response), self._link.explained():
+            yield from stamped_lines(_bounded(response.raw.stream(CHUNK_BYTES)), after)
 
     def read_file(self, name: str, path: str) -> bytes | None:
         """Read a file of a stopped container, at most `MAX_RECORD_BYTES` + 1 bytes of it; None: it is not there."""
         limit = MAX_RECORD_BYTES + ARCHIVE_OVERHEAD_BYTES
+
+        def read(client: EngineClient) -> bytes:
+            return read_bounded(client.get_archive(name, path, chunk_size=CHUNK_BYTES)[0], limit)
+
         try:
-            return only_file(self._read(_path(name, "archive"), {"path": path}, limit))
+            return only_file(self._link.ask(read, limit_bytes=2 * limit))
         except NotThere:
             return None
 
     def output(self, name: str, limit_bytes: int) -> bytes:
         """Return what a container has printed on stdout so far, up to a limit."""
-        return self._read(_path(name, "logs"), {"stdout": "1"}, limit_bytes, framed=True)
+
+        def read(client: EngineClient) -> bytes:
+            with contextlib.closing(client.open_log(name, stdout=1)) as response:
+                return read_bounded(unframed(response.raw.stream(CHUNK_BYTES)), limit_bytes)
+
+        return self._link.ask(read)
 
     def wait(self, name: str, timeout_seconds: float) -> None:
         """Wait until a container has ended, or until the time is over."""
@@ -246,34 +250,28 @@ class ContainerEngine:
 
     def stop(self, name: str) -> None:
         """End a container, asking it first; nothing happens when there is none. Does not wait for lost hosts."""
-        query, seconds = {"t": str(STOP_GRACE_SECONDS)}, TIMEOUT_SECONDS + STOP_GRACE_SECONDS
-        try:
-            self._connect().ask("POST", _path(name, "stop"), query, seconds=seconds)
-        except Refused as error:
-            if error.status != 404:
-                raise launch_refusal(error.message) from error
-        except TRANSPORT_ERRORS as error:
-            raise Unreachable(explain(error, self._address)) from error
+        seconds = ANSWER_SECONDS + STOP_GRACE_SECONDS
+        with contextlib.suppress(NotThere):
+            self._link.ask_once(lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds)
 
     def remove(self, name: str) -> None:
         """Remove a container and its volumes, running or not; nothing happens when there is none."""
         with contextlib.suppress(NotThere):
-            self._ask(lambda http: http.ask("DELETE", _path(name), {"v": "1", "force": "1"}))
+            self._link.ask(lambda client: client.remove_container(name, v=True, force=True))
 
     def labelled(self, label: str) -> list[dict[str, str]]:
         """Return the labels of all containers, running or not, that carry `label`."""
-        query = {"all": "1", "filters": json.dumps({"label": [label]})}
-        containers = self._ask(lambda http: http.ask("GET", "/containers/json", query))
+        containers = self._link.ask(lambda client: client.containers(all=True, filters={"label": [label]}))
         if not isinstance(containers, list):
             raise LaunchFailed("the engine's list of containers is not a list")
-        return [dict(_document(container).get("Labels") or {}) for container in containers]
+        return [document(document(container).get("Labels") or {}) for container in containers]
 
     def labelled_volumes(self, label: str) -> dict[str, str]:
         """Return the value of `label` of each volume that carries it, by the volume's name."""
-        query = {"filters": json.dumps({"label": [label]})}
-        answer = _document(self._ask(lambda http: http.ask("GET", "/volumes", query)))
-        volumes = [_document(volume) for volume in answer.get("Volumes") or ()]
-        return {str(volume["Name"]): str((volume.get("Labels") or {}).get(label)) for volume in volumes}
+        answer = document(self._link.ask(lambda client: client.volumes(filters={"label": [label]})))
+        with self._link.explained():
+            volumes = [document(volume) for volume in answer.get("Volumes") or ()]
+            return {str(volume["Name"]): str(document(volume.get("Labels") or {}).get(label)) for volume in volumes}
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume.
@@ -282,94 +280,11 @@ class ContainerEngine:
             HostError: The engine refused, e.g. because a container uses it.
         """
         with contextlib.suppress(NotThere):
-            self._ask(lambda http: http.ask("DELETE", f"/volumes/{name}"))
-
-    # -- connection --------------------------------------------------------------------------------------------
-
-    def _ask(self, operation: Callable[[EngineHTTP], T]) -> T:
-        """Make a request; refusals become our own messages.
-
-        Raises:
-            Unreachable: The connection cannot be made, or not again.
-            NotThere, LaunchFailed: The engine refused.
-        """
-        try:
-            return self._persist(lambda: operation(self._connect()), TRANSPORT_ERRORS)
-        except Refused as error:
-            if error.status == 404:
-                raise NotThere(plain_text(error.message, MAX_SAID)) from error
-            raise launch_refusal(error.message) from error
-
-    def _read(self, path: str, query: dict[str, str], limit_bytes: int, *, framed: bool = False) -> bytes:
-        """Read an answer that is no JSON, up to a limit."""
-
-        def read(http: EngineHTTP) -> bytes:
-            with contextlib.closing(http.stream(path, query)) as pieces:
-                return read_bounded(unframed(pieces) if framed else pieces, limit_bytes)
-
-        return self._ask(read)
-
-    def _connect(self) -> EngineHTTP:
-        """Return a connection whose transport stands.
-
-        Raises:
-            Unreachable: It cannot be made to.
-        """
-        with self._lock:
-            if self._tunnel is not None:
-                self._tunnel.ensure()
-            if self._http is None:
-                http = EngineHTTP(self._address, None if self._tunnel is None else self._tunnel.path)
-                try:
-                    http.connect()
-                except (*TRANSPORT_ERRORS, Refused) as error:
-                    raise Unreachable(explain(error, self._address)) from error
-                self._http = http
-                self._answered = True
-            return self._http
-
-    def _persist(self, operation: Callable[[], T], transport_errors: tuple[type[Exception], ...]) -> T:
-        """Do something over the network; a host that once answered is tried again for a while when it is gone.
-
-        Raises:
-            Unreachable: The connection cannot be made, or not again.
-        """
-        deadline = time.monotonic() + RECONNECT_SECONDS
-        delay_seconds = 0.5
-        while True:
-            try:
-                return operation()
-            except transport_errors as error:
-                failure = Unreachable(explain(error, self._address))
-            except Unreachable as error:
-                failure = error
-            if not self._answered or time.monotonic() > deadline:
-                raise failure
-            time.sleep(delay_seconds)
-            delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
-
-
-def _path(name: str, *parts: str) -> str:
-    return "/".join(("/containers", name, *parts))
-
-
-def _exists(http: EngineHTTP, name: str) -> bool:
-    try:
-        http.ask("GET", _path(name, "json"))
-    except Refused:
-        return False
-    return True
-
-
-def _document(answer: object) -> dict[str, Any]:
-    """Make sure that an answer is an object."""
-    if not isinstance(answer, dict):
-        raise LaunchFailed("the engine's answer is not a JSON object")
-    return answer
+            self._link.ask(lambda client: client.remove_volume(name))
 
 
 def _state(container: object) -> dict[str, Any]:
-    return _document(_document(container).get("State"))
+    return document(document(container).get("State"))
 
 
 def _epoch_seconds(stamp: str) -> int:
@@ -378,3 +293,79 @@ def _epoch_seconds(stamp: str) -> int:
         return int(datetime.fromisoformat(f"{stamp[:19]}+00:00").timestamp())
     except (ValueError, OverflowError):
         return 0  # no stamp: the log is read from its beginning
+
+
+# -- logs --------------------------------------------------------------------------------------------------------
+
+
+def stamped_lines(pieces: Iterable[bytes], after: str) -> Iterator[tuple[str, str]]:
+    """Yield time stamp and text of each whole line that is later than `after`; the text is safe to print."""
+    streams: defaultdict[int, _Lines] = defaultdict(_Lines)
+    for stream, starts, data in _frame_parts(pieces):
+        for stamp, text in streams[min(stream, 2)].take(data, starts=starts):
+            if stamp > after:
+                yield stamp, text
+
+
+def unframed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield what is in the frames of both streams, in pieces as they come."""
+    return (data for _, _, data in _frame_parts(pieces))
+
+
+def _frame_parts(pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, bytes]]:
+    """Yield stream (1: stdout, 2: stderr), whether a frame starts, and what is in it, in pieces as they come.
+
+    Source: Docker Engine API, "Attach to a container", stream format.
+    """
+    rest, left, stream, starts = b"", 0, 0, False  # left: bytes of the current frame that are still to come
+    for piece in pieces:
+        data, at = rest + piece, 0
+        while at < len(data):
+            if left:
+                part = data[at : at + left]
+                yield stream, starts, part
+                at, left, starts = at + len(part), left - len(part), False
+            elif len(data) - at < HEADER_BYTES:
+                break
+            else:
+                stream, left = data[at], int.from_bytes(data[at + 4 : at + HEADER_BYTES], "big")
+                at, starts = at + HEADER_BYTES, True
+        rest = data[at:]
+
+
+class _Lines:
+    """Cuts one stream into lines: every frame begins with a stamp, and may end in the middle of a line.
+
+    Podman makes a frame of each write of a benchmark, Docker of each line, or of each 16 KiB of a long one.
+    """
+
+    def __init__(self) -> None:
+        self._stamp = ""
+        self._head: bytes | None = None
+        self._rest = b""
+
+    def take(self, data: bytes, *, starts: bool) -> Iterator[tuple[str, str]]:
+        """Yield stamp and text of each line that a piece ends; the stamp is that of the line's last frame."""
+        if starts:
+            self._head = b""
+        if self._head is not None:
+            self._head += data
+            stamp, space, after = self._head.partition(b" ")
+            if not space and len(self._head) < MAX_STAMP_BYTES:
+                return  # the stamp is not here whole yet
+            data, self._head = self._head, None
+            if _STAMP.fullmatch(stamp):
+                self._stamp, data = stamp.decode(), after
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[:MAX_HELD_BYTES]
+        for line in lines:
+            yield self._stamp, plain_text(line.decode("utf-8", "replace"))
+
+
+def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    limit_bytes = MAX_LOG_BYTES
+    for piece in pieces:
+        limit_bytes -= len(piece)
+        if limit_bytes < 0:
+            raise EndlessLog(f"it printed more than {MAX_LOG_BYTES >> 30} GiB")
+        yield piece

@@ -13,8 +13,8 @@ from typing import Any
 
 from orchestrate.errors import HostError, LaunchFailed
 from orchestrate.launchers.container import CDI_GPU, ContainerSpec, unique_name
-from orchestrate.launchers.docker.refusals import NoGPUs
-from orchestrate.launchers.docker.sdk import DockerEngine
+from orchestrate.launchers.docker.client import NoGPUs
+from orchestrate.launchers.docker.images import DockerEngine
 
 CDI = "CDI"
 RUNTIME = "NVIDIA runtime"

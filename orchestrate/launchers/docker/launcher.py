@@ -27,11 +27,10 @@ from orchestrate.launchers.container import (
     repository,
     unique_name,
 )
-from orchestrate.launchers.docker.engine import NotThere
+from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, NotThere, document
+from orchestrate.launchers.docker.engine import EndlessLog
 from orchestrate.launchers.docker.gpus import Way, gpu_ways, is_rootless, working_ways
-from orchestrate.launchers.docker.refusals import NoGPUs, NoMemoryLock
-from orchestrate.launchers.docker.sdk import DockerEngine
-from orchestrate.launchers.docker.transfer import controller_address, send_image, sent_name
+from orchestrate.launchers.docker.images import DockerEngine, controller_address, send_image, sent_name
 from orchestrate.launchers.pulls import TRANSFER, Progress, PullLimits, PullMeter
 from orchestrate.planning.facts import Facts, Image, facts_from_probe
 from orchestrate.planning.images import foreign_architecture, probe_reference, wanted_images
@@ -42,6 +41,12 @@ from results.schema import Status
 PROBE_SECONDS = 120.0
 MAX_PROBE_BYTES = 1 << 20
 BETWEEN_LOOKS_SECONDS = 0.2
+
+END_SECONDS = 45.0
+"""Longest time from our request to stop a container until its engine reports its end: else the host is lost."""
+
+MAX_CPUS = 1 << 16
+MAX_MEMORY_BYTES = 1 << 60
 
 
 class ContainerLauncher:
@@ -62,6 +67,7 @@ class ContainerLauncher:
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
         self._tidied = False
+        self._stopped_at: dict[str, float] = {}
         # Only asked where images come from it: else this machine needs no engine, and DOCKER_HOST may be anything.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
@@ -92,7 +98,6 @@ class ContainerLauncher:
         """See `Launcher.prepare`: pulls by digest, and believes nothing else."""
         image = _pinned(job.origin.image or "", job.origin.image_digest, self._host)
         self._names[image] = self._bring(image, on_progress)
-        self._engine.release_sdk()
         if job.gpus and not self._tidied:
             self._tidied = True
             self._remove_orphaned_caches()
@@ -155,25 +160,42 @@ class ContainerLauncher:
                 for stamp, line in self._engine.log_lines(container_name(job), last_stamp, follow=True):
                     last_stamp = stamp
                     on_line(line)
+                    self._give_up_if_deaf(job)
+            except (EndlessLog, Lost):
+                raise
             except HostError:  # gone for a moment, or for good: the state decides
                 complete = False
             state = self._state(job)
             if not state.get("Running") and state.get("Status") not in ("created", "restarting"):
-                if not complete or state.get("ExitCode") != 0:
+                code = state.get("ExitCode")
+                if not complete or code != 0:
                     self._read_rest(job, last_stamp, on_line)
                 return Ending(
-                    exit_code=state.get("ExitCode"),
+                    exit_code=code if isinstance(code, int) and abs(code) < 1 << 31 else None,
                     out_of_memory=bool(state.get("OOMKilled")),
                     detail=plain_text(str(state.get("Error") or ""), 300),
                 )
+            self._give_up_if_deaf(job)
             time.sleep(BETWEEN_LOOKS_SECONDS)
 
+    def _give_up_if_deaf(self, job: Job) -> None:
+        """Give a host up whose engine goes on reporting that what it was asked to end runs."""
+        asked_at = self._stopped_at.get(job.id)
+        if asked_at is not None and time.monotonic() - asked_at > END_SECONDS:
+            raise Lost(
+                f"the engine was asked to stop the container, and reports {END_SECONDS:.0f} s later that it runs"
+            )
+
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`."""
-        return self._engine.read_file(container_name(job), RECORD_PATH)
+        """See `Launcher.collect`: a container without a record is one thing, a removed one another."""
+        record = self._engine.read_file(container_name(job), RECORD_PATH)
+        if record is None:
+            self._state(job)
+        return record
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`."""
+        self._stopped_at.setdefault(job.id, time.monotonic())
         self._engine.stop(container_name(job))
 
     def remove(self, job: Job) -> None:
@@ -183,7 +205,7 @@ class ContainerLauncher:
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
         jobs = [labels.get(JOB_LABEL, "") for labels in self._engine.labelled(f"{RUN_LABEL}={run_id}")]
-        return [job for job in jobs if job.startswith(f"{self._host.key}.")]
+        return [job for job in jobs if isinstance(job, str) and job.startswith(f"{self._host.key}.")]
 
     def close(self) -> None:
         """See `Launcher.close`."""
@@ -208,11 +230,12 @@ class ContainerLauncher:
     def _state_of_ours(self, job: Job) -> str:
         """Return the state of the container that has the job's name, after making sure that it is the job's."""
         reported = self._engine.inspect(container_name(job))
-        if (reported["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
+        configuration = document(reported.get("Config"))
+        if document(configuration.get("Labels") or {}).get(JOB_LABEL) != job.id:
             raise LaunchFailed(
                 f"a container named {container_name(job)} exists, but does not belong to this run. Remove or rename it"
             )
-        return str(reported["State"].get("Status"))
+        return str(document(reported.get("State")).get("Status"))
 
     def _digest(self, reference: str) -> str:
         if self._host.pulls and self._engine.is_podman:
@@ -299,18 +322,22 @@ def _pinned(reference: str, digest: str | None, host: Host) -> str:
 
 def _engine_facts(info: dict[str, Any], host: Host, asked_at: datetime, *, is_podman: bool = False) -> Facts:
     """Read the report of the engine; nothing in it is trusted."""
-    cpus = info.get("NCPU")
-    memory = info.get("MemTotal")
+    cpus = _whole(info.get("NCPU"), MAX_CPUS)
     return Facts(
-        cpu_count=cpus if isinstance(cpus, int) else None,
-        cpu_limit=host.cpus or (float(cpus) if isinstance(cpus, int) else None),
-        memory_bytes=memory if isinstance(memory, int) else None,
+        cpu_count=cpus,
+        cpu_limit=host.cpus or (None if cpus is None else float(cpus)),
+        memory_bytes=_whole(info.get("MemTotal"), MAX_MEMORY_BYTES),
         kernel=plain_text(str(info.get("KernelVersion")), 100),
         operating_system=plain_text(str(info.get("OperatingSystem")), 100),
         architecture=_architecture(str(info.get("Architecture", ""))),
         engine=f"{'podman' if is_podman else 'docker'} {plain_text(str(info.get('ServerVersion')), 50)}",
         clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
     )
+
+
+def _whole(value: object, most: int) -> int | None:
+    """Return a number of things that a machine can have; None: it is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most else None
 
 
 def _architecture(reported: str) -> str | None:

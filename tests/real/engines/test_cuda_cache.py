@@ -11,9 +11,8 @@ import pytest
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.container import CACHE_LABEL, CACHE_VARIABLES, ContainerSpec, cache_volume, unique_name
+from orchestrate.launchers.docker.images import DockerEngine, controller_address
 from orchestrate.launchers.docker.launcher import ContainerLauncher
-from orchestrate.launchers.docker.sdk import DockerEngine
-from orchestrate.launchers.docker.transfer import controller_address
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.plan import Job
 from results.schema import Case, Origin

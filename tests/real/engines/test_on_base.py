@@ -22,8 +22,7 @@ from orchestrate.errors import BuildFailed
 from orchestrate.images.builds import build_context, build_variant
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.container import probe_container
-from orchestrate.launchers.docker.sdk import DockerEngine
-from orchestrate.launchers.docker.transfer import controller_address
+from orchestrate.launchers.docker.images import DockerEngine, controller_address
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import REPOSITORY
 from tests.unit.test_locks import locked

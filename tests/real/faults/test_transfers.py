@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.launchers.docker.transfer import SENT_REPOSITORY
+from orchestrate.launchers.docker.images import SENT_REPOSITORY
 from results.schema import Status
 from tests.real.faults.conftest import Standins
 from tests.real.faults.controller import Runs

@@ -13,7 +13,7 @@ import pytest
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.container import job_container
-from orchestrate.launchers.docker.sdk import DockerEngine as OurEngine
+from orchestrate.launchers.docker.images import DockerEngine as OurEngine
 from orchestrate.launchers.slurm.templates import docker_flags
 from orchestrate.planning.plan import Job
 from results.schema import Case, Data, Device, Origin, Status

@@ -18,7 +18,7 @@ from orchestrate.images.builds import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.container import ContainerSpec
-from orchestrate.launchers.docker.sdk import DockerEngine
+from orchestrate.launchers.docker.images import DockerEngine
 
 PROJECT = Path(__file__).parents[3]
 VARIANTS = {variant.name: variant for variant in read_variants()}

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.launchers.container import ContainerSpec
+from orchestrate.launchers.docker.client import launch_refusal
 from orchestrate.launchers.docker.launcher import ContainerLauncher
-from orchestrate.launchers.docker.refusals import launch_refusal
 from orchestrate.launchers.pulls import PullLimits
 from results.schema import Status
 from tests.unit.orchestrate.test_check import host

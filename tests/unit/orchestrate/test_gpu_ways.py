@@ -6,8 +6,8 @@ import pytest
 
 from orchestrate.errors import LaunchFailed, Unreachable
 from orchestrate.launchers.container import ContainerSpec
+from orchestrate.launchers.docker.client import launch_refusal
 from orchestrate.launchers.docker.gpus import Way, working_ways
-from orchestrate.launchers.docker.refusals import launch_refusal
 
 TOOLKIT, CDI = Way(name="NVIDIA toolkit"), Way(name="CDI", cdi=True)
 NO_PROGRAM = 'unable to start container process: exec: "/tfbench-no-such-program": no such file or directory'

@@ -5,7 +5,7 @@ import http.client
 import pytest
 
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.launchers.docker.refusals import NoGPUs, NoMemoryLock, explain, launch_refusal
+from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, explain, launch_refusal
 from results.schema import Status
 
 BEHIND_SSH = DockerAddress(scheme="ssh", target="far", socket="/nowhere/docker.sock")

@@ -13,8 +13,8 @@ import pytest
 from orchestrate.errors import PullFailed
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.launchers.docker.images import image_content, send_image, sent_name
 from orchestrate.launchers.docker.launcher import ContainerLauncher
-from orchestrate.launchers.docker.transfer import image_content, send_image, sent_name
 from orchestrate.launchers.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.planning.doubts import sending_note
 from orchestrate.planning.facts import Facts, Image

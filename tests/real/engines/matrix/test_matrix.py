@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from orchestrate.launchers.container import ContainerSpec, unique_name
-from orchestrate.launchers.docker.sdk import DockerEngine as Engine
-from orchestrate.launchers.docker.transfer import SENT_REPOSITORY, controller_address
+from orchestrate.launchers.docker.images import SENT_REPOSITORY, controller_address
+from orchestrate.launchers.docker.images import DockerEngine as Engine
 from results.schema import Status
 from tests.real.engines.matrix.conftest import Home, Target
 from tests.real.faults.controller import CASE, Finished, Runs, ours, running, wait_until

@@ -1,0 +1,472 @@
+"""The Docker SDK's client within limits: every conversation with an engine has a deadline and a number of bytes.
+
+An engine belongs to a host that may be broken or hostile, so the SDK is not left alone with it. What is our own here,
+and the test that shows why, in `tests/unit/orchestrate/test_engine_client.py` unless another is named:
+
+* Sockets: timeouts of the SDK count from byte to byte, and `pull` has none (`test_an_engine_that_drips_…`); it reads
+  answers of any size (`test_an_answer_without_end_…`).
+* The adapter: the SDK unpacks what claims to be compressed, guesses charsets and follows redirects
+  (`test_a_header_…`, `test_a_redirect_…`), and lets the environment replace `tls.ca`
+  (`tests/real/faults/test_refused_connections.py`).
+* The tunnel: the SDK's `ssh://` ends a log when the link has ended, or blocks for ever
+  (`tests/real/faults/test_cut_connections.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+import requests.adapters
+import urllib3
+import urllib3.connection
+from docker import APIClient
+from docker.errors import APIError, DockerException
+
+from orchestrate.errors import HostError, LaunchFailed, Unreachable
+from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
+from orchestrate.links.tunnel import tunnel_to
+from orchestrate.text import plain_text
+from results.schema import Status
+
+__all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "NotThere", "document", "within"]
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 60
+"""Longest duration of a request and its answer; of a log's stream, the longest silence."""
+
+MAX_ANSWER_BYTES = 16 << 20
+
+RECONNECT_SECONDS = 120.0
+"""How long a host that once answered may be gone before it is given up."""
+
+LONGEST_DELAY_SECONDS = 10.0
+
+NEWEST_API = (1, 51)
+"""The newest version of the engine's API that this was written for; an older engine is asked in its own."""
+
+LIBPOD = "/v4.0.0/libpod"
+"""Where Podman has its own API, next to Docker's; every Podman since 4.0 answers in this version."""
+
+KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""A dead link is noticed after 75 s, also while nothing is awaited but the next line of a log."""
+
+MAX_QUOTED = 300
+"""Most that is quoted of an engine, in characters."""
+
+MAX_READ = 4000
+"""Most that is searched for a known reason, in characters: the reason stands at the end of what runtimes say."""
+
+
+class NotThere(HostError):
+    """The engine has no such container, image or volume."""
+
+
+class NoGPUs(LaunchFailed):
+    """The engine says that it has no such GPUs to give."""
+
+
+class NoMemoryLock(LaunchFailed):
+    """The engine has no right to lift the limit of locked memory."""
+
+
+# -- limits ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Limits:
+    """What is left of a conversation."""
+
+    ends_at: float
+    bytes_left: int
+
+
+_LIMITS: ContextVar[_Limits | None] = ContextVar("limits", default=None)
+
+
+@contextlib.contextmanager
+def within(seconds: float, limit_bytes: int) -> Iterator[None]:
+    """Limit all that this thread reads from engines.
+
+    Raises:
+        Unreachable, LaunchFailed: From where it reads, when the time is over, or more has come.
+    """
+    token = _LIMITS.set(_Limits(time.monotonic() + seconds, limit_bytes))
+    try:
+        yield
+    finally:
+        _LIMITS.reset(token)
+
+
+def _receive(sock: socket.socket, receive: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    limits = _LIMITS.get()
+    if limits is None:
+        return receive(*arguments)
+    left, silence = limits.ends_at - time.monotonic(), sock.gettimeout()
+    if left <= 0:
+        raise Unreachable("the engine did not complete its answer in time")
+    sock.settimeout(left if silence is None else min(left, silence))
+    count = receive(*arguments)
+    sock.settimeout(silence)
+    limits.bytes_left -= count
+    if limits.bytes_left < 0:
+        raise LaunchFailed("the engine's answer is too large")
+    return count
+
+
+class _Socket(socket.socket):
+    def recv_into(self, *arguments: Any) -> int:  # noqa: ANN401
+        return _receive(self, super().recv_into, arguments)
+
+
+class _TLSSocket(ssl.SSLSocket):
+    def recv_into(self, *arguments: Any) -> int:  # noqa: ANN401
+        return _receive(self, super().recv_into, arguments)
+
+
+class _Connection(urllib3.connection.HTTPConnection):
+    """A connection by plain TCP, or to a unix socket."""
+
+    def __init__(self, *arguments: Any, socket_path: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
+        self._socket_path = socket_path
+
+    def _new_conn(self) -> socket.socket:
+        if self._socket_path is None:
+            made = _Socket(fileno=super()._new_conn().detach())
+        else:
+            made = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.settimeout(self.timeout)
+            if self._socket_path is not None:
+                made.connect(self._socket_path)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Sends every request to one engine, and believes no header that changes how its answer is read."""
+
+    def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def get_connection_with_tls_context(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401
+        """Return the engine's connections."""
+        return self._pool
+
+    get_connection = get_connection_with_tls_context  # its name before requests 2.32
+
+    def cert_verify(self, *_: Any) -> None:  # noqa: ANN401
+        """Leave it to the pool, which trusts the CA of `hosts.yml` and nobody else."""
+
+    def build_response(self, req: Any, resp: Any) -> requests.Response:  # noqa: ANN401
+        """Make an answer of plain UTF-8: 16 MiB may unpack to 16 GiB, and guessing a charset takes minutes."""
+        resp.headers.discard("Content-Encoding")
+        response = super().build_response(req, resp)
+        response.encoding = "utf-8"
+        return response
+
+    def close(self) -> None:
+        """Close connections."""
+        self._pool.close()
+        super().close()
+
+
+def _pool(address: DockerAddress, socket_path: str | None) -> urllib3.HTTPConnectionPool:
+    path = socket_path or (address.target if address.scheme == "unix" else None)
+    if path is not None:
+        return _Pool("engine", socket_path=path)
+    where = urlsplit(f"//{address.target}")
+    alive = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    alive += [(socket.IPPROTO_TCP, getattr(socket, name), n) for name, n in KEEP_ALIVE.items() if hasattr(socket, name)]
+    options = [*urllib3.connection.HTTPConnection.default_socket_options, *alive]
+    if address.tls is None:
+        return _Pool(where.hostname or "", where.port, socket_options=options)
+    ca, certificate, key = address.tls
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslsocket_class = _TLSSocket
+    context.load_verify_locations(ca)
+    context.load_cert_chain(certificate, key)
+    return urllib3.HTTPSConnectionPool(where.hostname or "", where.port, ssl_context=context, socket_options=options)
+
+
+class EngineClient(APIClient):
+    """The SDK's client of one engine.
+
+    Attributes:
+        api: Version of the API in which it is asked.
+        is_podman: It is Podman, which answers as a Docker engine, with differences.
+    """
+
+    def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
+        super().__init__(base_url="http://engine:2375", version="1.24", timeout=ANSWER_SECONDS)
+        self.trust_env = False  # else ~/.netrc, proxies and CAs of the environment would be used for engines
+        self.max_redirects = 0
+        self.adapters.clear()
+        self.mount("http://engine:2375", _Adapter(pool))
+        response = self.get(f"{self.base_url}/_ping", timeout=ANSWER_SECONDS)
+        self._raise_for_status(response)  # type: ignore[attr-defined]
+        try:
+            major, minor = map(int, response.headers["Api-Version"].split("."))
+        except (KeyError, ValueError) as error:
+            raise Unreachable("the server there is not a Docker engine: it sends no Api-Version") from error
+        self.api = min((major, minor), NEWEST_API)
+        self._version = "{}.{}".format(*self.api)
+        self.is_podman = "Libpod-Api-Version" in response.headers
+
+    def open_log(self, name: str, **query: int | str) -> requests.Response:
+        """Ask for a container's log, and return the answer unread: see `log_lines` for why the SDK does not read it."""
+        url = f"{self.base_url}/v{self.api_version}/containers/{name}/logs"
+        response = self.get(url, params=query, stream=True, timeout=ANSWER_SECONDS)
+        self._raise_for_status(response)  # type: ignore[attr-defined]
+        return response
+
+    def create_by_podman(self, document: dict[str, Any]) -> None:
+        """Create a container by Podman's own API."""
+        response = self.post(f"{self.base_url}{LIBPOD}/containers/create", json=document, timeout=ANSWER_SECONDS)
+        self._raise_for_status(response)  # type: ignore[attr-defined]
+
+
+class EngineLink:
+    """The way to one engine: by unix socket, through ssh, by sudo, or by mutual TLS.
+
+    Connections come back: a host that once answered is asked again for a while. Every refusal, and every answer that no
+    engine gives, becomes one of our errors, with the engine's words and a remedy.
+
+    Args:
+        address: Where it is.
+        keys: Which host keys ssh accepts on the way.
+    """
+
+    def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
+        self.address = address
+        self._tunnel = tunnel_to(address, keys)
+        self._client: EngineClient | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of the engine; what runs there goes on."""
+        if self._client is not None:
+            self._client.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
+
+    def ask(
+        self,
+        operation: Callable[[EngineClient], T],
+        *,
+        seconds: float = ANSWER_SECONDS,
+        limit_bytes: int = MAX_ANSWER_BYTES,
+    ) -> T:
+        """Make a request, again for a while where the engine has answered before.
+
+        Raises:
+            Unreachable: The connection cannot be made, or not again.
+            NotThere, LaunchFailed: The engine refused, or answered what no engine does.
+        """
+        deadline = time.monotonic() + RECONNECT_SECONDS
+        delay_seconds = 0.5
+        while True:
+            try:
+                return self.ask_once(operation, seconds=seconds, limit_bytes=limit_bytes)
+            except Unreachable:
+                if self._client is None or time.monotonic() > deadline:
+                    raise
+            time.sleep(delay_seconds)
+            delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
+
+    def ask_once(
+        self,
+        operation: Callable[[EngineClient], T],
+        *,
+        seconds: float = ANSWER_SECONDS,
+        limit_bytes: int = MAX_ANSWER_BYTES,
+    ) -> T:
+        """Make a request, as `ask`, but do not wait for a lost host."""
+        client = self._connect()
+        with self.explained(), within(seconds, limit_bytes):
+            return operation(client)
+
+    def stream(self, operation: Callable[[EngineClient], Iterable[T]]) -> Iterator[T]:
+        """Yield what a request gives piece by piece, for as long as it takes; nothing is asked twice.
+
+        Raises:
+            HostError: As `ask`.
+        """
+        client = self._connect()
+        with self.explained():
+            yield from operation(client)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn every exception of a conversation into an error that belongs to this host."""
+        try:
+            yield
+        except APIError as error:
+            said = plain_text(str(error.explanation or error), MAX_READ)
+            raise (NotThere(said[:MAX_QUOTED]) if error.status_code == 404 else launch_refusal(said)) from error
+        except requests.exceptions.InvalidJSONError as error:
+            raise LaunchFailed("the engine's answer is not JSON") from error
+        except (*TRANSPORT_ERRORS, requests.exceptions.RequestException) as error:
+            raise Unreachable(explain(error, self.address)) from error
+        except (*NONSENSE, DockerException) as error:
+            said = plain_text(f"{type(error).__name__}: {error}", MAX_QUOTED)
+            raise LaunchFailed(f"the engine's answer is malformed: {said}") from error
+
+    def _connect(self) -> EngineClient:
+        """Return a client whose transport stands."""
+        with self._lock:
+            if self._tunnel is not None:
+                self._tunnel.ensure()
+            if self._client is None:
+                try:
+                    with within(ANSWER_SECONDS, MAX_ANSWER_BYTES):
+                        self._client = EngineClient(
+                            _pool(self.address, None if self._tunnel is None else self._tunnel.path)
+                        )
+                except (*TRANSPORT_ERRORS, *NONSENSE, DockerException) as error:
+                    raise Unreachable(explain(error, self.address)) from error
+            return self._client
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+TRANSPORT_ERRORS = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
+"""What a connection that cannot be made, or breaks, raises; those of `requests` and `ssl` are among them."""
+
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+"""What comes of an answer that is none of an engine's, in the SDK or where it is read; deep JSON ends in the last but
+one."""
+
+
+def document(answer: object) -> dict[str, Any]:
+    """Make sure that an answer is an object."""
+    if not isinstance(answer, dict):
+        raise LaunchFailed("the engine's answer is not a JSON object")
+    return answer
+
+
+def explain(error: BaseException, address: DockerAddress) -> str:
+    """Explain in one line why an engine could not be reached."""
+    where = f"{address.scheme}://{address.target}"
+    chain = _chain(error)
+    for item in chain:
+        for kind, remedy in _SOCKET_REMEDIES.items():
+            if isinstance(item, kind):
+                return f"{where}: {remedy}"
+        if isinstance(item, _CUT_OFF) and address.scheme == "ssh":
+            return (
+                f"{where}: the engine's socket {address.socket} does not answer on that host. Is Docker "
+                "installed there, and may this user use it (group docker)? Else set docker_socket:"
+            )
+    said = plain_text(str(error), MAX_READ)
+    for sign, remedy in _TLS_REMEDIES.items():
+        if sign in said:
+            return f"{where}: {remedy}"
+    root = next((item for item in chain if isinstance(item, OSError) and item.errno), error)
+    return f"{where}: {plain_text(str(root), MAX_QUOTED) or type(error).__name__}"
+
+
+def launch_refusal(said: str) -> HostError:
+    """Turn the engine's words into an error with a status and a remedy."""
+    whole = plain_text(said, MAX_READ)
+    quoted = whole[:MAX_QUOTED]
+    for sign, (kind, status, remedy) in _REFUSALS.items():
+        if sign in whole:
+            return kind(f"{remedy}. The engine reported: {quoted}", status)
+    return LaunchFailed(f"the engine refused: {quoted or 'no reason given'}")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an exception and everything that it wraps: libraries wrap the socket's own reason several times."""
+    seen: list[BaseException] = []
+    pending: list[Any] = [error]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, BaseException) and item not in seen:
+            seen.append(item)
+            pending += [*item.args, item.__cause__, item.__context__, getattr(item, "reason", None)]
+    return seen
+
+
+_CUT_OFF = (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)
+"""How it looks on our end of a tunnel when nothing listens on the other: by how much of a request was sent by then."""
+
+_SOCKET_REMEDIES: dict[type[BaseException], str] = {
+    PermissionError: "permission denied. Join the group `docker` on that host, or use another user",
+    FileNotFoundError: "no such socket. Is the Docker engine installed and running?",
+    ConnectionRefusedError: "connection refused. Is the Docker engine running there?",
+}
+
+_TLS_REMEDIES = {
+    "certificate has expired": "its certificate has expired. Renew it on the host",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the CA in tls.ca. Check tls.ca and the address",
+    "alert unknown ca": "the host does not trust the CA of our certificate. Check tls.cert and tls.key",
+    "alert bad certificate": "the host refused our certificate. Check tls.cert and tls.key",
+    "alert certificate required": "the host requires a client certificate. Check tls.cert and tls.key",
+    "alert certificate expired": "our certificate has expired. Renew tls.cert",
+    "KEY_VALUES_MISMATCH": "tls.key is not the key of tls.cert",
+    "HTTP request to an HTTPS server": "the host requires TLS. Add tls: {ca: …, cert: …, key: …}",
+    "WRONG_VERSION_NUMBER": "the host does not speak TLS on that port",
+}
+
+_NO_DATA = (
+    LaunchFailed,
+    Status.BAD_INPUT,
+    "the folder data_dir does not exist on the host, or the engine may not read it. Correct data_dir in hosts.yml, or "
+    "copy the data there",
+)
+_NO_LOCK = (NoMemoryLock, Status.ERROR, "the engine may not raise the limit on locked memory (memlock)")
+
+_REFUSALS: dict[str, tuple[type[LaunchFailed], Status, str]] = {
+    "could not select device driver": (
+        NoGPUs,
+        Status.NO_GPU,
+        "the engine cannot give GPUs to containers. Install the NVIDIA container toolkit there",
+    ),
+    "unresolvable CDI devices": (
+        NoGPUs,
+        Status.NO_GPU,
+        "the engine does not know this GPU. Install the NVIDIA container toolkit there, and describe the GPUs to it: "
+        "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    "unsatisfied condition: cuda": (
+        LaunchFailed,
+        Status.DRIVER_TOO_OLD,
+        "the NVIDIA driver is too old for this image. Choose an older variant or update the driver",
+    ),
+    "nvidia-container-cli": (LaunchFailed, Status.NO_GPU, "the NVIDIA container toolkit failed on the host"),
+    "bind source path does not exist": _NO_DATA,
+    "statfs ": _NO_DATA,
+    "rlimit type 8": _NO_LOCK,
+    "RLIMIT_MEMLOCK": _NO_LOCK,
+    "catatonit": (
+        LaunchFailed,
+        Status.ERROR,
+        "Podman lacks catatonit, the init process of containers. Install the package catatonit there",
+    ),
+    "no space left on device": (
+        LaunchFailed,
+        Status.ERROR,
+        "the host's disk is full. Free some space, or remove old images",
+    ),
+}

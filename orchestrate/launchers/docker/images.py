@@ -1,0 +1,383 @@
+"""A Docker engine's images: pulled, built, pushed, sent from engine to engine, kept as files.
+
+A pull is believed by its digest only, is ended when it stalls, and is tried again when the network failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import re
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import stamina
+
+from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed, Unreachable, UserError
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.launchers.container import repository
+from orchestrate.launchers.docker.client import EngineClient, NotThere, document, within
+from orchestrate.launchers.docker.engine import ContainerEngine
+from orchestrate.launchers.pulls import Progress, PullMeter
+from orchestrate.text import plain_text
+
+PLATFORM = "linux/amd64"
+"""What images are built for, also on machines of another kind: TensorFlow's CUDA packages are for x86-64."""
+
+NOTHING = bytes(1024)
+"""A tar file without entries: two empty blocks. Source: POSIX.1-1988 ustar."""
+
+MAX_PULL_BYTES = 256 << 20
+"""Of an engine's messages about one pull."""
+
+DEFAULT_ENGINE = "unix:///var/run/docker.sock"
+FILE_CHUNK_BYTES = 1 << 20
+GZIP_WINDOW = 31
+"""Of zlib: the largest window, in gzip's format."""
+
+SENT_REPOSITORY = "tfbench-sent"
+"""Of images that were sent to a host; the tag is the image's id in the engine that it came from."""
+
+RUNS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Volumes", "Labels")
+"""What of an image's configuration decides what a container of it runs."""
+
+_DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]{32,128}")
+_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+"""How an engine names what it took in: Docker an id by `ID`, Podman without."""
+
+_FINAL_PULL_ERRORS = (
+    "not found",
+    "unknown",
+    "denied",
+    "unauthorized",
+    "no basic auth",
+    "invalid reference",
+    "no space",
+)
+
+
+class PullInterrupted(PullFailed):
+    """The network or the registry failed in the middle: worth another try."""
+
+
+class DockerEngine(ContainerEngine):
+    """One engine, its containers and its images."""
+
+    def registry_digest(self, reference: str) -> str:
+        """Ask the registry, through the engine, what a tag means now; nothing is pulled. Podman cannot: see `pull_tag`.
+
+        Raises:
+            PullFailed: There is no such image, or the registry does not answer.
+        """
+        try:
+            answer = document(self._link.ask(lambda client: client.inspect_distribution(reference)))
+        except (NotThere, LaunchFailed) as error:
+            raise PullFailed(f"image {reference} is not in the registry: {error.cause}") from error
+        described = answer.get("Descriptor")
+        digest = described.get("digest") if isinstance(described, dict) else None
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise PullFailed(f"image {reference}: the engine does not report its digest")
+        return digest
+
+    def pull_tag(self, reference: str, meter: PullMeter) -> str:
+        """Pull what a tag means now, and return its digest in the registry.
+
+        Raises:
+            PullFailed: It cannot be had.
+        """
+        self.pull(reference, meter)
+        reported = self.image_document(reference).get("RepoDigests")
+        digests = [str(name).partition("@") for name in reported] if isinstance(reported, list) else []
+        wanted = repository(reference)
+        for name, _, digest in digests:
+            if name in (wanted, f"docker.io/{wanted}", f"docker.io/library/{wanted}") and _DIGEST.fullmatch(digest):
+                return digest
+        raise PullFailed(f"image {reference}: pulled, but the engine does not report its digest")
+
+    def pull(self, reference: str, meter: PullMeter) -> None:
+        """Pull an image by its digest, watching its progress.
+
+        Raises:
+            PullFailed: It cannot be had; PullInterrupted: not this time.
+        """
+        cause = ""
+        for attempt in stamina.retry_context(
+            on=PullInterrupted, attempts=meter.attempts, timeout=meter.deadline_seconds, wait_initial=1.0, wait_max=30.0
+        ):
+            with attempt:
+                if attempt.num > 1:
+                    meter.on_retry(cause)
+                meter.restart()
+                try:
+                    self._pull_once(reference, meter)
+                except PullInterrupted as error:
+                    cause = error.cause
+                    raise
+        if self.image_id(reference) is None:
+            raise PullFailed(f"image {reference}: the pull ended, but the image is missing")
+
+    def _pull_once(self, reference: str, meter: PullMeter) -> None:
+        """Read the stream of one pull in a thread of its own, because a stalled one never returns."""
+        messages: queue.Queue[dict[str, Any] | HostError | None] = queue.Queue()
+
+        def read() -> None:
+            try:
+                with within(meter.deadline_seconds, MAX_PULL_BYTES):
+                    for message in self._messages(lambda client: client.pull(reference, stream=True, decode=True)):
+                        messages.put(message)
+                messages.put(None)
+            except HostError as error:
+                messages.put(error)
+
+        threading.Thread(target=read, name=f"pull {reference}", daemon=True).start()
+        complete = False
+        while True:
+            try:
+                message = messages.get(timeout=meter.patience())
+            except queue.Empty as error:
+                raise PullInterrupted(f"image {reference}: {meter.stalled()}") from error
+            if message is None:
+                break
+            if isinstance(message, Unreachable):
+                raise PullInterrupted(f"image {reference}: {message.cause}") from message
+            if isinstance(message, HostError):
+                raise _judge_pull(reference, message.cause) from message
+            if "error" in message:
+                raise _judge_pull(reference, plain_text(str(message["error"]), 300))
+            complete = complete or str(message.get("status", "")).startswith("Status: ")
+            meter.note(message)
+        # Podman names no status at the end: what is there decides, which for a digest is certain.
+        if not complete and self.image_id(reference) is None:
+            raise PullInterrupted(f"image {reference}: the pull ended before it was complete")
+
+    def build(
+        self,
+        context: IO[bytes],
+        tag: str,
+        arguments: dict[str, str],
+        on_line: Callable[[str], None],
+        *,
+        dockerfile: str = "containers/Dockerfile",
+    ) -> str:
+        """Build an image from a tar file and return its id.
+
+        Args:
+            context: The tar file.
+            tag: The image's name.
+            arguments: Of the build.
+            on_line: Receives its output.
+            dockerfile: Path in the tar file.
+
+        Raises:
+            BuildFailed: A step failed; the output went to `on_line`.
+        """
+        for message in self._messages(
+            lambda client: client.build(
+                fileobj=context,
+                custom_context=True,
+                dockerfile=dockerfile,
+                tag=tag,
+                buildargs=arguments,
+                network_mode="host",
+                platform=PLATFORM,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+        ):
+            for line in str(message.get("stream", "")).splitlines():
+                on_line(plain_text(line))
+            if "error" in message:
+                raise BuildFailed(f"{tag}: {plain_text(str(message['error']), 500)}")
+        built = self.image_id(tag)
+        if built is None:
+            raise BuildFailed(f"{tag}: the build ended, but the image is missing")
+        return built
+
+    def push(self, reference: str, on_progress: Progress) -> str:
+        """Push an image and return the digest under which the registry has it.
+
+        Raises:
+            BuildFailed: The registry did not take it.
+        """
+        meter, digest = PullMeter(on_progress), ""
+        for message in self._messages(lambda client: client.push(reference, stream=True, decode=True)):
+            if "error" in message:
+                raise BuildFailed(f"push of {reference}: {plain_text(str(message['error']), 300)}")
+            if isinstance(aux := message.get("aux"), dict):
+                digest = str(aux.get("Digest", digest))
+            meter.note(message)
+        if not digest:
+            raise BuildFailed(f"push of {reference}: the registry returned no digest")
+        return digest
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        """Yield an image as a tar file, in chunks.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        try:
+            yield from self._link.stream(lambda client: client.get_image(reference))
+        except (NotThere, LaunchFailed) as error:
+            raise PullFailed(f"image {reference}: {error.cause}") from error
+
+    def load(self, chunks: Iterable[bytes]) -> str:
+        """Take in an image that `save` gave; layers that are there already are not stored twice.
+
+        Returns:
+            What the engine calls it: its id there, or a name.
+
+        Raises:
+            HostError: The engine refused, or does not name what it took in.
+        """
+        name = ""
+        try:
+            for message in self._messages(lambda client: client.load_image(chunks)):
+                if "error" in message:
+                    raise PullFailed(f"the engine rejected the image: {plain_text(str(message['error']), 300)}")
+                if loaded := _LOADED.search(str(message.get("stream", ""))):
+                    name = loaded[1]
+        except Unreachable as error:
+            raise PullFailed(f"the image did not arrive: {error.cause}") from error
+        if not name:
+            raise PullFailed("the image was sent, but the host's engine does not report which image it loaded")
+        return name
+
+    def tag(self, image: str, place: str, tag: str) -> None:
+        """Give an image on the host a name.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        self._link.ask(lambda client: client.tag(image, place, tag))
+
+    def import_empty(self, name: str) -> None:
+        """Make an image without files.
+
+        Raises:
+            HostError: The engine refused.
+        """
+        place, _, tag = name.rpartition(":")
+        self._link.ask(lambda client: client.import_image_from_data(NOTHING, repository=place, tag=tag))
+
+    def _messages(self, operation: Callable[[EngineClient], Iterable[Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the messages of an engine's stream."""
+        return (document(message) for message in self._link.stream(operation))
+
+
+def _judge_pull(reference: str, said: str) -> PullFailed:
+    """Separate errors that another try cannot mend from those it may."""
+    final = any(sign in said.lower() for sign in _FINAL_PULL_ERRORS)
+    return (PullFailed if final else PullInterrupted)(f"image {reference}: {said}")
+
+
+def controller_address(url: str | None = None) -> DockerAddress:
+    """Return the address of this machine's engine.
+
+    Args:
+        url: `unix://…` or `ssh://…`; None: DOCKER_HOST, else the usual socket.
+
+    Raises:
+        UserError: It is of another kind.
+    """
+    url = url or os.environ.get("DOCKER_HOST") or DEFAULT_ENGINE
+    scheme, _, target = url.partition("://")
+    if scheme == "unix" and target:
+        return DockerAddress(scheme="unix", target=target)
+    if scheme == "ssh" and target:
+        return DockerAddress(scheme="ssh", target=target)
+    raise UserError(f"the engine of this machine must be unix://… or ssh://…. Received: {url}. Set DOCKER_HOST")
+
+
+def image_content(document: Mapping[str, Any]) -> str:
+    """Return a fingerprint of an image that is the same in every engine: its layers, and what a container of it runs.
+
+    Its id is not: an engine with the classic store names an image by its configuration, one with containerd's store by
+    its manifest, and the same image gets several of these.
+
+    Args:
+        document: As the engine describes the image.
+    """
+    configuration, files = document.get("Config") or {}, document.get("RootFS") or {}
+    parts = {name: configuration.get(name) or None for name in RUNS}
+    text = json.dumps({"layers": files.get("Layers"), **parts}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sent_name(image: str) -> str:
+    """Name an image on the host that it was sent to.
+
+    Args:
+        image: Its id in the engine that it comes from, `sha256:…`.
+    """
+    return f"{SENT_REPOSITORY}:{image.rpartition(':')[2]}"
+
+
+def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progress: Progress) -> str:
+    """Stream an image from one engine to another, without storing it in between.
+
+    Args:
+        source: Where it is.
+        target: Where it goes.
+        image: Its id in the source.
+        on_progress: Receives how many bytes of it are sent.
+
+    Returns:
+        Its id in the target, which differs from `image` where the engines store images in different ways.
+
+    Raises:
+        PullFailed: The source has not got it, or the target did not take it.
+    """
+    known = source.image_document(image)
+    chunks = _counted(source.save(image), source.image_bytes(image), on_progress)
+    loaded = target.load(_compressed(chunks) if target.is_far else chunks)
+    arrived = target.image_document(loaded)
+    if image_content(arrived) != image_content(known):
+        raise PullFailed(
+            f"image {image}: sent, but the host's engine loaded a different image as {plain_text(loaded, 80)}"
+        )
+    place, _, tag = sent_name(image).rpartition(":")
+    target.tag(str(arrived["Id"]), place, tag)  # so that it is found again, and no clean-up takes it for a leftover
+    return str(arrived["Id"])
+
+
+def save_to_file(source: DockerEngine, reference: str, path: Path, on_progress: Progress) -> None:
+    """Write an image to a file, whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            for chunk in _counted(source.save(reference), source.image_bytes(reference), on_progress):
+                file.write(chunk)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_from_file(target: DockerEngine, path: Path, on_progress: Progress) -> str:
+    """Take in an image from a file that `save_to_file` wrote, and return what the engine calls it."""
+    with path.open("rb") as file:
+        chunks = iter(lambda: file.read(FILE_CHUNK_BYTES), b"")
+        return target.load(_counted(chunks, path.stat().st_size, on_progress))
+
+
+def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress a stream with gzip, which every engine takes in: CUDA's libraries shrink to less than half."""
+    packer = zlib.compressobj(level=1, wbits=GZIP_WINDOW)
+    for chunk in chunks:
+        if packed := packer.compress(chunk):
+            yield packed
+    yield packer.flush()
+
+
+def _counted(chunks: Iterable[bytes], total: int, on_progress: Progress) -> Iterator[bytes]:
+    done = 0
+    for chunk in chunks:
+        done += len(chunk)
+        on_progress(done, max(total, done))
+        yield chunk

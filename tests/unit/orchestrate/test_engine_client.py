@@ -1,0 +1,446 @@
+"""The SDK's client within limits, against a server on a unix socket that sends exactly what it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.launchers.container import RECORD_PATH, ContainerSpec
+from orchestrate.launchers.docker import client as engine_client
+from orchestrate.launchers.docker import engine as engine_module
+from orchestrate.launchers.docker import launcher as launcher_module
+from orchestrate.launchers.docker.engine import MAX_HELD_BYTES, EndlessLog, stamped_lines, unframed
+from orchestrate.launchers.docker.images import DockerEngine
+from orchestrate.launchers.docker.launcher import ContainerLauncher
+from orchestrate.launchers.pulls import PullLimits, PullMeter
+from tests.unit.orchestrate.test_check import host
+from tests.unit.orchestrate.test_container import job
+
+Answer = bytes | None | Callable[[socket.socket], None]
+
+PING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK"
+NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+def answer(document: object, status: int = 200, *headers: str) -> bytes:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    lines = [f"HTTP/1.1 {status} Word", f"Content-Length: {len(body)}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + end
+
+
+def drips(begin: bytes, each: bytes) -> Callable[[socket.socket], None]:
+    """Send something ten times a second, for ever."""
+
+    def send(connection: socket.socket) -> None:
+        connection.sendall(begin)
+        while True:
+            connection.sendall(each)
+            time.sleep(0.1)
+
+    return send
+
+
+class Script:
+    """A server that gives its answers in turn; `None` closes the connection instead, and so does the last one.
+
+    Attributes:
+        requests: First lines of what was asked.
+        connections: How many were made.
+    """
+
+    def __init__(self, path: Path, answers: list[Answer]) -> None:
+        self.path = path
+        self.answers = answers
+        self.requests: list[str] = []
+        self.connections = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while self.answers:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
+                    self._answer(connection, stream)
+            self._listener.close()
+
+    def _answer(self, connection: socket.socket, stream: BinaryIO) -> None:
+        while self.answers:
+            line = stream.readline()
+            if not line:
+                return
+            length = 0
+            while (header := stream.readline().strip().lower()) != b"":
+                if header.startswith(b"content-length:"):
+                    length = int(header.split(b":")[1])
+            stream.read(length)
+            self.requests.append(line.decode().strip())
+            reported = self.answers.pop(0)
+            if reported is None:
+                return
+            if callable(reported):
+                reported(connection)
+            else:
+                connection.sendall(reported)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+Serve = Callable[..., tuple[Script, DockerEngine]]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Return what starts a script and gives an engine that speaks to it; nobody waits for lost hosts."""
+    monkeypatch.setattr(engine_client, "RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(engine_client, "LONGEST_DELAY_SECONDS", 0.01)
+    folder = Path(tempfile.mkdtemp(prefix="tfb-http-"))
+    started: list[tuple[Script, DockerEngine]] = []
+
+    def start(*answers: Answer, ping: bytes = PING) -> tuple[Script, DockerEngine]:
+        script = Script(folder / f"{len(started)}.sock", [ping, *answers])
+        started.append((script, DockerEngine(DockerAddress(scheme="unix", target=str(script.path)))))
+        return started[-1]
+
+    yield start
+    for script, engine in started:
+        engine.close()
+        script.close()
+    shutil.rmtree(folder)
+
+
+def test_requests_share_one_connection_and_name_the_version(serve: Serve):
+    script, engine = serve(answer({"a": 1}), answer({"Id": "1"}, 201), chunked(frame(b"x"), frame(b"y")), answer([]))
+    assert engine.info() == {"a": 1}
+    assert engine.create(ContainerSpec(image="i", name="a-b"))
+    assert engine.output("x", 100) == b"xy"
+    assert engine.labelled("l") == []
+    assert script.connections == 1
+    assert script.requests[1:3] == ["GET /v1.41/info HTTP/1.1", "POST /v1.41/containers/create?name=a-b HTTP/1.1"]
+
+
+def test_a_connection_that_the_engine_closed_is_made_again(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_client, "RECONNECT_SECONDS", 10.0)
+    script, engine = serve(answer({"a": 1}), None, answer({"a": 2}))
+    assert engine.info() == {"a": 1}
+    assert engine.info() == {"a": 2}
+    assert script.connections == 2
+
+
+CUT_OFF = {
+    "length": b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a": 1}',
+    "chunks": chunked(b'{"a": 1}', end=b""),
+    "half a chunk": chunked(b'{"a": 1}', end=b"ff\r\nhalf"),
+}
+
+
+@pytest.mark.parametrize("name", CUT_OFF)
+def test_an_answer_that_was_cut_off_is_not_taken_for_a_whole_one(serve: Serve, name: str):
+    _, engine = serve(CUT_OFF[name])
+    with pytest.raises(Unreachable):
+        engine.info()
+
+
+def test_a_stream_that_was_cut_off_gives_its_lines_and_then_the_error(serve: Serve):
+    stamp = "2026-01-01T00:00:00.000000000Z"
+    _, engine = serve(chunked(frame(f"{stamp} one\n".encode()), frame(f"{stamp} two\n".encode()), end=b""))
+    seen = []
+    with pytest.raises(Unreachable):
+        for _, line in engine.log_lines("x", "", follow=True):
+            seen.append(line)
+    assert seen == ["one", "two"]
+
+
+def test_a_reader_that_leaves_early_gives_its_connection_up(serve: Serve):
+    stamp = "2026-01-01T00:00:00.000000000Z"
+    script, engine = serve(chunked(frame(f"{stamp} one\n".encode()), frame(b"two\n")), answer({"a": 1}))
+    lines = engine.log_lines("x", "", follow=True)
+    assert next(lines) == (stamp, "one")
+    lines.close()
+    assert engine.info() == {"a": 1}
+    assert script.connections == 2
+
+
+@pytest.mark.parametrize("name", ["header", "endless header", "body", "chunks", "interim answers"])
+def test_an_engine_that_drips_holds_nobody_beyond_the_deadline(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setattr(engine_client, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(engine_client.EngineLink.ask, "__kwdefaults__", {"seconds": 0.5, "limit_bytes": 1 << 20})
+    dripping = {
+        "header": drips(b"HTTP/1.1 200", b" "),
+        "endless header": drips(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        "body": drips(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"["),
+        "chunks": drips(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n[\r\n"),
+        "interim answers": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    }
+    _, engine = serve(dripping[name])
+    began = time.monotonic()
+    with pytest.raises(Unreachable):
+        engine.info()
+    assert time.monotonic() - began < 5
+
+
+def test_a_pull_that_drips_ends_at_its_deadline_and_so_does_its_thread(serve: Serve):
+    message = json.dumps({"status": "Waiting", "id": "x"}).encode()
+    drip = b"%x\r\n%b\r\n" % (len(message), message)
+    _, engine = serve(drips(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", drip))
+    before = threading.active_count()
+    with pytest.raises(PullFailed):
+        engine.pull("r/i:1", PullMeter(lambda done, total: None, deadline_seconds=0.5, attempts=1))
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before + 1:  # the server's
+        assert time.monotonic() < deadline, "a thread is held"
+        time.sleep(0.05)
+
+
+def test_an_answer_without_end_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_client.EngineLink.ask, "__kwdefaults__", {"seconds": 60, "limit_bytes": 100_000})
+    _, engine = serve(chunked(b"[" * 99_999, b"[" * 99_999))
+    with pytest.raises(LaunchFailed, match="too large"):
+        engine.info()
+
+
+def test_a_log_without_end_ends_its_benchmark(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_module, "MAX_LOG_BYTES", 1000)
+    _, engine = serve(chunked(*[frame(b"x" * 99 + b"\n")] * 20))
+    with pytest.raises(EndlessLog):
+        list(engine.log_lines("x", "", follow=True))
+
+
+@pytest.mark.parametrize(
+    "header", ["Content-Encoding: gzip", "Content-Encoding: deflate, gzip", "Content-Type: text/html; charset=utf-7"]
+)
+def test_a_header_cannot_change_how_an_answer_is_read(serve: Serve, header: str):
+    """Else a few MB become GB of memory; without compression it would be an object."""
+    body = gzip.compress(b'{"a": 1}') if "gzip" in header else b'{"a": "+AGE-"}'
+    _, engine = serve(answer(body, 200, header))
+    if "gzip" in header:
+        with pytest.raises(LaunchFailed, match="not JSON"):
+            engine.info()
+    else:
+        assert engine.info() == {"a": "+AGE-"}
+
+
+@pytest.mark.parametrize("location", ["http://127.0.0.1:1/", "https://127.0.0.1:1/", "/info", "http://engine:2375/x"])
+def test_a_redirect_is_not_followed(serve: Serve, location: str):
+    script, engine = serve(answer({}, 302, f"Location: {location}"), answer({"a": 1}))
+    with pytest.raises(HostError, match="redirects"):
+        engine.info()
+    assert len(script.requests) == 2
+
+
+NONSENSE = {
+    "no JSON": b"<html>",
+    "deep JSON": b"[" * 100_000,
+    "a list": b"[1]",
+    "a text": b'"x"',
+    "null": b"null",
+    "nothing": b"",
+    "a large number": b'{"State": 1' + b"0" * 400 + b"}",
+    "wrong types": b'{"State": [], "Config": 1, "Descriptor": "x", "Id": {}, "Size": "many", "Volumes": [1]}',
+    "no text": bytes(range(128, 256)),
+}
+ASKED: dict[str, Callable[[DockerEngine], object]] = {
+    "state": lambda engine: engine.state("x"),
+    "digest": lambda engine: engine.registry_digest("r/i:1"),
+    "size": lambda engine: engine.image_bytes("r/i:1"),
+    "containers": lambda engine: engine.labelled("l"),
+    "volumes": lambda engine: engine.labelled_volumes("l"),
+    "pull": lambda engine: engine.pull("r/i:1", PullMeter(lambda done, total: None, attempts=1)),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_an_error_of_that_host(serve: Serve, name: str, asked: str):
+    for status in (200, 500):
+        _, engine = serve(answer(NONSENSE[name], status))
+        with contextlib.suppress(HostError):
+            assert ASKED[asked](engine) == {}, "there are no volumes in that"
+
+
+@pytest.mark.parametrize("name", ["a large number", "wrong types", "deep JSON"])
+def test_nonsense_about_a_machine_costs_no_more_than_its_figures(serve: Serve, name: str):
+    body = {"a large number": b'{"NCPU": 1' + b"0" * 400 + b', "MemTotal": -5, "SystemTime": 7}'}.get(name)
+    _, engine = serve(answer(body or NONSENSE[name]))
+    launcher = ContainerLauncher(host(device="cpu", image="i"), PullLimits())
+    launcher._engine = engine
+    with contextlib.suppress(HostError):
+        assert launcher.probe().cpu_count is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "asked"), [(b"1.24", "1.24"), (b"1.50", "1.50"), (b"1.99", "1.51"), (b"2.0", "1.51")]
+)
+def test_an_engine_is_asked_in_a_version_that_both_know(serve: Serve, reported: bytes, asked: str):
+    script, engine = serve(answer({}), ping=PING.replace(b"1.41", reported))
+    engine.info()
+    assert script.requests == ["GET /_ping HTTP/1.1", f"GET /v{asked}/info HTTP/1.1"]
+
+
+@pytest.mark.parametrize("header", [b"Server: x", b"Api-Version: x", b"Api-Version: 1", b"Api-Version: " + b"9" * 5000])
+def test_what_is_no_engine_is_said_to_be_none(serve: Serve, header: bytes):
+    _, engine = serve(ping=PING.replace(b"Api-Version: 1.41", header))
+    with pytest.raises(Unreachable, match="not a Docker engine"):
+        engine.info()
+
+
+def frame(data: bytes, stream: int = 1) -> bytes:
+    return struct.pack(">BxxxL", stream, len(data)) + data
+
+
+@given(
+    st.lists(st.binary(max_size=30), max_size=6),
+    st.lists(st.integers(1, 20), min_size=1, max_size=30),
+)
+def test_frames_are_read_however_they_are_cut(contents, cuts):
+    data = b"".join(map(frame, contents))
+    pieces, at = [], 0
+    while at < len(data):
+        size = cuts[len(pieces) % len(cuts)]
+        pieces.append(data[at : at + size])
+        at += size
+    assert b"".join(unframed(pieces)) == b"".join(contents)
+
+
+def test_lines_come_with_their_stamps_and_only_later_ones():
+    stamps = [f"2026-01-01T00:00:0{n}.000000000Z" for n in range(3)]
+    log = [frame(f"{stamp} line \x1b[31m{n}\n".encode()) for n, stamp in enumerate(stamps)]
+    assert list(stamped_lines(log, stamps[0])) == [(stamps[1], "line 1"), (stamps[2], "line 2")]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_line_in_several_frames_is_one_line_without_their_stamps(size: int):
+    """As Podman sends what a program writes in pieces, here mixed with what it writes to stderr."""
+    stamps = [f"2026-01-01T00:00:00.00000000{n}Z" for n in range(7)]
+    log = b"".join(
+        [
+            frame(f"{stamps[0]} whole\n".encode()),
+            frame(f"{stamps[1]} devices:".encode()),
+            frame(f"{stamps[2]} a warning\n".encode(), stream=2),
+            frame(f"{stamps[3]} nvidia0".encode()),
+            frame(f"{stamps[4]} \n".encode()),
+            frame(f"{stamps[5]} \n".encode()),
+            frame(f"{stamps[6]} last\n".encode()),
+        ]
+    )
+    pieces = [log[at : at + size] for at in range(0, len(log), size)]
+    expected = [
+        (stamps[0], "whole"),
+        (stamps[2], "a warning"),
+        (stamps[4], "devices:nvidia0"),
+        (stamps[5], ""),
+        (stamps[6], "last"),
+    ]
+    assert list(stamped_lines(pieces, "")) == expected
+    # Read again from the middle, what was shown is not shown twice, also if the engine starts within a line.
+    assert list(stamped_lines(pieces, stamps[4])) == expected[3:]
+    later = frame(f"{stamps[4]} \n".encode()) + frame(f"{stamps[6]} last\n".encode())
+    assert list(stamped_lines([later], stamps[4])) == [expected[4]]
+
+
+def test_text_that_looks_like_no_stamp_stays_in_its_line():
+    log = [frame(b"2026-01-01T00:00:00.000000000Z one "), frame(b"without a stamp\n")]
+    assert list(stamped_lines(log, "")) == [("2026-01-01T00:00:00.000000000Z", "one without a stamp")]
+
+
+def test_a_frame_without_end_is_not_held_in_memory():
+    header = struct.pack(">BxxxL", 1, (1 << 32) - 1)
+    held = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal held
+        yield header + b"2026-01-01T00:00:00.000000000Z "
+        for _ in range(100):
+            yield b"x" * MAX_HELD_BYTES
+            held += MAX_HELD_BYTES
+        yield b"\n"
+
+    (line,) = stamped_lines(pieces(), "")
+    assert held == 100 * MAX_HELD_BYTES
+    assert len(line[1]) <= 2000
+
+
+IN_USE = (
+    'creating container storage: the container name "x" is already in use by 5bcf. You have to remove that container'
+)
+
+
+@pytest.mark.parametrize("status", [409, 500])
+def test_a_taken_name_is_one_whatever_the_engine_calls_it(serve: Serve, status: int):
+    _, engine = serve(answer({"message": IN_USE}, status), answer({"State": {"Status": "running"}}))
+    assert engine.create(ContainerSpec(image="i", name="x")) is False
+
+
+def test_a_refusal_without_a_container_of_that_name_is_a_failed_start(serve: Serve):
+    script, engine = serve(
+        answer({"message": "no space left on device"}, 500), answer({"message": "no such container"}, 404)
+    )
+    with pytest.raises(LaunchFailed, match="disk is full"):
+        engine.create(ContainerSpec(image="i", name="x"))
+    assert script.connections == 1, "a refusal keeps its connection"
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_container_that_the_engine_refuses_to_start_is_removed(serve: Serve, status: int):
+    refusal = {"message": "exec: no-such-program: executable file not found in $PATH"}
+    script, engine = serve(answer(refusal, status), NO_CONTENT)
+    with pytest.raises(HostError, match="executable file not found"):
+        engine.start("x")
+    assert [line.partition("?")[0] for line in script.requests[1:]] == [
+        "POST /v1.41/containers/x/start HTTP/1.1",
+        "DELETE /v1.41/containers/x",
+    ]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_container_that_somebody_removed_is_lost_and_no_bad_result(serve: Serve, gone: bool):
+    refusal = answer({"message": f"Could not find the file {RECORD_PATH} in container x"}, 404)
+    state = answer({"message": "No such container: x"}, 404) if gone else answer({"State": {"Status": "exited"}})
+    _, engine = serve(refusal, state)
+    launcher = ContainerLauncher(host(), PullLimits())
+    launcher._engine = engine
+    with pytest.raises(Lost, match="removed it") if gone else contextlib.nullcontext():
+        assert launcher.collect(job()) is None
+
+
+@pytest.mark.parametrize("prints", [True, False])
+def test_an_engine_deaf_to_stop_does_not_hold_its_host_for_ever(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, prints: bool
+):
+    monkeypatch.setattr(launcher_module, "END_SECONDS", 0.3)
+    line = frame(b"2026-01-01T00:00:00.000000000Z going on\n")
+    running = answer({"State": {"Status": "running", "Running": True}})
+    dripping = drips(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"%x\r\n%b\r\n" % (len(line), line))
+    _, engine = serve(NO_CONTENT, *([dripping] if prints else [chunked(), running] * 50))
+    launcher = ContainerLauncher(host(), PullLimits())
+    launcher._engine = engine
+    launcher.stop(job())
+    with pytest.raises(Lost, match="asked to stop"):
+        launcher.follow(job(), lambda line: None)
