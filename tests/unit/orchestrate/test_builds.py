@@ -90,7 +90,7 @@ def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(
             return []
 
     engine = DockerEngine(DockerAddress(scheme="unix", target="/none"))
-    monkeypatch.setattr(engine, "_by_sdk", lambda act: act(Client()))
+    monkeypatch.setattr(engine._link, "stream", lambda act: act(Client()))
     monkeypatch.setattr(engine, "image_id", lambda tag: "sha256:1")
     build_variant(engine, VARIANTS[name], f"ghcr.io/you/tfbench:1-{name}", arguments={}, on_line=print)
     assert (asked["platform"], asked["dockerfile"]) == ("linux/amd64", f"containers/{dockerfile}")
