@@ -276,8 +276,15 @@ class EngineLink:
         *,
         seconds: float = ANSWER_SECONDS,
         limit_bytes: int = MAX_ANSWER_BYTES,
+        again: bool = True,
     ) -> T:
         """Make a request, again for a while where the engine has answered before.
+
+        Args:
+            operation: Makes it.
+            seconds: Longest duration of the request and its answer.
+            limit_bytes: Largest answer.
+            again: False: a lost host is not waited for.
 
         Raises:
             Unreachable: The connection cannot be made, or not again.
@@ -287,24 +294,14 @@ class EngineLink:
         delay_seconds = 0.5
         while True:
             try:
-                return self.ask_once(operation, seconds=seconds, limit_bytes=limit_bytes)
+                client = self._connect()
+                with self.explained(), within(seconds, limit_bytes):
+                    return operation(client)
             except Unreachable:
-                if self._client is None or time.monotonic() > deadline:
+                if not again or self._client is None or time.monotonic() > deadline:
                     raise
             time.sleep(delay_seconds)
             delay_seconds = min(delay_seconds * 2, LONGEST_DELAY_SECONDS)
-
-    def ask_once(
-        self,
-        operation: Callable[[EngineClient], T],
-        *,
-        seconds: float = ANSWER_SECONDS,
-        limit_bytes: int = MAX_ANSWER_BYTES,
-    ) -> T:
-        """Make a request, as `ask`, but do not wait for a lost host."""
-        client = self._connect()
-        with self.explained(), within(seconds, limit_bytes):
-            return operation(client)
 
     def stream(self, operation: Callable[[EngineClient], Iterable[T]]) -> Iterator[T]:
         """Yield what a request gives piece by piece, for as long as it takes; nothing is asked twice.

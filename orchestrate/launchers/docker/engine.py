@@ -217,7 +217,7 @@ class ContainerEngine:
         query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
         if after:
             query["since"] = _epoch_seconds(after)
-        response = self._link.ask_once(lambda client: client.open_log(name, **query))
+        response = self._link.ask(lambda client: client.open_log(name, **query), again=False)
         with contextlib.closing(response), self._link.explained():
             yield from stamped_lines(_bounded(response.raw.stream(CHUNK_BYTES)), after)
 
@@ -252,7 +252,7 @@ class ContainerEngine:
         """End a container, asking it first; nothing happens when there is none. Does not wait for lost hosts."""
         seconds = ANSWER_SECONDS + STOP_GRACE_SECONDS
         with contextlib.suppress(NotThere):
-            self._link.ask_once(lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds)
+            self._link.ask(lambda client: client.stop(name, timeout=STOP_GRACE_SECONDS), seconds=seconds, again=False)
 
     def remove(self, name: str) -> None:
         """Remove a container and its volumes, running or not; nothing happens when there is none."""

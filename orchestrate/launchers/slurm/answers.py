@@ -1,16 +1,25 @@
-"""What a cluster answers, read distrustfully: states of jobs, files of repeats, and what ended them."""
+"""What a cluster answers, read distrustfully: its nodes, states of jobs, files of repeats, and what ended them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from orchestrate.errors import LaunchFailed, Unreachable
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Ending
+from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.images import named_images
 from orchestrate.text import plain_text
-from results.schema import Status
+from results.schema import GPU, Status
+
+MEBIBYTE = 1 << 20
 
 Task = tuple[int, int]
 """Slurm's number of an array, and the index in it."""
@@ -48,11 +57,12 @@ HOPELESS: dict[str, tuple[Status, str]] = {
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}")  # of several nodes: their names, joined by `+`
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 _ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\]))?")
+_GRES = re.compile(r"gpu(?::([A-Za-z0-9_.-]+))?:([0-9]{1,4})")
 _COMMENT = re.compile(r"tfbench:([0-9]{1,6})")
 
 
 @dataclass(frozen=True)
-class JobState:
+class SlurmState:
     """What Slurm reports about a job.
 
     Attributes:
@@ -67,7 +77,7 @@ class JobState:
 
 
 @dataclass
-class Answer:
+class SlurmAnswer:
     """One answer of a cluster.
 
     Attributes:
@@ -79,20 +89,20 @@ class Answer:
         words: Other lines, as kind and value: `jobs`, `begun`, `ended`, `submitted`, …
     """
 
-    states: dict[Task, JobState] = field(default_factory=dict)
-    rests: dict[int, JobState] = field(default_factory=dict)
+    states: dict[Task, SlurmState] = field(default_factory=dict)
+    rests: dict[int, SlurmState] = field(default_factory=dict)
     waiting: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     arrays: dict[int, int] = field(default_factory=dict)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
     words: list[tuple[str, str]] = field(default_factory=list)
 
-    def state(self, task: Task) -> JobState | None:
+    def state(self, task: Task) -> SlurmState | None:
         """Return the state of a task in Slurm; None: Slurm no longer knows it."""
         if (reported := self.states.get(task)) is not None:
             return reported
         for first, last, reason in self.waiting.get(task[0], ()):
             if first <= task[1] <= last:
-                return JobState("PENDING", reason=reason)
+                return SlurmState("PENDING", reason=reason)
         return self.rests.get(task[0])
 
     def values(self, kind: str) -> list[str]:
@@ -100,9 +110,9 @@ class Answer:
         return [value for word, value in self.words if word == kind]
 
 
-def read_answer(lines: Iterable[str]) -> Answer:
+def read_answer(lines: Iterable[str]) -> SlurmAnswer:
     """Read the lines that our scripts print; what is none of them is passed over."""
-    answer = Answer()
+    answer = SlurmAnswer()
     for line in lines:
         kind, bar, rest = line.partition("|")
         if not bar:
@@ -120,7 +130,7 @@ def read_answer(lines: Iterable[str]) -> Answer:
     return answer
 
 
-def _read_state(text: str, answer: Answer) -> None:
+def _read_state(text: str, answer: SlurmAnswer) -> None:
     """Read `ARRAY_TASK|STATE|NODE|COMMENT|REASON`; the tasks of an array that wait stand in one line."""
     parts = text.split("|", 4)
     identity = _ARRAY.fullmatch(parts[0])
@@ -131,7 +141,7 @@ def _read_state(text: str, answer: Answer) -> None:
     number = int(comment[1])
     answer.arrays[number] = max(array, answer.arrays.get(number, 0))
     node = parts[2] if _NODE.fullmatch(parts[2]) else None
-    state = JobState(plain_text(name, 40), node, reason)
+    state = SlurmState(plain_text(name, 40), node, reason)
     if identity[2] is not None:
         answer.states[array, int(identity[2])] = state
     elif identity[3] is None:
@@ -165,7 +175,7 @@ def _spans(indices: list[int]) -> Iterator[str]:
         last = index
 
 
-def ending(state: JobState | None, status: bytes | None) -> Ending:
+def ending(state: SlurmState | None, status: bytes | None) -> Ending:
     """Describe how a repeat ended.
 
     Args:
@@ -198,7 +208,7 @@ def ending(state: JobState | None, status: bytes | None) -> Ending:
     )
 
 
-def hopeless(state: JobState) -> Ending | None:
+def hopeless(state: SlurmState) -> Ending | None:
     """Return how a repeat ends that waits for what will never come; None: there is hope."""
     if state.name not in WAITING or state.reason not in HOPELESS:
         return None
@@ -206,9 +216,62 @@ def hopeless(state: JobState) -> Ending | None:
     return Ending(exit_code=None, failure=(word, cause.format(reason=state.reason)))
 
 
-def _unexplained(state: JobState | None, node: str | None) -> tuple[Status, str]:
+def _unexplained(state: SlurmState | None, node: str | None) -> tuple[Status, str]:
     where = f" on node {node}" if node else ""
     if state is None:
         return Status.LOST, f"the job{where} is gone: Slurm no longer lists it, and it left no result"
     said = f"{state.name}{f', {state.reason}' if state.reason not in ('', 'None') else ''}"
     return Status.ERROR, f"the batch script{where} ended without a result ({said}). Does the node see shared_folder?"
+
+
+def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
+    """Turn the output of `sinfo` into facts; the smallest of all nodes counts, and none of them is asked.
+
+    Raises:
+        HostError: Nothing can be measured there, with what to change.
+    """
+    if answer.values("missing"):
+        raise Unreachable("Slurm was not found: sbatch is not in PATH. Name the login host with ssh:")
+    if answer.values("folder"):
+        raise LaunchFailed(f"shared_folder {queue.shared_folder} does not exist or is not writable. Create it")
+    known = sorted(set(answer.values("partition")))
+    if queue.partition is not None and queue.partition not in known:
+        names = plain_text(", ".join(known), 200) or "none"
+        raise LaunchFailed(f"Slurm has no partition {queue.partition}. Partitions: {names}", Status.UNSUPPORTED)
+    reported = [parts for value in answer.values("node") if len(parts := value.split("|", 4)) == 5]
+    nodes = list({parts[0]: parts for parts in reported}.values())  # a node stands in each of its partitions
+    fitting = [parts for parts in nodes if _offers(parts[4], queue)]
+    if not fitting:
+        offered = plain_text(", ".join(sorted({parts[4] for parts in nodes})), 200) or "none"
+        wanted = f"gres {queue.gres}" if queue.gres else f"gpus_per_node {queue.gpus_per_node}"
+        raise LaunchFailed(f"no node offers {wanted}. Nodes offer: {offered}", Status.NO_GPU)
+    version = plain_text(next(iter(answer.values("version")), "slurm"), 50)
+    cpus, memory = (min((_number(parts[place]) for parts in fitting), default=0) for place in (1, 2))
+    kinds = Counter(parts[3].rstrip("*~#!%$@^-") for parts in fitting)
+    return Facts(
+        cpu=f"{len(fitting)} nodes ({', '.join(f'{count} {plain_text(kind, 20)}' for kind, count in kinds.items())})",
+        cpu_count=cpus or None,
+        cpu_limit=host.cpus or float(cpus) or None,
+        memory_bytes=memory * MEBIBYTE or None,
+        engine=version,
+        gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
+        images=tuple(map(_with_digest, named_images(host))),
+    )
+
+
+def _offers(gres: str, queue: SlurmQueue) -> bool:
+    """Return whether a node's GPUs suffice for the largest job."""
+    counts = [int(count) for kind, count in _GRES.findall(gres) if queue.gpu_type in ("", kind)]
+    return sum(counts) >= queue.gpu_count
+
+
+def _with_digest(image: Image) -> Image:
+    """Take the digest from a reference that names one; else only the node knows it."""
+    digest = image.reference.partition("@")[2]
+    return dataclasses.replace(image, digest=digest) if digest else image
+
+
+def _number(text: str) -> int:
+    """Read `8` or `8+`, as sinfo says of nodes that differ."""
+    digits = text.rstrip("+")
+    return int(digits) if digits.isdigit() and len(digits) < 12 else 0

@@ -1,17 +1,30 @@
-"""The scripts that are run on the login host: each asks, or does, everything at once.
+"""Scripts of POSIX sh on the login host, or here: one connection for each, which asks, or does, everything at once.
 
 What they print is lines of a word, a bar and a value, which `answers` reads. All names in them are quoted.
 """
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from orchestrate.errors import Unreachable
+from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.slurm.answers import Task
+from orchestrate.links.connections import Conversation, persist, starting
+from orchestrate.links.refusals import ssh_failure
+from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
+from orchestrate.text import plain_text
 from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
+
+SCRIPT_SECONDS = 120.0
+"""After this time a script hangs: in a shared folder that is gone, or in a busy scheduler."""
+
+MAX_ANSWER_BYTES = 96 * 1024 * 1024
+SSH_FAILED = 255
 
 LOG_BYTES = 64 * 1024
 """Most of a repeat's output that one look brings while it runs."""
@@ -33,6 +46,71 @@ _REFUSALS = {
     "Invalid feature": Status.UNSUPPORTED,
     "Invalid generic resource": Status.NO_GPU,
 }
+
+
+class LoginShell:
+    """Runs scripts where Slurm's commands are.
+
+    Args:
+        login: Where ssh goes; None: this machine.
+        keys: Which host keys ssh accepts.
+    """
+
+    def __init__(self, login: SSHAddress | None, keys: HostKeys = AS_CONFIGURED) -> None:
+        self.name = "this machine" if login is None else f"ssh {login.target}"
+        self._login = login
+        self._keys = keys
+        self._flags = ["-T"]
+
+    def run(self, script: str, seconds: float = SCRIPT_SECONDS) -> list[str]:
+        """Run a script to its end.
+
+        Args:
+            script: Lines of POSIX sh; what they read on standard input is empty.
+            seconds: It is ended after this time.
+
+        Returns:
+            The lines that it printed, however hostile; what profiles print before is not among them.
+
+        Raises:
+            Unreachable: No connection, an exit code that is not 0, or an answer that is cut off.
+        """
+        mark = f"tfbench-{secrets.token_hex(8)}"
+        # As a function the shell reads all of it before anything runs: no command can eat the rest of the script.
+        text = f"main() {{\necho {mark}\n{script}\n:\n}}\nmain </dev/null || exit\necho {mark}\nexit 0\n"
+        parts = persist(lambda: self._connect(text, seconds)).split(f"{mark}\n")
+        if len(parts) != 3:
+            raise Unreachable(f"{self.name}: its answer is incomplete")
+        return parts[1].split("\n")
+
+    def _connect(self, text: str, seconds: float) -> str:
+        """Run a script, and return its output.
+
+        Raises:
+            Unreachable: As `run`; Dropped: before anything ran.
+        """
+        answer, command = bytearray(), ["sh", "-s"]
+        if self._login is not None:  # a login shell: clusters set PATH in its profile
+            command = ssh_command(self._login, self._keys, *self._flags, remote="exec sh -l -s")
+        with (
+            starting(self._login) as opened,
+            Conversation(command, text.encode(), seconds=seconds, max_bytes=MAX_ANSWER_BYTES) as conversation,
+        ):
+            for line in conversation.lines():
+                opened()
+                answer += line
+            code, said = conversation.result()
+        if conversation.exceeded:
+            # A connection that the user shares may be dead without ssh's noticing: the next one is our own.
+            self._flags = ["-T", OWN_CONNECTION]
+            raise Unreachable(f"{self.name}: {conversation.exceeded}")
+        if self._login is not None and code == SSH_FAILED:
+            failure = ssh_failure(self._login.target, said, code)
+            raise Unreachable(failure.cause) if answer else failure
+        if code != 0:
+            lines = [plain_text(line, 300).strip() for line in said.decode("utf-8", "replace").splitlines()]
+            raise Unreachable(f"{self.name}: {next(filter(None, reversed(lines)), f'exit code {code}')}")
+        return answer.decode("utf-8", "replace")
 
 
 def refusal(said: str) -> Status:

@@ -24,17 +24,16 @@ from orchestrate.launchers.slurm.answers import (
     ACTIVE,
     ENDINGS,
     WAITING,
-    Answer,
-    JobState,
+    SlurmAnswer,
+    SlurmState,
     Task,
     ending,
+    facts_of,
     hopeless,
     read_answer,
     task_ranges,
 )
-from orchestrate.launchers.slurm.partition import facts_of
 from orchestrate.launchers.slurm.script import Array, batch_script, job_name, make_arrays, run_root
-from orchestrate.launchers.slurm.shell import LoginShell
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
@@ -74,13 +73,13 @@ class _Track:
     rest: bytes = b""
     lines: list[str] = field(default_factory=list)
     begun: bool = False
-    state: JobState | None = None
+    state: SlurmState | None = None
     status: bytes | None = None
     record: bytes | None = None
     quiet_since: float | None = None
     ending: Ending | None = None
     forgotten: bool = False
-    accounted: JobState | None = None
+    accounted: SlurmState | None = None
     was_asked: bool = False
 
     def is_to_be_asked(self, now: float) -> bool:
@@ -105,7 +104,7 @@ class SlurmLauncher:
     def __init__(self, host: Host, queue: SlurmQueue) -> None:
         self._host = host
         self._queue = queue
-        self._shell = LoginShell(queue.login, host.host_keys)
+        self._shell = commands.LoginShell(queue.login, host.host_keys)
         self._poller = Poller(f"Slurm of fleet {host.fleet}", self._look, float(queue.poll_seconds))
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
@@ -263,7 +262,7 @@ class SlurmLauncher:
     def _root(self) -> str:
         return run_root(self._run_id, self._host, self._queue)
 
-    def _ask(self, script: str) -> Answer:
+    def _ask(self, script: str) -> SlurmAnswer:
         return read_answer(self._shell.run(script))
 
     def _survey(self, run_id: str) -> None:
@@ -352,7 +351,7 @@ class SlurmLauncher:
             for task, track in asked.items():
                 track.accounted, track.was_asked = answer.state(task), True
 
-    def _take(self, job: str, track: _Track, answer: Answer, now: float) -> None:
+    def _take(self, job: str, track: _Track, answer: SlurmAnswer, now: float) -> None:
         """Take in what an answer says of one repeat."""
         track.task = self._tasks.get(job, track.task)
         reported = None if track.task is None else answer.state(track.task)
@@ -392,7 +391,7 @@ class SlurmLauncher:
         self._cancel.discard(job)
 
 
-def _turn(state: JobState | None, trouble: str, *, silent: bool = False) -> Turn:
+def _turn(state: SlurmState | None, trouble: str, *, silent: bool = False) -> Turn:
     """Describe the state of a repeat; what was submitted waits until Slurm reports otherwise.
 
     A container that has printed nothing waits, too: its node may be fetching the image, and that takes no time of its.

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.launchers.slurm.shell import LoginShell
+from orchestrate.launchers.slurm.commands import LoginShell
 from orchestrate.links.first_contact import remember_new_keys
 from tests.real.contact.conftest import FreshHosts
 

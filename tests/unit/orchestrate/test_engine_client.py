@@ -191,7 +191,7 @@ def test_an_engine_that_drips_holds_nobody_beyond_the_deadline(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     monkeypatch.setattr(engine_client, "ANSWER_SECONDS", 1)
-    monkeypatch.setattr(engine_client.EngineLink.ask, "__kwdefaults__", {"seconds": 0.5, "limit_bytes": 1 << 20})
+    monkeypatch.setitem(engine_client.EngineLink.ask.__kwdefaults__, "seconds", 0.5)
     dripping = {
         "header": drips(b"HTTP/1.1 200", b" "),
         "endless header": drips(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
@@ -220,7 +220,7 @@ def test_a_pull_that_drips_ends_at_its_deadline_and_so_does_its_thread(serve: Se
 
 
 def test_an_answer_without_end_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_client.EngineLink.ask, "__kwdefaults__", {"seconds": 60, "limit_bytes": 100_000})
+    monkeypatch.setitem(engine_client.EngineLink.ask.__kwdefaults__, "limit_bytes", 100_000)
     _, engine = serve(chunked(b"[" * 99_999, b"[" * 99_999))
     with pytest.raises(LaunchFailed, match="too large"):
         engine.info()

@@ -11,7 +11,7 @@ import pytest
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.slurm import commands, launcher
-from orchestrate.launchers.slurm.answers import JobState, read_answer
+from orchestrate.launchers.slurm.answers import SlurmState, read_answer
 from orchestrate.launchers.slurm.launcher import SlurmLauncher
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, make_plan
@@ -42,7 +42,7 @@ def write_sacct(folder: Path, text: str) -> None:
 def test_accounting_is_read_and_what_it_adds_is_left_out(tmp_path: Path):
     write_sacct(tmp_path, "12_3|NODE_FAIL|n1\n12_5|CANCELLED by 0|n[1-2]\n12_9.batch|FAILED|n1\nmalformed")
     answer = read_answer(in_bash(commands.accounting([(12, 5), (12, 3)]), tmp_path))
-    assert answer.state((12, 3)) == JobState("NODE_FAIL", "n1", "reported by accounting")
+    assert answer.state((12, 3)) == SlurmState("NODE_FAIL", "n1", "reported by accounting")
     cancelled = answer.state((12, 5))
     assert cancelled is not None and cancelled.name == "CANCELLED"
     assert len(answer.states) == 2

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from orchestrate.launchers.slurm.answers import JobState, ending, hopeless, read_answer, task_ranges
+from orchestrate.launchers.slurm.answers import SlurmState, ending, hopeless, read_answer, task_ranges
 from orchestrate.launchers.slurm.commands import refusal
 from results.schema import Status
 
@@ -26,14 +26,16 @@ state|74_0|RUNNING|\x1b[2J|tfbench:4|None
 def test_states_are_read_task_by_task_and_what_waits_by_ranges():
     answer = read_answer(SEEN)
     assert answer.arrays == {1: 71, 2: 72, 3: 73, 4: 74}, "jobs without our comment are somebody else's"
-    assert answer.state((71, 0)) == JobState("COMPLETED", "n1", "None")
-    assert answer.state((71, 2)) == JobState("RUNNING", "n2", "None")
-    assert answer.state((71, 19)) == JobState("PENDING", reason="Resources")
+    assert answer.state((71, 0)) == SlurmState("COMPLETED", "n1", "None")
+    assert answer.state((71, 2)) == SlurmState("RUNNING", "n2", "None")
+    assert answer.state((71, 19)) == SlurmState("PENDING", reason="Resources")
     assert answer.state((71, 3)) is None and answer.state((71, 20)) is None
-    assert answer.state((72, 2)) == JobState("PENDING", reason="Dependency")
+    assert answer.state((72, 2)) == SlurmState("PENDING", reason="Dependency")
     assert answer.state((72, 1)) is None
-    assert answer.state((73, 5)) == JobState("CANCELLED", reason="Resources"), "the rest of an array, cancelled at once"
-    assert answer.state((74, 0)) == JobState("RUNNING", None, "None"), "that is no node's name"
+    assert answer.state((73, 5)) == SlurmState("CANCELLED", reason="Resources"), (
+        "the rest of an array, cancelled at once"
+    )
+    assert answer.state((74, 0)) == SlurmState("RUNNING", None, "None"), "that is no node's name"
 
 
 def test_of_two_arrays_of_one_number_the_later_counts():
@@ -71,7 +73,7 @@ def test_tasks_are_named_in_few_words():
 )
 def test_what_slurm_ends_has_a_status_and_a_cause(name: str, status: Status, words: str):
     reason = "NonZeroExitCode" if name == "FAILED" else "None"
-    ended = ending(JobState(name, "n2", reason), None)
+    ended = ending(SlurmState(name, "n2", reason), None)
     assert ended.failure is not None and ended.node == "n2" and ended.exit_code is None
     assert ended.failure[0] is status and words in ended.failure[1]
 
@@ -86,7 +88,7 @@ def test_a_job_that_slurm_has_forgotten_is_lost():
     [(b"code 0\nnode n1\n", 0, False), (b"code 137\nnode n1\n", 137, False), (b"code oom\nnode n1\n", 137, True)],
 )
 def test_a_batch_scripts_last_words_are_the_benchmarks_end(status: bytes, exit_code: int, out_of_memory: bool):
-    ended = ending(JobState("COMPLETED", "n1"), status)
+    ended = ending(SlurmState("COMPLETED", "n1"), status)
     assert (ended.exit_code, ended.out_of_memory, ended.failure, ended.node) == (exit_code, out_of_memory, None, "n1")
 
 
@@ -98,18 +100,18 @@ def test_hostile_last_words_are_not_believed():
 def test_the_node_tells_which_image_it_started():
     digest = f"sha256:{'ab' * 32}"
     assert ending(None, f"code 0\nnode n1\nimage ghcr.io/you/tfbench@{digest}\n".encode()).image_digest == digest
-    pulled = ending(JobState("FAILED", "n1"), b"code pull\nnode n1\nimage \n")
+    pulled = ending(SlurmState("FAILED", "n1"), b"code pull\nnode n1\nimage \n")
     assert pulled.failure is not None and pulled.failure[0] is Status.PULL_FAILED
 
 
 def test_what_can_never_start_ends_and_what_only_waits_does_not():
-    ended = hopeless(JobState("PENDING", reason="PartitionTimeLimit"))
+    ended = hopeless(SlurmState("PENDING", reason="PartitionTimeLimit"))
     assert ended is not None and ended.failure is not None and ended.failure[0] is Status.UNSUPPORTED
-    held = hopeless(JobState("PENDING", reason="launch failed requeued held"))
+    held = hopeless(SlurmState("PENDING", reason="launch failed requeued held"))
     assert held is not None and held.failure is not None and held.failure[0] is Status.LOST
     for reason in ("Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime", "ReqNodeNotAvail"):
-        assert hopeless(JobState("PENDING", reason=reason)) is None
-    assert hopeless(JobState("RUNNING", reason="BadConstraints")) is None
+        assert hopeless(SlurmState("PENDING", reason=reason)) is None
+    assert hopeless(SlurmState("RUNNING", reason="BadConstraints")) is None
 
 
 def test_refusals_of_sbatch_have_a_status():

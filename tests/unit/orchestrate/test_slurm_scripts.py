@@ -12,7 +12,7 @@ import pytest
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
-from orchestrate.launchers.slurm.answers import JobState, ending
+from orchestrate.launchers.slurm.answers import SlurmState, ending
 from orchestrate.launchers.slurm.launcher import _turn
 from orchestrate.launchers.slurm.script import batch_script, make_arrays
 from orchestrate.planning.plan import Job
@@ -407,14 +407,14 @@ def test_modules_are_loaded_first_and_one_that_is_not_there_is_named(tmp_path: P
 
 
 def test_time_in_which_a_node_fetches_an_image_is_no_time_of_the_benchmark():
-    running = JobState("RUNNING", "n1")
+    running = SlurmState("RUNNING", "n1")
     assert _turn(running, "", silent=True) == Turn(
         waiting=True, node="n1", reason="its node fetches the image and starts it"
     )
     assert _turn(running, "") == Turn(waiting=False, node="n1")
-    assert _turn(JobState("PENDING", reason="Priority"), "", silent=True) == Turn(waiting=True, reason="Priority")
+    assert _turn(SlurmState("PENDING", reason="Priority"), "", silent=True) == Turn(waiting=True, reason="Priority")
 
 
 def test_a_module_that_is_not_there_is_no_result_of_the_case():
-    ended = ending(JobState("FAILED", "n1"), b"code modules\nnode n1\nimage \n")
+    ended = ending(SlurmState("FAILED", "n1"), b"code modules\nnode n1\nimage \n")
     assert ended.failure == (Status.ERROR, "node n1 could not load the modules; the repeat's log says why")
