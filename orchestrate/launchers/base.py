@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from orchestrate.errors import HostError
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job
@@ -17,6 +18,11 @@ from results.schema import Status
 
 GRACE_SECONDS = 30.0
 """How much longer than the benchmark's own limit we wait: it ends itself first, and writes why."""
+
+
+class NotThere(HostError):
+    """An engine or a cluster has no such object."""
+
 
 OutputLine = Callable[[str], None]
 """Receives each line of output, already made safe to print."""

@@ -35,11 +35,12 @@ from docker.errors import APIError, DockerException
 
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
+from orchestrate.launchers.base import NotThere
 from orchestrate.links.tunnel import tunnel_to
 from orchestrate.text import plain_text
 from results.schema import Status
 
-__all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "NotThere", "document", "within"]
+__all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "document", "within"]
 
 T = TypeVar("T")
 
@@ -67,10 +68,6 @@ MAX_QUOTED = 300
 
 MAX_READ = 4000
 """Most that is searched for a known reason, in characters: the reason stands at the end of what runtimes say."""
-
-
-class NotThere(HostError):
-    """The engine has no such container, image or volume."""
 
 
 class NoGPUs(LaunchFailed):

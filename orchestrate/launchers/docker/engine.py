@@ -13,13 +13,13 @@ from typing import Any
 from orchestrate.errors import HostError, LaunchFailed, PullFailed
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.archives import only_file, read_bounded
+from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.container import ContainerSpec, container_document
 from orchestrate.launchers.docker.client import (
     ANSWER_SECONDS,
     APIError,
     EngineClient,
     EngineLink,
-    NotThere,
     document,
 )
 from orchestrate.text import MAX_LINE_LENGTH, plain_text

@@ -20,8 +20,9 @@ import stamina
 
 from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed, Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.container import repository
-from orchestrate.launchers.docker.client import EngineClient, NotThere, document, within
+from orchestrate.launchers.docker.client import EngineClient, document, within
 from orchestrate.launchers.docker.engine import ContainerEngine
 from orchestrate.launchers.pulls import Progress, PullMeter
 from orchestrate.text import plain_text

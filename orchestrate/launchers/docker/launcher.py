@@ -14,7 +14,7 @@ from typing import Any
 from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_running
+from orchestrate.launchers.base import Ending, NotThere, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import (
     CACHE_LABEL,
     JOB_LABEL,
@@ -27,7 +27,7 @@ from orchestrate.launchers.container import (
     repository,
     unique_name,
 )
-from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, NotThere, document
+from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, document
 from orchestrate.launchers.docker.engine import EndlessLog
 from orchestrate.launchers.docker.gpus import Way, gpu_ways, is_rootless, working_ways
 from orchestrate.launchers.docker.images import DockerEngine, controller_address, send_image, sent_name

@@ -25,6 +25,7 @@ from kubernetes import client, config
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.launchers.archives import read_bounded
+from orchestrate.launchers.base import NotThere
 from orchestrate.text import plain_text
 from results.schema import Status
 
@@ -50,10 +51,6 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Object = dict[str, Any]
 """As the API documents it: `{"metadata": {"name": …}, "spec": {…}, "status": {…}}`."""
-
-
-class NotThere(HostError):
-    """There is no such object."""
 
 
 class NameTaken(HostError):
@@ -86,7 +83,7 @@ class Change:
     item: Object
 
 
-class Cluster:
+class KubernetesCluster:
     """One namespace of a cluster.
 
     Args:
@@ -113,20 +110,20 @@ class Cluster:
 
     def nodes(self, selector: str) -> list[Object]:
         """Return the nodes that have all labels of a selector."""
-        return self._list(lambda api: client.CoreV1Api(api).list_node, label_selector=selector).items
+        return self._list("list_node", label_selector=selector).items
 
     def pods(self, selector: str) -> Listing:
         """Return the namespace's pods with a label."""
-        return self._list(self._core("list_namespaced_pod"), self.namespace, label_selector=selector)
+        return self._list("list_namespaced_pod", self.namespace, label_selector=selector)
 
     def jobs(self, selector: str) -> Listing:
         """Return the namespace's Jobs with a label."""
-        return self._list(self._batch("list_namespaced_job"), self.namespace, label_selector=selector)
+        return self._list("list_namespaced_job", self.namespace, label_selector=selector)
 
     def job(self, name: str) -> Object | None:
         """Return a Job; None: there is none."""
         try:
-            return self._ask(self._batch("read_namespaced_job"), name, self.namespace)
+            return self._ask("read_namespaced_job", name, self.namespace)
         except NotThere:
             return None
 
@@ -136,27 +133,27 @@ class Cluster:
         Raises:
             NameTaken: There is one of that name.
         """
-        self._ask(self._batch("create_namespaced_job"), self.namespace, manifest)
+        self._ask("create_namespaced_job", self.namespace, manifest)
 
     def create_service(self, manifest: Object) -> None:
         """Create a Service, or leave the one that is there: its name is its Job's."""
         with contextlib.suppress(NameTaken):
-            self._ask(self._core("create_namespaced_service"), self.namespace, manifest)
+            self._ask("create_namespaced_service", self.namespace, manifest)
 
     def delete_job(self, name: str) -> None:
         """Delete a Job after its pods have ended; nothing happens when there is none."""
         with contextlib.suppress(NotThere):
-            self._ask(self._batch("delete_namespaced_job"), name, self.namespace, propagation_policy="Foreground")
+            self._ask("delete_namespaced_job", name, self.namespace, propagation_policy="Foreground")
 
     def delete_service(self, name: str) -> None:
         """Delete a Service; nothing happens when there is none."""
         with contextlib.suppress(NotThere):
-            self._ask(self._core("delete_namespaced_service"), name, self.namespace)
+            self._ask("delete_namespaced_service", name, self.namespace)
 
     def warnings(self, name: str) -> list[str]:
         """Return what the cluster complains of about an object, the latest last."""
         chosen = f"type=Warning,involvedObject.name={name}"
-        listing = self._list(self._core("list_namespaced_event"), self.namespace, field_selector=chosen)
+        listing = self._list("list_namespaced_event", self.namespace, field_selector=chosen)
         items = sorted(listing.items, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
         return [plain_text(f"{item.get('reason')}: {item.get('message')}", 400) for item in items]
 
@@ -168,7 +165,7 @@ class Cluster:
             Unreachable: The link was cut.
         """
         response = self._open(
-            self._core("list_namespaced_pod"),
+            "list_namespaced_pod",
             self.namespace,
             label_selector=selector,
             resource_version=version,
@@ -201,7 +198,7 @@ class Cluster:
         """
         try:
             response = self._open(
-                self._core("read_namespaced_pod_log"),
+                "read_namespaced_pod_log",
                 pod,
                 self.namespace,
                 follow=True,
@@ -224,9 +221,8 @@ class Cluster:
         Raises:
             HostError: The server does not answer.
         """
-        find = self._core("read_namespaced_pod_log")
         try:
-            body = self._read(find, pod, self.namespace, timestamps=True, tail_lines=tail_lines)
+            body = self._read("read_namespaced_pod_log", pod, self.namespace, timestamps=True, tail_lines=tail_lines)
         except (NotThere, LaunchFailed):
             return []
         return [line for lines in _line_groups([body], MAX_LOG_LINE_BYTES) for line in lines]
@@ -237,7 +233,7 @@ class Cluster:
         Raises:
             HostError: The server does not answer, or has no log of that pod.
         """
-        return self._read(self._core("read_namespaced_pod_log"), pod, self.namespace)
+        return self._read("read_namespaced_pod_log", pod, self.namespace)
 
     def close(self) -> None:
         """Let go of the server."""
@@ -247,20 +243,14 @@ class Cluster:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def _core(self, name: str) -> Callable[[Any], Callable[..., Any]]:
-        return lambda api: getattr(client.CoreV1Api(api), name)
-
-    def _batch(self, name: str) -> Callable[[Any], Callable[..., Any]]:
-        return lambda api: getattr(client.BatchV1Api(api), name)
-
-    def _list(self, find: Callable[[Any], Callable[..., Any]], *arguments: Any, **options: Any) -> Listing:  # noqa: ANN401
+    def _list(self, method: str, *arguments: Any, **options: Any) -> Listing:  # noqa: ANN401
         """Return all pages of a list; one that expires half-way begins anew."""
         items: list[Object] = []
         following = None
         while True:
             page: dict[str, Any] = {} if following is None else {"_continue": following}
             try:
-                answer = self._ask(find, *arguments, limit=PAGE_SIZE, **options, **page)
+                answer = self._ask(method, *arguments, limit=PAGE_SIZE, **options, **page)
             except Gone:
                 items, following = [], None
                 continue
@@ -270,22 +260,22 @@ class Cluster:
             if following is None:
                 return Listing(items, str(metadata.get("resourceVersion") or ""))
 
-    def _ask(self, find: Callable[[Any], Callable[..., Any]], *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
         """Return the object that a request answers with."""
         try:
-            answer = json.loads(self._read(find, *arguments, **options))
+            answer = json.loads(self._read(method, *arguments, **options))
         except (ValueError, RecursionError) as error:
             raise self._unreachable(error) from error
         return answer if isinstance(answer, dict) else {}
 
-    def _read(self, find: Callable[[Any], Callable[..., Any]], *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
+    def _read(self, method: str, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
         """Read an answer to its end; ask again for a while where the server has answered before."""
         patience = self._reconnect_seconds if self._answered else 0.0
         for attempt in stamina.retry_context(
             on=Unreachable, attempts=None if patience else 1, timeout=patience or None, wait_initial=0.2, wait_max=5.0
         ):
             with attempt:
-                response = self._open(find, *arguments, **options)
+                response = self._open(method, *arguments, **options)
                 try:
                     body = read_bounded(response.stream(), MAX_ANSWER_BYTES)
                 except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -297,15 +287,16 @@ class Cluster:
 
     def _open(
         self,
-        find: Callable[[Any], Callable[..., Any]],
+        method: str,
         *arguments: Any,  # noqa: ANN401
         read_seconds: float = ANSWER_SECONDS,
         **options: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """Send one request and return its response, unread; a refusal is raised."""
         api, _ = self._load()
+        family = client.BatchV1Api if method.endswith("_job") else client.CoreV1Api
         try:
-            response = find(api)(
+            response = getattr(family(api), method)(
                 *arguments, **options, _preload_content=False, _request_timeout=(CONNECT_SECONDS, read_seconds)
             )
         except client.ApiException as error:

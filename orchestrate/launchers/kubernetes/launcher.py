@@ -18,7 +18,7 @@ from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.launchers.container import JOB_LABEL
-from orchestrate.launchers.kubernetes.api import Cluster, NameTaken, Object, Refused
+from orchestrate.launchers.kubernetes.api import KubernetesCluster, NameTaken, Object, Refused
 from orchestrate.launchers.kubernetes.manifests import (
     belongs_to,
     manifests,
@@ -26,10 +26,18 @@ from orchestrate.launchers.kubernetes.manifests import (
     run_selector,
     to_yaml,
 )
-from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
-from orchestrate.launchers.kubernetes.pods import Running, State, Waiting, name_of, node_of, read_state, without_pod
-from orchestrate.launchers.kubernetes.probe import ask_driver
-from orchestrate.launchers.kubernetes.view import PodView, Seen
+from orchestrate.launchers.kubernetes.nodes import NoNode, ask_driver, fleet_facts, stated_facts
+from orchestrate.launchers.kubernetes.pods import (
+    PodView,
+    Running,
+    SeenPod,
+    State,
+    Waiting,
+    name_of,
+    node_of,
+    read_state,
+    without_pod,
+)
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts, Image
@@ -67,12 +75,12 @@ class KubernetesLauncher:
         cluster: Instead of the one that `host.queue` names, for tests.
     """
 
-    def __init__(self, host: Host, cluster: Cluster | None = None) -> None:
+    def __init__(self, host: Host, cluster: KubernetesCluster | None = None) -> None:
         if not isinstance(host.queue, KubernetesQueue):
             raise ValueError(f"fleet {host.fleet} is not on Kubernetes")
         self._host = host
         self._queue = host.queue
-        self._cluster = cluster or Cluster(host.queue)
+        self._cluster = cluster or KubernetesCluster(host.queue)
         self._view: PodView | None = None
         self._poller: Poller | None = None
         self._logs: dict[str, _Log] = {}
@@ -236,7 +244,7 @@ class KubernetesLauncher:
         return self._poller, self._view
 
     def _ended(
-        self, job: Job, seen: Seen | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
+        self, job: Job, seen: SeenPod | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
     ) -> Ending:
         """Take the last of what it printed, and learn what its image's tag means."""
         self._progress_at = time.monotonic()
@@ -261,7 +269,7 @@ class KubernetesLauncher:
 class _Log:
     """The output of one repeat, read once, however often its stream is cut."""
 
-    cluster: Cluster
+    cluster: KubernetesCluster
     record: RecordReader
     stamp: str = ""
     cut_short: bool = False
@@ -333,7 +341,7 @@ class _JobLook:
         job: Its repeat.
     """
 
-    def __init__(self, cluster: Cluster, job: Job) -> None:
+    def __init__(self, cluster: KubernetesCluster, job: Job) -> None:
         self._cluster = cluster
         self._job = job
         self._wait = 1.0

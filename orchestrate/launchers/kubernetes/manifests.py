@@ -101,24 +101,45 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
         queue: Where it runs.
         digest: What the image's tag means, where it is known; None: as the plan says.
     """
-    labels, annotations = _labels(job), _annotations(job)
-    ranks = job.case.num_hosts
-    seconds = _seconds(job, host)
-    labels_of_job = {**labels, **({QUEUE_LABEL: queue.queue} if queue.queue else {})}
+    ranks, seconds = job.case.num_hosts, _seconds(job, host)
+    metadata = {"name": object_name(job), "labels": _labels(job), "annotations": _annotations(job)}
     indexed = {"completions": ranks, "parallelism": ranks, "completionMode": "Indexed"} if ranks > 1 else {}
+    pod = _pod(job, host, queue, digest, seconds)
+    limit = int(queue.pending_minutes * 60) + seconds
+    return job_document(metadata, pod, queue, seconds=limit, kept_seconds=KEPT_SECONDS, **indexed)
+
+
+def job_document(
+    metadata: Manifest,
+    pod: Manifest,
+    queue: KubernetesQueue,
+    *,
+    seconds: int,
+    kept_seconds: int,
+    **spec: Any,  # noqa: ANN401
+) -> Manifest:
+    """Describe a Job.
+
+    Args:
+        metadata: Its name, labels and annotations; its pods have the same.
+        pod: What it runs.
+        queue: Where.
+        seconds: Its limit, with the wait for a node.
+        kept_seconds: So long the cluster keeps it after its end.
+        spec: What else belongs to its description.
+    """
+    labels, annotations = metadata["labels"], metadata.get("annotations", {})
+    own = {QUEUE_LABEL: queue.queue} if queue.queue else {}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": object_name(job), "labels": labels_of_job, "annotations": annotations},
+        "metadata": {**metadata, "labels": {**labels, **own}},
         "spec": {
             "backoffLimit": 0,  # a repeat is a fresh process, once: what failed is a result
-            "activeDeadlineSeconds": int(queue.pending_minutes * 60) + seconds,
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
-            **indexed,
-            "template": {
-                "metadata": {"labels": labels, "annotations": {**annotations, **STAYS}},
-                "spec": _pod(job, host, queue, digest, seconds),
-            },
+            "activeDeadlineSeconds": seconds,
+            "ttlSecondsAfterFinished": kept_seconds,
+            **spec,
+            "template": {"metadata": {"labels": labels, "annotations": {**annotations, **STAYS}}, "spec": pod},
         },
     }
 

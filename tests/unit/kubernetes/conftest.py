@@ -128,4 +128,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "LOOK_AT_JOB_SECONDS", 0.05)
     monkeypatch.setattr(launchers, "WAKE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.api.WATCH_SECONDS", 1)
-    monkeypatch.setattr("orchestrate.launchers.kubernetes.view.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrate.launchers.kubernetes.pods.PAUSE_SECONDS", 0.05)

@@ -415,7 +415,7 @@ def test_a_case_of_several_hosts_is_one_indexed_job_with_a_service(bench):
 
 def test_repeats_that_a_decided_case_does_not_need_are_never_created(bench):
     one = bench()
-    plan = dataclasses.replace(one.plan(one.host(max_jobs=2), repeats=12), decide=0.02)
+    plan = dataclasses.replace(one.plan(one.host(max_jobs=2), repeats=12), stop_early=0.02)
     outcome = one.run(plan)
     assert outcome.missing == outcome.failed == 0 and outcome.spared > 0 and outcome.ok + outcome.spared == 12
     assert "cloud is known to ± 0.0% after 4 repeats of each host" in outcome.answers[0]

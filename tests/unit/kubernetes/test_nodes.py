@@ -9,7 +9,8 @@ import pytest
 
 from orchestrate.errors import HostError
 from orchestrate.inventory.queues import KubernetesQueue
-from orchestrate.launchers.kubernetes import api, probe
+from orchestrate.launchers.kubernetes import api
+from orchestrate.launchers.kubernetes import nodes as probe
 from orchestrate.launchers.kubernetes.nodes import fleet_facts
 from results.schema import Status
 from tests.real.faults.controller import wait_until

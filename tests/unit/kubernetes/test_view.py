@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 
 from orchestrate.launchers.container import JOB_LABEL
-from orchestrate.launchers.kubernetes import view as module
+from orchestrate.launchers.kubernetes import pods as module
 from orchestrate.launchers.kubernetes.api import Change, Listing
-from orchestrate.launchers.kubernetes.view import PodView
+from orchestrate.launchers.kubernetes.pods import PodView
 
 
 def pod(job: str, version: str = "1") -> dict:
