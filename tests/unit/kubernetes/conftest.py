@@ -77,10 +77,11 @@ class Bench:
         self.launchers.append(made)
         return made
 
-    def plan(self, host: Host, repeats: int = 3, run_id: str = "run1", **case: Any) -> Plan:
+    def plan(self, *hosts: Host, repeats: int = 3, run_id: str = "run1", **case: Any) -> Plan:
         block = {"model": ["googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, **case}
         suite = Suite("tiny", "", repeats, (CaseBlock(**block),))
-        made = make_plan([host], probe_hosts([host], self.make, self.bus), lambda name: suite, run_id=run_id, seed=7)
+        facts = probe_hosts(hosts, self.make, self.bus)
+        made = make_plan(hosts, facts, lambda name: suite, run_id=run_id, seed=7)
         return plan_from_json(plan_to_json(made))
 
     def run(self, plan: Plan, **options: Any) -> Outcome:

@@ -415,10 +415,12 @@ def test_a_case_of_several_hosts_is_one_indexed_job_with_a_service(bench):
 
 def test_repeats_that_a_decided_case_does_not_need_are_never_created(bench):
     one = bench()
-    plan = dataclasses.replace(one.plan(one.host(max_jobs=2), repeats=12), stop_early=0.02)
+    host = one.host(max_jobs=2)
+    plan = one.plan(host, dataclasses.replace(host, fleet="other"), repeats=12)
+    plan = dataclasses.replace(plan, stop_early=0.02)
     outcome = one.run(plan)
-    assert outcome.missing == outcome.failed == 0 and outcome.spared > 0 and outcome.ok + outcome.spared == 12
-    assert "cloud is known to ± 0.0% after 4 repeats of each host" in outcome.answers[0]
+    assert outcome.missing == outcome.failed == 0 and outcome.spared > 0 and outcome.ok + outcome.spared == 24
+    assert "cloud / other is known to ± 0.0%" in outcome.answers[0]
     wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
     assert len(one.asked("POST", "/jobs")) == outcome.ok
     assert one.run(plan) == outcome and len(one.asked("POST", "/jobs")) == outcome.ok, "resume starts nothing"
