@@ -21,8 +21,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -36,11 +34,12 @@ from docker.errors import APIError, DockerException
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.base import NotThere
+from orchestrate.launchers.limits import LimitedPool, TLSSocket, within
 from orchestrate.links.tunnel import tunnel_to
 from orchestrate.text import plain_text
 from results.schema import Status
 
-__all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "document", "within"]
+__all__ = ["APIError", "EngineClient", "EngineLink", "NoGPUs", "NoMemoryLock", "document"]
 
 T = TypeVar("T")
 
@@ -78,86 +77,6 @@ class NoMemoryLock(LaunchFailed):
     """The engine has no right to lift the limit of locked memory."""
 
 
-# -- limits ------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Limits:
-    """What is left of a conversation."""
-
-    ends_at: float
-    bytes_left: int
-
-
-_LIMITS: ContextVar[_Limits | None] = ContextVar("limits", default=None)
-
-
-@contextlib.contextmanager
-def within(seconds: float, limit_bytes: int) -> Iterator[None]:
-    """Limit all that this thread reads from engines.
-
-    Raises:
-        Unreachable, LaunchFailed: From where it reads, when the time is over, or more has come.
-    """
-    token = _LIMITS.set(_Limits(time.monotonic() + seconds, limit_bytes))
-    try:
-        yield
-    finally:
-        _LIMITS.reset(token)
-
-
-def _receive(sock: socket.socket, receive: Callable[..., int], arguments: tuple[Any, ...]) -> int:
-    limits = _LIMITS.get()
-    if limits is None:
-        return receive(*arguments)
-    left, silence = limits.ends_at - time.monotonic(), sock.gettimeout()
-    if left <= 0:
-        raise Unreachable("the engine did not complete its answer in time")
-    sock.settimeout(left if silence is None else min(left, silence))
-    count = receive(*arguments)
-    sock.settimeout(silence)
-    limits.bytes_left -= count
-    if limits.bytes_left < 0:
-        raise LaunchFailed("the engine's answer is too large")
-    return count
-
-
-class _Socket(socket.socket):
-    def recv_into(self, *arguments: Any) -> int:  # noqa: ANN401
-        return _receive(self, super().recv_into, arguments)
-
-
-class _TLSSocket(ssl.SSLSocket):
-    def recv_into(self, *arguments: Any) -> int:  # noqa: ANN401
-        return _receive(self, super().recv_into, arguments)
-
-
-class _Connection(urllib3.connection.HTTPConnection):
-    """A connection by plain TCP, or to a unix socket."""
-
-    def __init__(self, *arguments: Any, socket_path: str | None = None, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(*arguments, **options)
-        self._socket_path = socket_path
-
-    def _new_conn(self) -> socket.socket:
-        if self._socket_path is None:
-            made = _Socket(fileno=super()._new_conn().detach())
-        else:
-            made = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(self.timeout)
-            if self._socket_path is not None:
-                made.connect(self._socket_path)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
 class _Adapter(requests.adapters.HTTPAdapter):
     """Sends every request to one engine, and believes no header that changes how its answer is read."""
 
@@ -190,17 +109,17 @@ class _Adapter(requests.adapters.HTTPAdapter):
 def _pool(address: DockerAddress, socket_path: str | None) -> urllib3.HTTPConnectionPool:
     path = socket_path or (address.target if address.scheme == "unix" else None)
     if path is not None:
-        return _Pool("engine", socket_path=path)
+        return LimitedPool("engine", socket_path=path)
     where = urlsplit(f"//{address.target}")
     alive = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     alive += [(socket.IPPROTO_TCP, getattr(socket, name), n) for name, n in KEEP_ALIVE.items() if hasattr(socket, name)]
     options = [*urllib3.connection.HTTPConnection.default_socket_options, *alive]
     if address.tls is None:
-        return _Pool(where.hostname or "", where.port, socket_options=options)
+        return LimitedPool(where.hostname or "", where.port, socket_options=options)
     ca, certificate, key = address.tls
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.sslsocket_class = _TLSSocket
+    context.sslsocket_class = TLSSocket
     context.load_verify_locations(ca)
     context.load_cert_chain(certificate, key)
     return urllib3.HTTPSConnectionPool(where.hostname or "", where.port, ssl_context=context, socket_options=options)

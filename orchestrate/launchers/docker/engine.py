@@ -12,7 +12,6 @@ from typing import Any
 
 from orchestrate.errors import HostError, LaunchFailed, PullFailed
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
-from orchestrate.launchers.archives import only_file, read_bounded
 from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.container import ContainerSpec, container_document
 from orchestrate.launchers.docker.client import (
@@ -22,6 +21,7 @@ from orchestrate.launchers.docker.client import (
     EngineLink,
     document,
 )
+from orchestrate.launchers.limits import only_file, read_bounded
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 

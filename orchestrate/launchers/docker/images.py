@@ -22,8 +22,9 @@ from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed,
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.container import repository
-from orchestrate.launchers.docker.client import EngineClient, document, within
+from orchestrate.launchers.docker.client import EngineClient, document
 from orchestrate.launchers.docker.engine import ContainerEngine
+from orchestrate.launchers.limits import within
 from orchestrate.launchers.pulls import Progress, PullMeter
 from orchestrate.text import plain_text
 

@@ -21,16 +21,21 @@ import stamina
 import urllib3
 import urllib3.exceptions
 from kubernetes import client, config
+from urllib3.util.ssl_ import create_urllib3_context
 
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.queues import KubernetesQueue
-from orchestrate.launchers.archives import read_bounded
 from orchestrate.launchers.base import NotThere
+from orchestrate.launchers.limits import LimitedPool, TLSSocket, read_bounded, within
 from orchestrate.text import plain_text
 from results.schema import Status
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
+WHOLE_ANSWER_SECONDS = 120.0
+"""Longest duration of a request with its answer; `ANSWER_SECONDS` is the longest silence in it."""
+
+LONGEST_DELAY_SECONDS = 5.0
 RECONNECT_SECONDS = 120.0
 """How long a server that once answered may be gone before a request is given up."""
 
@@ -272,9 +277,13 @@ class KubernetesCluster:
         """Read an answer to its end; ask again for a while where the server has answered before."""
         patience = self._reconnect_seconds if self._answered else 0.0
         for attempt in stamina.retry_context(
-            on=Unreachable, attempts=None if patience else 1, timeout=patience or None, wait_initial=0.2, wait_max=5.0
+            on=Unreachable,
+            attempts=None if patience else 1,
+            timeout=patience or None,
+            wait_initial=0.2,
+            wait_max=LONGEST_DELAY_SECONDS,
         ):
-            with attempt:
+            with attempt, within(WHOLE_ANSWER_SECONDS, 2 * MAX_ANSWER_BYTES):
                 response = self._open(method, *arguments, **options)
                 try:
                     body = read_bounded(response.stream(), MAX_ANSWER_BYTES)
@@ -336,12 +345,23 @@ def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
     found = any(Path(part).expanduser().exists() for part in path.split(os.pathsep))
     if not found and queue.context is None and queue.kubeconfig is None and NAMESPACE_FILE.exists():
         config.load_incluster_config(client_configuration=settings)
-        return client.ApiClient(settings), queue.namespace or NAMESPACE_FILE.read_text().strip()
+        return _limited(settings), queue.namespace or NAMESPACE_FILE.read_text().strip()
     config.load_kube_config(path, context=queue.context, client_configuration=settings, persist_config=False)
     settings.refresh_api_key_hook = _seldom(settings.refresh_api_key_hook)
     contexts, active = config.list_kube_config_contexts(path)
     chosen = next((item for item in contexts if item["name"] == queue.context), active)
-    return client.ApiClient(settings), queue.namespace or chosen["context"].get("namespace") or "default"
+    return _limited(settings), queue.namespace or chosen["context"].get("namespace") or "default"
+
+
+def _limited(settings: Any) -> Any:  # noqa: ANN401
+    """Return a client whose sockets end a conversation by its limits."""
+    api = client.ApiClient(settings)
+    manager = api.rest_client.pool_manager
+    context = create_urllib3_context(cert_reqs=manager.connection_pool_kw.get("cert_reqs"))
+    context.sslsocket_class = TLSSocket
+    manager.connection_pool_kw["ssl_context"] = context
+    manager.pool_classes_by_scheme = {"http": LimitedPool, "https": urllib3.HTTPSConnectionPool}
+    return api
 
 
 def _seldom(renew: Callable[[Any], None] | None) -> Callable[[Any], None] | None:

@@ -15,8 +15,9 @@ from typing import Any
 from orchestrate.errors import HostError
 from orchestrate.launchers.base import Ending
 from orchestrate.launchers.container import JOB_LABEL
-from orchestrate.launchers.kubernetes.api import Change, Gone, KubernetesCluster
+from orchestrate.launchers.kubernetes.api import MAX_ANSWER_BYTES, Change, Gone, KubernetesCluster
 from orchestrate.launchers.kubernetes.manifests import CONTAINER, INDEX_ANNOTATION
+from orchestrate.launchers.limits import within
 from orchestrate.text import plain_text
 from results.schema import Status
 
@@ -223,6 +224,9 @@ def _map(value: object) -> dict[str, Any]:
 
 # -- the pods of a run -------------------------------------------------------------------------------------------
 
+LOOK_SECONDS = 60.0
+"""Longest duration of a look: the server ends a watch after `WATCH_SECONDS`."""
+
 PAUSE_SECONDS = 1.0
 """From a look that failed, or a watch that ended at once, to the next."""
 
@@ -268,7 +272,8 @@ class PodView:
                 return None
             if self._changes is None:
                 self._changes, self._began = self._cluster.watch_pods(self._selector, self._version), time.monotonic()
-            changes = next(self._changes, None)
+            with within(LOOK_SECONDS, MAX_ANSWER_BYTES):
+                changes = next(self._changes, None)
         except Gone:
             self._version = self._changes = None
             time.sleep(PAUSE_SECONDS)

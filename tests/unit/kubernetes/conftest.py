@@ -129,4 +129,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "LOOK_AT_JOB_SECONDS", 0.05)
     monkeypatch.setattr(launchers, "WAKE_SECONDS", 0.1)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.api.WATCH_SECONDS", 1)
+    monkeypatch.setattr("orchestrate.launchers.kubernetes.api.LONGEST_DELAY_SECONDS", 0.2)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.pods.PAUSE_SECONDS", 0.05)
