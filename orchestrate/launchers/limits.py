@@ -35,19 +35,25 @@ class _Limits:
 
     ends_at: float
     bytes_left: int
+    silence_seconds: float | None
 
 
 _LIMITS: ContextVar[_Limits | None] = ContextVar("limits", default=None)
 
 
 @contextlib.contextmanager
-def within(seconds: float, limit_bytes: int) -> Iterator[None]:
+def within(seconds: float, limit_bytes: int, silence_seconds: float | None = None) -> Iterator[None]:
     """Limit all that this thread reads from engines.
+
+    Args:
+        seconds: Longest duration.
+        limit_bytes: Most that may come.
+        silence_seconds: Longest time without a byte; None: as each request says.
 
     Raises:
         Unreachable, LaunchFailed: From where it reads, when the time is over, or more has come.
     """
-    token = _LIMITS.set(_Limits(time.monotonic() + seconds, limit_bytes))
+    token = _LIMITS.set(_Limits(time.monotonic() + seconds, limit_bytes, silence_seconds))
     try:
         yield
     finally:
@@ -58,12 +64,12 @@ def _receive(sock: socket.socket, receive: Callable[..., int], arguments: tuple[
     limits = _LIMITS.get()
     if limits is None:
         return receive(*arguments)
-    left, silence = limits.ends_at - time.monotonic(), sock.gettimeout()
+    left, own = limits.ends_at - time.monotonic(), sock.gettimeout()
     if left <= 0:
         raise Unreachable("the engine did not complete its answer in time")
-    sock.settimeout(left if silence is None else min(left, silence))
+    sock.settimeout(min(left, limits.silence_seconds or own or left))
     count = receive(*arguments)
-    sock.settimeout(silence)
+    sock.settimeout(own)
     limits.bytes_left -= count
     if limits.bytes_left < 0:
         raise LaunchFailed("the engine's answer is too large")

@@ -78,26 +78,30 @@ class PullMeter:
         self.attempts = attempts
         self.on_retry = on_retry
         self._on_progress = on_progress
-        self._stall_seconds = stall_seconds
+        self.stall_seconds = stall_seconds
         self._deadline = time.monotonic() + deadline_seconds
         self._layers: dict[str, tuple[int, int]] = {}
+        self._heard_at = time.monotonic()
 
     def restart(self) -> None:
         """Forget the progress of an earlier attempt: the engine reports it again."""
         self._layers.clear()
+        self._heard_at = time.monotonic()
 
-    def patience(self) -> float:
-        """Return how many seconds to wait for news; at least a moment."""
-        return max(0.01, min(self._stall_seconds, self._deadline - time.monotonic()))
+    def seconds_left(self) -> float:
+        """Return how long the pull may still take."""
+        return self._deadline - time.monotonic()
 
     def stalled(self) -> str:
-        """Explain why the wait ended."""
-        if time.monotonic() >= self._deadline:
+        """Explain why the wait ended; empty: not because of the time."""
+        if self.seconds_left() <= 0:
             return f"not complete after {self.deadline_seconds / 60:g} minutes"
-        return f"no progress for {self._stall_seconds:g} seconds"
+        silent = time.monotonic() - self._heard_at >= self.stall_seconds
+        return f"no progress for {self.stall_seconds:g} seconds" if silent else ""
 
     def note(self, message: dict[str, Any]) -> None:
         """Take in a message of the engine's stream."""
+        self._heard_at = time.monotonic()
         detail = message.get("progressDetail")
         if message.get("status") != "Downloading" or not isinstance(detail, dict):
             return

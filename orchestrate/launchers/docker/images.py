@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import queue
 import re
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import IO, Any
 
 import stamina
 
-from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed, Unreachable, UserError
+from orchestrate.errors import BuildFailed, LaunchFailed, PullFailed, Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.container import repository
@@ -124,35 +122,18 @@ class DockerEngine(ContainerEngine):
             raise PullFailed(f"image {reference}: the pull ended, but the image is missing")
 
     def _pull_once(self, reference: str, meter: PullMeter) -> None:
-        """Read the stream of one pull in a thread of its own, because a stalled one never returns."""
-        messages: queue.Queue[dict[str, Any] | HostError | None] = queue.Queue()
-
-        def read() -> None:
-            try:
-                with within(meter.deadline_seconds, MAX_PULL_BYTES):
-                    for message in self._messages(lambda client: client.pull(reference, stream=True, decode=True)):
-                        messages.put(message)
-                messages.put(None)
-            except HostError as error:
-                messages.put(error)
-
-        threading.Thread(target=read, name=f"pull {reference}", daemon=True).start()
         complete = False
-        while True:
-            try:
-                message = messages.get(timeout=meter.patience())
-            except queue.Empty as error:
-                raise PullInterrupted(f"image {reference}: {meter.stalled()}") from error
-            if message is None:
-                break
-            if isinstance(message, Unreachable):
-                raise PullInterrupted(f"image {reference}: {message.cause}") from message
-            if isinstance(message, HostError):
-                raise _judge_pull(reference, message.cause) from message
-            if "error" in message:
-                raise _judge_pull(reference, plain_text(str(message["error"]), 300))
-            complete = complete or str(message.get("status", "")).startswith("Status: ")
-            meter.note(message)
+        try:
+            with within(meter.seconds_left(), MAX_PULL_BYTES, meter.stall_seconds):
+                for message in self._messages(lambda client: client.pull(reference, stream=True, decode=True)):
+                    if "error" in message:
+                        raise _judge_pull(reference, plain_text(str(message["error"]), 300))
+                    complete = complete or str(message.get("status", "")).startswith("Status: ")
+                    meter.note(message)
+        except Unreachable as error:
+            raise PullInterrupted(f"image {reference}: {meter.stalled() or error.cause}") from error
+        except (NotThere, LaunchFailed) as error:
+            raise _judge_pull(reference, error.cause) from error
         # Podman names no status at the end: what is there decides, which for a digest is certain.
         if not complete and self.image_id(reference) is None:
             raise PullInterrupted(f"image {reference}: the pull ended before it was complete")

@@ -49,14 +49,14 @@ def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + end
 
 
-def drips(begin: bytes, each: bytes) -> Callable[[socket.socket], None]:
-    """Send something ten times a second, for ever."""
+def drips(begin: bytes, each: bytes, pause: float = 0.1) -> Callable[[socket.socket], None]:
+    """Send something every so many seconds, for ever."""
 
     def send(connection: socket.socket) -> None:
         connection.sendall(begin)
         while True:
             connection.sendall(each)
-            time.sleep(0.1)
+            time.sleep(pause)
 
     return send
 
@@ -206,17 +206,19 @@ def test_an_engine_that_drips_holds_nobody_beyond_the_deadline(
     assert time.monotonic() - began < 5
 
 
-def test_a_pull_that_drips_ends_at_its_deadline_and_so_does_its_thread(serve: Serve):
+@pytest.mark.parametrize(
+    ("pause", "limits", "said"),
+    [
+        (0.1, {"deadline_seconds": 0.6}, "not complete after 0.01 minutes"),
+        (60, {"stall_seconds": 0.3}, "no progress for 0.3 seconds"),
+    ],
+)
+def test_a_pull_that_drips_or_stalls_ends_and_says_why(serve: Serve, pause: float, limits: dict[str, float], said: str):
     message = json.dumps({"status": "Waiting", "id": "x"}).encode()
     drip = b"%x\r\n%b\r\n" % (len(message), message)
-    _, engine = serve(drips(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", drip))
-    before = threading.active_count()
-    with pytest.raises(PullFailed):
-        engine.pull("r/i:1", PullMeter(lambda done, total: None, deadline_seconds=0.5, attempts=1))
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before + 1:  # the server's
-        assert time.monotonic() < deadline, "a thread is held"
-        time.sleep(0.05)
+    _, engine = serve(drips(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", drip, pause))
+    with pytest.raises(PullFailed, match=said):
+        engine.pull("r/i:1", PullMeter(lambda done, total: None, attempts=1, **limits))
 
 
 def test_an_answer_without_end_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
