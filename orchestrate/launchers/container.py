@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrate.inventory.hosts import Host
+from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import Job
 from results.schema import Data, Device
 
@@ -272,6 +273,12 @@ def repository(reference: str) -> str:
     name = reference.partition("@")[0]
     head, colon, tail = name.rpartition(":")
     return head if colon and "/" not in tail else name
+
+
+def with_named_digest(image: Image) -> Image:
+    """Take the digest out of a reference that names one; the first node of a queue resolves a tag."""
+    digest = image.reference.partition("@")[2]
+    return replace(image, digest=digest) if digest else image
 
 
 def registry_of(reference: str) -> str:

@@ -17,7 +17,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
-from orchestrate.launchers.container import JOB_LABEL
+from orchestrate.launchers.container import JOB_LABEL, with_named_digest
 from orchestrate.launchers.kubernetes.api import KubernetesCluster, NameTaken, Object, Refused
 from orchestrate.launchers.kubernetes.manifests import (
     belongs_to,
@@ -40,7 +40,7 @@ from orchestrate.launchers.kubernetes.pods import (
 )
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
-from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
@@ -95,7 +95,7 @@ class KubernetesLauncher:
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
             facts = ask_driver(self._cluster, self._host, self._queue, facts)
         images = wanted_images(self._host, facts, read_variants())
-        return dataclasses.replace(facts, images=tuple(map(_pin, images)))
+        return dataclasses.replace(facts, images=tuple(map(with_named_digest, images)))
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`: nodes bring images themselves."""
@@ -381,9 +381,3 @@ def _failed(item: Object) -> Iterator[Object]:
     for condition in (item.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Failed" and condition.get("status") == "True":
             yield condition
-
-
-def _pin(image: Image) -> Image:
-    """Take the digest out of a reference that names one; the first node resolves a tag."""
-    _, at, digest = image.reference.partition("@")
-    return dataclasses.replace(image, digest=digest) if at else image

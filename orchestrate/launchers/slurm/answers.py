@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,8 @@ from orchestrate.errors import LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Ending
-from orchestrate.planning.facts import Facts, Image
+from orchestrate.launchers.container import with_named_digest
+from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import named_images
 from orchestrate.text import plain_text
 from results.schema import GPU, Status
@@ -255,7 +255,7 @@ def facts_of(host: Host, queue: SlurmQueue, answer: SlurmAnswer) -> Facts:
         memory_bytes=memory * MEBIBYTE or None,
         engine=version,
         gpus=tuple(GPU(index=index, name=queue.gpu_type or "gpu") for index in range(queue.gpu_count)),
-        images=tuple(map(_with_digest, named_images(host))),
+        images=tuple(map(with_named_digest, named_images(host))),
     )
 
 
@@ -263,12 +263,6 @@ def _offers(gres: str, queue: SlurmQueue) -> bool:
     """Return whether a node's GPUs suffice for the largest job."""
     counts = [int(count) for kind, count in _GRES.findall(gres) if queue.gpu_type in ("", kind)]
     return sum(counts) >= queue.gpu_count
-
-
-def _with_digest(image: Image) -> Image:
-    """Take the digest from a reference that names one; else only the node knows it."""
-    digest = image.reference.partition("@")[2]
-    return dataclasses.replace(image, digest=digest) if digest else image
 
 
 def _number(text: str) -> int:

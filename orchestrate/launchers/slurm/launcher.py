@@ -36,7 +36,7 @@ from orchestrate.launchers.slurm.answers import (
 from orchestrate.launchers.slurm.script import Array, batch_script, job_name, make_arrays, run_root
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
-from orchestrate.text import plain_text
+from orchestrate.text import Lines, plain_text
 from results.schema import Status
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -44,8 +44,8 @@ PROJECT = Path(__file__).resolve().parents[3]
 SETTLE_SECONDS = 30.0
 """From the end of a job to its last file: shared folders show what a node wrote only after a while."""
 
-_GANGS = ("none", "pyxis")
-_NO_GANGS = (
+_MULTI_HOST = ("none", "pyxis")
+_ONE_HOST_ONLY = (
     "on Slurm, a training step across several hosts requires container: none or pyxis",
     Status.UNSUPPORTED,
 )
@@ -60,7 +60,7 @@ class _Track:
 
     Attributes:
         offset: Bytes of its output that were handed on.
-        rest: Output after the last end of a line.
+        cutter: Divides its output into lines.
         begun: It was seen to run, or left output.
         status: What its batch script left at its end.
         quiet_since: Since when Slurm has not reported it as running or waiting; monotonic seconds.
@@ -70,7 +70,7 @@ class _Track:
 
     task: Task | None
     offset: int = 0
-    rest: bytes = b""
+    cutter: Lines = field(default_factory=Lines)
     lines: list[str] = field(default_factory=list)
     begun: bool = False
     state: SlurmState | None = None
@@ -90,7 +90,7 @@ class _Track:
 
     def wait_again(self) -> None:
         """Forget an attempt that Slurm took back."""
-        self.offset, self.rest, self.status, self.record, self.quiet_since = 0, b"", None, None, None
+        self.offset, self.cutter, self.status, self.record, self.quiet_since = 0, Lines(), None, None, None
 
 
 class SlurmLauncher:
@@ -148,8 +148,8 @@ class SlurmLauncher:
         with self._submitting:
             self._survey(jobs[0].origin.run_id)
             missing = [job for job in jobs if job.id not in self._present and job.id not in self._tasks]
-            if self._queue.container not in _GANGS:
-                self._refused |= {job.id: LaunchFailed(*_NO_GANGS) for job in missing if job.case.num_hosts > 1}
+            if self._queue.container not in _MULTI_HOST:
+                self._refused |= {job.id: LaunchFailed(*_ONE_HOST_ONLY) for job in missing if job.case.num_hosts > 1}
                 missing = [job for job in missing if job.id not in self._refused]
             for array in make_arrays(missing, self._highest + 1):
                 try:
@@ -362,7 +362,9 @@ class SlurmLauncher:
                 self._cancel.add(job)
                 track.ending = given_up
             return  # what lies there is of an attempt that Slurm took back
-        _take_output(track, answer.files.get(("log", job), b""))
+        output = answer.files.get(("log", job), b"")
+        track.offset += len(output)
+        track.lines += track.cutter.cut(output)
         if (status := answer.files.get(("done", job))) is not None:
             track.status = status
             track.record = answer.files.get(("record", job))
@@ -401,11 +403,3 @@ def _turn(state: SlurmState | None, trouble: str, *, silent: bool = False) -> Tu
     if state is None or state.name in WAITING:
         return Turn(waiting=True, reason="" if state is None else state.reason, trouble=trouble)
     return Turn(waiting=False, node=state.node, trouble=trouble)
-
-
-def _take_output(track: _Track, data: bytes) -> None:
-    """Divide output into lines; the last one waits for its end."""
-    track.offset += len(data)
-    *lines, track.rest = (track.rest + data).split(b"\n")
-    track.lines += [plain_text(line.decode("utf-8", "replace")) for line in lines]
-    track.rest = track.rest[-commands.LOG_BYTES :]
