@@ -70,7 +70,7 @@ def test_a_run_survives_the_death_of_its_controller(
     assert_each_once(runs, engine)
 
 
-def test_a_running_benchmark_is_adopted_and_the_dead_controllers_tunnel_ends(
+def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(
     engines: Engines, standins: Standins, runs: Runs, ssh_host: SshHost, no_tunnels: None
 ):
     connection = {

@@ -48,7 +48,7 @@ def fragile_engine(fragile: FragileEngine) -> Iterator[FragileEngine]:
         container.remove(force=True, v=True)
 
 
-def test_an_engine_that_crashes_is_asked_again_and_its_benchmark_has_the_right_word(
+def test_a_crashed_engine_is_asked_again_and_its_repeat_is_lost(
     engines: Engines, fragile_engine: FragileEngine, standins: Standins, runs: Runs
 ):
     image = standins.image(seconds=15)  # it runs on without its engine, and must not end before that is back

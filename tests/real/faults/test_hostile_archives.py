@@ -119,7 +119,7 @@ def test_no_more_is_read_than_asked_for():
 
 @pytest.mark.docker
 @pytest.mark.timeout(120)
-def test_engines_that_answer_with_hostile_archives_get_bad_result_and_leave_no_file(
+def test_hostile_archives_of_engines_get_bad_result_and_leave_no_file(
     engines: Engines, standins: Standins, runs: Runs, short_path: Path
 ):
     relays, hosts = [], {}

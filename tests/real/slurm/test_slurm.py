@@ -39,7 +39,7 @@ def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
     assert {"queued", "on n1", "on n2", "timing", "collecting"} <= states
 
 
-def test_repeats_that_a_decided_case_does_not_need_leave_the_queue_and_resume_finds_the_same_answer(
+def test_repeats_of_decided_cases_leave_the_queue_and_resume_agrees(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
     runs = make_runs(seconds=2)
@@ -81,7 +81,7 @@ def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
     assert left_behind(slurm_cluster) == []
 
 
-def test_a_dead_controllers_jobs_go_on_and_are_adopted_and_none_is_submitted_twice(
+def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
     runs = make_runs(seconds=3)
@@ -209,7 +209,7 @@ def test_a_job_that_slurm_starts_again_waits_once_more_and_measures_once(
     assert result["seconds"] < 60, "what it waited does not count"
 
 
-def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
+def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
     runs = make_runs(seconds=0.3)
@@ -230,7 +230,7 @@ def test_cases_ask_for_the_gpus_that_they_need_and_arrays_run_one_after_another(
         assert [runs.records()[job].case.num_gpus for job in reported] == [1, 1, 2, 2]
 
 
-def test_a_partition_that_is_not_there_and_gpus_that_no_node_has_are_told_before_anything_is_submitted(
+def test_a_missing_partition_or_gpu_is_reported_before_anything_is_submitted(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
     runs = make_runs()
@@ -269,7 +269,7 @@ def test_commands_go_through_a_login_host_and_nothing_but_ssh(
     assert left_behind(slurm_cluster) == []
 
 
-def test_a_training_step_over_several_hosts_is_refused_where_containers_have_no_network(
+def test_a_step_over_several_hosts_needs_containers_with_a_network(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, tmp_path: Path
 ):
     runs = make_runs()

@@ -203,7 +203,7 @@ def containers(site: Site) -> list[str]:
     return [path.name for node in NODES for path in (site.cluster.local[node] / "data/enroot").glob("*")]
 
 
-def test_a_benchmark_runs_within_limits_from_an_image_that_was_fetched_once_without_them(
+def test_an_image_is_fetched_once_without_the_limits_of_a_benchmark(
     site: Site, runs: Runs, make_image: MakeImage
 ):
     image = make_image(seconds=25)
@@ -265,7 +265,7 @@ def test_a_module_that_nodes_do_not_have_is_named(site: Site, runs: Runs):
     assert "nothing/9" in "\n".join(*logs(runs))
 
 
-def test_a_run_goes_over_a_connection_that_the_user_shares_when_no_other_can_be_made(
+def test_a_run_goes_over_the_users_shared_connection_where_no_other_works(
     site: Site, runs: Runs, make_image: MakeImage, tmp_path: Path
 ):
     image, config = make_image(), tmp_path / "ssh_config"
@@ -326,7 +326,7 @@ def test_the_quick_suite_trains_in_the_projects_own_image(site: Site, runs: Runs
 
 @pytest.mark.docker
 @pytest.mark.tensorflow
-def test_a_node_that_dies_loses_its_repeat_and_resume_measures_it_from_an_image_file(
+def test_a_dead_nodes_repeat_is_lost_and_resumed_from_an_image_file(
     site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
 ):
     lab = site.fleet(cpu_image.reference, image_file=image_file)
@@ -352,7 +352,7 @@ def test_a_node_that_dies_loses_its_repeat_and_resume_measures_it_from_an_image_
 
 @pytest.mark.docker
 @pytest.mark.tensorflow
-def test_a_training_step_over_two_nodes_needs_containers_with_the_nodes_network(
+def test_a_step_over_two_nodes_needs_containers_with_their_network(
     site: Site, runs: Runs, cpu_image: PushedImage, image_file: str
 ):
     before = containers(site)  # of a node that died, nobody removes what was unpacked

@@ -35,7 +35,7 @@ def container(job: Object) -> Object:
     return job["spec"]["template"]["spec"]["containers"][0]
 
 
-def test_plan_shows_the_manifests_that_run_then_creates_and_creates_none_itself(bench, runs: Runs):
+def test_plan_shows_the_manifests_that_run_creates_and_creates_none(bench, runs: Runs):
     created: list[Object] = []
     one = bench(lambda server, job: (created.append(job), plays.work(server, job)))
     hosts = str(runs.hosts(fleets(one.kubeconfig), repeats=2))
@@ -67,7 +67,7 @@ def test_run_measures_in_the_context_that_the_hosts_file_names(bench, runs: Runs
     wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
 
 
-def test_the_kubeconfig_of_the_environment_counts_where_the_hosts_file_names_none(bench, runs: Runs):
+def test_the_environments_kubeconfig_counts_where_the_file_names_none(bench, runs: Runs):
     one = bench()
     runs.environment["KUBECONFIG"] = str(one.kubeconfig)
     done = runs.run("run", "--hosts", str(runs.hosts(fleets(None))))

@@ -184,7 +184,7 @@ def test_a_record_is_kept_whatever_happens_to_its_pod_afterwards(bench):
     assert one.run(plan) == Outcome(ok=1, failed=0, missing=0)
 
 
-def test_a_run_that_is_stopped_at_once_ends_what_runs_and_keeps_its_last_words(bench):
+def test_a_run_stopped_at_once_ends_what_runs_and_keeps_its_last_words(bench):
     one = bench(plays.hang)
     plan = one.plan(one.host(max_jobs=1), repeats=2)
     thread = threading.Thread(target=one.run, args=(plan,))
@@ -223,7 +223,7 @@ def test_a_job_that_is_created_while_the_run_stops_is_taken_back_too(bench):
     wait_until(lambda: not one.server.all("jobs"), "the Job to go")
 
 
-def test_a_controller_that_comes_back_adopts_what_runs_and_starts_nothing_twice(bench):
+def test_a_restarted_controller_reattaches_and_starts_nothing_twice(bench):
     go = threading.Event()
 
     def play(server, job):

@@ -115,7 +115,7 @@ def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
             one.make(one.host()).probe()
 
 
-def test_nodes_without_gpus_do_not_count_where_the_file_says_that_there_are_some():
+def test_nodes_without_gpus_do_not_count_where_the_file_states_some():
     reported = facts(node("small", gpus=0), node(), gpus_per_node=4)
     assert (len(reported.gpus), reported.driver) == (4, "550.127.05")
 
@@ -207,7 +207,7 @@ def test_a_job_that_cannot_ask_the_driver_says_why_and_what_to_do(bench, quick_p
     wait_until(lambda: not one.server.all("jobs"), "the Job to go")
 
 
-def test_credentials_are_read_anew_every_few_seconds_and_not_for_each_request(monkeypatch):
+def test_credentials_are_read_every_few_seconds_not_for_each_request(monkeypatch):
     settings, now, renewed = SimpleNamespace(), [100.0], []
 
     def renew(given):

@@ -30,7 +30,7 @@ class ScriptedCluster:
         return iter(self._watches.pop(0))
 
 
-def test_a_look_names_the_jobs_whose_pods_changed_and_goes_on_from_the_last_version():
+def test_a_look_names_changed_jobs_and_goes_on_from_the_last_version():
     changes = [[Change("MODIFIED", pod("a", "2")), Change("BOOKMARK", pod("b", "3"))]]
     cluster = ScriptedCluster([pod("a"), pod("b")], changes, [])
     view = PodView(cluster, "")

@@ -53,12 +53,12 @@ def test_gpus_are_asked_for_as_the_engine_names_them(uuids, devices, wanted):
     [(UUIDS, ["0", "1"]), (("MIG-aaaa", "MIG-bbbb"), ["MIG-aaaa", "MIG-bbbb"])],
     ids=["cards", "slices"],
 )
-def test_an_engine_that_lists_nothing_is_asked_by_index_which_a_slice_has_not(uuids, names):
+def test_an_engine_that_lists_nothing_is_asked_by_index_but_for_slices(uuids, names):
     (asked,) = requests(job_container(job(gpu_uuids=uuids), host(), "image", frozenset()))
     assert asked == {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}" for name in names]}
 
 
-def test_only_the_limit_of_locked_memory_is_left_out_for_an_engine_that_may_not_lift_it():
+def test_an_engine_without_rights_is_asked_for_all_limits_but_memlock():
     assert job_container(job(), host(), "image").limits == {"fsize": 256 << 20, "memlock": -1}
     assert job_container(job(), host(), "image", lifts_memory_lock=False).limits == {"fsize": 256 << 20}
 

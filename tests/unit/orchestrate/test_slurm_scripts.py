@@ -38,7 +38,7 @@ def options(script: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
 
 
-def test_repeats_of_equal_resources_share_an_array_and_small_ones_come_first():
+def test_repeats_of_equal_resources_share_an_array_small_ones_first():
     arrays = make_arrays([job(1, 4), job(1, 1), job(2, 4), job(2, 1), *(job(n, 2) for n in range(1001))], 7)
     sizes = [(array.number, array.jobs[0].case.num_gpus, len(array.jobs)) for array in arrays]
     assert sizes == [(7, 1, 2), (8, 2, 1000), (9, 2, 1), (10, 4, 2)], "an array has at most a thousand tasks"
@@ -146,7 +146,7 @@ def test_the_line_for_apptainer():
 
 
 @pytest.mark.parametrize("container", ["pyxis", "apptainer"])
-def test_an_image_is_named_by_its_digest_alone_and_there_is_time_to_fetch_it(container: str):
+def test_an_image_is_named_by_digest_and_there_is_time_to_fetch_it(container: str):
     named = dataclasses.replace(job(1).origin, image=f"ghcr.io/y/t:1@sha256:{'a' * 64}")
     script = text([dataclasses.replace(job(1, seconds=600.0), origin=named)], container=container)
     assert f"; image=ghcr.io/y/t@sha256:{'a' * 64} ;;" in script

@@ -30,7 +30,7 @@ def test_what_a_repeat_costs_does_not_grow_with_their_number():
 
 
 @pytest.mark.slow
-def test_repeats_that_decided_cases_do_not_need_are_taken_out_of_slurms_queue(tmp_path: Path):
+def test_repeats_of_decided_cases_are_taken_out_of_slurms_queue(tmp_path: Path):
     environment = prepare(tmp_path, 40, 4, seconds=0.3, poll_seconds=0.2)
     hosts = tmp_path / "hosts.yml"
     document = json.loads(hosts.read_text())

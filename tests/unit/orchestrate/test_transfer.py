@@ -64,7 +64,7 @@ def send(target: Target) -> tuple[str, list[tuple[int, int]]]:
     return found, progress
 
 
-def test_an_image_is_known_by_the_id_of_the_engine_it_was_sent_to_and_is_found_again_by_a_tag():
+def test_a_sent_image_has_the_id_of_its_engine_and_is_found_by_a_tag():
     target = Target()
     assert send(target) == (THERE, [(4, 8), (8, 8)])
     assert target.tags == [(THERE, "tfbench-sent", "a" * 64)] and sent_name(HERE) == f"tfbench-sent:{'a' * 64}"
