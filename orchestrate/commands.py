@@ -16,8 +16,8 @@ from pathlib import Path
 import stamina.instrumentation
 from rich.console import Console
 
-from orchestrate.accepting.deep import FOLDER, Checked, judge_records, plan_deep_check, verdict_grid, verdicts_json
-from orchestrate.accepting.judging import Acceptance
+from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, verdict_grid, verdicts_json
+from orchestrate.accepting.judging import Acceptance, HostVerdict
 from orchestrate.afterwards import show_results, signals_handled, still_costing, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import make_display, notify, stdout_console
@@ -123,7 +123,7 @@ def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: 
             sys.stdout.write(verdicts_json(checked))
         else:
             print_grid(verdict_grid(checked), stdout_console())
-        rejected = any(found.verdict is Acceptance.REJECT for found in checked.verdicts)
+        rejected = any(found.verdict is Acceptance.REJECT for found in checked)
         return ExitCode.NO_HOST if rejected else ExitCode.OK
     tables.render_check(hosts, probed, stdout_console())
     return (
@@ -133,7 +133,7 @@ def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: 
     )
 
 
-def _deep_check(where: Where, hosts: list[Host], probed: Mapping[Place, Facts | str]) -> Checked:
+def _deep_check(where: Where, hosts: list[Host], probed: Mapping[Place, Facts | str]) -> list[HostVerdict]:
     """Measure every host that answers, all side by side, and show what each is worth."""
     run_id = new_run_id()
     planned = plan_deep_check(hosts, probed, run_id)
@@ -159,7 +159,7 @@ def _accepted(where: Where) -> tuple[list[Host], Grid]:
     hosts = _read_hosts(where)
     checked = _deep_check(where, hosts, probe_hosts(hosts, _maker(None), EventBus()))
     print_grid(verdict_grid(checked), stdout_console())
-    rejected = {(found.fleet, found.host) for found in checked.verdicts if found.verdict is Acceptance.REJECT}
+    rejected = {(found.fleet, found.host) for found in checked if found.verdict is Acceptance.REJECT}
     kept = [host for host in hosts if (host.fleet, host.name) not in rejected]
     if not kept:
         raise NoUsableHost("every host was rejected by its deep check: see the lines above")

@@ -15,7 +15,7 @@ from typing import cast
 from results.schema import Case, Device, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
 from tfbench.flags import FlagsError, Request, help_text, parse
-from tfbench.machine.cuda_libraries import package_folders, preload, use_packaged_ptxas
+from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
 from tfbench.max_batch import find_max_batch
 from tfbench.outcomes.findings import Findings, print_record, utc_now, write_record
@@ -132,8 +132,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None
     peers: Peers | Alone = Alone()
     try:
         if request.case.device is Device.GPU:
-            preload(package_folders())
-            use_packaged_ptxas(package_folders())
+            prepare_gpu_libraries()
         sys.modules.setdefault("pandas", cast(ModuleType, None))  # Keras imports it where it is installed: 0.3 s
         collect_rarely()
         from tfbench.repeat import run_repeat  # imports TensorFlow, which takes seconds and may fail

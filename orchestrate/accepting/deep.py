@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from orchestrate.accepting.judging import (
     OF_GPU,
@@ -19,7 +17,6 @@ from orchestrate.accepting.judging import (
     HostVerdict,
     Rate,
     judge,
-    worse,
 )
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.planning.facts import Facts
@@ -56,19 +53,6 @@ SUITE = Suite(
 )
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A deep check.
-
-    Attributes:
-        verdicts: Of the hosts in the order of `hosts.yml`.
-        figures: What was measured, by fleet and host.
-    """
-
-    verdicts: list[HostVerdict]
-    figures: Mapping[tuple[str, str], HostFigures]
-
-
 def plan_deep_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], run_id: str) -> Plan:
     """Plan one case for each host: over all of its GPUs, or its processor."""
     plan = make_plan(hosts, probed, lambda _: SUITE, run_id=run_id, seed=1, repeats=1)
@@ -84,37 +68,30 @@ def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
     return tuple(dataclasses.replace(job, max_seconds=CHECK_SECONDS) for job in chosen)
 
 
-def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> Checked:
-    """Judge what the hosts of a plan measured.
+def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVerdict]:
+    """Judge what the hosts of a plan measured, in the order of `hosts.yml`.
 
     One whose check failed is rejected where that is the host's fault, and doubtful where nobody can know.
     """
-    records = {entry.host.place: _record(entry.jobs, folder.read_record) for entry in plan.hosts}
+    records = {entry.host.place: folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in plan.hosts}
     figures = [figures_of(record) for record in records.values() if record and record.device_results]
     judged = {(found.fleet, found.host): found for found in judge(figures, earlier_figures(runs_dir, folder.run_id))}
     verdicts = []
     for entry in plan.hosts:
         record, place = records[entry.host.place], (entry.host.fleet, entry.host.name)
-        known = judged.get(place)
-        if known is None or record is None or record.status is not Status.OK:
-            known = _with_failure(known or HostVerdict(*place, Acceptance.ACCEPT, {}, ()), record, entry.problem)
-        verdicts.append(known)
-    return Checked(verdicts, {(item.fleet, item.host): item for item in figures})
+        verdict = judged.get(place) or HostVerdict(*place)
+        failures = _failures(record, entry.problem)
+        verdicts.append(dataclasses.replace(verdict, findings=(*failures, *verdict.findings)))
+    return verdicts
 
 
-def _record(jobs: Sequence[Job], read: Callable[[str], Record | None]) -> Record | None:
-    return read(jobs[0].id) if jobs else None
-
-
-def _with_failure(verdict: HostVerdict, record: Record | None, problem: str | None) -> HostVerdict:
-    """Return a verdict that is no better than how the check ended."""
+def _failures(record: Record | None, problem: str | None) -> Iterator[HostFinding]:
+    """Name how a check ended, unless well."""
     if record is None:
-        text, worst = problem or "not checked", Acceptance.DOUBTFUL
-    else:
-        text = f"{record.status}: {record.cause}"
-        worst = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.DOUBTFUL
-    findings = (HostFinding(worst, None, "check", text), *verdict.findings)
-    return dataclasses.replace(verdict, verdict=worse(worst, verdict.verdict), findings=findings)
+        yield HostFinding(Acceptance.DOUBTFUL, None, "check", problem or "not checked")
+    elif record.status is not Status.OK:
+        verdict = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.DOUBTFUL
+        yield HostFinding(verdict, None, "check", f"{record.status}: {record.cause}")
 
 
 def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[HostFigures]]:
@@ -125,18 +102,13 @@ def earlier_figures(runs_dir: Path, without: str) -> dict[tuple[str, str], list[
         without: Id of the check that is judged.
     """
     found: dict[tuple[str, str], list[HostFigures]] = {}
-    for record in _earlier_records(runs_dir / FOLDER, without):
-        figures = figures_of(record)
-        found.setdefault((figures.fleet, figures.host), []).append(figures)
+    for path in sorted((runs_dir / FOLDER).glob("*/records")):
+        for stored in RunFolder(path.parent).records() if path.parent.name != without else ():
+            record = stored.record
+            if record is not None and record.status is Status.OK and record.case.deep_check:
+                figures = figures_of(record)
+                found.setdefault((figures.fleet, figures.host), []).append(figures)
     return {key: values[-MAX_EARLIER:] for key, values in found.items()}
-
-
-def _earlier_records(folder: Path, without: str) -> Iterator[Record]:
-    for path in sorted(folder.glob("*/records")):
-        if path.parent.name != without:
-            for stored in RunFolder(path.parent).records():
-                if stored.record is not None and stored.record.status is Status.OK and stored.record.case.deep_check:
-                    yield stored.record
 
 
 def figures_of(record: Record) -> HostFigures:
@@ -184,21 +156,21 @@ def _rates(rates: Sequence[Rate], results: Sequence[DeviceResult]) -> dict[str, 
     return found
 
 
-def _pairs(results: Iterable[DeviceResult], index_of: Mapping[int, int]) -> dict[tuple[int, int], float]:
+def _pairs(results: Iterable[DeviceResult], index_of: Mapping[int, int]) -> tuple[tuple[int, int, float], ...]:
     """Return the all-reduces of two GPUs by their indices; a place without a known GPU is excluded."""
-    found = {}
+    found = []
     for result in results:
         both = sorted(index_of[place] for place in (result.gpu, result.peer) if place is not None and place in index_of)
         if result.metric == "all_reduce" and len(both) == 2 and result.value:
-            found[both[0], both[1]] = result.value
-    return found
+            found.append((both[0], both[1], result.value))
+    return tuple(found)
 
 
-def verdict_grid(checked: Checked) -> Grid:
+def verdict_grid(verdicts: Sequence[HostVerdict]) -> Grid:
     """Return a row for each host and each of its GPUs; every finding is a line below."""
     rows, notes = [], []
-    for verdict in checked.verdicts:
-        name, figures = f"{verdict.fleet}/{verdict.host}", checked.figures.get((verdict.fleet, verdict.host))
+    for verdict in verdicts:
+        name, figures = f"{verdict.fleet}/{verdict.host}", verdict.figures
         of_host = [_shown(rate, figures.rates) if figures else "" for rate in OF_HOST]
         rows.append([name, "", str(verdict.verdict), *([""] * (len(OF_GPU) + 4)), *of_host])
         for gpu in figures.gpus if figures else ():
@@ -227,21 +199,14 @@ def _shown(rate: Rate, figures: Mapping[str, float]) -> str:
     return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def verdicts_json(checked: Checked) -> str:
+def verdicts_json(verdicts: Sequence[HostVerdict]) -> str:
     """Return the verdicts and the figures as JSON."""
-    documents = []
-    for verdict in checked.verdicts:
-        figures = checked.figures.get((verdict.fleet, verdict.host))
-        document: dict[str, Any] = {
-            "fleet": verdict.fleet,
-            "host": verdict.host,
+    documents = [
+        {
             "verdict": verdict.verdict,
             "gpus": [{"index": index, "verdict": found} for index, found in verdict.gpus.items()],
-            "findings": [dataclasses.asdict(found) for found in verdict.findings],
-            "figures": None,
+            **dataclasses.asdict(verdict),
         }
-        if figures is not None:
-            pairs = [[*pair, value] for pair, value in figures.pairs.items()]
-            document["figures"] = dataclasses.asdict(figures) | {"pairs": pairs}
-        documents.append(document)
+        for verdict in verdicts
+    ]
     return json.dumps({"version": 2, "hosts": documents}, indent=2) + "\n"

@@ -42,14 +42,14 @@ class HostFigures:
 
     Attributes:
         rates: By name of `OF_HOST`, likewise.
-        pairs: All-reduce over two GPUs in B/s, by their indices, the smaller first; empty: not measured.
+        pairs: Two GPUs by their indices, the smaller first, and their all-reduce in B/s; empty: not measured.
     """
 
     fleet: str
     host: str
     gpus: tuple[GPUFigures, ...] = ()
     rates: Mapping[str, float] = field(default_factory=dict)
-    pairs: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    pairs: tuple[tuple[int, int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,25 @@ class HostVerdict:
     """The judgement of a host.
 
     Attributes:
-        gpus: Verdict of each GPU by its index.
         findings: The worst first.
+        figures: What was measured; None: nothing.
     """
 
     fleet: str
     host: str
-    verdict: Acceptance
-    gpus: Mapping[int, Acceptance]
-    findings: tuple[HostFinding, ...]
+    findings: tuple[HostFinding, ...] = ()
+    figures: HostFigures | None = None
+
+    @property
+    def verdict(self) -> Acceptance:
+        """That of its worst finding."""
+        return _worst(self.findings)
+
+    @property
+    def gpus(self) -> dict[int, Acceptance]:
+        """Verdict of each GPU by its index."""
+        gpus = self.figures.gpus if self.figures else ()
+        return {gpu.index: _worst(found for found in self.findings if found.gpu == gpu.index) for gpu in gpus}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,14 +237,8 @@ def judge(
             ]
             findings += _of_gpu(gpu, equal, own)
         findings.sort(key=lambda found: (-_WORSE.index(found.verdict), found.gpu is None, found.gpu or 0))
-        of_gpus = {gpu.index: _worst(found for found in findings if found.gpu == gpu.index) for gpu in host.gpus}
-        verdicts.append(HostVerdict(host.fleet, host.host, _worst(findings), of_gpus, tuple(findings)))
+        verdicts.append(HostVerdict(host.fleet, host.host, tuple(findings), host))
     return verdicts
-
-
-def worse(first: Acceptance, second: Acceptance) -> Acceptance:
-    """Return the worse of two verdicts."""
-    return max(first, second, key=_WORSE.index)
 
 
 def _worst(findings: Iterable[HostFinding]) -> Acceptance:
@@ -256,8 +260,8 @@ def _of_pairs(host: HostFigures) -> Iterator[HostFinding]:
     """Name pairs of GPUs whose all-reduce is far below that of the other pairs."""
     if len(host.pairs) < FEWEST_MATES:
         return
-    usual = statistics.median(host.pairs.values())
-    for (first, second), value in sorted(host.pairs.items()):
+    usual = statistics.median(value for _, _, value in host.pairs)
+    for first, second, value in sorted(host.pairs):
         if value < usual * (1 - REJECT):
             text = f"{value / 1e9:.3g} GB/s between GPU {first} and GPU {second}, {usual / 1e9:.3g} between most pairs"
             yield HostFinding(Acceptance.DOUBTFUL, None, "all-reduce of two GPUs", text)

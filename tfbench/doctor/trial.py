@@ -60,11 +60,10 @@ def main(device: str) -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    from tfbench.machine.cuda_libraries import package_folders, preload, use_packaged_ptxas
+    from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 
     if device == "gpu":
-        preload(package_folders())
-        use_packaged_ptxas(package_folders())
+        prepare_gpu_libraries()
     import tensorflow as tf
 
     from tfbench.keras_versions.versions import keras_version

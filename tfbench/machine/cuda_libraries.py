@@ -52,6 +52,13 @@ def package_folders() -> list[Path]:
     return sorted({folder for place in places for folder in place.glob("nvidia/*/lib") if folder.is_dir()})
 
 
+def prepare_gpu_libraries() -> None:
+    """Have TensorFlow and XLA use NVIDIA's packages; call before TensorFlow is imported by a process that uses GPUs."""
+    folders = package_folders()
+    preload(folders)
+    use_packaged_ptxas(folders)
+
+
 def preload(folders: Iterable[Path]) -> list[str]:
     """Load what TensorFlow would not find by itself; call before TensorFlow is imported.
 

@@ -59,9 +59,9 @@ def build(options: argparse.Namespace) -> Probed:
     for name, value in gpu_settings(case).items():
         os.environ.setdefault(name, value)
     if case.device is Device.GPU:
-        from tfbench.machine.cuda_libraries import package_folders, preload
+        from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 
-        preload(package_folders())
+        prepare_gpu_libraries()
     import tensorflow as tf
 
     from tfbench.machine.host import cpu_limit

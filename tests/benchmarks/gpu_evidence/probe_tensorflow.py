@@ -28,9 +28,9 @@ def main() -> int:
 def _seen(device: str) -> dict[str, Any]:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if device == "gpu":
-        from tfbench.machine.cuda_libraries import package_folders, preload
+        from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 
-        preload(package_folders())
+        prepare_gpu_libraries()
     begin = time.perf_counter()
     import tensorflow as tf
 

@@ -35,7 +35,7 @@ H100 = GPUFigures(
     xid_errors=[],
     products_right=True,
 )
-PAIRS = {(first, second): 210e9 for first in range(8) for second in range(first + 1, 8)}
+PAIRS = tuple((first, second, 210e9) for first in range(8) for second in range(first + 1, 8))
 HOST = HostFigures(
     fleet="h100",
     host="node-a",
@@ -46,7 +46,7 @@ HOST = HostFigures(
         **{"host memory": 2e11, "disk": 2e9},
     },
 )
-ALONE = dataclasses.replace(HOST, gpus=HOST.gpus[:1], pairs={}, rates={})
+ALONE = dataclasses.replace(HOST, gpus=HOST.gpus[:1], pairs=(), rates={})
 PRODUCTS = {name: rate for name, rate in H100.rates.items() if "products" in name}
 
 
@@ -111,7 +111,7 @@ def drawn_fleet(random_, hosts):
                 HOST,
                 host=f"node-{number}",
                 gpus=tuple(gpus),
-                pairs={pair: near(rate, 0.02) for pair, rate in PAIRS.items()},
+                pairs=tuple((*pair, near(rate, 0.02)) for *pair, rate in PAIRS),
                 rates={name: near(rate, spread.get(name, 0.03)) for name, rate in HOST.rates.items()},
             )
         )
@@ -183,7 +183,9 @@ def test_without_mates_the_specification_decides():
 
 def test_missing_gpus_and_slow_pairs_are_of_the_host():
     mate = dataclasses.replace(HOST, host="node-b")
-    fewer = dataclasses.replace(HOST, gpus=HOST.gpus[:7], pairs={**PAIRS, (0, 3): 20e9})
+    fewer = dataclasses.replace(
+        HOST, gpus=HOST.gpus[:7], pairs=tuple((*pair, 20e9 if pair == [0, 3] else rate) for *pair, rate in PAIRS)
+    )
     verdict, other = judge([fewer, mate])
     assert other.verdict is ACCEPT and verdict.verdict is DOUBTFUL
     assert [found.text for found in verdict.findings] == [

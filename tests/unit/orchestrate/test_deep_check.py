@@ -100,7 +100,7 @@ def test_each_host_has_one_case_over_all_its_gpus_or_its_processor():
 
 def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_path):
     found = checked(tmp_path, slow=2)
-    one, two, away = found.verdicts
+    one, two, away = found
     assert (one.verdict, two.verdict, away.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT, Acceptance.DOUBTFUL)
     assert one.gpus == {1: "accept", 2: "accept", 3: "reject", 4: "accept"}, "by the driver's own indices"
     assert away.findings[0].text == "no route to host"
@@ -116,14 +116,14 @@ def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_pa
 
 
 def test_the_slow_link_between_two_cards_is_named(tmp_path):
-    one, two, _ = checked(tmp_path, slow_pair=(0, 2)).verdicts
+    one, two, _ = checked(tmp_path, slow_pair=(0, 2))
     assert (one.verdict, two.verdict) == (Acceptance.DOUBTFUL, Acceptance.ACCEPT)
     (finding,) = one.findings
     assert finding.text == "20 GB/s between GPU 1 and GPU 3, 200 between most pairs", "by the driver's own indices"
 
 
 def test_wrong_numbers_reject_the_host_and_name_the_card(tmp_path):
-    one, two, _ = checked(tmp_path, wrong=1, status=Status.INVALID).verdicts
+    one, two, _ = checked(tmp_path, wrong=1, status=Status.INVALID)
     assert (one.verdict, two.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT)
     assert one.gpus[2] is Acceptance.REJECT and one.gpus[1] is Acceptance.ACCEPT
 
@@ -135,7 +135,7 @@ def test_a_check_that_failed_rejects_only_where_that_is_the_hosts_fault(tmp_path
     job = plan.hosts[0].jobs[0]
     failed = dataclasses.replace(record_of(job), status=status, cause="why", device_results=[], validity=None)
     folder.write_record(job.id, failed)
-    (found,) = judge_records(plan, folder, tmp_path).verdicts
+    (found,) = judge_records(plan, folder, tmp_path)
     assert (found.verdict, found.findings[0].text) == (verdict, f"{status}: why")
 
 
