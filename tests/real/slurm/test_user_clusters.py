@@ -203,9 +203,7 @@ def containers(site: Site) -> list[str]:
     return [path.name for node in NODES for path in (site.cluster.local[node] / "data/enroot").glob("*")]
 
 
-def test_an_image_is_fetched_once_without_the_limits_of_a_benchmark(
-    site: Site, runs: Runs, make_image: MakeImage
-):
+def test_an_image_is_fetched_once_without_the_limits_of_a_benchmark(site: Site, runs: Runs, make_image: MakeImage):
     image = make_image(seconds=25)
     lab = site.fleet(f"{image.repository}:1@{image.digest}", max_jobs=1)
     hosts = runs.hosts({"lab": {**lab, "environment": {"NCCL_SOCKET_IFNAME": VALUE, "NCCL_DEBUG": "WARN"}}}, 2)
