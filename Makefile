@@ -68,11 +68,14 @@ check: $(VENV)/dev.stamp  ## Lint, format check, types and import contracts
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
+# What make run measures by default: the GPUs if there are any.
+SUITE := $(if $(filter cuda,$(BUILD)),first,quick)
+
 # The simplest hosts file: this machine, without Docker. An existing file is never changed.
 define DEFAULT_HOSTS
 # Written by make run because there was no hosts.yml. All keys and their meanings: hosts.example.yml
 version: 1
-defaults: {suite: quick}
+defaults: {suite: $(SUITE)}
 fleets:
   here:
     hosts:

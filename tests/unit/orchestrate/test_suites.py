@@ -14,7 +14,7 @@ from results.schema import DEVICE_MODEL, XLA, BatchNorm, Device, Mode, Precision
 
 def test_every_suite_that_comes_along_is_valid_and_says_what_it_is():
     assert suite_names() == [
-        *("aime", "device", "inference", "published", "quick", "science", "standard", "transformers"),
+        *("aime", "device", "first", "inference", "published", "quick", "science", "standard", "transformers"),
     ]
     for name in suite_names():
         suite = read_suite(name)
@@ -167,7 +167,7 @@ def test_a_batch_that_is_missing_for_a_precision_is_named(tmp_path: Path):
 def test_an_unknown_suite_lists_those_that_exist():
     with pytest.raises(
         UserError,
-        match=r"there is no suite 'fast'\. Suites: aime, device, inference, published, quick, science, standard",
+        match=r"there is no suite 'fast'\. Suites: aime, device, first, inference, published, quick, science, standard",
     ):
         read_suite("fast")
 
