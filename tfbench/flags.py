@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
+from results.schema.case import REMOVED_SETTINGS
 from tfbench.models import NETWORKS
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
 from tfbench.peers.links import CONNECT_SECONDS
@@ -120,6 +121,11 @@ def parse(arguments: list[str]) -> Request:
     values = _definitions()
     try:
         rest = values(["tfbench", *arguments])[1:]
+    except flags.UnrecognizedFlagError as error:
+        name = error.flagname.removeprefix("no")
+        if name in REMOVED_SETTINGS:
+            raise FlagsError(f"--{name} was removed: no figure shows that it makes steps faster. Remove it") from error
+        raise FlagsError(" ".join(str(error).split())) from error
     except flags.Error as error:
         raise FlagsError(" ".join(str(error).split())) from error
     if rest:
@@ -177,8 +183,6 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagsError(
             f"--find_max_batch needs --data={Data.SYNTHETIC}. Find the batch with it, then set --batch_size"
         )
-    if values.seed is not None and values.steps_per_call > 1:
-        raise FlagsError(f"--seed records the loss of every step. Remove --steps_per_call={values.steps_per_call}")
     if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
         raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
 

@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from results.schema import Check, Status
 from tfbench.environment import with_loaded_libraries
@@ -35,7 +35,7 @@ class First:
 
     Attributes:
         loss: Over the global batch; of inference the mean of all outputs.
-        compile_seconds: What tracing, compiling and that step took, and the first call of several steps.
+        compile_seconds: What tracing, compiling and that step took.
         witness: Of what training changes; None: nothing is trained.
     """
 
@@ -63,10 +63,6 @@ def gate(repeat: Repeat, built: Built, findings: Findings) -> First:
     if findings.environment is not None:
         findings.environment = with_loaded_libraries(findings.environment)
         check_software(repeat.peers, findings.environment)
-    if repeat.case.steps_per_call > 1:
-        begin = time.perf_counter()
-        wait_for_loss(built.step())
-        first = replace(first, compile_seconds=first.compile_seconds + time.perf_counter() - begin)
     gc.collect()  # tensors of the gates, which cycles may hold, are not what the steps need
     forget_memory_peak(repeat.case)
     return first
@@ -109,7 +105,7 @@ def _first_training(repeat: Repeat, built: Built, training: Training, findings: 
     witness = validity.LearningWitness(training)
     findings.phases.enter("compiling")
     begin = time.perf_counter()
-    first = First(wait_for_loss(training.one_step(batch)), time.perf_counter() - begin, witness)
+    first = First(wait_for_loss(training.step(batch)), time.perf_counter() - begin, witness)
     findings.phases.enter("checking")
     checks.append(validity.finite_check("loss_finite_at_first", [first.loss]))
     if math.isfinite(first.loss):
@@ -117,7 +113,7 @@ def _first_training(repeat: Repeat, built: Built, training: Training, findings: 
     for _ in range(MAX_SKIPPED_STEPS):
         if training.was_updated():
             break
-        training.one_step(batch)
+        training.step(batch)
     checks.append(validity.gradients_check(training))
     if reference is None:
         reason = "one replica" if case.all_reduce else "no all-reduce was asked for"
@@ -127,7 +123,7 @@ def _first_training(repeat: Repeat, built: Built, training: Training, findings: 
     checks.append(validity.loss_check(training, reference, first.loss))
     checks.append(validity.update_check(training, reference))
     for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
-        training.one_step(built.next_batch())
+        training.step(built.next_batch())
     checks.append(validity.replicas_check(training) if case.replicas > 1 else validity.does_not_apply("replicas_equal"))
     if case.num_hosts > 1:
         checks.append(ranks_check(training, repeat.peers))

@@ -157,7 +157,6 @@ def warm_through(repeat: Repeat, built: Built, first: First, findings: Findings)
         default_ceiling(case.warmup_steps) if ceiling is None else ceiling,
         print_steps(repeat.samples_per_step, repeat.network.unit),
         lambda seconds: max(repeat.peers.gather("warm-up", seconds)),
-        case.steps_per_call,
     )
     findings.checks.append(
         validity.finite_check(f"{repeat.quantity}_finite_before_timing", [first.loss, *warmup.losses])
@@ -189,7 +188,7 @@ def time_steps(repeat: Repeat, built: Built, cooling: Cooling, findings: Finding
     if meet is not None:
         meet()
     report = print_steps(repeat.samples_per_step, repeat.network.unit)
-    interval = take_steps(built.step, case.num_steps, report, case.steps_per_call, case.min_seconds or 0.0)
+    interval = take_steps(built.step, case.num_steps, report, case.min_seconds or 0.0)
     findings.telemetry = replace(observer.stop(cooling), device_memory_peak_bytes=device_memory_peak_bytes(case))
     findings.gpus = observer.gpus
     input_limit = None

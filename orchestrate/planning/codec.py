@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrate.errors import UserError
 from orchestrate.planning.plan import PLAN_VERSION, Plan
 from orchestrate.text import plain_text, shown
+from results.schema.case import REMOVED_SETTINGS
 
 
 @cache
@@ -64,7 +65,7 @@ REMOVED_KEYS = {"target_ci", "raw"}
 def _upgraded(text: str | bytes) -> str | bytes:
     """Return the plan of an earlier version in the words of this one; damaged text as it is."""
     searched = text.encode(errors="replace") if isinstance(text, str) else text
-    if not any(b'"%s"' % key.encode() in searched for key in (*REMOVED_KEYS, "decide")):
+    if not any(b'"%s"' % key.encode() in searched for key in (*REMOVED_KEYS, *REMOVED_SETTINGS, "decide")):
         return text
     try:
         return json.dumps(json.loads(text, object_hook=_renamed))
@@ -74,7 +75,9 @@ def _upgraded(text: str | bytes) -> str | bytes:
 
 def _renamed(document: dict[str, Any]) -> dict[str, Any]:
     return {
-        "stop_early" if key == "decide" else key: value for key, value in document.items() if key not in REMOVED_KEYS
+        "stop_early" if key == "decide" else key: value
+        for key, value in document.items()
+        if key not in REMOVED_KEYS and (key not in REMOVED_SETTINGS or value != REMOVED_SETTINGS[key])
     }
 
 

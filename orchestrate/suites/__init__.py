@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
@@ -32,6 +42,7 @@ from results.schema import (
     default_of,
     kind_of,
 )
+from results.schema.case import REMOVED_SETTINGS
 from results.schema.networks import INPUTS, Refusal, tuning_refusal
 
 FOLDER = Path(__file__).parent
@@ -140,6 +151,14 @@ class CaseBlock(_SweptBlock):
     )
     warmup_steps: Steps = Field(10, description="a whole number of at least 1", examples=["20"])
     num_steps: Steps = Field(100, description="a whole number of at least 1: timed steps", examples=["100"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _was_removed(cls, block: object) -> object:
+        for key in block if isinstance(block, dict) else ():
+            if key in REMOVED_SETTINGS:
+                raise ValueError(f"{key} was removed: no figure shows that it makes steps faster. Remove it")
+        return block
 
     @field_validator("model")
     @classmethod

@@ -60,14 +60,17 @@ class Setting:
         return self.part.format(100 * value if self.percent else value)
 
 
+REMOVED_SETTINGS: dict[str, object] = {"steps_per_call": 1, "compile_update": False, "cublaslt": False, "frozen": False}
+"""Settings of 0.9 and earlier, each with its default, which is what a step does now: no figure shows a gain."""
+
 SMALLEST_IMAGE = 32
 """Fewest pixels of any network."""
 
 SHORTEST_SEQUENCE = 8
 """Fewest tokens of any network."""
 
-WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "gpt2_small", "vgg16", "vit_b16"})
-"""Networks without batch normalisation: that is their variant where a case names none."""
+WITHOUT_BATCH_NORM = frozenset({"alexnet", "bert_large", "googlenet", "gpt2_small", "vgg16", "vit_b16"})
+"""Networks published without batch normalisation: that is their variant where a case names none."""
 
 TRAINED_BY_ADAMW = frozenset({"bert_large", "gpt2_small", "vit_b16"})
 """Networks whose authors trained them by Adam; all others by SGD with momentum."""
@@ -251,25 +254,9 @@ class Case:
             train_only=True,
         ),
     ] = AllReduceDtype.FP32
-    steps_per_call: Annotated[
-        int, Setting("Steps per call of TensorFlow's function.", part="call{}", least=1, tuning=True, train_only=True)
-    ] = 1
-    compile_update: Annotated[
-        bool,
-        Setting("Compile the update of the weights with XLA.", part="compiled-update", tuning=True, train_only=True),
-    ] = False
-    cublaslt: Annotated[
-        bool, Setting("Use cuBLASLt for matrix products (TF_USE_CUBLASLT).", part="cublaslt", tuning=True)
-    ] = False
     memory_growth: Annotated[
         bool, Setting("Let TensorFlow take GPU memory as it needs it.", part="no-growth", tuning=True)
     ] = True
-    frozen: Annotated[
-        bool,
-        Setting(
-            "Inference from a frozen graph: weights are constants, batch norm is folded.", part="frozen", tuning=True
-        ),
-    ] = False
     deep_check: Annotated[
         bool,
         Setting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
-from results.schema import SETTINGS, BatchNorm, Case, Data, Device, Mode
+from results.schema import SETTINGS, BatchNorm, Case, Data, Mode
 from results.schema.case import SHORTEST_SEQUENCE, SMALLEST_IMAGE
 
 FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
@@ -109,24 +109,14 @@ def tuning_refusal(case: Case) -> Refusal | None:
     for key, value in case.changed.items():
         if SETTINGS[key].train_only and case.mode is not Mode.TRAIN:
             return Refusal(f"mode {case.mode}", key, value, f"it is for mode {Mode.TRAIN}")
-    if case.frozen and case.mode is not Mode.INFER:
-        return Refusal(f"mode {case.mode}", "frozen", True, f"it is for mode {Mode.INFER}")
-    if case.cublaslt and case.device is not Device.GPU:
-        return Refusal(f"device {case.device}", "cublaslt", True, "it is a library for GPUs")
     if str(case.all_reduce_dtype) not in ("fp32", case.precision):
         reason = f"gradients travel as fp32, or as {case.all_reduce_dtype} from steps of that precision"
         return Refusal(f"precision {case.precision}", "all_reduce_dtype", case.all_reduce_dtype, reason)
-    if case.steps_per_call > 1 and case.data is not Data.SYNTHETIC:
-        return Refusal(f"data {case.data}", "steps_per_call", case.steps_per_call, "it needs a batch on the device")
     if case.deep_check and case.mode is not Mode.DEVICE:
         return Refusal(f"mode {case.mode}", "deep_check", True, f"it is for mode {Mode.DEVICE}")
     if case.min_seconds is not None and case.num_hosts > 1:
         reason = "hosts that train together take the same number of steps: leave it out, and raise num_steps"
         return Refusal(f"num_hosts {case.num_hosts}", "min_seconds", case.min_seconds, reason)
-    if case.num_steps % case.steps_per_call:
-        return Refusal(
-            f"{case.num_steps} timed steps", "steps_per_call", case.steps_per_call, "it must divide num_steps"
-        )
     return None
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from results.schema import DEVICE_MODEL, SCHEMA_VERSION, Case, DeviceResult, Measurement, Record, Status
 from results.schema.bounds import MAX_LIST_LENGTH, TIMES, Bound, bound_of, text_problem
+from results.schema.case import REMOVED_SETTINGS
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
 """A record larger than this is refused unread: 100,000 step times take about 2 MB."""
@@ -86,9 +87,18 @@ def from_json(text: str | bytes) -> Record:
 
 
 def _without_removed_settings(document: dict[str, Any]) -> None:
-    """Read a record of 0.9 or earlier, whose timed steps could end early (`target_ci`): those taken are its steps."""
+    """Read a record of 0.9 or earlier, whose timed steps could end early (`target_ci`): those taken are its steps.
+
+    Raises:
+        RecordError: A removed setting was not at its default: nothing of today is comparable with that record.
+    """
     case, measured = document.get("case"), document.get("measurement")
-    if isinstance(case, dict) and case.pop("target_ci", None) is not None and isinstance(measured, dict):
+    if not isinstance(case, dict):
+        return
+    for name, default in REMOVED_SETTINGS.items():
+        if case.pop(name, default) != default:
+            raise RecordError([f"case.{name} was removed. Measure the case again without it"])
+    if case.pop("target_ci", None) is not None and isinstance(measured, dict):
         case["num_steps"] = measured.get("num_steps")
 
 

@@ -133,7 +133,7 @@ def test_tests_that_share_engines_are_a_group_and_others_go_by_file(nodeid: str,
 
 def test_what_waits_for_engines_begins_first_then_what_trains_longest():
     order = ["tests/real/test_end_to_end.py", "tests/real/faults/test_a.py", "tests/real/slurm/test_slurm.py"]
-    order += [f"tests/real/training/test_{name}.py" for name in ("networks", "several_hosts", "frozen")]
+    order += [f"tests/real/training/test_{name}.py" for name in ("networks", "several_hosts")]
     order += ["tests/unit/test_locks.py"]
     ranks = [rank_of(f"{file}::test_a") for file in order]
     assert ranks == sorted(set(ranks))

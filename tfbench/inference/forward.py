@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Latency, Precision
-from tfbench.inference.frozen import FrozenModel, draw_vectors
 from tfbench.keras_versions.types import Model, Strategy, Tensor
 from tfbench.keras_versions.variables import ReplicaScalar
 from tfbench.measuring.timing import percentile
@@ -22,24 +21,19 @@ LATENCY_STEPS = 100
 LATENCY_WARMUP_STEPS = 10
 
 OUTPUT_LIMITS = {Precision.FP32: 1e-4, Precision.TF32: 5e-3, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
-"""Largest relative difference between the outputs of a replica and of one device for the same samples.
-
-Likewise of a frozen graph and its model: a mean or a variance that was not folded changes them by more.
-"""
+"""Largest relative difference between the outputs of a replica and of one device for the same samples."""
 
 Forward = Callable[[Tensor], list[Tensor]]
 """From a network's inputs to its outputs."""
 
 
 class Inference:
-    """A network that only answers: by its model or, with `case.frozen`, by a frozen graph of it."""
+    """A network that only answers."""
 
     def __init__(self, case: Case, model: Model, strategy: Strategy) -> None:
         self.case, self.model, self.strategy = case, model, strategy
-        if case.frozen:
-            draw_vectors(model)
-        forward = FrozenModel(model) if case.frozen else self._forward
-        self._compute = tf.function(forward, jit_compile=True, autograph=False) if case.xla is XLA.REPLICA else forward
+        compiled = case.xla is XLA.REPLICA
+        self._compute = tf.function(self._forward, jit_compile=True, autograph=False) if compiled else self._forward
         with strategy.scope():
             self._mean = ReplicaScalar(strategy)
         self._call = tf.function(self._step, autograph=False)
@@ -58,7 +52,7 @@ class Inference:
         return self._mean.read()
 
     def checks(self, batch: Batch) -> list[Check]:
-        """Check that all outputs are numbers, and equal those of one device and, of a frozen graph, the model's."""
+        """Check that all outputs are numbers, and equal those of one device."""
         shards = replicas_of(self.strategy, batch)
         outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
         checks = [_finite(outputs)]
@@ -68,9 +62,6 @@ class Inference:
         else:
             detail = f"{len(shards)} replicas against one device that takes the same shards"
             checks.append(self._same_on_one_device(name, self._compute, shards, outputs, detail))
-        if self.case.frozen:
-            detail = "the frozen graph against the model, weights as variables, on one device"
-            checks.append(self._same_on_one_device("frozen_equals_model", self._forward, shards, outputs, detail))
         return checks
 
     def latency(self, batch: Batch, count: int) -> Latency:

@@ -19,15 +19,6 @@ ReplicaContext = Any
 ConcreteFunction = Any
 """A traced `tf.function`: its graph, and what it captures."""
 
-Operation = Any
-"""A `tf.Operation` of a graph."""
-
-GraphDef = Any
-"""A `tf.compat.v1.GraphDef`: a graph as a protocol buffer."""
-
-NodeDef = Any
-"""An operation of a `GraphDef`."""
-
 Model = Any
 """A `keras.Model`."""
 

@@ -51,10 +51,6 @@ class ReplicaScalar:
         """Set this replica's; returns the operation."""
         return assign_local(self._variable, value)
 
-    def add(self, value: Tensor) -> Tensor:
-        """Add to this replica's; returns the operation."""
-        return tf.raw_ops.AssignAddVariableOp(resource=self._variable.handle, value=value)
-
     def read(self) -> list[Tensor]:
         """Return the scalars as the steps called so far leave them; does not wait, and later steps change nothing."""
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in self._handles]

@@ -47,7 +47,7 @@ read a value while the next step runs would wait for that step as well.
 
 
 Step = Callable[[], Sequence[Tensor]]
-"""Starts a step, or several, and returns a scalar for each replica, on its device, which exists when the replica has
+"""Starts a step and returns a scalar for each replica, on its device, which exists when the replica has
 finished; their sum is the loss.
 """
 
@@ -94,7 +94,6 @@ def take_steps(
     step: Step,
     count: int,
     report: Report = lambda *_: None,
-    steps_per_call: int = 1,
     least_seconds: float = 0.0,
     wait: Wait = wait_for_device,
 ) -> Interval:
@@ -106,15 +105,12 @@ def take_steps(
 
     Args:
         step: All steps started before must have finished.
-        count: At least 1; rounded up to whole calls.
+        count: At least 1.
         report: Called every `STEPS_PER_LINE` steps and after the last.
-        steps_per_call: Steps that one call takes; they count as equally long.
         least_seconds: After `count` steps more are taken until the last finished one ended this long after the start;
             those in flight then are taken too.
         wait: Waits for one replica.
     """
-    calls = -(-count // steps_per_call)
-    count = calls * steps_per_call
     finished: list[float] = []
     shares: list[Sequence[Tensor]] = []
     waiting: deque[list[Future[float]]] = deque()
@@ -123,12 +119,11 @@ def take_steps(
     def collect() -> None:
         nonlocal reported
         at = max(end.result() for end in waiting.popleft())
-        before = finished[-1] if finished else start
-        share = (at - before) / steps_per_call
-        finished.extend(before + share * step for step in range(1, steps_per_call))
+        if finished and finished[-1] > at:  # the thread that waited for the step before was woken late
+            finished[-1] = at
         finished.append(at)
         taken = len(finished)
-        if taken // STEPS_PER_LINE > (taken - steps_per_call) // STEPS_PER_LINE or taken == count or not waiting:
+        if taken % STEPS_PER_LINE == 0 or taken == count or not waiting:
             since = finished[reported - 1] if reported else start
             report(taken, (at - since) / (taken - reported))
             reported = taken
@@ -138,7 +133,7 @@ def take_steps(
         pool.submit(time.perf_counter).result()  # the first thread exists before the clock starts
         start = time.perf_counter()
         begun = 0
-        while begun < calls or _is_early(start, finished, begun * steps_per_call, least_seconds):
+        while begun < count or _is_early(start, finished, begun, least_seconds):
             begun += 1
             shares.append(step())
             waiting.append(watch.begin(shares[-1]))
@@ -146,12 +141,12 @@ def take_steps(
                 collect()
         while waiting:
             collect()
-    losses = [loss for of_call in shares for loss in [wait_for_loss(of_call)] * steps_per_call]
+    losses = [wait_for_loss(of_step) for of_step in shares]
     return Interval(seconds=finished[-1] - start, step_seconds=durations(start, finished), losses=losses)
 
 
 def _is_early(start: float, finished: Sequence[float], begun: int, least_seconds: float) -> bool:
-    """Return whether the steps so far took less than `least_seconds`, and a record can hold one more call's."""
+    """Return whether the steps so far took less than `least_seconds`, and a record can hold one more."""
     return (finished[-1] if finished else start) - start < least_seconds and begun < MOST_STEPS
 
 

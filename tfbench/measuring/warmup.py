@@ -44,7 +44,6 @@ def warm_up(
     ceiling: int,
     report: Report,
     slowest: Callable[[float], float] = lambda seconds: seconds,
-    steps_per_call: int = 1,
 ) -> Warmup:
     """Take steps until their time has settled.
 
@@ -55,14 +54,13 @@ def warm_up(
         report: See `take_steps`; counts on over all windows.
         slowest: Turns a window's mean step time into that of the slowest of several hosts: all must take the same
             number of steps.
-        steps_per_call: See `take_steps`.
     """
     done = Warmup()
     means: list[float] = []
     seek = ceiling > floor
     while done.steps < (ceiling if seek else floor):
         count = min(WINDOW_STEPS, ceiling - done.steps) if seek else floor
-        window = take_steps(step, count, _counting_on(report, done.steps), steps_per_call=steps_per_call)
+        window = take_steps(step, count, _counting_on(report, done.steps))
         count = len(window.step_seconds)
         done.steps += count
         done.seconds += window.seconds

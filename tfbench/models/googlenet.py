@@ -1,7 +1,7 @@
 """GoogLeNet after Szegedy et al. 2014, "Going deeper with convolutions", table 1.
 
 No auxiliary heads, no local response normalisation and no dropout: those cost little and no benchmark has
-them. The reference variant of the field has no batch normalisation (`--batch_norm=none`).
+them. No batch normalisation either, as in tf_cnn_benchmarks; `--batch_norm=fused` adds it.
 """
 
 from __future__ import annotations

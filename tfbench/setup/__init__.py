@@ -32,16 +32,14 @@ def gpu_settings(case: Case) -> dict[str, str]:
       extreme activations with it, which the validity gates would see.
     * `TF_GPU_THREAD_MODE`: each GPU's kernels are started by threads of their own, not by those that prepare the input.
 
-    * `TF_USE_CUBLASLT`, where the case asks for it: matrix products by cuBLASLt.
-
-    tf_cnn_benchmarks sets the first two. The stock variant, `--batch_norm=keras`, is left as TensorFlow comes.
+    tf_cnn_benchmarks sets both. The stock variant, `--batch_norm=keras`, is left as TensorFlow comes.
 
     Args:
         case: What is measured.
     """
     if case.device is not Device.GPU:
         return {}
-    settings = {"TF_USE_CUBLASLT": "1"} if case.cublaslt else {}
+    settings: dict[str, str] = {}
     if case.batch_norm is not BatchNorm.KERAS:
         settings |= {"TF_GPU_THREAD_MODE": "gpu_private", "TF_GPU_THREAD_COUNT": str(HOST_THREADS_PER_GPU)}
     if case.batch_norm is BatchNorm.FUSED:

@@ -82,8 +82,7 @@ class Training:
         flat = case.replicas > 1 or self._scales
         shapes = [variable.shape for variable in self.variables]
         self._packs = GradientPacks(shapes, case.all_reduce_pack_mb * MEGABYTE) if flat else None
-        self._one_step = tf.function(self._step, autograph=False)
-        self._call = tf.function(self._steps, autograph=False) if case.steps_per_call > 1 else self._one_step
+        self._call = tf.function(self._step, autograph=False)
 
     @property
     def global_batch(self) -> int:
@@ -101,7 +100,7 @@ class Training:
             scaled = loss * loss_scale if self._scales else loss
         return loss, tape.gradient(scaled, self.variables)
 
-    def one_step(self, batch: Batch) -> list[Tensor]:
+    def step(self, batch: Batch) -> list[Tensor]:
         """Start one step; it need not have finished when this returns.
 
         Args:
@@ -111,31 +110,15 @@ class Training:
             A scalar for each replica of this host, on that replica's device, that exists when the replica has updated
             its weights. Their sum is the loss over the global batch.
         """
-        self._one_step(batch)
-        return self._loss.read()
-
-    def step(self, batch: Batch) -> list[Tensor]:
-        """Start `steps_per_call` steps with the same batches; see `one_step`. The sum is the mean of their losses."""
         self._call(batch)
         return self._loss.read()
 
     def traced(self, batch: Batch) -> ConcreteFunction:
-        """Return the concrete function of `one_step`, for those who look into its graph."""
-        return self._one_step.get_concrete_function(batch)
+        """Return the concrete function of `step`, for those who look into its graph."""
+        return self._call.get_concrete_function(batch)
 
     def _step(self, batch: Batch) -> None:
         self.strategy.run(lambda *of_replica: self._loss.assign(self._replica_step(*of_replica)), args=batch)
-
-    def _steps(self, batch: Batch) -> None:
-        """Take `steps_per_call` steps, one after another; a loop of the graph would return to the host for each."""
-        count = self.case.steps_per_call
-
-        def add_step(*of_replica: Tensor) -> Tensor:
-            return self._loss.add(self._replica_step(*of_replica) / count)
-
-        self.strategy.run(lambda: self._loss.assign(0.0))
-        for _ in range(count):
-            self.strategy.run(add_step, args=batch)
 
     def _replica_step(self, features: Tensor, labels: Tensor) -> Tensor:
         """Train one step on this replica; returns its share of the loss, which waits for the update."""
@@ -179,19 +162,7 @@ class Training:
         return loss, gradients
 
     def _update(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Apply summed gradients, or buffers of them, to this replica's copies."""
-        if not self.case.compile_update:
-            return self._update_now(gradients)
-
-        @tf.function(autograph=False, jit_compile=True)
-        def update(gradients: Sequence[Tensor]) -> Tensor:
-            with tf.control_dependencies(self._update_now(gradients)):
-                return tf.constant(0.0)
-
-        return [update(gradients)]
-
-    def _update_now(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Apply them one operation after another.
+        """Apply summed gradients, or buffers of them, to this replica's copies.
 
         With loss scaling a step whose gradients are not finite must change nothing. That is done without a
         branch, for which the host would have to wait: gradients times 0 (`multiply_no_nan` makes NaN × 0 =

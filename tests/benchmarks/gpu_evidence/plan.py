@@ -214,8 +214,6 @@ def more_throughput() -> Iterator[Step]:
 
 
 SWITCHES: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
-    ("steps-per-call-5", "resnet50", ("--steps_per_call=5",), {}),
-    ("compile-update", "resnet50", ("--compile_update",), {}),
     ("no-memory-growth", "resnet50", ("--nomemory_growth",), {}),
     ("bf16", "resnet50", ("--precision=bf16",), {}),
     ("xla-replica", "resnet50", ("--xla=replica",), {}),
@@ -223,9 +221,7 @@ SWITCHES: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
     ("no-persistent-batch-norm", "resnet50", (), {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "0"}),
     ("global-threads", "resnet50", (), {"TF_GPU_THREAD_MODE": "global"}),
     ("xla-auto", "resnet50", ("--xla=auto",), {}),
-    ("steps-per-call-2", "resnet50", ("--steps_per_call=2",), {}),
-    ("cublaslt", "bert_large", ("--cublaslt",), {}),
-    ("compile-update-adamw", "bert_large", ("--compile_update",), {}),
+    ("cublaslt", "bert_large", (), {"TF_USE_CUBLASLT": "1"}),
 )
 """One switch at a time in fp16: name, network, flags, environment variables."""
 
@@ -293,11 +289,11 @@ def transformers() -> Iterator[Step]:
 
 def latency() -> Iterator[Step]:
     """How long does one sample take (finding 21)?"""
-    for network, extra in (("resnet50", ()), ("resnet50", ("--frozen",)), ("bert_large", ())):
-        case = (f"--model={network}", "--mode=infer", "--precision=fp16", f"--batch_size={BERT_BATCH}", *extra)
-        cpu = (*SMALL, "--precision=fp32") if (network, extra) == ("resnet50", ()) else None
+    for network in ("resnet50", "bert_large"):
+        case = (f"--model={network}", "--mode=infer", "--precision=fp16", f"--batch_size={BERT_BATCH}")
+        cpu = (*SMALL, "--precision=fp32") if network == "resnet50" else None
         yield Step(
-            name=f"latency.{network}-fp16" + ("-frozen" if extra else ""),
+            name=f"latency.{network}-fp16",
             question="inference at batch 1, p50",
             runs=(tfbench("run", *case, cpu=cpu),),
             figure="latency",

@@ -51,15 +51,8 @@ def seen(case, network, size, classes):
         "int32_variables": [v.name for v in variables if v.dtype == tf.int32],
         "outputs": [output.device[-5:] for output in outputs],
         "copies": sorted(copies(nodes)),
-        "constants": sorted({node.device[-5:] for node in nodes if node.op == "Const" and is_weight(node)}),
         "all_reduces": sum(node.op == "CollectiveReduceV2" for node in nodes),
     }
-
-
-def is_weight(node):
-    """Return whether a constant is a tensor of floating numbers, of which only a frozen graph has any."""
-    tensor = node.attr["value"].tensor
-    return tf.DType(tensor.dtype).is_floating and len(tensor.tensor_shape.dim) > 0
 
 
 def held(workload, name):
@@ -91,10 +84,7 @@ def cases():
     for mode, replicas, precision in kinds:
         case = tiny_case(mode=mode, num_gpus=replicas, precision=precision)
         yield f"{mode}-{replicas}-{precision}", (case, TinyNetwork(), IMAGE_SIZE, TINY_CLASSES)
-    for replicas, precision in itertools.product((1, 2), (Precision.FP32, Precision.FP16)):
-        case = tiny_case(mode=Mode.INFER, num_gpus=replicas, precision=precision, frozen=True)
-        yield f"frozen-{replicas}-{precision}", (case, TinyNetwork(), IMAGE_SIZE, TINY_CLASSES)
-    for changes in ({"steps_per_call": 3}, {"compile_update": True}, {"accumulate": 2}, {"xla": XLA.REPLICA}):
+    for changes in ({"accumulate": 2}, {"xla": XLA.REPLICA}):
         case = tiny_case(num_gpus=2, precision=Precision.FP16, **changes)
         yield f"train-2-fp16-{next(iter(changes))}", (case, TinyNetwork(), IMAGE_SIZE, TINY_CLASSES)
     for optimizer in (Optimizer.ADAMW, Optimizer.LAMB):

@@ -66,7 +66,7 @@ def test_gates_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
     from tfbench.outcomes.findings import Findings
     from tfbench.workload import build
 
-    repeat, findings = repeat_of(tiny_case(steps_per_call=3), one_replica), Findings()
+    repeat, findings = repeat_of(tiny_case(), one_replica), Findings()
     first = gate(repeat, build(repeat), findings)
     assert 0 < first.loss < 10 and first.compile_seconds > 0
     assert {check.name: check.passed for check in findings.checks} == {

@@ -1,32 +1,29 @@
 """Settings of `TUNING`: a row of `Case` each gives the flag, the suite's key, the column and the case's name."""
 
 import dataclasses
+import json
 
 import pytest
 
 from orchestrate.errors import DocumentError
 from orchestrate.suites import read_suite
-from results.schema import TUNING, AllReduceDtype, Case, Device, Mode, Precision
+from results.schema import TUNING, AllReduceDtype, Case, Device, Precision
+from results.schema.case import REMOVED_SETTINGS
 from results.schema.networks import tuning_refusal
-from results.schema.record_json import from_json, to_json
+from results.schema.record_json import RecordError, from_json, to_json
 from results.table.columns import COLUMNS
 from tests.unit.results.factory import make_record
-from tfbench.flags import parse
+from tfbench.flags import FlagsError, parse
 
 CHANGED = {
     "all_reduce_pack_mb": 50,
     "all_reduce_dtype": AllReduceDtype.FP16,
-    "steps_per_call": 5,
-    "compile_update": True,
-    "cublaslt": True,
     "memory_growth": False,
-    "frozen": True,
 }
 
 
 def changed(name):
-    mode = Mode.INFER if name == "frozen" else Mode.TRAIN
-    return Case(model="resnet50", precision=Precision.FP16, mode=mode, **{name: CHANGED[name]})
+    return Case(model="resnet50", precision=Precision.FP16, **{name: CHANGED[name]})
 
 
 def test_every_setting_is_tried_here():
@@ -64,12 +61,10 @@ def test_a_suite_sweeps_a_setting(tmp_path):
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ("steps_per_call: 3", "steps_per_call: 3 is not for 100 timed steps: it must divide num_steps"),
         ("all_reduce_dtype: fp16", "all_reduce_dtype: fp16 is not for precision fp32"),
-        ("frozen: true", "frozen: True is not for mode train: it is for mode infer"),
-        ("mode: infer, compile_update: true", "compile_update: True is not for mode infer"),
-        ("data: host, steps_per_call: 5", "steps_per_call: 5 is not for data host"),
-        ("steps_per_call: 0", "steps_per_call"),
+        ("mode: infer, all_reduce_pack_mb: 50", "all_reduce_pack_mb: 50 is not for mode infer"),
+        ("all_reduce_pack_mb: -1", "all_reduce_pack_mb"),
+        ("frozen: true", "frozen was removed: .* Remove it"),
     ],
 )
 def test_a_setting_that_does_not_go_with_the_rest_is_refused_by_name(tmp_path, block, message):
@@ -77,3 +72,19 @@ def test_a_setting_that_does_not_go_with_the_rest_is_refused_by_name(tmp_path, b
     path.write_text(f"cases: [{{model: resnet50, batch_per_gpu: 64, {block}}}]\n")
     with pytest.raises(DocumentError, match=message):
         read_suite(str(path))
+
+
+@pytest.mark.parametrize("name", REMOVED_SETTINGS)
+def test_a_removed_setting_is_read_at_its_default_only(name):
+    document = json.loads(to_json(make_record(100.0)))
+    document["case"][name] = REMOVED_SETTINGS[name]
+    assert from_json(json.dumps(document)) == from_json(to_json(make_record(100.0)))
+    document["case"][name] = 5
+    with pytest.raises(RecordError, match=f"case.{name} was removed. Measure the case again without it"):
+        from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("flag", ["--frozen", "--nofrozen", "--steps_per_call=5", "--compile_update", "--cublaslt"])
+def test_a_removed_flag_is_answered(flag):
+    with pytest.raises(FlagsError, match=r"^--\w+ was removed: .* Remove it$"):
+        parse(["--model=resnet50", flag])

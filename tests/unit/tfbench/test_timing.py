@@ -77,8 +77,6 @@ def test_steps_go_on_until_the_asked_time_has_passed():
     *_, before_last_two = list(itertools.accumulate(interval.step_seconds))[:-STEPS_IN_FLIGHT]
     assert before_last_two < 0.1, "no more than what was in flight is taken beyond it"
     assert len(take_steps(device.step, 5, least_seconds=0.001).step_seconds) == 5
-    calls = take_steps(device.step, 4, steps_per_call=4, least_seconds=0.02)
-    assert len(calls.step_seconds) % 4 == 0 and calls.seconds >= 0.02
 
 
 def test_the_host_prepares_the_next_step_while_the_device_works():
@@ -121,14 +119,3 @@ def test_spread_and_drift_have_the_textbook_values():
     assert coefficient_of_variation([1.0]) is None
     assert drift([1.0, 1.0, 5.0, 1.0, 1.2, 1.2]) == pytest.approx(0.2)
     assert drift([1.0, 2.0]) is None
-
-
-def test_the_steps_of_one_call_count_as_equally_long():
-    device, seen = Device(0.001), []
-    interval = take_steps(device.step, 19, lambda step, *_: seen.append(step), steps_per_call=4)
-    assert len(interval.step_seconds) == len(interval.losses) == 20, "whole calls"
-    assert interval.seconds < 20 * 0.001, "five calls, not twenty"
-    assert math.isclose(sum(interval.step_seconds), interval.seconds, rel_tol=1e-9)
-    for call in range(0, 20, 4):
-        assert max(interval.step_seconds[call : call + 4]) == pytest.approx(interval.step_seconds[call])
-    assert seen == [12, 20]

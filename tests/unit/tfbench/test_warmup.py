@@ -12,8 +12,7 @@ def windows(monkeypatch):
     """Let each window of steps take the next of these mean step times; give what was reported."""
     means = []
 
-    def take(step, count, report, steps_per_call):
-        assert steps_per_call == 1
+    def take(step, count, report):
         mean = means.pop(0)
         report(count, mean)
         return Interval(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count)
