@@ -59,6 +59,7 @@ def measure(request: Request) -> int:
         )
         _print_failure(request.case, outcome)
 
+<<<<<<< HEAD
     if request.find_max_batch:
         try:
             batch = find_max_batch(request.case)
@@ -67,7 +68,17 @@ def measure(request: Request) -> int:
             return ExitCode.SOME_FAILED
         request = dataclasses.replace(request, case=dataclasses.replace(request.case, batch_per_gpu=batch))
 
+=======
+>>>>>>> 0cd6145 (Every step's operations have GPU kernels, by the CUDA build's list; the search for a batch is supervised and its trials have limits)
     def work(say_written: Callable[[], None]) -> int:
+        case = request.case
+        if request.find_max_batch:
+            try:
+                case = dataclasses.replace(case, batch_per_gpu=find_max_batch(case))
+            except CaseFailedError as error:
+                write_outcome(Outcome(error.status, str(error)))
+                say_written()
+                return ExitCode.SOME_FAILED
         writing = threading.Lock()  # one record, also when another host is lost in the last moment
 
         def end(outcome: Failure) -> None:
@@ -76,7 +87,7 @@ def measure(request: Request) -> int:
             say_written()
             os._exit(ExitCode.SOME_FAILED)
 
-        record = _measured(request, started_at, end)
+        record = _measured(dataclasses.replace(request, case=case), started_at, end)
         writing.acquire()
         if request.rank == 0 or record.status is not Status.OK:
             write_record(record, request.output)

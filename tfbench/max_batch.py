@@ -16,9 +16,14 @@ from pathlib import Path
 from results.schema import Case, Status
 from results.schema.record_json import RecordError, from_json
 from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.supervisor import end_with_parent
 
 GRANULARITY = 8
 """Batches are multiples of this, which matrix units like; below it every size is tried."""
+
+
+TRIAL_SECONDS = 300.0
+"""A trial of two steps that takes longer hangs: the deepest network compiles in half of it."""
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
@@ -72,8 +77,11 @@ def _fits(case: Case, reasons: list[str]) -> bool:
     trial = dataclasses.replace(case, warmup_steps=0, num_steps=2)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "record.json"
-        command = [sys.executable, "-m", "tfbench", *trial.flags(), "--nopeaks", f"--output={output}"]
-        exit_code = subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+        command = [sys.executable, "-m", "tfbench", *trial.flags(), "--nopeaks"]
+        command += [f"--max_seconds={TRIAL_SECONDS:g}", f"--output={output}"]
+        exit_code = subprocess.run(
+            command, stderr=subprocess.DEVNULL, check=False, preexec_fn=end_with_parent
+        ).returncode
         try:
             record = from_json(output.read_bytes())
         except (OSError, RecordError) as error:

@@ -230,7 +230,7 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     device = "CPU" if all(rate.case.device is Device.CPU for rate in rates) else "GPU"
     always = ["model", "precision", "batch_per_gpu"]
     setting_names = [name for name in CASE_COLUMNS if name not in (*CLUSTER_COLUMNS, *always)]
-    settings = [name for name in differing(rates, setting_names) if not _is_the_networks_own(rates, name)]
+    settings = differing(rates, setting_names)
     split = [*settings, *_differing_software(rates)]
     units = sorted({rate.unit for rate in rates if rate.unit})
     unit_of = {rate.case.model: f"{rate.unit}/s" for rate in rates if rate.unit}
@@ -274,12 +274,6 @@ def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
     shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode is not Mode.TRAIN]
     shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
     return [", ".join(shared)] if shared else []
-
-
-def _is_the_networks_own(rates: Sequence[FleetRate], column: str) -> bool:
-    """Return whether a setting follows from the network, as its usual optimizer does: then it splits nothing."""
-    found = {(rate.case.model, rate.named(column)) for rate in rates}
-    return column in ("batch_norm", "optimizer") and len(found) == len({model for model, _ in found})
 
 
 def _scaling_cells(rates: Sequence[FleetRate], names: Sequence[str]) -> dict[tuple[str, ...], dict[str, str]]:

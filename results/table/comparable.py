@@ -202,8 +202,21 @@ def _usual(model: str) -> Case:
 
 
 def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
-    """Return those of the columns in which the measurements are not all equal, in their order."""
-    return [name for name in columns if len({item.named(name) for item in items}) > 1]
+    """Return those of the columns in which the measurements are not all equal, in their order.
+
+    A variant that follows from the network, as its usual optimizer does, does not differ.
+    """
+    return [
+        name
+        for name in columns
+        if len({item.named(name) for item in items}) > 1
+        and not (name in ("batch_norm", "optimizer") and _follows_from_network(items, name))
+    ]
+
+
+def _follows_from_network(items: Sequence[Measured], column: str) -> bool:
+    found = {(item.case.model, item.named(column)) for item in items}
+    return len(found) == len({model for model, _ in found})
 
 
 EFFORT = ("warmup_steps", "num_steps", "min_seconds")

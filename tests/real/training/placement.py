@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from unittest import mock
 
 import tensorflow as tf
 from tensorflow import keras
@@ -87,6 +88,9 @@ def cases():
     for changes in ({"accumulate": 2}, {"xla": XLA.REPLICA}):
         case = tiny_case(num_gpus=2, precision=Precision.FP16, **changes)
         yield f"train-2-fp16-{next(iter(changes))}", (case, TinyNetwork(), IMAGE_SIZE, TINY_CLASSES)
+    for precision in (Precision.FP32, Precision.FP16):
+        case = small_case("resnet50", precision=precision)
+        yield f"resnet50-2-{precision}", (case, small_network("resnet50"), 32, CLASSES)
     for optimizer in (Optimizer.ADAMW, Optimizer.LAMB):
         case = small_case("bert_large", precision=Precision.FP16, optimizer=optimizer)
         yield f"bert-2-fp16-{optimizer}", (case, small_network("bert_large"), TOKENS, CLASSES)
@@ -98,7 +102,8 @@ def main():
     found = {}
     for name, arguments in cases():
         tf.distribute.MirroredStrategy._collective_key_base += 100_000
-        found[name] = seen(*arguments)
+        with mock.patch("tfbench.models.blocks.convolution._scope_is_on_a_cpu", return_value=False):
+            found[name] = seen(*arguments)
     json.dump(found, sys.stdout, indent=1)
 
 

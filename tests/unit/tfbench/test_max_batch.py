@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from results.schema import Case
-from results.schema.record_json import to_json
+from results.schema import Case, Status
+from results.schema.record_json import from_json, to_json
 from tests.real.training.memory_errors import MEMORY, PERHAPS_MEMORY
 from tests.unit.results.factory import make_failure, make_record
 from tfbench.max_batch import find_max_batch, largest_batch
@@ -82,3 +84,28 @@ def test_where_nothing_fits_the_last_reason_is_given(trials):
     trials(MEMORY[0], 0)
     with pytest.raises(CaseFailedError, match=r"not even a batch of 1 fits: InternalError: .*Dst tensor"):
         find_max_batch(CASE)
+
+
+HANGING_TRIALS = """
+import sys
+from tfbench.__main__ import main
+sys.executable = sys.argv[1]
+sys.exit(main(["--model=resnet50", "--device=cpu", "--find_max_batch", "--max_seconds=1", "--output=" + sys.argv[2]]))
+"""
+
+
+def test_a_search_whose_trial_hangs_ends_in_time_and_leaves_no_process(tmp_path):
+    trial, started, output = tmp_path / "trial", tmp_path / "started", tmp_path / "record.json"
+    trial.write_text(f'#!/bin/sh\necho $$ > {started}\necho "$@" >> {started}\nexec sleep 60\n')
+    trial.chmod(0o755)
+    command = [sys.executable, "-c", HANGING_TRIALS, str(trial), str(output)]
+    subprocess.run(command, cwd=Path(__file__).parents[3], check=False, timeout=30)
+    record = from_json(output.read_bytes())
+    assert (record.status, record.cause) == (Status.TIMEOUT, "not finished after --max_seconds=1")
+    process, flags = started.read_text().splitlines()
+    assert "--max_seconds=300" in flags, "each trial has a limit of its own"
+    for _ in range(100):
+        if not Path(f"/proc/{process}").exists():
+            return
+        time.sleep(0.05)
+    pytest.fail("the trial goes on")

@@ -1,0 +1,113 @@
+"""The GPU kernels of TensorFlow's CUDA build, and which nodes of a traced step have none: no driver is needed.
+
+`tensorflow-cpu` knows no GPU kernel, so they are kept here as `gpu_kernels.pb.gz`. After a change of TensorFlow's version,
+write them anew with the CUDA wheel, e.g. in an environment of its own:
+
+    pip install 'tensorflow[and-cuda]==VERSION'; python -m tests.support.gpu_kernels
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+from results.schema import Case, Mode
+from tfbench.keras_versions.types import ConcreteFunction, Strategy
+
+KERNELS = Path(__file__).with_name("gpu_kernels.pb.gz")
+
+ON_NO_DEVICE = frozenset({"NoOp", "_Arg", "_Retval"})
+"""Operations that compute nothing and need no kernel of a device."""
+
+
+def write_kernels() -> None:
+    """Write the kernels for GPUs that this TensorFlow has registered."""
+    import tensorflow as tf
+    from tensorflow.core.framework import kernel_def_pb2
+    from tensorflow.python.framework import kernels
+
+    if not tf.test.is_built_with_cuda():
+        raise SystemExit("this TensorFlow is a build without CUDA: pip install 'tensorflow[and-cuda]'")
+    found = [k for k in kernels.get_all_registered_kernels().kernel if k.device_type in ("GPU", "DEFAULT")]
+    found.sort(key=lambda kernel: kernel.SerializeToString(deterministic=True))
+    whole = kernel_def_pb2.KernelList(kernel=found).SerializeToString(deterministic=True)
+    KERNELS.write_bytes(gzip.compress(whole, mtime=0))
+    print(f"{len(found)} kernels of {len({kernel.op for kernel in found})} operations, TensorFlow {tf.__version__}")  # noqa: T201
+
+
+@functools.cache
+def gpu_kernels() -> dict[str, list]:
+    """Return the kernels by operation."""
+    from tensorflow.core.framework import kernel_def_pb2
+
+    kernels = collections.defaultdict(list)
+    for kernel in kernel_def_pb2.KernelList.FromString(gzip.decompress(KERNELS.read_bytes())).kernel:
+        kernels[kernel.op].append(kernel)
+    return dict(kernels)
+
+
+def kernel_of(node):
+    """Return the kernel that a GPU would run a node with, None if it has none for the node's types."""
+    label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
+    fitting = [k for k in gpu_kernels().get(node.op, ()) if k.label == label and all(map(_allows(node), k.constraint))]
+    return max(fitting, key=lambda kernel: (kernel.device_type == "GPU", kernel.priority), default=None)
+
+
+def _allows(node):
+    def allows(constraint) -> bool:
+        value = node.attr[constraint.name]
+        types = [value.type] if value.WhichOneof("value") == "type" else value.list.type
+        return set(types) <= set(constraint.allowed_values.list.type)
+
+    return allows
+
+
+def without_kernel(traced: ConcreteFunction) -> Iterator[str]:
+    """Name the operations of a traced step and of the functions that it calls that no GPU could run, with their types."""
+    import tensorflow as tf
+
+    graph = traced.graph.as_graph_def()
+    for node in [*graph.node, *(node for function in graph.library.function for node in function.node_def)]:
+        if node.op not in ON_NO_DEVICE and kernel_of(node) is None:
+            types = [tf.dtypes.as_dtype(value.type).name for value in node.attr.values() if value.type]
+            yield f"{node.op}({', '.join(types)})"
+
+
+def trace(case: Case, strategy: Strategy, **options: int):
+    """Build a case's step in the forms of a GPU; return its concrete function and the workload.
+
+    Args:
+        case: Nothing of it is run.
+        strategy: Over CPU devices that stand for the GPUs.
+        options: Of the network's builder, instead of its own.
+    """
+    from tensorflow import keras
+
+    from tfbench.inference.forward import Inference
+    from tfbench.models import NETWORKS
+    from tfbench.setup.devices import _POLICIES
+    from tfbench.training.inputs import batch_source
+    from tfbench.training.step import Training
+    from tfbench.training.tasks import TASKS
+
+    network = NETWORKS[case.model]
+    network = dataclasses.replace(network, options={**network.options, **options})
+    keras.mixed_precision.set_global_policy(_POLICIES[case.precision])
+    size, task = network.size(case), TASKS[network.task]
+    with mock.patch("tfbench.models.blocks.convolution._scope_is_on_a_cpu", return_value=False):
+        model = network.build(case.batch_norm, size, strategy)
+        batch = batch_source(case, size, network.classes, strategy, task)()
+        if case.mode is Mode.INFER:
+            workload = Inference(case, model, strategy)
+            return workload._call.get_concrete_function(batch), workload
+        workload = Training(case, model, strategy, task=task)
+        return workload.traced(batch), workload
+
+
+if __name__ == "__main__":
+    write_kernels()
