@@ -59,24 +59,13 @@ def measure(request: Request) -> int:
         )
         _print_failure(request.case, outcome)
 
-<<<<<<< HEAD
-    if request.find_max_batch:
-        try:
-            batch = find_max_batch(request.case)
-        except CaseFailedError as error:
-            write_outcome(Failure(error.status, str(error)))
-            return ExitCode.SOME_FAILED
-        request = dataclasses.replace(request, case=dataclasses.replace(request.case, batch_per_gpu=batch))
-
-=======
->>>>>>> 0cd6145 (Every step's operations have GPU kernels, by the CUDA build's list; the search for a batch is supervised and its trials have limits)
     def work(say_written: Callable[[], None]) -> int:
         case = request.case
         if request.find_max_batch:
             try:
                 case = dataclasses.replace(case, batch_per_gpu=find_max_batch(case))
             except CaseFailedError as error:
-                write_outcome(Outcome(error.status, str(error)))
+                write_outcome(Failure(error.status, str(error)))
                 say_written()
                 return ExitCode.SOME_FAILED
         writing = threading.Lock()  # one record, also when another host is lost in the last moment

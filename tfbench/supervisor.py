@@ -165,16 +165,12 @@ def _be_the_child(work: Callable[[Callable[[], None]], int], written: int, error
         os._exit(code)  # without TensorFlow's own clean-up, which can hang
 
 
-<<<<<<< HEAD
-def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Failure | None]:
-=======
 def end_with_parent() -> None:
     """Let the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Outcome | None]:
->>>>>>> 0cd6145 (Every step's operations have GPU kernels, by the CUDA build's list; the search for a batch is supervised and its trials have limits)
+def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> tuple[int, Failure | None]:
     """Wait for the child's end, a signal or the end of the time.
 
     Returns:
