@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from orchestrate import command_line
-from orchestrate.extras import missing_extra
+from orchestrate.project import missing_extra
 from results.commands import runs
 from results.program import (
     PROGRAM,

@@ -20,8 +20,8 @@ from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, v
 from orchestrate.accepting.judging import Acceptance, HostVerdict
 from orchestrate.afterwards import show_results, signals_handled, still_costing, when_done
 from orchestrate.display import tables
-from orchestrate.display.display import make_display, notify, stdout_console
-from orchestrate.display.wording import describe
+from orchestrate.display.display import describe, notify, stdout_console
+from orchestrate.display.live import make_display
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, JobStep, Stopping, Warned, event_document
 from orchestrate.inventory.hosts import Host, Place, read_hosts
@@ -86,7 +86,7 @@ class How:
     """How a plan is carried out and shown; see `Options` for what is not described here.
 
     Attributes:
-        display: A kind of `orchestrate.display.display.KINDS`.
+        display: auto, live, plain, json or none.
         report: Whether `report.html` is written at the end.
         max_cost: In USD; no repeat begins that would end above it.
         when_done: Shell command that runs after the run, however it ends.

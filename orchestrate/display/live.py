@@ -8,11 +8,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrate.display.wording import STOPPING, Failures, clock, describe
+from orchestrate.display.display import (
+    STOPPING,
+    Display,
+    Failures,
+    JSONDisplay,
+    NoDisplay,
+    PlainDisplay,
+    clock,
+    describe,
+)
 from orchestrate.events import (
     Decided,
     Event,
@@ -46,7 +56,12 @@ OTHER_LINES = 8
 
 FEWEST_ROWS = 5
 COLUMNS = ("host", "GPU", "variant", "case", "k/n", "state", "step", "samples/s", "time left")
-_RIGHT = {"k/n", "step", "samples/s", "time left"}
+RIGHT = {"k/n", "step", "samples/s", "time left"}
+DROPPED_FIRST = ("variant", "GPU", "step", "samples/s", "case", "time left")
+"""Columns that a narrow terminal does without, in this order; the others always fit, and headings are never cut."""
+
+FEWEST_CASE_LETTERS = 20
+"""Of the column of cases, the only one whose cells are cut to fit."""
 WAITING, DONE, SET_ASIDE = "waiting", "done", "set aside"
 
 
@@ -56,12 +71,10 @@ class Row:
 
     Attributes:
         position: Of the repeat that runs or ran last, in the host's plan, from 1; 0: none yet.
-        ended: Repeats that ended while we watched.
-        seconds: What they took together.
-        failed: How many of them were not ok.
+        failed: Repeats that ended and were not ok.
         lanes: Repeats that may run side by side; more than one: the host is a queue.
         states: Of the repeats of a queue that have begun or wait, by job.
-        expected_seconds: Until its end, from what was expected and what has ended; None: nothing was expected.
+        seconds_left: Until its end, from what was expected and what has ended.
     """
 
     title: str
@@ -73,24 +86,11 @@ class Row:
     step: str = ""
     speed: str = ""
     position: int = 0
-    ended: int = 0
-    seconds: float = 0.0
     failed: int = 0
     lanes: int = 1
     states: dict[str, str] = field(default_factory=dict)
-    expected_seconds: float | None = None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate from what was expected, else from the repeats so far; None before there are any."""
-        if self.state in (DONE, SET_ASIDE):
-            return None
-        if self.expected_seconds is not None:
-            return self.expected_seconds
-        if not self.ended:
-            return None
-        left = self.total - self.position + (0 if self.state in set(Status) else 1)
-        return self.seconds / self.ended * left / min(self.lanes, max(left, 1))
+    seconds_left: float = 0.0
+    ended: int = 0
 
     def note_queued(self, job: str, state: str | None) -> None:
         """Take in the state of one of a queue's repeats; None: it has ended. The row shows how many run and wait."""
@@ -124,7 +124,6 @@ class LiveDisplay:
         self._rows: dict[str, Row] = {}
         self._jobs: dict[str, tuple[int, str, str]] = {}
         self._statuses: Counter[str] = Counter()
-        self._outlook: Outlook | None = None
         self._failures = Failures()
         self._stopping = ""
         self._began = time.monotonic() if began is None else began
@@ -145,7 +144,7 @@ class LiveDisplay:
 
     def planned(self, plan: Plan, durations: Durations | None = None) -> None:
         """See `Display.planned`."""
-        self._outlook = Outlook(plan, durations) if durations else None
+        self._outlook = Outlook(plan, durations or Durations())
         if len(plan.hosts) > MANY_HOSTS:
             self._live.refresh_per_second = 1
         with self._lock:
@@ -154,8 +153,8 @@ class LiveDisplay:
                 lanes = entry.host.lanes
                 led = [gang.job for gang in plan.gangs if gang.members[0].place == entry.host.place]
                 jobs = [*entry.jobs, *led]
-                row = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes)
-                row.expected_seconds = self._outlook.seconds_left(entry.host.key) if self._outlook else None
+                left = self._outlook.seconds_left(entry.host.key)
+                row = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes, seconds_left=left)
                 self._rows[entry.host.key] = row
                 self._jobs.update(_job_titles(jobs))
 
@@ -164,7 +163,6 @@ class LiveDisplay:
         with self._lock:
             self._failures.note(event)
             self._note(event)
-            self._look_out(event)
         match event:
             case RunFinished():
                 self._print(describe(event), *self._failures.summary(event))
@@ -186,6 +184,7 @@ class LiveDisplay:
         row = self._rows.get(getattr(event, "host", None) or "")
         if row is None:
             return
+        self._outlook.note(event)
         match event:
             case ImageProgress():
                 share = event.done_bytes / event.total_bytes if event.total_bytes else 0.0
@@ -209,19 +208,13 @@ class LiveDisplay:
                 row.state = DONE if row.position >= row.total else row.state
             case HostLost():
                 row.state, row.step = SET_ASIDE, ""
-
-    def _look_out(self, event: Event) -> None:
-        """Correct what is expected of the host that an event is about."""
-        if self._outlook is None or not isinstance(event, JobResult | JobSpared | HostLost):
-            return
-        self._outlook.note(event)
-        if (row := self._rows.get(event.host)) is not None:
-            row.expected_seconds = self._outlook.seconds_left(event.host)
+        if isinstance(event, JobResult | JobSpared | HostLost):
+            row.seconds_left = self._outlook.seconds_left(getattr(event, "host", None))
 
     def _end(self, row: Row, event: JobResult) -> None:
         self._statuses[event.status] += 1
         row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
-        row.ended, row.seconds, row.step = row.ended + 1, row.seconds + event.seconds, ""
+        row.ended, row.step = row.ended + 1, ""
         if row.lanes > 1 and row.state != SET_ASIDE:
             row.note_queued(event.job, None)
         if event.status != Status.OK:
@@ -234,12 +227,14 @@ class LiveDisplay:
         with self._lock:
             rows = list(self._rows.values())
             shown = choose_rows(rows, max(FEWEST_ROWS, self._console.height - OTHER_LINES))
+            cells = [_cells(row) for row in shown]
             table = new_table()
-            for name in COLUMNS:
-                right = name in _RIGHT
-                table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
-            for row in shown:
-                table.add_row(*(Text(cell) for cell in _cells(row)))
+            widths = fitting(cells, self._console.width)
+            for name, width in widths.items():
+                justify: JustifyMethod = "right" if name in RIGHT else "left"
+                table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+            for row in cells:
+                table.add_row(*(Text(cell) for name, cell in zip(COLUMNS, row, strict=True) if name in widths))
             return Group(table, *(Text(line) for line in self._below(rows, shown)))
 
     def _below(self, rows: Sequence[Row], shown: Sequence[Row]) -> list[str]:
@@ -251,10 +246,27 @@ class LiveDisplay:
             reported = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
             lines.append(f"… and {len(rows) - len(shown)} more: {reported}")
         counts = ", ".join(f"{number} {status}" for status, number in sorted(self._statuses.items()))
-        left = max((row.seconds_left or 0.0 for row in rows), default=0.0)
+        left = max((row.seconds_left for row in rows), default=0.0)
         remaining = f", about {clock(left)} left" if left else ""
         lines += [self._stopping] if self._stopping else []
         return [*lines, f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{remaining}"]
+
+
+def fitting(rows: Sequence[tuple[str, ...]], width: int) -> dict[str, int]:
+    """Return the columns that fit side by side, and the letters that each must have.
+
+    Args:
+        rows: Cells in the order of `COLUMNS`.
+        width: Of the terminal.
+    """
+    columns = zip(COLUMNS, *rows, strict=True)
+    wanted = {name: max(map(cell_len, (name, *cells))) for name, *cells in columns}
+    for name in (None, *DROPPED_FIRST):
+        wanted.pop(name or "", None)
+        cut = max(0, sum(wanted.values()) + 2 * len(wanted) - width)  # two spaces between columns, one around them
+        if cut <= max(0, wanted.get("case", 0) - FEWEST_CASE_LETTERS):
+            return wanted | ({"case": wanted["case"] - cut} if cut else {})
+    return wanted
 
 
 def choose_rows(rows: Sequence[Row], most: int) -> list[Row]:
@@ -292,7 +304,7 @@ def _job_titles(jobs: Sequence[Job]) -> dict[str, tuple[int, str, str]]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    left = row.seconds_left
+    left = 0.0 if row.state in (DONE, SET_ASIDE) else row.seconds_left
     state = f"{row.state}, {row.failed} failed" if row.failed and row.state in (DONE, SET_ASIDE) else row.state
     return (
         row.title,
@@ -303,7 +315,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         state,
         row.step,
         row.speed,
-        "" if left is None else clock(left),
+        clock(left) if left else "",
     )
 
 
@@ -314,3 +326,17 @@ def _kind(row: Row) -> str:
     if row.state == DONE:
         return "done with failures" if row.failed else DONE
     return "at work"
+
+
+def make_display(kind: str, console: Console) -> Display:
+    """Choose a display.
+
+    Args:
+        kind: `live`, `plain`, `json` or `none`; `auto`: live on a terminal, plain elsewhere.
+        console: On stderr.
+    """
+    if kind == "live" or (kind == "auto" and console.is_terminal):
+        return LiveDisplay(console)
+    if kind == "json":
+        return JSONDisplay()
+    return NoDisplay() if kind == "none" else PlainDisplay(console.file)

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from orchestrate.errors import LaunchFailed, Lost
-from orchestrate.extras import missing_extra
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.pulls import Progress
 from orchestrate.launchers.ssh.connection import Connection
@@ -17,7 +16,7 @@ from orchestrate.launchers.ssh.launcher import AgentLauncher
 from orchestrate.launchers.ssh.software import HostSoftware
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
-from orchestrate.project import PROJECT
+from orchestrate.project import PROJECT, missing_extra
 
 SOFTWARE = HostSoftware(python=sys.executable, environment={"PYTHONPATH": str(PROJECT)})
 

@@ -1,4 +1,4 @@
-"""How long things take: one estimate for plans, budgets, limits of queues and the time that is left.
+"""How long things take and cost: one estimate for plans, budgets, limits of queues and the time that is left.
 
 The duration of a repeat is the median of the latest runs that had it, else computed from the network's work
 (`results.reference`) and the host's speed, else a guess.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -286,6 +288,7 @@ class Outlook:
 
     def __init__(self, plan: Plan, durations: Durations) -> None:
         self._left: dict[str, dict[str, float]] = {}
+        self._weight = WEIGHT_OF_EXPECTED if durations else 0.0  # a guess says nothing
         self._lanes = {entry.host.key: entry.host.lanes for entry in plan.hosts}
         self._factors: dict[str, tuple[float, float]] = {}
         for entry in plan.hosts:
@@ -321,13 +324,96 @@ class Outlook:
         self._left.get(host, {}).clear()
 
     def seconds_left(self, host: str | None = None) -> float:
-        """Return the seconds until a host is done, or the slowest of all; counted from the last repeat's end."""
+        """Return the seconds until a host is done, or the slowest of all; counted from the last repeat's end.
+
+        0 while nothing but a guess is known of the host.
+        """
         if host is None:
             return max(map(self.seconds_left, self._left), default=0.0)
         left = self._left.get(host, {})
         total = sum(left.values())
         took, planned = self._factors.get(host, (0.0, 0.0))
+        if not self._weight and not planned:
+            return 0.0
         mean = total / len(left) if left else 0.0
-        prior = WEIGHT_OF_EXPECTED * mean
+        prior = self._weight * mean
         factor = (took + prior) / (planned + prior) if planned + prior else 1.0
         return total * factor / min(self._lanes.get(host, 1), max(1, len(left)))
+
+
+Meter = Place | str
+"""What costs are counted under: a host, or the id of a repeat in a queue."""
+
+
+class Budget:
+    """Keeps a run below a cost: no repeat begins that would end above it.
+
+    A host is counted from its start to its end; of a queue each repeat is, while it has a machine, under its own name.
+
+    Args:
+        limit_usd: For the whole run.
+        hosts: Those that will work; each needs a price.
+        durations: Of its repeats; what this run sees itself counts more.
+    """
+
+    def __init__(self, limit_usd: float, hosts: Iterable[HostPlan], durations: Durations) -> None:
+        self._limit_usd = limit_usd
+        self._rates = {entry.host.place: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
+        self._durations = durations
+        self._seen: dict[tuple[str, str], float] = {}
+        self._began: dict[Meter, tuple[Place, float]] = {}
+        self._reserved: dict[Meter, float] = {}
+        self._reserved_usd = 0.0
+        self._settled_usd = 0.0
+        self._lock = threading.Lock()
+
+    def begin(self, host: Place, meter: str | None = None) -> None:
+        """Start to count the time of a host, or of a repeat in its queue."""
+        with self._lock:
+            self._settle(meter or host)
+            self._began[meter or host] = host, time.monotonic()
+
+    def end(self, host: Place, meter: str | None = None) -> None:
+        """Stop to count; nothing happens when nothing is counted."""
+        with self._lock:
+            if meter is None or meter in self._began:
+                self._reserve(meter or host, 0.0)
+            self._settle(meter or host)
+
+    def allows(self, host: Place, case: str, meter: str | None = None) -> bool:
+        """Return whether one more repeat can end within the limit; if so, its cost is reserved."""
+        with self._lock:
+            seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
+            wanted = self._rates[host] * seconds
+            others = self._reserved_usd - self._reserved.get(meter or host, 0.0)
+            if self._spent() + others + wanted > self._limit_usd:
+                return False
+            self._reserve(meter or host, wanted)
+            return True
+
+    def learn(self, fleet: str, case: str, seconds: float) -> None:
+        """Take in how long a repeat took."""
+        with self._lock:
+            self._seen[fleet, case] = seconds
+
+    def spent_usd(self) -> float:
+        """Return what the run has cost so far."""
+        with self._lock:
+            return self._spent()
+
+    def _spent(self) -> float:
+        return self._settled_usd + sum(map(self._running_usd, self._began))
+
+    def _running_usd(self, meter: Meter) -> float:
+        host, began = self._began[meter]
+        return self._rates[host] * (time.monotonic() - began)
+
+    def _settle(self, meter: Meter) -> None:
+        if meter in self._began:
+            self._settled_usd += self._running_usd(meter)
+            del self._began[meter]
+
+    def _reserve(self, meter: Meter, usd: float) -> None:
+        self._reserved_usd += usd - self._reserved.pop(meter, 0.0)
+        if usd:
+            self._reserved[meter] = usd

@@ -30,9 +30,8 @@ from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.planning.budget import Budget
 from orchestrate.planning.doubts import doubts, isolation_note, sending_note
-from orchestrate.planning.durations import Durations
+from orchestrate.planning.durations import Budget, Durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan

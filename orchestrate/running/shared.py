@@ -12,7 +12,7 @@ from orchestrate.errors import UserError
 from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSpared, Warned
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
-from orchestrate.planning.budget import Budget
+from orchestrate.planning.durations import Budget
 from orchestrate.planning.plan import Job
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.judge import failed_record, now

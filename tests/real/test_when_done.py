@@ -163,6 +163,20 @@ def test_the_command_runs_where_a_host_hangs_and_the_user_ends_it(folder: Path):
     assert run.wait(DEADLINE_SECONDS) == ExitCode.STOPPED
 
 
+def test_the_command_runs_where_a_host_freezes_and_ctrl_c_comes_twice(folder: Path, engine: subprocess.Popen[str]):
+    run = start(folder)
+    wait_until(lambda: began(folder))
+    engine.send_signal(signal.SIGSTOP)
+    try:
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        run.send_signal(signal.SIGINT)
+        wait_until((folder / "done").exists)
+    finally:
+        engine.send_signal(signal.SIGCONT)
+    assert run.wait(DEADLINE_SECONDS) == ExitCode.STOPPED
+
+
 @pytest.mark.usefixtures("engine")
 def test_the_command_does_not_run_after_a_mistake_in_flags_or_files(folder: Path):
     (folder / "hosts.yml").write_text("version: 1\nfleet: {}\n")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrate.display.display import JSONDisplay, NoDisplay, PlainDisplay, make_display
-from orchestrate.display.live import LiveDisplay
+from orchestrate.display.display import JSONDisplay, NoDisplay, PlainDisplay
+from orchestrate.display.live import COLUMNS, LiveDisplay, make_display
 from orchestrate.events import (
     Event,
     HostChecked,
@@ -345,3 +345,24 @@ def test_a_display_is_chosen_by_name_and_by_where_it_writes(tmp_path: Path):
     assert isinstance(make_display("auto", Console(file=io.StringIO())), PlainDisplay)
     assert isinstance(make_display("json", terminal()), JSONDisplay)
     assert type(make_display("none", terminal())) is NoDisplay
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("name", ["node-00", "a-host-with-a-long-name.example.org"])
+def test_headings_are_never_cut_and_columns_go_by_priority(width: int, name: str):
+    host = Host(fleet="a4000", name=name, docker=DockerAddress(scheme="unix", target="/0"))
+    plan = make_plan([host], {host.place: PLAN.hosts[0].facts or ""}, lambda _: SUITE, run_id="run1", seed=1)
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=width, height=40, color_system=None))
+    display.planned(plan)
+    for event in (
+        JobState(job=plan.jobs[0].id, host=host.key, state="compiling"),
+        JobStep(job=plan.jobs[0].id, host=host.key, step=100, samples_per_second=12345.6, unit="images"),
+    ):
+        display.show(event)
+    display._console.print(display.render())
+    heading, *rows = (line.rstrip() for line in shown(display._console).splitlines() if line.strip())
+    columns = [" ".join(words.split()) for words in re.split(r"\s{2,}", heading.strip())]
+    assert set(columns) <= set(COLUMNS) and {"host", "k/n", "state"} <= set(columns)
+    assert f"a4000/{name}" in rows[1] and "1/2" in rows[1] and "compiling" in rows[1]
+    assert len(heading) <= width and len(rows[1]) <= width
+    assert ("k/n" in columns) and ("time left" in columns) >= (width >= 80) and ("variant" in columns) >= (width >= 140)

@@ -17,8 +17,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.base import Launcher
 from orchestrate.launchers.pulls import Progress
-from orchestrate.planning.budget import Budget
-from orchestrate.planning.durations import Durations, earlier_durations
+from orchestrate.planning.durations import Budget, Durations, earlier_durations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.options import Options, Stop

@@ -20,9 +20,8 @@ from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
-from orchestrate.planning.budget import Budget
 from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
+from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.options import Options, Stop

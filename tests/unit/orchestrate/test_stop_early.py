@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.display.wording import describe
+from orchestrate.display.display import describe
 from orchestrate.events import Decided, JobSpared
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, Place
