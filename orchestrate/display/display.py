@@ -7,6 +7,7 @@ readers (`results.program.LastingStream`).
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
