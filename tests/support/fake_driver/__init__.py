@@ -1,4 +1,4 @@
-"""Stand-ins for NVIDIA's driver libraries: any machine that a test describes, without a GPU.
+"""Fakes of NVIDIA's driver libraries: any machine that a test describes, without a GPU.
 
 `build(machine, folder)` compiles `libnvidia-ml.so.1` and `libcuda.so.1`; a process whose LD_LIBRARY_PATH begins with
 that folder has these GPUs. TensorFlow is not among those that can use them.
@@ -7,16 +7,20 @@ that folder has these GPUs. TensorFlow is not among those that can use them.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[2]
 GIB = 1 << 30
 
 
@@ -189,6 +193,22 @@ def build(machine: FakeMachine, folder: Path) -> Path:
     for name in machine.sources:
         subprocess.run([compiler, *flags, "-o", folder / _LIBRARIES[name], HERE / f"{name}.c"], check=True)
     return folder
+
+
+def run_python(driver: Path, *arguments: str, **variables: str) -> Any:
+    """Run Python with a built driver, in the repository; return the JSON that it prints."""
+    inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=REPOSITORY,
+        env={**inherited, "LD_LIBRARY_PATH": str(driver), **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def _row(gpu: FakeGPU) -> str:

@@ -156,15 +156,8 @@ def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
     ("changes", "verdict", "figure"),
     [
         ({"ecc_uncorrected_errors": 2}, REJECT, "ecc_errors"),
-        ({"row_remap_failed": True}, REJECT, "row_remap_failed"),
-        ({"row_remap_pending": True}, DOUBTFUL, "row_remap_pending"),
-        ({"xid_errors": [13, 79]}, REJECT, "xid_errors"),
-        ({"xid_errors": [63]}, DOUBTFUL, "xid_errors"),
-        ({"xid_errors": [13, 31]}, ACCEPT, None),  # a fault of a program, not of the card
         ({"products_right": False}, REJECT, "products"),
         ({"power_limit_watts": 500.0}, DOUBTFUL, "power_cap"),
-        ({"pcie_width": 8}, DOUBTFUL, "pcie_width"),
-        ({"throttle_hardware_share": 0.1}, DOUBTFUL, "throttled_hardware"),
         ({"throttle_power_share": 1.0}, ACCEPT, None),
     ],
 )

@@ -72,7 +72,6 @@ def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(t
             {"gpu_states": (GPUFacts(index=0, utilisation=0.87, memory_used_bytes=12_300_000_000, processes=3),)},
             "GPU 0: busy, 87% used, 12.3 GB taken, 3 processes: a benchmark shares its time, memory and power. To fix it: end",
         ),
-        ({}, {"gpu_states": (GPUFacts(index=0, memory_used_bytes=2 << 30),)}, "GPU 0: busy, 2.1 GB taken"),
         (
             {},
             {"gpu_states": (GPUFacts(index=0, utilisation=0.0, temperature_celsius=78.0),)},

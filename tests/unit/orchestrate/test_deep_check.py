@@ -6,9 +6,6 @@ import dataclasses
 import io
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,12 +28,11 @@ from results.runs.store import RunFolder
 from results.schema import GPU, Check, Device, DeviceResult, Record, Status, Validity
 from results.schema.health import GPUFacts
 from results.schema.record_json import from_dict, from_json, to_json
-from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid
+from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid, run_python
 from tests.unit.results.factory import make_environment
 from tfbench.machine.host_speed import disk_bytes_per_second, file_system
 from tfbench.machine.telemetry import kernel_messages, short_bus_id, xid_errors
 
-ROOT = Path(__file__).parents[3]
 NAME = "NVIDIA A100-SXM4-80GB"
 GPUS = tuple(GPU(index=index, name=NAME, uuid=f"GPU-{index}") for index in range(4))
 HOSTS = [Host(fleet="a100", name=name, docker=None) for name in ("one", "two", "away")]
@@ -183,11 +179,8 @@ def test_eight_gpus_of_a_driver_one_throttled_one_narrow_one_with_a_bad_row_one_
             for index in range(8)
         ]
     )
-    variables = {**os.environ, "LD_LIBRARY_PATH": str(build(machine, tmp_path / "driver")), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", OBSERVE]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    seen = [from_dict(GPUFacts, document) for document in json.loads(done.stdout)]
+    documents = run_python(build(machine, tmp_path / "driver"), "-c", OBSERVE)
+    seen = [from_dict(GPUFacts, document) for document in documents]
     assert [(item.place, item.index, item.pcie_width_max, item.power_limit_default_watts) for item in seen[:2]] == [
         (0, 0, 16, 700.0),
         (1, 1, 16, 700.0),

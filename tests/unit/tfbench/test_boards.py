@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import uuid
 
 import pytest
 
-from tests.real.training.conftest import REPOSITORY
-from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, slice_uuid
+from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, run_python, slice_uuid
 from tfbench.machine.boards import Board, bus_id_of, problems_of
 
 READ = """
@@ -39,18 +34,7 @@ def h100s(tmp_path_factory):
 
 
 def ask(driver, *arguments, code=("-c", READ), **variables):
-    inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run(
-        [sys.executable, *code, *arguments],
-        cwd=REPOSITORY,
-        env={**inherited, "LD_LIBRARY_PATH": str(driver), **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_python(driver, *code, *arguments, **variables)
 
 
 def without_mig(machine):

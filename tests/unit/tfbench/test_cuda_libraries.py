@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tfbench.machine.cuda_libraries import (
+    LoadedVersions,
     find_ptxas,
     flags_of_the_user,
     load_by_name,
+    loaded_versions,
     opened_libraries,
     preload,
     ptxas_version,
@@ -40,18 +43,19 @@ def test_a_library_that_is_not_there_says_so():
 needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 
 
-def library(path: Path, function: str) -> None:
-    """Compile a library with one function."""
+def library(path: Path, source: str = "int nothing;") -> Path:
+    """Compile a library."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    source = path.parent / f"{function}.c"
-    source.write_text(f"int {function}(void) {{ return 11; }}\n")
-    subprocess.run(["gcc", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-o", path, source], check=True)
+    file = path.with_name(path.name.partition(".")[0] + ".c")
+    file.write_text(source)
+    subprocess.run(["gcc", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-o", path, file], check=True)
+    return path
 
 
 @needs_compiler
 def test_what_was_preloaded_is_found_by_name(tmp_path: Path):
     folder = tmp_path / "nvidia" / "cusolver" / "lib"
-    library(folder / "libcusolver.so.11", "here")
+    library(folder / "libcusolver.so.11")
     program = (
         "import sys; from pathlib import Path; from tfbench.machine.cuda_libraries import *\n"
         "before = load_by_name(['libcusolver.so.11'])\n"
@@ -92,3 +96,50 @@ def test_without_nvidias_packages_xla_is_left_alone(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
     use_packaged_ptxas([])
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=x"
+
+
+CUDNN = "unsigned long cudnnGetVersion(void) {{ return {}; }}"
+CUBLAS = "int cublasGetProperty(int kind, int *value) { *value = (int[]){12, 5, 3}[kind]; return 0; }"
+NCCL = "int ncclGetVersion(int *version) { *version = 22304; return 0; }"
+LOAD_AND_ASK = """
+import ctypes, dataclasses, json, sys
+from tfbench.machine.cuda_libraries import loaded_versions
+before = dataclasses.asdict(loaded_versions())
+kept = [ctypes.CDLL(path) for path in sys.argv[1:]]
+print(json.dumps([before, dataclasses.asdict(loaded_versions())]))
+"""
+
+
+def versions_after_loading(*libraries: Path) -> dict[str, str]:
+    """Return what a process reports once it has loaded libraries; before, it reports none."""
+    done = subprocess.run([sys.executable, "-c", LOAD_AND_ASK, *libraries], capture_output=True, text=True, check=True)
+    before, after = json.loads(done.stdout)
+    assert set(before.values()) == {None}
+    return {name: version for name, version in after.items() if version is not None}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("libraries", "versions"),
+    [
+        (
+            {"a folder/libcudnn.so.9": CUDNN.format(90300), "libcublas.so.12": CUBLAS, "libnccl.so.2": NCCL},
+            {"cudnn": "9.3.0", "cublas": "12.5.3", "nccl": "2.23.4"},
+        ),
+        ({"libcudnn.so.8": CUDNN.format(8907)}, {"cudnn": "8.9.7"}),
+        ({"libcudnn_ops.so.9": CUDNN.format(90300), "libcublasLt.so.12": CUBLAS, "libnccl.so.2": "int none;"}, {}),
+        ({"libcuda.so.570.172.08": "int nothing;"}, {"libcuda": "570.172.08"}),
+        ({"libcuda.so.1.1": "int nothing;"}, {}),
+    ],
+)
+def test_a_loaded_library_reports_its_own_version(tmp_path, libraries, versions):
+    assert versions_after_loading(*(library(tmp_path / name, source) for name, source in libraries.items())) == versions
+
+
+@needs_compiler
+def test_a_library_that_was_not_loaded_is_not_loaded_to_ask_it(tmp_path):
+    file = library(tmp_path / "libcudnn.so.9", CUDNN.format(90300))
+    maps = tmp_path / "maps"
+    maps.write_text(f"7f00-7f01 r-xp 00000000 00:00 1    {file}\n7f01-7f02 rw-p 00000000 00:00 0\n")
+    assert loaded_versions(maps) == LoadedVersions()
+    assert str(file) not in Path("/proc/self/maps").read_text()

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from results.schema import Status
 from tests.real.training.memory_errors import MEMORY, PERHAPS_MEMORY, InvalidArgumentError, ResourceExhaustedError
 from tfbench.outcomes import outcome as module
+from tfbench.outcomes.findings import Phases
 from tfbench.outcomes.outcome import (
     DOCTOR,
     MAX_CAUSE_LENGTH,
@@ -156,3 +159,23 @@ def test_the_line_in_which_an_allocator_gave_up_is_found(printed, found):
     reported = memory_error_line(f"tfbench: state timing\n{printed}\nFatal Python error: Aborted\n")
     assert (reported is None) == (found is None)
     assert found is None or reported.startswith(found)
+
+
+def test_a_phase_is_announced_and_measured_until_the_next_and_counts_once(capsys):
+    phases = Phases()
+    phases.enter("checking")
+    time.sleep(0.02)
+    phases.enter("compiling")
+    spun = time.process_time()
+    while time.process_time() - spun < 0.02:
+        pass
+    phases.enter("checking")
+    time.sleep(0.01)
+    phases.enter("writing")
+    assert capsys.readouterr().err.splitlines() == [
+        f"tfbench: state {name}" for name in ("checking", "compiling", "checking", "writing")
+    ]
+    checking, compiling = phases.ended()
+    assert (checking.name, compiling.name) == ("checking", "compiling")
+    assert checking.seconds >= 0.03
+    assert compiling.cpu_seconds >= 0.02 > checking.cpu_seconds

@@ -8,51 +8,16 @@ import pytest
 
 import tfbench.measuring.soft_warnings
 from results.report.tables import MEANINGS, warning_notes
-from results.schema import GPU, Case, Device, Environment, Measurement, Precision, Telemetry
+from results.schema import GPU, Case, Device, Precision, Telemetry
 from results.schema.health import RULES, GPUFacts, Moment
+from tests.unit.results.factory import make_environment, make_measurement
 from tfbench.measuring.soft_warnings import gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
 from tfbench.peers.links import Alone
 
-ENVIRONMENT = Environment(
-    tfbench="0",
-    python="3.11",
-    tensorflow="2.21",
-    keras="3.15",
-    kernel="6",
-    operating_system="Debian",
-    cpu="x",
-    cpu_count=2,
-    cpu_limit=2.0,
-    memory_bytes=None,
-    intra_op_threads=2,
-    inter_op_threads=2,
-    tf32_enabled=False,
-    tf32_observed=False,
-)
-MEASUREMENT = Measurement(
-    unit="images",
-    samples_per_second=100.0,
-    samples=1000,
-    seconds=10.0,
-    num_steps=10,
-    step_seconds=[1.0] * 10,
-    step_p50_seconds=1.0,
-    step_p95_seconds=1.0,
-    step_cv=0.001,
-    step_drift=0.0,
-    build_seconds=1.0,
-    compile_seconds=1.0,
-    warmup_steps=10,
-    warmup_seconds=10.0,
-    replicas=1,
-    batch_per_gpu=100,
-    global_batch=100,
-    image_size=224,
-    parameters_trainable=1,
-    parameters_total=1,
-    loss_first=1.0,
-    loss_last=1.0,
+ENVIRONMENT = make_environment(tf32_observed=False)
+MEASUREMENT = dataclasses.replace(
+    make_measurement(Case(model="resnet50"), 100.0),
     warmup_settled=True,
     flops_utilisation=0.3,
     bandwidth_bound_samples_per_second=500.0,

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from results.schema import Telemetry
-from tests.real.training.conftest import REPOSITORY
-from tests.support.fake_driver import build, two_a4000
+from tests.support.fake_driver import build, run_python, two_a4000
 from tfbench.machine.samples import (
     Sample,
     integrated_joules,
@@ -45,18 +40,7 @@ def fake_driver(tmp_path_factory):
 
 
 def run(fake_driver, scenario, *command, **variables):
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(fake_driver), "FAKE_NVML": scenario, **variables}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_python(fake_driver, *command, FAKE_NVML=scenario, **variables)
 
 
 def observe(fake_driver, scenario, gpus=2):

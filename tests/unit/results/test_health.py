@@ -1,0 +1,109 @@
+"""Is a GPU healthy: every rule of the one table, at the moments at which it is evaluated."""
+
+from __future__ import annotations
+
+import pytest
+
+from results.schema.health import (
+    RULES,
+    GPUFacts,
+    GPUSlice,
+    HealthSeverity,
+    Moment,
+    grouped_warnings,
+    health_warnings,
+)
+
+NOTE, WARNING, REJECT = HealthSeverity
+IDLE, TIMING, LOAD = Moment
+HEALTHY = GPUFacts(
+    index=0,
+    bus_id="0000:18:00.0",
+    memory_used_bytes=400_000_000,
+    utilisation=0.0,
+    processes=0,
+    persistence=True,
+    compute_mode="default",
+    power_limit_watts=700.0,
+    power_limit_default_watts=700.0,
+    temperature_celsius=41.0,
+    temperature_start_celsius=41.0,
+    pcie_width=16,
+    pcie_width_max=16,
+)
+CASES = [
+    ({"problem": "is lost"}, "gpu_unusable", {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING}, "is lost"),
+    ({"mig": True, "slices": [GPUSlice(profile="1g.10gb")]}, "mig_slice", {IDLE: WARNING, TIMING: WARNING}, "1g.10gb"),
+    ({"row_remap_failed": True}, "row_remap_failed", {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT}, "a faulty row"),
+    ({"row_remap_pending": True}, "row_remap_pending", {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING}, "next reset"),
+    ({"ecc_uncorrected_errors": 2}, "ecc_errors", {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT}, "2 uncorrected"),
+    ({"xid_errors": [13, 79]}, "xid_errors", {LOAD: REJECT}, "Xid [13, 79]"),
+    ({"xid_errors": [63]}, "xid_errors", {LOAD: WARNING}, "Xid [63]"),
+    ({"xid_errors": [13, 31]}, None, {}, "faults of programs"),
+    ({"compute_mode": "prohibited"}, "compute_mode", {IDLE: WARNING}, "prohibited"),
+    ({"compute_mode": "exclusive process"}, "compute_mode", {IDLE: NOTE}, "exclusive process"),
+    (
+        {"power_limit_watts": 680.0},
+        "power_cap",
+        {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING},
+        "680 W (default 700 W)",
+    ),
+    ({"power_limit_watts": 690.0}, None, {}, "within 2 %"),
+    (
+        {"application_clock_mhz": 1200, "application_clock_default_mhz": 1980},
+        "application_clocks",
+        {IDLE: WARNING, LOAD: WARNING},
+        "1200 MHz (default 1980 MHz)",
+    ),
+    ({"throttle_power_share": 0.5}, "throttled_power", {TIMING: WARNING}, "50% of the readings, 41 °C"),
+    (
+        {"throttle_thermal_share": 0.5},
+        "throttled_thermal",
+        {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING},
+        "held back by heat",
+    ),
+    (
+        {"throttle_hardware_share": 0.6},
+        "throttled_hardware",
+        {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT},
+        "power brake",
+    ),
+    ({"throttle_thermal_share": 0.05}, None, {}, "a few readings"),
+    ({"temperature_celsius": 78.0}, "hot", {IDLE: WARNING}, "78 °C without work"),
+    ({"temperature_start_celsius": 65.0}, "hot_start", {TIMING: WARNING}, "65 °C when warm-up began"),
+    ({"processes": 2}, "gpu_shared", {IDLE: WARNING, TIMING: WARNING}, "2 processes"),
+    ({"memory_used_bytes": 12 << 30}, "gpu_shared", {IDLE: WARNING, TIMING: WARNING}, "12.9 GB taken"),
+    ({"utilisation": 0.9, "temperature_celsius": 78.0}, "gpu_shared", {IDLE: WARNING, TIMING: WARNING}, "90% used"),
+    ({"pcie_width": 8}, "pcie_width", {IDLE: WARNING, LOAD: WARNING}, "PCIe ×8 of ×16"),
+    ({"pcie_width": 4}, "pcie_width", {IDLE: REJECT, LOAD: REJECT}, "PCIe ×4 of ×16"),
+    ({"persistence": False}, "persistence_off", {IDLE: WARNING}, "persistence mode is off"),
+]
+
+
+@pytest.mark.parametrize(("changes", "code", "severities", "seen"), CASES)
+def test_a_fault_is_found_by_its_one_rule(changes, code, severities, seen):
+    gpu = GPUFacts(**vars(HEALTHY) | changes)
+    for moment in Moment:
+        found = health_warnings(gpu, moment)
+        assert [(warning.rule.code, warning.severity) for warning in found] == (
+            [(code, severities[moment])] if moment in severities else []
+        )
+        assert all(seen in warning.seen for warning in found)
+
+
+def test_a_healthy_gpu_and_one_of_which_nothing_is_known_have_no_warning():
+    for moment in Moment:
+        assert health_warnings(HEALTHY, moment) == health_warnings(GPUFacts(index=0), moment) == []
+
+
+def test_every_rule_has_a_case_here():
+    assert {rule.code for rule in RULES} == {code for _, code, *_ in CASES if code}
+
+
+def test_what_several_gpus_share_comes_once():
+    gpus = [GPUFacts(index=index, persistence=False, bus_id="0000:18:00.0") for index in range(3)]
+    (names, warning), (other, capped) = grouped_warnings(
+        [*gpus, GPUFacts(index=3, power_limit_watts=400.0, power_limit_default_watts=700.0)], Moment.IDLE
+    )
+    assert (names, warning.fix) == ("GPUs 0, 1, 2", "sudo nvidia-smi -pm 1")
+    assert (other, capped.fix) == ("GPU 3", "sudo nvidia-smi -i 3 -pl 700")
