@@ -21,15 +21,16 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
 import requests.adapters
 import urllib3
-import urllib3.connection
 from docker import APIClient
 from docker.errors import APIError, DockerException
+from urllib3.connection import HTTPConnection
 
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
@@ -52,6 +53,8 @@ RECONNECT_SECONDS = 120.0
 """How long a host that once answered may be gone before it is given up."""
 
 LONGEST_DELAY_SECONDS = 10.0
+MAX_CONNECTIONS = 32
+"""That are kept of one engine: a log for each worker slot, and what is asked meanwhile."""
 
 NEWEST_API = (1, 51)
 """The newest version of the engine's API that this was written for; an older engine is asked in its own."""
@@ -109,20 +112,24 @@ class _Adapter(requests.adapters.HTTPAdapter):
 def _pool(address: DockerAddress, socket_path: str | None) -> urllib3.HTTPConnectionPool:
     path = socket_path or (address.target if address.scheme == "unix" else None)
     if path is not None:
-        return LimitedPool("engine", socket_path=path)
+        return LimitedPool("engine", socket_path=path, maxsize=MAX_CONNECTIONS)
     where = urlsplit(f"//{address.target}")
     alive = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     alive += [(socket.IPPROTO_TCP, getattr(socket, name), n) for name, n in KEEP_ALIVE.items() if hasattr(socket, name)]
-    options = [*urllib3.connection.HTTPConnection.default_socket_options, *alive]
+    host, port = where.hostname or "", where.port
+    options: dict[str, Any] = {
+        "maxsize": MAX_CONNECTIONS,
+        "socket_options": [*HTTPConnection.default_socket_options, *alive],
+    }
     if address.tls is None:
-        return LimitedPool(where.hostname or "", where.port, socket_options=options)
+        return LimitedPool(host, port, **options)
     ca, certificate, key = address.tls
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = TLSSocket
     context.load_verify_locations(ca)
     context.load_cert_chain(certificate, key)
-    return urllib3.HTTPSConnectionPool(where.hostname or "", where.port, ssl_context=context, socket_options=options)
+    return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, **options)
 
 
 class EngineClient(APIClient):
@@ -137,6 +144,7 @@ class EngineClient(APIClient):
         super().__init__(base_url="http://engine:2375", version="1.24", timeout=ANSWER_SECONDS)
         self.trust_env = False  # else ~/.netrc, proxies and CAs of the environment would be used for engines
         self.max_redirects = 0
+        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self.adapters.clear()
         self.mount("http://engine:2375", _Adapter(pool))
         response = self.get(f"{self.base_url}/_ping", timeout=ANSWER_SECONDS)

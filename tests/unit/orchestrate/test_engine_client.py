@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,15 +65,23 @@ def drips(begin: bytes, each: bytes, pause: float = 0.1) -> Callable[[socket.soc
 class Script:
     """A server that gives its answers in turn; `None` closes the connection instead, and so does the last one.
 
+    Args:
+        path: Of its socket.
+        answers: In their order.
+        together: Several connections at a time, where the order means nothing.
+
     Attributes:
         requests: First lines of what was asked.
+        headers: All other lines.
         connections: How many were made.
     """
 
-    def __init__(self, path: Path, answers: list[Answer]) -> None:
+    def __init__(self, path: Path, answers: list[Answer], *, together: bool = False) -> None:
         self.path = path
         self.answers = answers
+        self._together = together
         self.requests: list[str] = []
+        self.headers: list[bytes] = []
         self.connections = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -84,17 +93,24 @@ class Script:
             while self.answers:
                 connection, _ = self._listener.accept()
                 self.connections += 1
-                with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
-                    self._answer(connection, stream)
+                if self._together:
+                    threading.Thread(target=self._answer, args=[connection], daemon=True).start()
+                else:
+                    self._answer(connection)
             self._listener.close()
 
-    def _answer(self, connection: socket.socket, stream: BinaryIO) -> None:
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
+            self._talk(connection, stream)
+
+    def _talk(self, connection: socket.socket, stream: BinaryIO) -> None:
         while self.answers:
             line = stream.readline()
             if not line:
                 return
             length = 0
             while (header := stream.readline().strip().lower()) != b"":
+                self.headers.append(header)
                 if header.startswith(b"content-length:"):
                     length = int(header.split(b":")[1])
             stream.read(length)
@@ -122,8 +138,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     folder = Path(tempfile.mkdtemp(prefix="tfb-http-"))
     started: list[tuple[Script, DockerEngine]] = []
 
-    def start(*answers: Answer, ping: bytes = PING) -> tuple[Script, DockerEngine]:
-        script = Script(folder / f"{len(started)}.sock", [ping, *answers])
+    def start(*answers: Answer, ping: bytes = PING, together: bool = False) -> tuple[Script, DockerEngine]:
+        script = Script(folder / f"{len(started)}.sock", [ping, *answers], together=together)
         started.append((script, DockerEngine(DockerAddress(scheme="unix", target=str(script.path)))))
         return started[-1]
 
@@ -255,6 +271,20 @@ def test_a_redirect_is_not_followed(serve: Serve, location: str):
     with pytest.raises(HostError, match="redirects"):
         engine.info()
     assert len(script.requests) == 2
+
+
+def test_cookies_are_not_kept(serve: Serve):
+    script, engine = serve(answer({"a": 1}, 200, "Set-Cookie: a=b"), answer({"a": 2}))
+    assert engine.info() != engine.info()
+    assert script.headers and not any(b"cookie" in header for header in script.headers)
+
+
+def test_connections_of_many_threads_are_kept_in_silence(serve: Serve, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("WARNING"):
+        script, engine = serve(*[answer({})] * 40, together=True)
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda _: engine.info(), range(40))) == [{}] * 40
+    assert not caplog.records and script.connections <= 9
 
 
 NONSENSE = {
