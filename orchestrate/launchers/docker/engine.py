@@ -98,12 +98,6 @@ class ContainerEngine:
             raise PullFailed(f"image {reference}: the engine does not report its size")
         return size
 
-    def image_labels(self, reference: str) -> dict[str, str]:
-        """Return the labels of an image on the host."""
-        configuration = self.image_document(reference).get("Config")
-        labels = configuration.get("Labels") if isinstance(configuration, dict) else None
-        return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}
-
     def image_document(self, reference: str) -> dict[str, Any]:
         """Return all that the engine knows of an image.
 
@@ -114,11 +108,6 @@ class ContainerEngine:
             return document(self._link.ask(lambda client: client.inspect_image(reference)))
         except LaunchFailed as error:
             raise PullFailed(f"image {reference}: {error.cause}") from error
-
-    def remove_image(self, reference: str) -> None:
-        """Remove a name of an image, and the image with its last name; nothing happens when there is none."""
-        with contextlib.suppress(NotThere):
-            self._link.ask(lambda client: client.remove_image(reference))
 
     # -- containers --------------------------------------------------------------------------------------------
 

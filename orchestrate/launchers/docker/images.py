@@ -29,9 +29,6 @@ from orchestrate.text import plain_text
 PLATFORM = "linux/amd64"
 """What images are built for, also on machines of another kind: TensorFlow's CUDA packages are for x86-64."""
 
-NOTHING = bytes(1024)
-"""A tar file without entries: two empty blocks. Source: POSIX.1-1988 ustar."""
-
 MAX_PULL_BYTES = 256 << 20
 """Of an engine's messages about one pull."""
 
@@ -239,15 +236,6 @@ class DockerEngine(ContainerEngine):
             HostError: The engine refused.
         """
         self._link.ask(lambda client: client.tag(image, place, tag))
-
-    def import_empty(self, name: str) -> None:
-        """Make an image without files.
-
-        Raises:
-            HostError: The engine refused.
-        """
-        place, _, tag = name.rpartition(":")
-        self._link.ask(lambda client: client.import_image_from_data(NOTHING, repository=place, tag=tag))
 
     def _messages(self, operation: Callable[[EngineClient], Iterable[Any]]) -> Iterator[dict[str, Any]]:
         """Yield the messages of an engine's stream."""

@@ -1,6 +1,9 @@
 """Benchmarks as containers of a Docker engine.
 
 The end of a log stream is not the end of a benchmark, only the inspected state is. A container's name is its lock.
+
+An engine is without GPUs only when it says so. Docker lists neither the toolkit's hook, with which `--gpus` works
+without a registered runtime, nor, before API 1.50, the devices of CDI; Podman lists nothing: there each way is tried.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +21,7 @@ from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, NotThere, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import (
     CACHE_LABEL,
+    CDI_GPU,
     JOB_LABEL,
     RECORD_PATH,
     RUN_LABEL,
@@ -29,7 +34,6 @@ from orchestrate.launchers.container import (
 )
 from orchestrate.launchers.docker.client import NoGPUs, NoMemoryLock, document
 from orchestrate.launchers.docker.engine import EndlessLog
-from orchestrate.launchers.docker.gpus import Way, gpu_ways, is_rootless, working_ways
 from orchestrate.launchers.docker.images import DockerEngine, controller_address, send_image, sent_name
 from orchestrate.launchers.pulls import TRANSFER, Progress, PullLimits, PullMeter
 from orchestrate.planning.facts import Facts, Image, facts_from_probe
@@ -37,6 +41,10 @@ from orchestrate.planning.images import foreign_architecture, probe_reference, w
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
+
+CDI = "CDI"
+RUNTIME = "NVIDIA runtime"
+TOOLKIT = "NVIDIA toolkit"
 
 PROBE_SECONDS = 120.0
 MAX_PROBE_BYTES = 1 << 20
@@ -47,6 +55,23 @@ END_SECONDS = 45.0
 
 MAX_CPUS = 1 << 16
 MAX_MEMORY_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way of giving GPUs to containers.
+
+    Attributes:
+        name: For people.
+        cdi: Devices are asked for by their CDI names; else the NVIDIA runtime or hook is asked.
+        announced: The engine says that it has it; else it is only tried.
+        devices: CDI names that the engine lists; empty: it lists none.
+    """
+
+    name: str
+    cdi: bool = False
+    announced: bool = False
+    devices: frozenset[str] = frozenset()
 
 
 class ContainerLauncher:
@@ -77,10 +102,8 @@ class ContainerLauncher:
         info = self._engine.info()
         facts = _engine_facts(info, self._host, asked_at, is_podman=self._engine.is_podman)
         if self._host.wants_gpus and not foreign_architecture(self._host, facts):
-            self._ways = working_ways(self._engine, self._ways_of(info))
-            if self._ways:
-                way = self._ways[0]
-                facts = self._ask_driver(dataclasses.replace(facts, gpu_runtime=way.name), way)
+            self._ways_of(info)
+            facts = self._ask_driver(facts)
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
 
@@ -282,8 +305,8 @@ class ContainerLauncher:
     def _report_retry(self, cause: str) -> None:
         self._pulls.notify(self._host.key, f"retrying the pull: {cause}")
 
-    def _ask_driver(self, facts: Facts, way: Way) -> Facts:
-        """Ask the NVIDIA driver, through a container that sees all GPUs.
+    def _ask_driver(self, facts: Facts) -> Facts:
+        """Ask the NVIDIA driver, through a container that sees all GPUs, in the first way that the engine gives them.
 
         Any image of ours will do: the NVIDIA container toolkit brings the driver's library along.
 
@@ -292,25 +315,38 @@ class ContainerLauncher:
         """
         reference = probe_reference(self._host)
         image = self._bring(_pinned(reference, self._digest(reference), self._host), lambda done, total: None)
+        while self._ways:
+            way = self._ways[0]
+            try:
+                reported = facts_from_probe(self._run_probe(image, way))
+            except NoGPUs:
+                if way.announced:
+                    raise
+                self._ways = self._ways[1:]
+            except ValueError as error:
+                raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
+            else:
+                return dataclasses.replace(
+                    facts,
+                    gpu_runtime=way.name,
+                    driver=reported.driver,
+                    gpus=reported.gpus,
+                    gpu_states=reported.gpu_states,
+                    gpu_problems=reported.gpu_problems,
+                    cpu=reported.cpu,
+                    disk_free_bytes=reported.disk_free_bytes,
+                )
+        return facts
+
+    def _run_probe(self, image: str, way: Way) -> bytes:
         spec = probe_container(image, cdi=way.cdi)
         self._engine.create(spec)
         try:
             self._engine.start(spec.name)
             self._engine.wait(spec.name, PROBE_SECONDS)
-            reported = facts_from_probe(self._engine.output(spec.name, MAX_PROBE_BYTES))
-        except ValueError as error:
-            raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
+            return self._engine.output(spec.name, MAX_PROBE_BYTES)
         finally:
             self._engine.remove(spec.name)
-        return dataclasses.replace(
-            facts,
-            driver=reported.driver,
-            gpus=reported.gpus,
-            gpu_states=reported.gpu_states,
-            gpu_problems=reported.gpu_problems,
-            cpu=reported.cpu,
-            disk_free_bytes=reported.disk_free_bytes,
-        )
 
 
 def _pinned(reference: str, digest: str | None, host: Host) -> str:
@@ -353,3 +389,36 @@ def _skew(stamp: str, asked_at: datetime) -> float | None:
     except ValueError:
         return None
     return round((reported - asked_at).total_seconds(), 1)
+
+
+def gpu_ways(info: dict[str, Any], *, is_podman: bool = False, lists_devices: bool = True) -> tuple[Way, ...]:
+    """Return the ways in which an engine may give GPUs, the likeliest first.
+
+    Args:
+        info: The engine's report about itself; nothing in it is trusted.
+        is_podman: Podman answers a request by capabilities with a container that has no GPU, so only CDI is asked for.
+        lists_devices: It would list what CDI offers.
+    """
+    if is_podman:
+        return (Way(name=CDI, cdi=True),)
+    runtimes = info.get("Runtimes")
+    if isinstance(runtimes, dict) and "nvidia" in runtimes:
+        return (Way(name=RUNTIME, announced=True),)
+    if devices := _cdi_gpus(info):
+        return (Way(name=CDI, cdi=True, announced=True, devices=devices),)
+    toolkit = Way(name=TOOLKIT)
+    return (toolkit,) if lists_devices else (toolkit, Way(name=CDI, cdi=True))
+
+
+def is_rootless(info: dict[str, Any]) -> bool:
+    """Return whether an engine says that it runs without root: it cannot lift limits then."""
+    options = info.get("SecurityOptions")
+    return isinstance(options, list) and "name=rootless" in options
+
+
+def _cdi_gpus(info: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the GPUs that an engine has found by CDI."""
+    devices = info.get("DiscoveredDevices")
+    found = devices if isinstance(devices, list) else []
+    names = (str(device.get("ID", "")) for device in found if isinstance(device, dict))
+    return frozenset(name for name in names if name.startswith(f"{CDI_GPU}="))

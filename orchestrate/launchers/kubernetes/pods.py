@@ -23,8 +23,6 @@ from results.schema import Status
 
 Pod = dict[str, Any]
 
-SIGKILLED = 137
-
 AT_ONCE = {
     "InvalidImageName": Status.PULL_FAILED,
     "ErrImageNeverPull": Status.PULL_FAILED,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 import pytest
 
+from orchestrate.errors import LaunchFailed
 from orchestrate.launchers.container import ContainerSpec
-from orchestrate.launchers.docker.gpus import gpu_ways
-from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts
+from orchestrate.launchers.docker.client import launch_refusal
+from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts, gpu_ways
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts, facts_from_probe
@@ -82,14 +84,15 @@ def test_podman_and_the_processor_are_named():
 class EngineWithGPU:
     """The least that a probe needs of an engine; notes which images it is asked for."""
 
-    is_podman, lists_devices = False, True
+    is_podman, lists_devices = False, False
 
-    def __init__(self) -> None:
+    def __init__(self, runtimes: Collection[str] = ("nvidia",), refuses: Collection[bool] = ()) -> None:
         self.asked: set[str] = set()
-        self.started: list[str] = []
+        self.left: dict[str, ContainerSpec] = {}
+        self.runtimes, self.refuses = runtimes, refuses
 
     def info(self) -> dict[str, object]:
-        return {"ServerVersion": "28.5", "Runtimes": {"nvidia": {}}}
+        return {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(self.runtimes)}
 
     def registry_digest(self, reference: str) -> str:
         self.asked.add(reference)
@@ -99,10 +102,11 @@ class EngineWithGPU:
         return "sha256:" + "b" * 64
 
     def create(self, spec: ContainerSpec) -> None:
-        self.started.append(spec.image)
+        self.left[spec.name] = spec
 
     def start(self, name: str) -> None:
-        pass
+        if self.left[name].cdi in self.refuses:
+            raise launch_refusal('could not select device driver "" with capabilities: [[gpu compute utility]]')
 
     def wait(self, name: str, seconds: float) -> None:
         pass
@@ -111,13 +115,32 @@ class EngineWithGPU:
         return json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()
 
     def remove(self, name: str) -> None:
-        pass
+        del self.left[name]
 
 
-def test_a_host_with_a_named_variant_is_asked_through_the_image_of_that_variant_and_no_other():
-    named, engine = host(variants=("cuda12.5",), registry="r.example/you"), EngineWithGPU()
-    launcher = ContainerLauncher(named, PullLimits())
+def probe(engine: EngineWithGPU) -> Facts:
+    launcher = ContainerLauncher(host(variants=("cuda12.5",), registry="r.example/you"), PullLimits())
     launcher._engine = engine  # type: ignore[assignment]
-    (image,) = launcher.probe().images
+    return launcher.probe()
+
+
+@pytest.mark.parametrize(
+    ("refuses", "runtime"),
+    [([], "NVIDIA toolkit"), ([False], "CDI"), ([True], "NVIDIA toolkit"), ([False, True], None)],
+)
+def test_ways_that_an_engine_does_not_announce_are_tried(refuses: list[bool], runtime: str | None):
+    engine = EngineWithGPU((), refuses)
+    facts = probe(engine)
+    assert (facts.gpu_runtime, bool(facts.gpus)) == (runtime, runtime is not None)
+    assert not engine.left, "left behind"
+
+
+def test_an_announced_way_that_is_refused_is_an_error_in_the_engines_words():
+    with pytest.raises(LaunchFailed, match="could not select device driver"):
+        probe(EngineWithGPU(refuses=[False]))
+
+
+def test_a_host_with_a_named_variant_is_asked_through_its_image_alone():
+    engine = EngineWithGPU()
+    (image,) = probe(engine).images
     assert engine.asked == {image.reference} == {"r.example/you/tfbench:0.1.0-cuda12.5"}
-    assert engine.started == [f"r.example/you/tfbench@{image.digest}"]
