@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.launchers.slurm.answers import Task
 from orchestrate.links.connections import Conversation, persist, starting
 from orchestrate.links.refusals import ssh_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
@@ -181,15 +180,6 @@ else
     rm -f {file}.jobs
     echo "$said" | sed 's/^/refused|/'
 fi"""
-
-
-def accounting(tasks: Iterable[Task]) -> str:
-    """Query tasks that `squeue` no longer shows; without accounting the answer is empty."""
-    wanted = ",".join(f"{array}_{index}" for array, index in sorted(tasks))
-    return f"""\
-command -v sacct >/dev/null || return 0
-sacct --noheader --allocations --parsable2 --jobs={wanted} --format=JobID,State,NodeList 2>/dev/null |
-    sed -n 's/^\\([0-9_]*\\)|\\([A-Z_]*\\)[^|]*|\\([^|]*\\)$/state|\\1|\\2|\\3|tfbench:0|reported by accounting/p'"""
 
 
 def cancel(tasks: Sequence[str], *, waiting_only: bool = False) -> str:

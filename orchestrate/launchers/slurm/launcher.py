@@ -64,8 +64,6 @@ class _Track:
         begun: It was seen to run, or left output.
         status: What its batch script left at its end.
         quiet_since: Since when Slurm has not reported it as running or waiting; monotonic seconds.
-        forgotten: `squeue` knows nothing of it any more.
-        accounted: What accounting says of it then; asked for once, None where there is none.
     """
 
     task: Task | None
@@ -78,15 +76,6 @@ class _Track:
     record: bytes | None = None
     quiet_since: float | None = None
     ending: Ending | None = None
-    forgotten: bool = False
-    accounted: SlurmState | None = None
-    was_asked: bool = False
-
-    def is_to_be_asked(self, now: float) -> bool:
-        """Return whether accounting is to be asked: `squeue` forgot it a while ago, and it left nothing."""
-        if self.was_asked or not self.forgotten or self.quiet_since is None or self.ending is not None:
-            return False
-        return now - self.quiet_since >= SETTLE_SECONDS / 2
 
     def wait_again(self) -> None:
         """Forget an attempt that Slurm took back."""
@@ -338,18 +327,6 @@ class SlurmLauncher:
             self._remove -= removals
             for job, track in self._tracks.items():
                 self._take(job, track, answer, now)
-        self._ask_accounting(now)
-
-    def _ask_accounting(self, now: float) -> None:
-        """Ask, once, what became of tasks that ended unseen; the next look makes an ending of it."""
-        with self._lock:
-            asked = {track.task: track for track in self._tracks.values() if track.task and track.is_to_be_asked(now)}
-        if not asked:
-            return
-        answer = self._ask(commands.accounting(asked))
-        with self._lock:
-            for task, track in asked.items():
-                track.accounted, track.was_asked = answer.state(task), True
 
     def _take(self, job: str, track: _Track, answer: SlurmAnswer, now: float) -> None:
         """Take in what an answer says of one repeat."""
@@ -379,8 +356,6 @@ class SlurmLauncher:
                 track.status = track.record = None
             return
         track.quiet_since = track.quiet_since or now
-        track.forgotten = reported is None
-        reported = reported or track.accounted
         explained = track.status is not None or (job in self._withdrawn and not track.begun)
         explained = explained or (reported is not None and reported.name in ENDINGS)
         if explained or now - track.quiet_since >= SETTLE_SECONDS:

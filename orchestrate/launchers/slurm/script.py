@@ -30,7 +30,7 @@ PULL_SECONDS = 1200
 """What Slurm's limit allows for an image: a node may have to fetch it before the benchmark's own time begins."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, order=True)
 class Resources:
     """What Slurm is asked for; repeats that ask for the same share an array.
 
@@ -79,7 +79,7 @@ def make_arrays(jobs: Sequence[Job], first_number: int) -> list[Array]:
         groups.setdefault(resources(job), []).append(job)
     chunks = [
         tuple(groups[kind][start : start + MAX_ARRAY])
-        for kind in sorted(groups, key=lambda kind: (kind.nodes, kind.gpus, kind.reads_data))
+        for kind in sorted(groups)
         for start in range(0, len(groups[kind]), MAX_ARRAY)
     ]
     return [Array(number=number, jobs=chunk) for number, chunk in enumerate(chunks, start=first_number)]
@@ -104,9 +104,9 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
         queue: Of that fleet.
         project: Where this tfbench is, for nodes that see it where `project` is not said.
     """
-    first = array.jobs[0]
+    first, asked = array.jobs[0], resources(array.jobs[0])
     seconds = max(_limit_seconds(job, host, queue) for job in array.jobs)
-    options = _options(array, first, host, queue, seconds)
+    options = _options(array, asked, host, queue, seconds)
     tasks = [
         f"{index}) job={shlex.quote(job.id)}; set -- {shlex.join(_arguments(job, host, queue))}"
         + (f"; image={shlex.quote(_image(job, host, queue))}" if queue.container != "none" else "")
@@ -123,10 +123,10 @@ def batch_script(array: Array, host: Host, queue: SlurmQueue, project: Path) -> 
             *tasks,
             "*) exit 64 ;;",
             "esac",
-            _BEGIN.format(visible=_visible(resources(first).gpus)),
+            _BEGIN.format(visible=_visible(asked.gpus)),
             *module_lines(queue),
             *environment_lines(queue, host.environment),
-            *run_lines(queue, container, resources(first).nodes, resources(first).gpus, project),
+            *run_lines(queue, container, asked.nodes, asked.gpus, project),
             _END,
         ]
     )
@@ -141,14 +141,13 @@ def _visible(gpus: int) -> str:
     )
 
 
-def _options(array: Array, first: Job, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
+def _options(array: Array, asked: Resources, host: Host, queue: SlurmQueue, seconds: float) -> list[str]:
     """Return the requested resources as options of `sbatch`."""
     pull = 0 if queue.container == "none" or queue.image_file is not None else PULL_SECONDS
     minutes = queue.time_limit_minutes or (seconds + GRACE_SECONDS + pull) / 60
-    asked = resources(first)
     named = {"partition": queue.partition, "account": queue.account, "qos": queue.qos, "constraint": queue.constraint}
     return [
-        f"--job-name={job_name(first.origin.run_id, host)}",
+        f"--job-name={job_name(array.jobs[0].origin.run_id, host)}",
         f"--comment={array.comment}",
         f"--array=0-{len(array.jobs) - 1}%{queue.max_jobs}",
         *(f"--{key}={value}" for key, value in named.items() if value is not None),

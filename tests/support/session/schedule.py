@@ -27,7 +27,6 @@ SLOW_WITHOUT_WORK = (
     "tests/unit/kubernetes/test_life_cycle.py",
     "tests/unit/tfbench/test_supervisor.py",
     "tests/unit/gpu_evidence/test_session.py",
-    "tests/unit/orchestrate/test_slurm_accounting.py",
 )
 """They wait for clocks and stand-ins: beside what trains, and not when nothing else is left."""
 
