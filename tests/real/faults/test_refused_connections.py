@@ -12,9 +12,9 @@ import pytest
 
 from tests.real.faults.certificates import Authority, Identity
 from tests.real.faults.controller import Finished, Runs
+from tests.support.engines.docker import TLSEngine
 from tests.support.engines.processes import Server, free_port, port_answers
 from tests.support.engines.servers import SshHost
-from tests.support.engines.tlsengine import TLSEngine
 
 pytestmark = pytest.mark.docker
 

@@ -16,7 +16,7 @@ from results.schema import Status
 from tests.real.faults.conftest import Standins
 from tests.real.faults.controller import Runs, ours, running, wait_until
 from tests.support.engines.docker import Engines
-from tests.support.engines.guarded import PASSWORD, USER, GuardedRegistry
+from tests.support.engines.servers import PASSWORD, USER, GuardedRegistry
 
 pytestmark = pytest.mark.docker
 

@@ -13,18 +13,39 @@ from pathlib import Path
 import docker
 import docker.errors
 
-from tests.support.engines.processes import Server
+from tests.support.engines.processes import Server, free_port, port_answers
 
 PING_SECONDS = 5
 CLIENT_SECONDS = 600
 """A build is silent for as long as its longest step."""
 
 
+def dockerd(folder: Path, name: str, data: Path, execution: Path, *flags: str) -> list[str]:
+    """Return the command of an engine that shares nothing with the machine's own.
+
+    Without a bridge neither the machine's firewall nor its interfaces are touched: containers have no network, and a
+    build shares the machine's.
+    """
+    configuration = folder / f"{name}.json"
+    configuration.write_text("{}")  # else the machine's own /etc/docker/daemon.json would be read
+    return [
+        "dockerd",
+        f"--config-file={configuration}",
+        f"--data-root={data}",
+        f"--exec-root={execution}",
+        f"--pidfile={folder / name}.pid",
+        f"--containerd-namespace=tfbench-{os.getpid()}-{name}",
+        f"--containerd-plugins-namespace=tfbench-{os.getpid()}-{name}-plugins",
+        "--bridge=none",
+        "--iptables=false",
+        "--ip-masq=false",
+        "--ip-forward=false",
+        *flags,
+    ]
+
+
 class DockerEngine:
     """A Docker engine with a socket, images and containers of its own, and no network.
-
-    Without a bridge neither the machine's firewall nor its interfaces are touched: containers have no
-    network, and a build shares the machine's.
 
     Attributes:
         socket: Where the engine listens.
@@ -36,24 +57,8 @@ class DockerEngine:
         self._exec_folder = folder / f"{name}-exec"
         self.socket = folder / f"{name}.sock"
         self.url = f"unix://{self.socket}"
-        configuration = folder / f"{name}.json"
-        configuration.write_text("{}")  # else the machine's own /etc/docker/daemon.json would be read
         self._server = Server(
-            [
-                "dockerd",
-                f"--host={self.url}",
-                f"--config-file={configuration}",
-                f"--data-root={data_folder}",
-                f"--exec-root={self._exec_folder}",
-                f"--pidfile={folder / name}.pid",
-                f"--containerd-namespace=tfbench-{os.getpid()}-{name}",
-                f"--containerd-plugins-namespace=tfbench-{os.getpid()}-{name}-plugins",
-                "--bridge=none",
-                "--iptables=false",
-                "--ip-masq=false",
-                "--ip-forward=false",
-                "--shutdown-timeout=5",
-            ],
+            dockerd(folder, name, data_folder, self._exec_folder, f"--host={self.url}", "--shutdown-timeout=5"),
             folder / f"{name}.log",
             self.answers,
         )
@@ -99,6 +104,36 @@ class DockerEngine:
         _unmount_below(self._exec_folder)
         _unmount_below(self._data_folder)
         shutil.rmtree(self._exec_folder, ignore_errors=True)
+
+
+class TLSEngine:
+    """A Docker engine that listens on loopback, on IPv4 and IPv6, and wants a certificate.
+
+    Attributes:
+        port: Where.
+
+    Args:
+        folder: An empty folder with a short name.
+        ca: Certificate of the authority whose clients it lets in.
+        certificate: Its own.
+        key: Of `certificate`.
+    """
+
+    def __init__(self, folder: Path, ca: Path, certificate: Path, key: Path) -> None:
+        self.port = free_port()
+        hosts = [f"tcp://127.0.0.1:{self.port}", f"tcp://[::1]:{self.port}", f"unix://{folder / 'e.sock'}"]
+        flags = ["--tlsverify", f"--tlscacert={ca}", f"--tlscert={certificate}", f"--tlskey={key}"]
+        flags += [f"--host={host}" for host in hosts]
+        command = dockerd(folder, folder.name, folder / "data", folder / "exec", *flags)
+        self._server = Server(command, folder / "log", lambda: port_answers(self.port))
+
+    def start(self) -> None:
+        """Start it."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.stop()
 
 
 @dataclass(frozen=True)

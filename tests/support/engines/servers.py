@@ -11,6 +11,10 @@ from pathlib import Path
 
 from tests.support.engines.processes import Server, find_program, free_port, port_answers
 
+USER, PASSWORD = "bench", "correct-horse-battery"
+PASSWORD_FILE = "bench:$2y$05$abcdefghijklmnopqrstuuSnF5tLPqPFqc0z9CY0HcSLFbSRlL67u\n"
+"""For htpasswd: the hash (bcrypt) of PASSWORD."""
+
 
 class Registry:
     """A registry of container images on loopback, which engines trust without TLS.
@@ -19,17 +23,17 @@ class Registry:
         address: `127.0.0.1:PORT`, the first part of an image's name.
     """
 
-    def __init__(self, folder: Path) -> None:
-        port = free_port()
-        self.address = f"127.0.0.1:{port}"
-        configuration = folder / "registry.yml"
+    def __init__(self, folder: Path, name: str = "registry", more: str = "") -> None:
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        configuration = folder / f"{name}.yml"
         configuration.write_text(
             "version: 0.1\n"
             "log: {level: warn}\n"
-            f"storage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}, delete: {{enabled: true}}}}\n"
-            f"http: {{addr: '{self.address}'}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {folder / name}}}, delete: {{enabled: true}}}}\n"
+            f"http: {{addr: '{self.address}'}}\n{more}"
         )
-        self._server = Server(["docker-registry", "serve", str(configuration)], folder / "registry.log", self._answers)
+        self._server = Server(["docker-registry", "serve", str(configuration)], folder / f"{name}.log", self._answers)
 
     def start(self) -> None:
         """Start serving, with the images it had."""
@@ -45,6 +49,18 @@ class Registry:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+
+class GuardedRegistry(Registry):
+    """A registry that lets in `USER` with `PASSWORD` only."""
+
+    def __init__(self, folder: Path) -> None:
+        passwords = folder / "guarded.htpasswd"
+        passwords.write_text(PASSWORD_FILE)
+        super().__init__(folder, "guarded", f"auth: {{htpasswd: {{realm: tests, path: {passwords}}}}}\n")
+
+    def _answers(self) -> bool:
+        return port_answers(self._port)
 
 
 @dataclass(frozen=True)
