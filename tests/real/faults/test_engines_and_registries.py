@@ -169,3 +169,12 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(
     assert json.loads((runs.path / "plan.json").read_text())["run_id"] == runs.path.name
     after = runs.run("check", f"--hosts={runs.folder / 'hosts.yml'}")
     assert after.returncode == 0, after.stdout
+
+
+def test_an_engine_without_gpus_is_named_and_nothing_of_the_probe_stays(
+    engines: Engines, standins: Standins, runs: Runs
+):
+    fleet = {"hosts": {"one": {"docker": engines.first.url}}}
+    checked = runs.run("check", f"--hosts={runs.hosts({'all': fleet}, image=standins.image(), device='auto')}")
+    assert "its engine cannot give GPUs to containers" in checked.stdout, checked.stdout + checked.stderr
+    assert engines.first.client.api.containers(all=True) == []
