@@ -16,7 +16,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 
-GIBI = 1024**3
+MIBI, GIBI = 1024**2, 1024**3
 
 
 def read_rows(name: str) -> list[dict[str, str]]:

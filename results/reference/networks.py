@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from results.reference import all_published, read_rows
+from results.reference import MIBI, all_published, read_rows
 from results.schema import Case, Mode, Precision
 from results.schema.networks import INPUTS
 
@@ -30,6 +30,8 @@ class NetworkCost:
         elements_unfused: Tensor elements that training moves to and from memory, each layer by itself; 0: not known.
         infer_elements: Likewise of the forward pass.
         elements_fused: Of training with batch norm, ReLU and additions fused: a bound that nothing goes below.
+        memory: Of a training step on one GPU by bytes per element (2 or 4): bytes that do not depend on the batch, and
+            bytes of a sample. Context and libraries' workspaces take 1 to 2 GiB more.
         saved_bytes: Activations kept for the backward pass by bytes per element (2 or 4); empty when not known.
     """
 
@@ -44,6 +46,7 @@ class NetworkCost:
     infer_elements: float
     elements_fused: float
     saved_bytes: Mapping[int, float]
+    memory: Mapping[int, tuple[float, float]]
 
 
 @functools.cache
@@ -64,8 +67,29 @@ def networks() -> Mapping[str, NetworkCost]:
             infer_elements=float(row["elements_infer_millions"] or 0) * 1e6,
             elements_fused=float(row["elements_fused_millions"] or 0) * 1e6,
             saved_bytes={size: float(text) * 1e6 for size, text in saved.items() if text},
+            memory={
+                size: (float(row[f"memory_{key}_mib"]) * MIBI, float(row[f"memory_sample_{key}_mib"]) * MIBI)
+                for size, key in ((2, "fp16"), (4, "fp32"))
+                if row[f"memory_{key}_mib"]
+            },
         )
     return MappingProxyType(found)
+
+
+def training_bytes(case: Case) -> float | None:
+    """Return the memory that a training step of a case takes on each GPU, ± 5 %; None: not known.
+
+    By analysis of the step's graph (`python -m tests.benchmarks.network_memory`). The CUDA context, workspaces of
+    libraries and fragmentation come on top: 1 to 2 GiB.
+    """
+    found = networks().get(case.model)
+    if found is None or case.mode is not Mode.TRAIN or BYTES[case.precision] not in found.memory:
+        return None
+    scale = (
+        (case.image_size / found.size) ** 2 if case.image_size else (case.sequence_length or found.size) / found.size
+    )
+    fixed, sample = found.memory[BYTES[case.precision]]
+    return fixed + sample * scale * case.batch_per_gpu
 
 
 def work_of(case: Case) -> tuple[float, float, int] | None:

@@ -64,9 +64,10 @@ def _work(options: argparse.Namespace, folder: Folder, steps: tuple[Step, ...]) 
         _say(f"continuing from {options.restore}")
     gpus = driver_gpus()
     machine = look_around(steps, gpus, options.python, options.peer)
-    _require_same_machine(folder, gpus)
+    names = [gpu.name for gpu in gpus]
+    _require_same_machine(folder, names)
     folder.create()
-    write_json(folder.environment / "machine.json", {"gpus": gpus})
+    write_json(folder.environment / "machine.json", {"gpus": names})
     request = Request(
         steps=steps,
         programs=Programs(python=options.python, peer_python=options.peer_python or options.python),
@@ -74,7 +75,7 @@ def _work(options: argparse.Namespace, folder: Folder, steps: tuple[Step, ...]) 
         again=tuple(options.again),
         budget=options.budget_seconds,
         pairs=options.pairs,
-        gpus=tuple(gpus),
+        gpus=tuple(names),
         version=options.version or version(),
     )
     done, total = Session(request, machine, folder, _say).work()

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.gpu_evidence.runner import ROOT
@@ -27,11 +28,22 @@ class NotUsable(Exception):
     """Nothing can run here; the message says why and what to do."""
 
 
-def driver_gpus() -> list[str]:
-    """Return the names of the GPUs that the driver shows and CUDA_VISIBLE_DEVICES leaves visible."""
+@dataclass(frozen=True)
+class DriverGPU:
+    """A GPU as the driver shows it; `memory_gib` is None for a slice, whose size it lists elsewhere."""
+
+    name: str
+    memory_gib: float | None
+
+
+def driver_gpus() -> list[DriverGPU]:
+    """Return the GPUs that the driver shows, CUDA_VISIBLE_DEVICES leaves visible, and one process can use.
+
+    GPUs that are cut into slices (MIG) are not whole GPUs: a process can use one slice, and only without whole GPUs.
+    """
     try:
         done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            ["nvidia-smi", "--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=SECONDS_TO_ANSWER,
@@ -39,11 +51,22 @@ def driver_gpus() -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    names = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    rows = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.count(",") >= 2]
+    whole = [DriverGPU(name.strip(), _gib(memory)) for name, memory, mig in rows if mig.strip() != "Enabled"]
+    gpus = whole or [DriverGPU(f"{name.strip()} (MIG slice)", None) for name, *_ in rows[:1]]
+    if done.returncode != 0:
+        return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return names
-    return names[: len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])]
+        return gpus
+    return gpus[: len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])]
+
+
+def _gib(mib: str) -> float | None:
+    try:
+        return float(mib) / 1024
+    except ValueError:
+        return None
 
 
 def known_flags(python: str) -> frozenset[str]:
@@ -69,12 +92,12 @@ def known_flags(python: str) -> frozenset[str]:
     return frozenset(re.findall(r"^  (?:-\w,)?--(?:\[no\])?(\w+):", done.stdout, re.MULTILINE))
 
 
-def look_around(steps: Iterable[Step], gpus: list[str], python: str, peer: Path | None) -> Machine:
+def look_around(steps: Iterable[Step], gpus: list[DriverGPU], python: str, peer: Path | None) -> Machine:
     """Return what decides which steps can run.
 
     Args:
         steps: Whose programs are looked for.
-        gpus: Names of the GPUs.
+        gpus: Of the driver.
         python: Interpreter of the benchmarks.
         peer: A checkout that holds tf_cnn_benchmarks, or its folder; None: not given.
 
@@ -89,6 +112,7 @@ def look_around(steps: Iterable[Step], gpus: list[str], python: str, peer: Path 
     modules = {run.command[run.command.index("-m") + 1] for step in steps for run in step.runs if "-m" in run.command}
     return Machine(
         gpus=len(gpus),
+        memory_gib=min((gpu.memory_gib for gpu in gpus if gpu.memory_gib), default=None),
         why_no_gpu="the driver shows no GPU (nvidia-smi)",
         flags=known_flags(python),
         programs=frozenset(program for program in programs if shutil.which(program)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 from tests.benchmarks.gpu_evidence.steps import Run, Step
 from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
@@ -61,10 +63,10 @@ def environment() -> Iterator[Step]:
     command = ("{python}", "-m", "tfbench.doctor", "--format=json")
     doctor = Run(name="doctor", command=command, cpu=("--device=cpu",), reads_log=True)
     yield Step(
-        name="environment.doctor",
-        question="what of this machine is broken or costs speed",
-        runs=(doctor,),
-        figure="doctor",
+        name="environment.tensorflow",
+        question="TensorFlow starts, sees the GPU, uses cuDNN, and XLA finds ptxas",
+        runs=(probe("probe_tensorflow", cpu=("--device=cpu",)),),
+        figure="probe",
         limit=150,
     )
     yield Step(
@@ -75,10 +77,10 @@ def environment() -> Iterator[Step]:
         limit=60,
     )
     yield Step(
-        name="environment.tensorflow",
-        question="TensorFlow starts, sees the GPU, uses cuDNN, and XLA finds ptxas",
-        runs=(probe("probe_tensorflow", cpu=("--device=cpu",)),),
-        figure="probe",
+        name="environment.doctor",
+        question="what of this machine is broken or costs speed",
+        runs=(doctor,),
+        figure="doctor",
         limit=150,
     )
 
@@ -241,13 +243,30 @@ def switches() -> Iterator[Step]:
     for name, network, extra, env in SWITCHES:
         batch = BERT_BATCH if network == "bert_large" else HALF
         case = (f"--model={network}", "--precision=fp16", f"--batch_size={batch}", "--nopeaks")
-        cpu = (*SMALL, "--precision=fp32") if name == "steps-per-call-5" else None
+        cpu = (*SMALL, "--precision=fp32") if name == "no-memory-growth" else None
         yield Step(
             name=f"switch.{name}",
             question=f"{network} fp16: throughput with the switch over that without",
             runs=(tfbench("switch", *case, *extra, cpu=cpu, **env), tfbench("default", *case, cpu=cpu)),
             figure="ratio",
             limit=480 if "xla" in name else 360,
+            compares=True,
+        )
+
+
+def layouts() -> Iterator[Step]:
+    """Are the layouts that TensorFlow chooses for 32 bits, channels first, the faster ones?"""
+    for precision in ("tf32", "fp32"):
+        case = ("--model=resnet50", f"--precision={precision}", f"--batch_size={FULL}", "--nopeaks")
+        default = tfbench("default", *case)
+        module = tuple("tests.benchmarks.gpu_evidence.keep_layout" if part == "tfbench" else part for part in BENCHMARK)
+        kept = dataclasses.replace(default, name="kept", command=(*module, *default.command[len(BENCHMARK) :]))
+        yield Step(
+            name=f"layout.{precision}-channels-last",
+            question=f"resnet50 {precision}: throughput with channels last over that with the optimiser's layout",
+            runs=(kept, default),
+            figure="ratio",
+            limit=360,
             compares=True,
         )
 
@@ -328,6 +347,16 @@ def replicas() -> Iterator[Step]:
         limit=300,
         gpus=2,
     )
+    for count in (2, 4):  # all GPUs are above
+        few = (*case[:3], f"--num_gpus={count}", "--nopeaks")
+        yield Step(
+            name=f"replicas.scaling-{count}",
+            question=f"throughput of {count} GPUs",
+            runs=(tfbench("run", *few),),
+            figure="throughput",
+            limit=ONE_RUN,
+            gpus=count,
+        )
     for name, extra in REPLICA_SWITCHES:
         yield Step(
             name=f"replicas.{name}",
@@ -365,8 +394,18 @@ def profilers() -> Iterator[Step]:
     )
 
 
+FIRST = (
+    *("environment.*", "gates.fp16", "gates.fp32", "throughput.resnet50-fp16", "synchronisation.fp16"),
+    *("throughput.resnet50-fp32", "throughput.resnet50-tf32", "replicas.gates", "replicas.nccl", "replicas.scaling-*"),
+    *("peer.resnet50-fp16-b256", "gates.fp16-accumulate-8", "device.peaks", "synchronisation.timeline"),
+    *("throughput.*-fp16", "replicas.no-all-reduce", "switch.no-persistent-batch-norm", "layout.tf32-*"),
+    *("transformers.*-fp16", "latency.*", "max_batch.resnet50-fp16", "switch.xla-replica", "gates.*"),
+)
+"""Names or patterns of the steps that answer most: about the first 30 minutes of one GPU."""
+
+
 def hour() -> tuple[Step, ...]:
-    """Return all steps in their order, each name once."""
+    """Return all steps in their order, each name once: those of `FIRST`, then the rest group by group."""
     groups = (
         environment,
         gates,
@@ -374,6 +413,7 @@ def hour() -> tuple[Step, ...]:
         device,
         throughput,
         switches,
+        layouts,
         largest_batches,
         transformers,
         latency,
@@ -385,4 +425,5 @@ def hour() -> tuple[Step, ...]:
     for group in groups:
         for step in group():
             steps.setdefault(step.name, step)
-    return tuple(steps.values())
+    first = [name for pattern in FIRST for name in steps if fnmatchcase(name, pattern)]
+    return tuple(steps[name] for name in dict.fromkeys([*first, *steps]))

@@ -18,7 +18,7 @@ from tests.benchmarks.gpu_evidence.steps import FINAL, Machine, NoFigure, Outcom
 from tests.benchmarks.gpu_evidence.summary import Line, answer, write_summary
 
 START = "environment.tensorflow"
-"""The step that shows whether TensorFlow sees a GPU; where it does not, no other is tried on one."""
+"""The step that shows whether TensorFlow computes on the GPU; where it does not, no other is tried on one."""
 
 CAUTION = 1.5
 """A step is expected to take so many times what a process of its group took at most."""
@@ -86,7 +86,7 @@ class Session:
         except NoFigure as refusal:
             self._refuse(step, refusal)
             return
-        again = matches(step, self._request.again)
+        again = matches(step, self._request.again) or (step.name == START and not self._has_figure(START))
         if not again and self._folder.finished(resolved) is not None:
             return
         # Not what it runs now: until it has, it is not done, also when this call is killed.
@@ -159,12 +159,16 @@ class Session:
             "log": _inside(run.log, self._folder),
         }
 
+    def _has_figure(self, name: str) -> bool:
+        result = self._folder.read_result(name)
+        return result is not None and result["outcome"] == Outcome.FIGURE
+
     def _believe_tensorflow(self, step: Step) -> None:
-        """Take no other step to a GPU that TensorFlow does not see: each would pay for finding that out."""
+        """Take no other step to a GPU on which TensorFlow cannot compute: each would pay for finding that out."""
         if step.name != START or self._machine.gpus == 0:
             return
         result = self._folder.read_result(START)
-        if result is not None and result["outcome"] == Outcome.NO_GPU:
+        if result is not None and result["outcome"] != Outcome.FIGURE:
             why = f"step {START}: {result['cause']}"
             self._machine = dataclasses.replace(self._machine, gpus=0, why_no_gpu=why, cpu_forms=False)
 

@@ -6,8 +6,17 @@ import dataclasses
 import enum
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from results.reference import GIBI
+from results.reference.networks import training_bytes
+from results.schema import Case, Mode, Precision
+from results.schema.networks import INPUTS
+
+BESIDE_THE_STEP_GIB = 1.5
+"""What context, libraries' workspaces and fragmentation take of a GPU's memory."""
 
 
 class Outcome(enum.StrEnum):
@@ -100,6 +109,7 @@ class Machine:
 
     Attributes:
         gpus: That the driver shows and, once that is known, TensorFlow too.
+        memory_gib: Of the smallest GPU; None: not known.
         why_no_gpu: Where `gpus` is 0.
         flags: Of `python -m tfbench`, without dashes; booleans without `no`.
         programs: Found on the PATH, of those that steps name.
@@ -111,6 +121,7 @@ class Machine:
 
     gpus: int
     flags: frozenset[str]
+    memory_gib: float | None = None
     why_no_gpu: str = ""
     programs: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
@@ -140,7 +151,7 @@ def resolve(step: Step, machine: Machine, pairs: int) -> Step:
     for run in step.runs:
         if missing := lacking(run, machine):
             raise NoFigure(Outcome.SKIPPED, missing)
-    runs = [_on_cpu(run) for run in step.runs] if on_cpu else list(step.runs)
+    runs = [_on_cpu(run) for run in step.runs] if on_cpu else _fitted(step.runs, machine.memory_gib)
     if step.compares:
         count = 1 if on_cpu else pairs
         runs = [dataclasses.replace(run, name=f"{run.name}-{pair}") for pair in range(1, count + 1) for run in runs]
@@ -160,6 +171,19 @@ def lacking(run: Run, machine: Machine) -> str | None:
         if name not in machine.flags and name.removeprefix("no") not in machine.flags:
             return f"unknown flag --{name}"
     return None
+
+
+def _fitted(runs: Sequence[Run], memory_gib: float | None) -> list[Run]:
+    """Halve the batch of a step until its training fits into the GPU's memory, the same for all of its runs."""
+    given = {name: value for name, _, value in (argument.partition("=") for run in runs for argument in run.command)}
+    model, batch = given.get("--model"), given.get("--batch_size")
+    if memory_gib is None or batch is None or model not in INPUTS or given.get("--mode") == Mode.INFER:
+        return list(runs)
+    case = Case(model=model, precision=Precision(given.get("--precision", "fp32")), batch_per_gpu=int(batch))
+    while case.batch_per_gpu > 1 and (training_bytes(case) or 0) / GIBI > memory_gib - BESIDE_THE_STEP_GIB:
+        case = dataclasses.replace(case, batch_per_gpu=case.batch_per_gpu // 2)
+    fitting = {f"--batch_size={batch}": f"--batch_size={case.batch_per_gpu}"}
+    return [dataclasses.replace(run, command=tuple(fitting.get(part, part) for part in run.command)) for run in runs]
 
 
 def _on_cpu(run: Run) -> Run:

@@ -68,3 +68,32 @@ def test_the_list_shows_each_step_with_its_need_its_limit_and_its_command(capsys
     assert re.search(r"2 GPUs +420 s +no_gpu ", row)
     below = lines[lines.index(row) + 1]
     assert "switch: {python} -m tfbench" in below and "--all_reduce_pack_mb=8" in below
+
+
+def run_on(gib: float, name: str) -> list[str]:
+    """Return the batches of a step's runs on a GPU of that memory."""
+    (step,) = [step for step in hour() if step.name == name]
+    machine = Machine(gpus=1, flags=FLAGS, memory_gib=gib, peer=Path())
+    runs = resolve(step, machine, pairs=1).runs
+    return [argument.partition("=")[2] for run in runs for argument in run.command if "batch_size" in argument]
+
+
+@pytest.mark.parametrize(
+    ("gib", "name", "batch"),
+    [
+        (16, "throughput.resnet50-fp16", "256"),
+        (16, "throughput.resnet152-fp16", "128"),
+        (8, "throughput.resnet50-fp16", "128"),
+        (24, "throughput.resnet152-fp16", "256"),
+        (16, "throughput.bert_large-fp32", "32"),
+        (16, "peer.resnet50-fp32-b256", "128"),
+    ],
+)
+def test_batches_are_halved_until_they_fit_the_gpu_on_both_sides(gib, name, batch):
+    assert set(run_on(gib, name)) == {batch}
+
+
+def test_the_first_steps_are_those_that_answer_most():
+    names = [step.name for step in hour()]
+    assert names[0] == "environment.tensorflow", "what ends the call where nothing can work"
+    assert names.index("replicas.scaling-4") < 15 and names.index("throughput.googlenet-fp16") < 30

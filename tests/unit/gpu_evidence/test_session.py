@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.gpu_evidence.__main__ import main
+from tests.benchmarks.gpu_evidence.machine import driver_gpus
 from tests.benchmarks.gpu_evidence.steps import Run, Step
 from tests.unit.gpu_evidence.small_plan import counting_run, counting_step, interrupted_plan, rate_run
 
@@ -67,7 +68,7 @@ def show_gpus(folder: Path, monkeypatch, *names: str) -> None:
     """Put an `nvidia-smi` in front that shows these GPUs; without names it fails as where there is no driver."""
     place = folder / "bin"
     place.mkdir(exist_ok=True)
-    lines = "".join(f"echo '{name}'\n" for name in names)
+    lines = "".join(f"echo '{name}, 143771, Disabled'\n" for name in names)
     (place / "nvidia-smi").write_text(f"#!/bin/sh\n{lines or 'exit 9'}\n")
     (place / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
@@ -254,6 +255,13 @@ def test_steps_that_need_more_gpus_say_how_many_there_are(bench, tmp_path, monke
     assert bench.result("b.two")["cause"] == "needs 2 GPUs, this machine has 1"
 
 
+def test_slices_of_gpus_count_as_the_one_that_a_process_can_use(tmp_path, monkeypatch):
+    show_gpus(tmp_path, monkeypatch, "NVIDIA H200")
+    fake = tmp_path / "bin" / "nvidia-smi"
+    fake.write_text(fake.read_text().replace("Disabled'", "Enabled'\necho 'NVIDIA H200, 143771, Enabled'"))
+    assert [(gpu.name, gpu.memory_gib) for gpu in driver_gpus()] == [("NVIDIA H200 (MIG slice)", None)]
+
+
 def test_hidden_gpus_are_none(bench, tmp_path, monkeypatch):
     show_gpus(tmp_path, monkeypatch, "NVIDIA H200", "NVIDIA H200")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
@@ -261,13 +269,15 @@ def test_hidden_gpus_are_none(bench, tmp_path, monkeypatch):
     assert bench.result("a.two")["cause"] == "needs 2 GPUs, this machine has 1"
 
 
-def test_where_tensorflow_sees_no_gpu_nothing_else_is_tried(bench, tmp_path, monkeypatch):
+@pytest.mark.parametrize("outcome", ["no_gpu", "failed"])
+def test_where_tensorflow_cannot_compute_nothing_else_is_tried(bench, tmp_path, monkeypatch, outcome):
     show_gpus(tmp_path, monkeypatch, "NVIDIA H200")
-    blind = 'import sys; open(sys.argv[1][9:], \'w\').write(\'{"outcome": "no_gpu", "cause": "a CPU build"}\')'
+    seen = json.dumps({"outcome": outcome, "cause": "a CPU build"})
+    blind = f"import sys; open(sys.argv[1][9:], 'w').write({seen!r})"
     start = Run(name="probe", command=("{python}", "-c", blind, "--output={record}"), cpu=())
     steps = [bench.step("environment.tensorflow", runs=(start,)), bench.step("gates.one")]
     bench.call(steps)
-    assert bench.outcomes() == {"environment.tensorflow": "no_gpu", "gates.one": "no_gpu"}
+    assert bench.outcomes() == {"environment.tensorflow": outcome, "gates.one": "no_gpu"}
     assert bench.result("gates.one")["cause"] == "step environment.tensorflow: a CPU build"
     assert bench.ran() == {}
     bench.call([dataclasses.replace(steps[0], runs=(counting_run(bench.marks, "start"),)), steps[1]])  # mended

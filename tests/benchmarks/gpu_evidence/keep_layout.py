@@ -1,0 +1,23 @@
+"""`python -m tfbench` on a GPU, with TensorFlow's layout optimiser off: convolutions keep channels last in 32 bits, too."""
+
+from __future__ import annotations
+
+import sys
+
+import tfbench.__main__ as program
+from tfbench.machine.cuda_libraries import package_folders, preload
+
+_attempt = program._attempt
+
+
+def _attempt_without_layouts(*arguments):
+    preload(package_folders())
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
+    return _attempt(*arguments)
+
+
+if __name__ == "__main__":
+    program._attempt = _attempt_without_layouts
+    sys.exit(program.main(sys.argv[1:]))
