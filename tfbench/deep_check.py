@@ -16,7 +16,7 @@ import tensorflow as tf
 from results.schema import Case, Check, Device, DeviceResult, Status
 from tfbench.device_case import product_of
 from tfbench.environment import with_loaded_libraries
-from tfbench.keras_versions.types import Strategy, Tensor
+from tfbench.keras_types import Strategy, Tensor
 from tfbench.machine.host_speed import LOOP_STEPS, disk_bytes_per_second, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer

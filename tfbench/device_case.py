@@ -9,7 +9,7 @@ import tensorflow as tf
 from results.schema import Case, Check, DeviceResult, Status
 from tfbench.environment import with_loaded_libraries
 from tfbench.flags import Options
-from tfbench.keras_versions.types import Strategy
+from tfbench.keras_types import Strategy
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer, cool_gpus
 from tfbench.measuring import validity

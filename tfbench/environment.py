@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from results.schema import Case, Device, Environment
 from results.schema.version import __version__
-from tfbench.keras_versions.versions import keras_version
+from tfbench.keras_versions import keras_version
 from tfbench.machine.cuda_libraries import find_ptxas, flags_of_the_user, loaded_versions, ptxas_version
 from tfbench.machine.host import host_facts
 from tfbench.roofline.peaks import tf32_observed, tf32_observed_in_convolution

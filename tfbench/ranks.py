@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import Check, Environment, Rank, Status, Telemetry
-from tfbench.keras_versions.types import Strategy, Tensor
-from tfbench.keras_versions.variables import components
+from tfbench.keras_types import Strategy, Tensor
+from tfbench.keras_versions import components
 from tfbench.measuring.timing import Interval
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within
 from tfbench.outcomes.outcome import CaseFailedError

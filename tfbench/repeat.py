@@ -12,18 +12,15 @@ from tfbench.deep_check import deep_check
 from tfbench.device_case import measure_devices
 from tfbench.environment import read_environment, with_tf32_observed
 from tfbench.flags import Options
-from tfbench.gates import First, gate, require
-from tfbench.inference.forward import Inference
-from tfbench.keras_versions.types import Variable
-from tfbench.keras_versions.versions import keras_version
+from tfbench.inference import Inference
+from tfbench.keras_types import Variable
+from tfbench.keras_versions import keras_version
 from tfbench.machine.host import cpu_limit
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Cooling, Observer, cool_gpus
 from tfbench.measuring import validity
-from tfbench.measuring.input_limit import InputComparison, WaitingSource
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
-from tfbench.measuring.timing import Interval, print_steps, take_steps
-from tfbench.measuring.warmup import Warmup, default_ceiling, warm_up
+from tfbench.measuring.timing import Interval, Warmup, default_ceiling, print_steps, take_steps, warm_up
 from tfbench.models import NETWORKS, Network
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -39,7 +36,7 @@ from tfbench.roofline.sums import (
 from tfbench.roofline.transfers import connect
 from tfbench.setup.devices import communication_of, configure, create_strategy, threads_for
 from tfbench.training.inputs import batch_source, bytes_per_example
-from tfbench.workload import Built, Repeat, build
+from tfbench.workload import Built, First, InputComparison, Repeat, WaitingSource, build, gate, require
 
 
 def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008

@@ -21,7 +21,7 @@ def main() -> int:
     """Print what this environment holds; exit code 1 when a library does not load."""
     import tensorflow as tf
 
-    from tfbench.keras_versions.versions import keras_version
+    from tfbench.keras_versions import keras_version
 
     build = tf.sysconfig.get_build_info()
     cuda, cudnn = (str(build[key]) if build.get(key) else None for key in ("cuda_version", "cudnn_version"))

@@ -1,26 +1,104 @@
-"""What one process measures, and what it builds for it: the network, its step and its batches."""
+"""What one process measures: its network, step and batches, and the validity checks that its first step must pass."""
 
 from __future__ import annotations
 
+import gc
+import math
+import statistics
 import time
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from results.schema import BatchNorm, Case, Mode
+from results.schema import BatchNorm, Case, Check, InputLimit, Mode, Status
+from tfbench.environment import with_loaded_libraries
 from tfbench.flags import Options
-from tfbench.inference.forward import Inference
-from tfbench.keras_versions.types import Model, Strategy, Tensor
-from tfbench.keras_versions.weights import draw_weights
+from tfbench.inference import Inference
+from tfbench.keras_types import Model, Strategy, Tensor
+from tfbench.keras_versions import draw_weights
 from tfbench.machine.nvml import GPUs
-from tfbench.measuring.input_limit import WaitingSource
+from tfbench.measuring import validity
+from tfbench.measuring.timing import Interval, Step, take_steps, wait_for_loss
 from tfbench.models import Network
+from tfbench.outcomes.findings import Findings
+from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone
-from tfbench.ranks import Ranks
-from tfbench.training.inputs import batch_source
+from tfbench.ranks import Ranks, agree, check_software, ranks_check
+from tfbench.roofline.sums import forget_memory_peak
+from tfbench.training.inputs import batch_source, synthetic_batch
 from tfbench.training.step import Training
 from tfbench.training.tasks import TASKS, Batch, Task
-from tfbench.training.tfrecords import DataSet, open_data_set, tfrecord_source
+from tfbench.training.tfrecords import PREFETCHED_BATCHES, DataSet, open_data_set, tfrecord_source
+
+STEP_RATIO_LIMIT = 1.1
+"""A real step that takes so many synthetic ones waits for its input; below that, noise and copies explain it."""
+
+DRAINING_STEPS = 2 * PREFETCHED_BATCHES + 2
+"""Untimed real steps after synthetic ones: the batches that were prepared meanwhile would flatter the input."""
+
+
+class WaitingSource:
+    """Gives batches, and counts how long was waited for them.
+
+    Attributes:
+        seconds: Waited since the last `reset`.
+    """
+
+    def __init__(self, next_batch: Callable[[], Batch]) -> None:
+        self._next_batch = next_batch
+        self.seconds = 0.0
+
+    def __call__(self) -> Batch:
+        """Return the next batch."""
+        begin = time.perf_counter()
+        batch = self._next_batch()
+        self.seconds += time.perf_counter() - begin
+        return batch
+
+    def reset(self) -> None:
+        """Begin to count again."""
+        self.seconds = 0.0
+
+
+class InputComparison:
+    """Takes synthetic steps before and after the timed real ones, so that drift touches both alike.
+
+    Args:
+        real: Where real batches come from.
+        real_step: Takes one step with a real batch.
+        synthetic_step: Takes one step with a batch that lives on the device.
+        steps: That will be timed; so many synthetic ones are taken, half before and half after.
+    """
+
+    def __init__(self, real: WaitingSource, real_step: Step, synthetic_step: Step, steps: int) -> None:
+        self._real, self._synthetic_step = real, synthetic_step
+        self._half = -(-steps // 2)
+        take_steps(synthetic_step, 1)  # its batch was never used: the first step may trace
+        self._seconds = take_steps(synthetic_step, self._half).step_seconds
+        take_steps(real_step, DRAINING_STEPS)
+        real.reset()
+
+    def result(self, timed: Interval, data_set: DataSet, images: int) -> InputLimit:
+        """Take the other half and compare; call it at once after the timed steps.
+
+        Args:
+            timed: The real steps.
+            data_set: Where they came from.
+            images: Used by them.
+        """
+        waited = self._real.seconds
+        self._seconds += take_steps(self._synthetic_step, self._half).step_seconds
+        synthetic = statistics.median(self._seconds)
+        ratio = statistics.median(timed.step_seconds) / synthetic
+        return InputLimit(
+            synthetic_step_seconds=synthetic,
+            step_ratio=ratio,
+            limit=STEP_RATIO_LIMIT,
+            limited=ratio > STEP_RATIO_LIMIT,
+            wait_share=min(1.0, waited / timed.seconds),
+            read_bytes_per_second=images * data_set.bytes_per_image / timed.seconds,
+            files=len(data_set.files),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,3 +192,122 @@ def build(repeat: Repeat) -> Built:
         next_batch = WaitingSource(tfrecord_source(case, data_set, repeat.size, strategy))
     seconds = time.perf_counter() - begin
     return Built(model=model, workload=workload, next_batch=next_batch, data_set=data_set, seconds=seconds)
+
+
+STEPS_BEFORE_REPLICAS_CHECK = 3
+"""Steps after which the weights of several replicas are compared."""
+
+MAX_SKIPPED_STEPS = 16
+"""First steps that loss scaling may skip: from 2¹⁵ it has then fallen below 1."""
+
+
+@dataclass(frozen=True)
+class First:
+    """The first step.
+
+    Attributes:
+        loss: Over the global batch; of inference the mean of all outputs.
+        compile_seconds: What tracing, compiling and that step took.
+        witness: Of what training changes; None: nothing is trained.
+    """
+
+    loss: float
+    compile_seconds: float
+    witness: validity.LearningWitness | None = None
+
+
+def gate(repeat: Repeat, built: Built, findings: Findings) -> First:
+    """Trace, compile and take the first step, and compare several replicas with one device.
+
+    Args:
+        repeat: What is measured.
+        built: Its network.
+        findings: Gets the checks, and the libraries that are loaded by now.
+
+    Raises:
+        CaseFailedError: A gate failed, or the hosts have loaded different libraries.
+    """
+    if isinstance(built.workload, Inference):
+        first = _first_inference(built.workload, built.next_batch(), findings)
+    else:
+        first = _first_training(repeat, built, built.workload, findings)
+    require(findings.checks, repeat.peers)
+    if findings.environment is not None:
+        findings.environment = with_loaded_libraries(findings.environment)
+        check_software(repeat.peers, findings.environment)
+    gc.collect()  # tensors of the gates, which cycles may hold, are not what the steps need
+    forget_memory_peak(repeat.case)
+    return first
+
+
+def require(checks: list[Check], peers: Ranks) -> None:
+    """Go on only when no gate failed, on any host.
+
+    Args:
+        checks: So far; become those that all hosts agree on.
+        peers: The other hosts.
+
+    Raises:
+        CaseFailedError: `not_finite` where numbers are not, `invalid` where they are wrong.
+    """
+    checks[:] = agree(peers, checks)
+    failed = [check for check in checks if check.passed is False]
+    if not failed:
+        return
+    peers.finish()  # all know
+    only_finite = all("_finite_" in check.name for check in failed)
+    raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
+
+
+def _first_inference(inference: Inference, batch: Batch, findings: Findings) -> First:
+    findings.phases.enter("compiling")
+    begin = time.perf_counter()
+    first = First(wait_for_loss(inference.step(batch)), time.perf_counter() - begin)
+    findings.phases.enter("checking")
+    findings.checks.extend([*inference.checks(batch), validity.output_check(first.loss)])
+    return first
+
+
+def _first_training(repeat: Repeat, built: Built, training: Training, findings: Findings) -> First:
+    case, batch, checks = repeat.case, built.next_batch(), findings.checks
+    reference = None
+    if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
+        findings.phases.enter("checking")
+        reference = validity.OneDeviceReference(training, _all_shards(repeat, batch))
+    witness = validity.LearningWitness(training)
+    findings.phases.enter("compiling")
+    begin = time.perf_counter()
+    first = First(wait_for_loss(training.step(batch)), time.perf_counter() - begin, witness)
+    findings.phases.enter("checking")
+    checks.append(validity.finite_check("loss_finite_at_first", [first.loss]))
+    if math.isfinite(first.loss):
+        checks.append(validity.untrained_loss_check(first.loss, repeat.task.untrained_loss(repeat.network.classes)))
+    for _ in range(MAX_SKIPPED_STEPS):
+        if training.was_updated():
+            break
+        training.step(batch)
+    checks.append(validity.gradients_check(training))
+    if reference is None:
+        reason = "one replica" if case.all_reduce else "no all-reduce was asked for"
+        names = ("loss_equals_one_device", "update_equals_one_device", "replicas_equal")
+        checks.extend(validity.does_not_apply(name, reason) for name in names)
+        return first
+    checks.append(validity.loss_check(training, reference, first.loss))
+    checks.append(validity.update_check(training, reference))
+    for _ in range(STEPS_BEFORE_REPLICAS_CHECK - 1):
+        training.step(built.next_batch())
+    checks.append(validity.replicas_check(training) if case.replicas > 1 else validity.does_not_apply("replicas_equal"))
+    if case.num_hosts > 1:
+        checks.append(ranks_check(training, repeat.peers))
+    return first
+
+
+def _all_shards(repeat: Repeat, batch: Batch) -> Sequence[Batch]:
+    """Return the batches of all replicas of all hosts; those of other hosts are drawn here, too."""
+    case, network = repeat.case, repeat.network
+    if case.num_hosts == 1:
+        return validity.replicas_of(repeat.strategy, batch)
+    return [
+        synthetic_batch(case, repeat.size, network.classes, replica, repeat.task, repeat.options.seed)
+        for replica in range(case.replicas)
+    ]

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 from results.schema import Case, Mode
-from tfbench.keras_versions.types import ConcreteFunction, Strategy
+from tfbench.keras_types import ConcreteFunction, Strategy
 
 KERNELS = Path(__file__).with_name("gpu_kernels.pb.gz")
 
@@ -88,7 +88,7 @@ def trace(case: Case, strategy: Strategy, **options: int):
     """
     from tensorflow import keras
 
-    from tfbench.inference.forward import Inference
+    from tfbench.inference import Inference
     from tfbench.models import NETWORKS
     from tfbench.setup.devices import _POLICIES
     from tfbench.training.inputs import batch_source
@@ -99,7 +99,7 @@ def trace(case: Case, strategy: Strategy, **options: int):
     network = dataclasses.replace(network, options={**network.options, **options})
     keras.mixed_precision.set_global_policy(_POLICIES[case.precision])
     size, task = network.size(case), TASKS[network.task]
-    with mock.patch("tfbench.models.blocks.convolution._scope_is_on_a_cpu", return_value=False):
+    with mock.patch("tfbench.models.convolution_layers._scope_is_on_a_cpu", return_value=False):
         model = network.build(case.batch_norm, size, strategy)
         batch = batch_source(case, size, network.classes, strategy, task)()
         if case.mode is Mode.INFER:

@@ -66,7 +66,7 @@ def main(device: str) -> None:
         prepare_gpu_libraries()
     import tensorflow as tf
 
-    from tfbench.keras_versions.versions import keras_version
+    from tfbench.keras_versions import keras_version
 
     build = tf.sysconfig.get_build_info()
     say(

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Precision
-from tfbench.keras_versions.types import Strategy
-from tfbench.keras_versions.variables import components
+from tfbench.keras_types import Strategy
+from tfbench.keras_versions import components
 from tfbench.training.step import Training, split_batch
 from tfbench.training.tasks import Batch
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from results.schema import BatchNorm, Case
 from results.schema.networks import INPUTS, Inputs
-from tfbench.keras_versions.types import Model, Strategy
+from tfbench.keras_types import Model, Strategy
 
 FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
 
@@ -83,76 +83,76 @@ NETWORKS = {
             inputs=INPUTS["resnet50"],
             source="keras.applications.ResNet50: He et al. 2015, v1 (stride in the first 1x1)",
             parameters={FUSED: 25_610_152, KERAS: 25_636_712},
-            builder="resnet:resnet50",
+            builder="convolutional:resnet50",
         ),
         Network(
             inputs=INPUTS["resnet152"],
             source="keras.applications.ResNet152: He et al. 2015, v1 (stride in the first 1x1)",
             parameters={FUSED: 60_344_232, KERAS: 60_419_944},
-            builder="resnet:resnet152",
+            builder="convolutional:resnet152",
         ),
         Network(
             inputs=INPUTS["inception_v3"],
             source="keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head",
             parameters={FUSED: 23_851_784, KERAS: 23_851_784},
-            builder="inception:inception_v3",
+            builder="convolutional:inception_v3",
         ),
         Network(
             inputs=INPUTS["googlenet"],
             source="Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout",
             parameters={NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392},
-            builder="googlenet:googlenet",
+            builder="inception:googlenet",
         ),
         Network(
             inputs=INPUTS["resnet50_v1.5"],
             source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5",
             parameters={FUSED: 25_610_152, KERAS: 25_610_152},
-            builder="resnet:resnet_v1_5",
+            builder="convolutional:resnet_v1_5",
             options={"blocks": (3, 4, 6, 3)},
         ),
         Network(
             inputs=INPUTS["resnet152_v1.5"],
             source="He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet152 v1.5",
             parameters={FUSED: 60_344_232, KERAS: 60_344_232},
-            builder="resnet:resnet_v1_5",
+            builder="convolutional:resnet_v1_5",
             options={"blocks": (3, 8, 36, 3)},
         ),
         Network(
             inputs=INPUTS["inception_v4"],
             source="Szegedy et al. 2016, no dropout, batch norm with scale",
             parameters={FUSED: 42_742_984, KERAS: 42_742_984},
-            builder="inception_v4:inception_v4",
+            builder="inception:inception_v4",
         ),
         Network(
             inputs=INPUTS["vgg16"],
             source="keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout",
             parameters={NONE: 138_357_544},
-            builder="vgg:vgg16",
+            builder="convolutional:vgg16",
         ),
         Network(
             inputs=INPUTS["alexnet"],
             source="Krizhevsky 2014, one tower, as in torchvision; no dropout",
             parameters={NONE: 61_100_840},
-            builder="alexnet:alexnet",
+            builder="convolutional:alexnet",
         ),
         Network(
             inputs=INPUTS["efficientnet_b0"],
             source="keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth",
             parameters={FUSED: 5_330_571, KERAS: 5_330_571},
-            builder="efficientnet:efficientnet_b0",
+            builder="convolutional:efficientnet_b0",
         ),
         Network(
             inputs=INPUTS["efficientnet_v2_s"],
             source="keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth",
             parameters={FUSED: 21_612_360, KERAS: 21_612_360},
-            builder="efficientnet:efficientnet_v2_s",
+            builder="convolutional:efficientnet_v2_s",
         ),
         Network(
             inputs=INPUTS["bert_large"],
             source="Devlin et al. 2018: cased, 24 layers of 1024, 16 heads, masked words and next sentence, no dropout",
             classes=28_996,
             parameters={NONE: 334_661_958},
-            builder="bert:bert",
+            builder="transformers:bert",
             task="masked_words",
             unit="sequences",
             attention="matmul",
@@ -162,7 +162,7 @@ NETWORKS = {
             source="Radford et al. 2019: 12 layers of 768, 12 heads, 50257 tokens, tied output, no dropout",
             classes=50_257,
             parameters={NONE: 124_439_808},
-            builder="gpt2:gpt2",
+            builder="transformers:gpt2",
             task="next_token",
             unit="tokens",
             attention="matmul",
@@ -171,7 +171,7 @@ NETWORKS = {
             inputs=INPUTS["vit_b16"],
             source="Dosovitskiy et al. 2020: 12 layers of 768, 12 heads, patches of 16 pixels, no dropout",
             parameters={NONE: 86_567_656},
-            builder="vit:vit",
+            builder="transformers:vit",
             attention="matmul",
         ),
     )

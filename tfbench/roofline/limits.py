@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from tensorflow import keras
 
 from results.schema import Mode, Precision
-from tfbench.keras_versions.types import Layer, Model, Tensor
-from tfbench.models.blocks.embeddings import Positions, Segments, TiedDecoder, TokenEmbedding
-from tfbench.models.blocks.layers import FusedBatchNormalization
-from tfbench.models.blocks.parts import Gelu, LayerNormalization, Part, Projection
-from tfbench.models.blocks.transformer import Attention
+from tfbench.keras_types import Layer, Model, Tensor
+from tfbench.models.convolution_layers import FusedBatchNormalization
+from tfbench.models.embeddings import Positions, Segments, TiedDecoder, TokenEmbedding
+from tfbench.models.transformer_layers import Attention, Gelu, LayerNormalization, Part, Projection
 
 BYTES_PER_ELEMENT = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
 

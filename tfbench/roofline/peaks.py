@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import Check, DeviceResult, Precision
-from tfbench.keras_versions.types import Tensor
+from tfbench.keras_types import Tensor
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import within
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from results.schema import Case, Data, Device
 from tfbench.flags import KnownPeaks
-from tfbench.keras_versions.types import Model
+from tfbench.keras_types import Model
 from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
 from tfbench.measuring.timing import Interval, coefficient_of_variation, drift, percentile
 from tfbench.roofline.limits import work_per_sample

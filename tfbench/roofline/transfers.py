@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import Check, DeviceResult
-from tfbench.keras_versions.types import Strategy, Tensor
+from tfbench.keras_types import Strategy, Tensor
 from tfbench.measuring.validity import within
 from tfbench.roofline.peaks import (
     COPY_ELEMENTS,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from results.schema import XLA, Case, Communication, Device, Precision, Status
-from tfbench.keras_versions.types import Strategy
+from tfbench.keras_types import Strategy
 from tfbench.outcomes.outcome import CaseFailedError
 
 _POLICIES = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from results.schema import Case, Data
-from tfbench.keras_versions.types import ReplicaContext, Strategy, Tensor
+from tfbench.keras_types import ReplicaContext, Strategy, Tensor
 from tfbench.training.tasks import IMAGES, Batch, NumpyDraws, Task, TensorFlowDraws
 
 BATCHES_AHEAD = 3

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from results.schema import Optimizer
-from tfbench.keras_versions.types import Tensor, Variable
-from tfbench.keras_versions.variables import assign_local
+from tfbench.keras_types import Tensor, Variable
+from tfbench.keras_versions import assign_local
 
 MOMENTUM = 0.9
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from tfbench.keras_versions.types import Tensor
+from tfbench.keras_types import Tensor
 
 Batch = tuple[Tensor, Tensor]
 """Features and labels, each a tensor or a tuple of tensors whose first axis is the batch; one pair per replica."""

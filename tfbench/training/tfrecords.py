@@ -14,7 +14,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from results.schema import Case, Status
-from tfbench.keras_versions.types import Strategy, Tensor
+from tfbench.keras_types import Strategy, Tensor
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.training.tasks import Batch
 

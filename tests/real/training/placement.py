@@ -19,8 +19,8 @@ from results.schema import XLA, Mode, Optimizer, Precision
 from tests.real.training.small import CLASSES, TOKENS, small_case, small_network
 from tests.real.training.tiny import CLASSES as TINY_CLASSES
 from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
-from tfbench.inference.forward import Inference
-from tfbench.keras_versions.variables import components, tensorflow_variable
+from tfbench.inference import Inference
+from tfbench.keras_versions import components, tensorflow_variable
 from tfbench.measuring.timing import wait_for_loss
 from tfbench.training.inputs import batch_source
 from tfbench.training.step import Training
@@ -102,7 +102,7 @@ def main():
     found = {}
     for name, arguments in cases():
         tf.distribute.MirroredStrategy._collective_key_base += 100_000
-        with mock.patch("tfbench.models.blocks.convolution._scope_is_on_a_cpu", return_value=False):
+        with mock.patch("tfbench.models.convolution_layers._scope_is_on_a_cpu", return_value=False):
             found[name] = seen(*arguments)
     json.dump(found, sys.stdout, indent=1)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 from results.schema import BatchNorm, Case, Device
-from tfbench.keras_versions.types import Model, Strategy
+from tfbench.keras_types import Model, Strategy
 from tfbench.models import NETWORKS, Network
 
 FEWER = {
@@ -145,7 +145,7 @@ class ShallowGoogLeNet(Network):
     """GoogLeNet with fewer modules."""
 
     def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        with mock.patch("tfbench.models.googlenet._INCEPTIONS", INCEPTIONS):
+        with mock.patch("tfbench.models.inception._INCEPTIONS", INCEPTIONS):
             return super().build(batch_norm, size, strategy)
 
 
@@ -154,14 +154,14 @@ class NarrowInceptionV4(Network):
     """Inception v4 at a quarter of the width."""
 
     def build(self, batch_norm: BatchNorm, size: int, strategy: Strategy) -> Model:
-        from tfbench.models import inception_v4
+        from tfbench.models import inception
 
-        convolution = inception_v4.normalised_convolution
+        convolution = inception.normalised_convolution
 
         def narrow(x, filters, *arguments, **options):
             return convolution(x, filters // 4, *arguments, **options)
 
-        with mock.patch.object(inception_v4, "normalised_convolution", narrow):
+        with mock.patch.object(inception, "normalised_convolution", narrow):
             return super().build(batch_norm, size, strategy)
 
 

@@ -26,7 +26,7 @@ def results(tf, strategy, layer, images, **arguments):
 
         return strategy.run(replica, (images,))
 
-    from tfbench.keras_versions.variables import tensorflow_variable
+    from tfbench.keras_versions import tensorflow_variable
 
     graph = run.get_concrete_function(images).graph
     operations = {operation.type for operation in graph.get_operations()}
@@ -55,7 +55,7 @@ def results(tf, strategy, layer, images, **arguments):
 )
 @pytest.mark.parametrize("filters", [4, 40])
 def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, form, filters):
-    from tfbench.models.blocks.convolution import Convolution
+    from tfbench.models.convolution_layers import Convolution
 
     keras, images = tensorflow.keras, tensorflow.random.stateless_normal((3, 17, 9, 16), (1, 2))
     with one_replica.scope():
@@ -75,7 +75,7 @@ def test_every_form_gives_what_keras_gives(tensorflow, one_replica, settings, fo
 
 
 def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorflow, one_replica):
-    from tfbench.models.blocks.convolution import Convolution
+    from tfbench.models.convolution_layers import Convolution
 
     images = tensorflow.random.stateless_normal((2, 8, 8, 4), (1, 2))
     half = Convolution(8, 1, use_bias=False, dtype="mixed_bfloat16")
@@ -95,7 +95,7 @@ def test_inference_other_types_and_shapes_of_a_model_are_those_of_keras(tensorfl
 
 def test_the_stock_variant_keeps_the_convolutions_of_keras(tensorflow, one_replica):
     from results.schema import BatchNorm
-    from tfbench.models.blocks.convolution import Convolution
+    from tfbench.models.convolution_layers import Convolution
 
     for name, variant, is_ours in (
         ("resnet50", BatchNorm.FUSED, True),

@@ -16,7 +16,7 @@ SHAPES = [(3, 3, 5), (5,), (4, 16), (), (1000,), (64, 3)]
 
 @pytest.mark.parametrize("pack_bytes", [0, 1, 300, 5000])
 def test_gradients_come_back_as_they_went_in_and_in_whole_rows(tensorflow, pack_bytes):
-    from tfbench.training.gradient_packs import ROW_ELEMENTS, GradientPacks
+    from tfbench.training.step import ROW_ELEMENTS, GradientPacks
 
     gradients = [tensorflow.random.stateless_normal(shape, (1, len(shape))) for shape in SHAPES]
     packs = GradientPacks(SHAPES, pack_bytes)
@@ -31,7 +31,7 @@ def test_gradients_come_back_as_they_went_in_and_in_whole_rows(tensorflow, pack_
     ("pack_bytes", "rows"), [(0, [84]), (1, [3, 1, 4, 1, 63, 12]), (4 * 200, [3 + 1 + 4 + 1, 63 + 12])]
 )
 def test_a_buffer_is_closed_when_it_is_full_and_filled_from_the_last_variable_on(tensorflow, pack_bytes, rows):
-    from tfbench.training.gradient_packs import GradientPacks
+    from tfbench.training.step import GradientPacks
 
     buffers = GradientPacks(SHAPES, pack_bytes).join([tensorflow.zeros(shape) for shape in SHAPES])
     assert [int(buffer.shape[0]) for buffer in buffers] == rows

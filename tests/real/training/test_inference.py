@@ -65,7 +65,7 @@ def test_latency_is_of_single_samples_and_has_its_percentiles_in_order(one_repli
 
 
 def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
-    from tfbench.inference.forward import Inference
+    from tfbench.inference import Inference
     from tfbench.measuring.timing import wait_for_loss
     from tfbench.measuring.validity import replicas_of
     from tfbench.training.inputs import batch_source
@@ -82,8 +82,8 @@ def test_inference_uses_the_moving_averages_and_changes_no_weight(one_replica):
 
 
 def test_a_replica_with_other_weights_is_caught(two_replicas):
-    from tfbench.inference.forward import Inference
-    from tfbench.keras_versions.variables import components, tensorflow_variable
+    from tfbench.inference import Inference
+    from tfbench.keras_versions import components, tensorflow_variable
     from tfbench.training.inputs import batch_source
 
     case = tiny_case(mode=Mode.INFER, num_gpus=2)
@@ -97,7 +97,7 @@ def test_a_replica_with_other_weights_is_caught(two_replicas):
 
 
 def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
-    from tfbench.keras_versions.variables import tensorflow_variable
+    from tfbench.keras_versions import tensorflow_variable
     from tfbench.outcomes.findings import Findings
     from tfbench.outcomes.outcome import CaseFailedError
 

@@ -183,7 +183,7 @@ def test_a_case_that_names_only_a_network_is_measurable(name):
 
 def test_layer_normalisation_and_gelu_have_the_gradients_of_their_definitions(tensorflow):
     tf = tensorflow
-    from tfbench.models.blocks.parts import gelu_exact, gelu_tanh, normalise_rows
+    from tfbench.models.transformer_layers import gelu_exact, gelu_tanh, normalise_rows
 
     def normalise_plainly(x, scale, offset):
         mean, variance = tf.nn.moments(x, -1, keepdims=True)
@@ -247,7 +247,7 @@ def test_networks_without_dropout_answer_alike_every_time(one_replica, tensorflo
 def test_fused_batch_norm_gives_what_keras_own_layer_gives(tensorflow):
     from tensorflow import keras
 
-    from tfbench.models.blocks.layers import FusedBatchNormalization
+    from tfbench.models.convolution_layers import FusedBatchNormalization
 
     ours = FusedBatchNormalization(momentum=0.9, epsilon=1e-3)
     theirs = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-3)
@@ -276,7 +276,7 @@ def test_a_rebuilt_network_uses_one_operation_per_batch_normalisation(one_replic
 def test_biases_stay_where_nothing_cancels_them(one_replica):
     from tensorflow import keras
 
-    from tfbench.models.blocks.layers import rebuilt
+    from tfbench.models.convolution_layers import rebuilt
 
     images = keras.Input((8, 8, 3))
     shared = keras.layers.Conv2D(4, 1, name="shared")(images)

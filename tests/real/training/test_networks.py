@@ -103,7 +103,7 @@ def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, nam
         small_case(name, num_gpus=1, batch_per_gpu=6, precision=precision),
     ):
         model = network.build(case.batch_norm, network.size(case), one_replica)
-        from tfbench.keras_versions.weights import draw_weights
+        from tfbench.keras_versions import draw_weights
 
         draw_weights(model, 7)
         training = Training(case, model, one_replica, task=task, learning_rate=0.1)

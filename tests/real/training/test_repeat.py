@@ -50,7 +50,7 @@ def built_with(losses, model=None):
 
 
 def test_building_takes_no_step_and_names_what_was_asked_for(one_replica):
-    from tfbench.inference.forward import Inference
+    from tfbench.inference import Inference
     from tfbench.training.step import Training
     from tfbench.workload import build
 
@@ -62,9 +62,8 @@ def test_building_takes_no_step_and_names_what_was_asked_for(one_replica):
 
 
 def test_gates_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
-    from tfbench.gates import gate
     from tfbench.outcomes.findings import Findings
-    from tfbench.workload import build
+    from tfbench.workload import build, gate
 
     repeat, findings = repeat_of(tiny_case(), one_replica), Findings()
     first = gate(repeat, build(repeat), findings)
@@ -80,10 +79,10 @@ def test_gates_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
 
 
 def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_that_is_no_number(tensorflow):
-    from tfbench.gates import First
     from tfbench.outcomes.findings import Findings
     from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.repeat import warm_through
+    from tfbench.workload import First
 
     repeat, findings, built = repeat_of(tiny_case(warmup_steps=3)), Findings(), built_with([3.0, 2.0, 1.0])
     warm = warm_through(repeat, built, First(4.0, 0.1), findings)
@@ -114,10 +113,9 @@ def test_timing_takes_the_steps_asked_for_and_keeps_telemetry_also_when_a_loss_i
 
 
 def test_what_is_described_follows_from_the_steps_before(one_replica):
-    from tfbench.gates import First
-    from tfbench.measuring.timing import Interval
-    from tfbench.measuring.warmup import Warmup
+    from tfbench.measuring.timing import Interval, Warmup
     from tfbench.repeat import Timed, describe
+    from tfbench.workload import First
 
     case = tiny_case(accumulate=2, num_steps=4)
     repeat = repeat_of(case, one_replica, seed=5)

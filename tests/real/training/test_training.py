@@ -21,7 +21,7 @@ def build(case, strategy, **options):
 
 
 def weights_of(training, replica=0):
-    from tfbench.keras_versions.variables import components
+    from tfbench.keras_versions import components
 
     return [components(training.strategy, variable)[replica].numpy() for variable in training.variables]
 
@@ -82,7 +82,7 @@ def test_a_synthetic_batch_lives_on_its_replicas_device(two_replicas):
 
 
 def test_moving_averages_belong_to_each_replica(two_replicas):
-    from tfbench.keras_versions.variables import components, tensorflow_variable
+    from tfbench.keras_versions import components, tensorflow_variable
 
     training, next_batch = build(tiny_case(num_gpus=2), two_replicas)
     training.step(next_batch())

@@ -25,7 +25,7 @@ class TinyNetwork(Network):
     def build(self, batch_norm, image_size, strategy):
         from tensorflow import keras
 
-        from tfbench.models.blocks.layers import FusedBatchNormalization
+        from tfbench.models.convolution_layers import FusedBatchNormalization
 
         with strategy.scope():
             images = keras.Input((image_size, image_size, 3))

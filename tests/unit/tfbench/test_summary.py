@@ -4,7 +4,7 @@ import dataclasses
 
 from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Mode
 from tests.unit.results.factory import make_record
-from tfbench.summary import summary
+from tfbench.__main__ import summary
 
 CASE = Case(model="resnet50", device=Device.CPU, batch_per_gpu=4, warmup_steps=1, num_steps=10)
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfbench.measuring import warmup
-from tfbench.measuring.timing import Interval
-from tfbench.measuring.warmup import default_ceiling, warm_up
+from tfbench.measuring import timing
+from tfbench.measuring.timing import Interval, default_ceiling, warm_up
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def windows(monkeypatch):
         report(count, mean)
         return Interval(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count)
 
-    monkeypatch.setattr(warmup, "take_steps", take)
+    monkeypatch.setattr(timing, "take_steps", take)
     return means
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Latency, Precision
-from tfbench.keras_versions.types import Model, Strategy, Tensor
-from tfbench.keras_versions.variables import ReplicaScalar
+from tfbench.keras_types import Model, Strategy, Tensor
+from tfbench.keras_versions import ReplicaScalar
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import does_not_apply, replicas_of, within, xla_factor
 from tfbench.training.tasks import Batch

@@ -1,19 +1,17 @@
-"""Convolutions of images; on a CPU in the forms that TensorFlow's library for it, oneDNN, computes fastest.
-
-The same sums, so the same results but for rounding: docs/method.md section 8 has what each form gains. Elsewhere than
-on a CPU, in other types than float32 and in inference, where TensorFlow fuses normalisation into them, these are
-Keras's own convolutions.
-"""
+"""Layers of convolutional networks: convolutions, fused batch normalisation, and rebuilding of stock networks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
 
-from tfbench.keras_versions.types import Shape, Tensor
-from tfbench.keras_versions.variables import tensorflow_variable
+from results.schema import BatchNorm
+from tfbench.keras_types import Layer, Model, Shape, Tensor, Variable
+from tfbench.keras_versions import assign_local, keras_version, tensorflow_variable
 
 _UNIT_STRIDES = [1, 1, 1, 1]
 
@@ -184,3 +182,161 @@ def _scope_is_on_a_cpu() -> bool:
     if not tf.distribute.has_strategy():
         return False
     return all("CPU:" in str(device).upper() for device in tf.distribute.get_strategy().extended.worker_devices)
+
+
+class FusedBatchNormalization(keras.layers.Layer):
+    """Batch normalisation of the last axis by one operation, `FusedBatchNormV3`, forward and one backward.
+
+    Keras 3's own layer computes mean, variance and the rest one by one on TensorFlow, which reads and writes
+    the activations several times more. Statistics are those of the replica's own batch, as everywhere in the
+    field, and the moving averages are each replica's own too: no step waits for another replica because of
+    them.
+
+    Args:
+        momentum: Share of the old moving average that is kept at a step.
+        epsilon: Added to the variance.
+        scale: Whether there is a trained scale; without one it is 1.
+    """
+
+    def __init__(self, *, momentum: float, epsilon: float, scale: bool = True, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.momentum, self.epsilon, self.scale = momentum, epsilon, scale
+
+    def build(self, input_shape: Shape) -> None:
+        """Create the variables, shape (channels,), in float32 under every policy."""
+        shape = (input_shape[-1],)
+        if self.scale:
+            self.gamma = add_float32_weight(self, "gamma", shape, "ones")
+        self.beta = add_float32_weight(self, "beta", shape, "zeros")
+        self.moving_mean = add_float32_weight(self, "moving_mean", shape, "zeros", trainable=False)
+        self.moving_variance = add_float32_weight(self, "moving_variance", shape, "ones", trainable=False)
+        super().build(input_shape)
+
+    def call(self, inputs: Tensor, training: bool | None = None, mask: None = None) -> Tensor:
+        """Normalise `inputs`, shape (batch, height, width, channels); images have no mask."""
+        mean = tensorflow_variable(self.moving_mean)
+        variance = tensorflow_variable(self.moving_variance)
+        offset = tf.convert_to_tensor(tensorflow_variable(self.beta))
+        scale = tf.convert_to_tensor(tensorflow_variable(self.gamma)) if self.scale else tf.ones_like(offset)
+        result = tf.raw_ops.FusedBatchNormV3(
+            x=inputs,
+            scale=scale,
+            offset=offset,
+            mean=mean,
+            variance=variance,
+            epsilon=self.epsilon,
+            # With this factor the operation itself returns the new moving averages.
+            exponential_avg_factor=1.0 - self.momentum if training else 1.0,
+            is_training=bool(training),
+        )
+        if training:
+            assign_local(mean, result.batch_mean)
+            assign_local(variance, result.batch_variance)
+        return result.y
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the shape that came in."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what `__init__` needs."""
+        own = {"momentum": self.momentum, "epsilon": self.epsilon, "scale": self.scale}
+        return {**super().get_config(), **own}
+
+
+def add_float32_weight(
+    layer: Layer, name: str, shape: Shape, initializer: object, *, trainable: bool = True
+) -> Variable:
+    """Create a weight of a layer that is float32 under a mixed policy too and is never cast automatically."""
+    automatic_cast = "experimental_autocast" if keras_version().startswith("2.") else "autocast"
+    return layer.add_weight(
+        name=name,
+        shape=shape,
+        initializer=initializer,
+        dtype="float32",
+        trainable=trainable,
+        **{automatic_cast: False},
+    )
+
+
+def normalised_convolution(
+    x: Tensor,
+    filters: int,
+    size: int | tuple[int, int],
+    batch_norm: BatchNorm,
+    *,
+    momentum: float,
+    epsilon: float,
+    strides: int = 1,
+    padding: str = "same",
+    relu: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """Apply a convolution, batch normalisation and ReLU; the convolution has a bias only without normalisation.
+
+    Args:
+        x: Shape (batch, height, width, channels).
+        filters: Channels of the result.
+        size: Height and width of the kernel.
+        batch_norm: Its variant.
+        momentum: Share of the old moving average that is kept at a step.
+        epsilon: Added to the variance.
+        strides: Of the convolution.
+        padding: `same` or `valid`.
+        relu: Whether negative results become 0.
+        name: Of the convolution, and what the others' names begin with.
+    """
+    convolution = keras.layers.Conv2D if batch_norm is BatchNorm.KERAS else Convolution
+    settings = {"strides": strides, "padding": padding, "name": name}
+    if batch_norm is BatchNorm.NONE:
+        return convolution(filters, size, activation="relu" if relu else None, **settings)(x)
+    x = convolution(filters, size, use_bias=False, **settings)(x)
+    normalization = keras.layers.BatchNormalization if batch_norm is BatchNorm.KERAS else FusedBatchNormalization
+    x = normalization(momentum=momentum, epsilon=epsilon, name=name and f"{name}_normal")(x)
+    return keras.layers.Activation("relu", name=name and f"{name}_relu")(x) if relu else x
+
+
+def rebuilt(model: Model, *, fuse: bool) -> Model:
+    """Rebuild a stock network without dropout, and with fused batch normalisation where that is wanted.
+
+    Then there is no bias where batch normalisation cancels it.
+
+    Args:
+        model: Functional model; its `BatchNormalization` layers are over the last axis.
+        fuse: Whether to replace them.
+
+    Returns:
+        A new model with fresh weights, in the current strategy scope.
+    """
+    cancelled = _biased_convolutions_before_batch_norm(model) if fuse else set()
+
+    def rebuild(layer: Layer) -> Layer:
+        config = layer.get_config()
+        if fuse and isinstance(layer, keras.layers.BatchNormalization):
+            return FusedBatchNormalization(
+                name=layer.name, momentum=layer.momentum, epsilon=layer.epsilon, scale=layer.scale
+            )
+        if isinstance(layer, keras.layers.Dropout):
+            config["rate"] = 0.0
+        if layer.name in cancelled:
+            config["use_bias"] = False
+        if fuse and type(layer) is keras.layers.Conv2D:
+            return Convolution.from_config(config)
+        return layer.__class__.from_config(config)
+
+    return keras.models.clone_model(model, clone_function=rebuild)
+
+
+def _biased_convolutions_before_batch_norm(model: Model) -> set[str]:
+    """Name the convolutions whose whole output goes into one batch normalisation."""
+    consumers: Counter[str] = Counter()
+    before: set[str] = set()
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.InputLayer):
+            continue
+        inputs = layer.input if isinstance(layer.input, list) else [layer.input]
+        producers = [tensor._keras_history[0] for tensor in inputs]
+        consumers.update(producer.name for producer in producers)
+        if isinstance(layer, keras.layers.BatchNormalization):
+            before.update(p.name for p in producers if isinstance(p, keras.layers.Conv2D))
+    return {name for name in before if consumers[name] == 1}

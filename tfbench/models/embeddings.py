@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfbench.keras_versions.types import Shape, Tensor, Variable
-from tfbench.keras_versions.variables import tensorflow_variable
-from tfbench.models.blocks.parts import Part, WithGradient, elements
+from tfbench.keras_types import Shape, Tensor, Variable
+from tfbench.keras_versions import tensorflow_variable
+from tfbench.models.transformer_layers import Part, WithGradient, elements
 
 
 class TokenEmbedding(Part):

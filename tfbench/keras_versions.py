@@ -1,10 +1,18 @@
-"""Variables of Keras 2 and 3 as what they are below: TensorFlow variables, one component per replica."""
+"""One spelling for Keras 2 and 3: variables, versions and initial weights.
+
+`tfbench.keras_types` names what both hand around, without TensorFlow.
+"""
 
 from __future__ import annotations
 
-import tensorflow as tf
+import importlib.metadata
+import math
 
-from tfbench.keras_versions.types import Strategy, Tensor, Variable
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+from tfbench.keras_types import Model, Shape, Strategy, Tensor, Variable
 
 
 def tensorflow_variable(variable: Variable) -> Variable:
@@ -54,3 +62,37 @@ class ReplicaScalar:
     def read(self) -> list[Tensor]:
         """Return the scalars as the steps called so far leave them; does not wait, and later steps change nothing."""
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in self._handles]
+
+
+def keras_version() -> str:
+    """Return the version of the Keras in use; Keras 2 inside TensorFlow does not carry its own."""
+    return getattr(keras, "__version__", None) or importlib.metadata.version("keras")
+
+
+STREAM = 2**31
+"""Keeps the weights' random numbers apart from those of the replicas' batches."""
+
+
+def draw_weights(model: Model, seed: int) -> None:
+    """Draw all kernels anew, one after another in the order of the layers.
+
+    Uniform between ±√(6 / (inputs + outputs)) of each, whatever the network's own initializer is (Glorot and
+    Bengio 2010). Weights of one axis (biases, normalisations) keep their constants.
+
+    Args:
+        model: Keras model.
+        seed: At least 0.
+    """
+    for index, weight in enumerate(weight for weight in model.trainable_weights if len(weight.shape) > 1):
+        shape = tuple(int(length) for length in weight.shape)
+        generator = np.random.Generator(np.random.PCG64([seed, STREAM, index]))
+        values = generator.random(shape, np.float32)
+        values -= np.float32(0.5)
+        values *= np.float32(2.0 * _glorot_limit(shape))
+        weight.assign(values)
+
+
+def _glorot_limit(shape: Shape) -> float:
+    """Return √(6 / (inputs + outputs)); the last two axes are those of channels, all others the receptive field."""
+    field = math.prod(shape[:-2])
+    return math.sqrt(6.0 / (field * (shape[-2] + shape[-1])))

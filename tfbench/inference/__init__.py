@@ -1,1 +1,0 @@
-"""The forward pass alone, as it is and frozen."""

@@ -1,1 +1,0 @@
-"""One spelling for Keras 2 and 3."""

@@ -1,1 +1,0 @@
-"""Layers that networks are built of."""
