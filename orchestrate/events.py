@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 
+class Event:
+    """Something that happened; each kind is a class of its own."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunStarted:
+class RunStarted(Event):
     """The run begins, or goes on.
 
     Attributes:
@@ -27,7 +32,7 @@ class RunStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostChecked:
+class HostChecked(Event):
     """A host answered, or `problem` says why not."""
 
     host: str
@@ -36,7 +41,7 @@ class HostChecked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageProgress:
+class ImageProgress(Event):
     """A pull goes on; shown, not stored.
 
     Attributes:
@@ -50,7 +55,7 @@ class ImageProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageReady:
+class ImageReady(Event):
     """The image is on the host.
 
     Attributes:
@@ -64,7 +69,7 @@ class ImageReady:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobState:
+class JobState(Event):
     """A repeat enters a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `adopted`.
 
     In a queue also `queued`, and `on NODE` once it has a machine.
@@ -76,7 +81,7 @@ class JobState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobStep:
+class JobStep(Event):
     """A line of progress; shown, not stored."""
 
     job: str
@@ -87,7 +92,7 @@ class JobStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobResult:
+class JobResult(Event):
     """A repeat has its record.
 
     Attributes:
@@ -107,7 +112,7 @@ class JobResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSpared:
+class JobSpared(Event):
     """A repeat is skipped, because the comparisons of its case are decided."""
 
     job: str
@@ -117,7 +122,7 @@ class JobSpared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
+class Decided(Event):
     """A comparison between fleets needs no more repeats."""
 
     case: str
@@ -125,7 +130,7 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warned:
+class Warned(Event):
     """Something that the user should know; the run goes on."""
 
     host: str | None
@@ -133,7 +138,7 @@ class Warned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stopping:
+class Stopping(Event):
     """The user asked the run to stop.
 
     Attributes:
@@ -146,7 +151,7 @@ class Stopping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostLost:
+class HostLost(Event):
     """A host is set aside; its remaining repeats get `status`."""
 
     host: str
@@ -155,7 +160,7 @@ class HostLost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFinished:
+class RunFinished(Event):
     """Nothing runs any more.
 
     Attributes:
@@ -173,43 +178,15 @@ class RunFinished:
     saved_seconds: float = 0.0
 
 
-Event = (
-    RunStarted
-    | HostChecked
-    | ImageProgress
-    | ImageReady
-    | JobState
-    | JobStep
-    | JobResult
-    | JobSpared
-    | Decided
-    | Warned
-    | Stopping
-    | HostLost
-    | RunFinished
-)
-
-NAMES: dict[type, str] = {
-    RunStarted: "run_started",
-    HostChecked: "host_checked",
-    ImageProgress: "image_progress",
-    ImageReady: "image_ready",
-    JobState: "job_state",
-    JobStep: "job_step",
-    JobResult: "job_result",
-    JobSpared: "job_spared",
-    Decided: "decided",
-    Warned: "warning",
-    Stopping: "stopping",
-    HostLost: "host_lost",
-    RunFinished: "run_finished",
-}
+NAMES: dict[type, str] = {Warned: "warning"}
+"""Of events that are not named like their class."""
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Return plain data for JSON: `{"event": name, "at": UTC time, …}`."""
+    """Return plain data for JSON: `{"event": name, "at": UTC time, …}`, named like the class: `job_result`."""
+    name = NAMES.get(type(event)) or re.sub(r"(?<!^)([A-Z])", r"_\1", type(event).__name__).lower()
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"event": NAMES[type(event)], "at": now, **vars(event)}
+    return {"event": name, "at": now, **vars(event)}
 
 
 class EventBus:

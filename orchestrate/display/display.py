@@ -15,23 +15,8 @@ from typing import IO, Protocol
 
 from rich.console import Console
 
-from orchestrate.events import (
-    Decided,
-    Event,
-    HostChecked,
-    HostLost,
-    ImageProgress,
-    ImageReady,
-    JobResult,
-    JobSpared,
-    JobState,
-    JobStep,
-    RunFinished,
-    RunStarted,
-    Stopping,
-    Warned,
-    event_document,
-)
+from orchestrate import events
+from orchestrate.events import Event, event_document
 from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.plan import Plan
 from orchestrate.running.options import HOST_FAULTS
@@ -53,14 +38,14 @@ class Failures:
 
     def note(self, event: Event) -> None:
         """Take in an event; a repeat that was tried again and went well has not failed."""
-        if isinstance(event, RunStarted):
+        if isinstance(event, events.RunStarted):
             self._folder = event.folder
-        if isinstance(event, JobResult):
+        if isinstance(event, events.JobResult):
             self._by_job.pop(event.job, None)
             if event.status != Status.OK:
                 self._by_job[event.job] = (event.status, event.cause or "", event.host)
 
-    def summary(self, event: RunFinished) -> list[str]:
+    def summary(self, event: events.RunFinished) -> list[str]:
         """Summarise what failed, why and where, and the command that repeats only that."""
         if not event.failed and not event.missing:
             return []
@@ -97,45 +82,46 @@ def describe(event: Event) -> str:
 
 def _describe(event: Event) -> str:
     match event:
-        case RunStarted():
+        case events.RunStarted():
             rest = f", {event.done} already done" if event.done else ""
             return f"run {event.run_id}: {event.jobs} repeats{rest}, output in {event.folder}"
-        case HostChecked():
+        case events.HostChecked():
             answer = f"{event.gpus} GPUs" if event.gpus else "no GPU"
             return f"{event.host}: {event.problem or 'reachable, ' + answer}"
-        case ImageProgress():
+        case events.ImageProgress():
             done, total = (number / 1e6 for number in (event.done_bytes, event.total_bytes))
             return f"{event.host}: pulling {event.image}: {done:.0f} of {total:.0f} MB"
-        case ImageReady():
+        case events.ImageReady():
             return f"{event.host}: image {event.image} {event.digest or ''}".rstrip()
-        case JobState():
+        case events.JobState():
             return f"{event.job}: {event.state}"
-        case JobStep():
+        case events.JobStep():
             return f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s"
-        case JobResult():
+        case events.JobResult():
             return f"{event.job}: {_result(event)} after {event.seconds:.0f} s"
-        case JobSpared():
+        case events.JobSpared():
             return f"{event.job}: left out: {event.why}"
-        case Decided():
+        case events.Decided():
             return f"decided: {event.answer}"
-        case Warned():
+        case events.Warned():
             return f"warning: {event.host + ': ' if event.host else ''}{event.message}"
-        case Stopping():
+        case events.Stopping():
             ending = "ending the running repeats" if event.now else STOPPING
             return f"stopping: {ending}. {event.hint}"
-        case HostLost():
+        case events.HostLost():
             return f"{event.host}: set aside ({event.status}): {event.cause}"
-        case RunFinished():
+        case events.RunFinished():
             return _summary(event)
+    raise TypeError(f"no words for {event}")
 
 
-def _result(event: JobResult) -> str:
+def _result(event: events.JobResult) -> str:
     if event.samples_per_second is not None:
         return f"{event.status}, {event.samples_per_second:.2f} {event.unit}/s"
     return f"{event.status}: {event.cause}" if event.cause else event.status
 
 
-def _summary(event: RunFinished) -> str:
+def _summary(event: events.RunFinished) -> str:
     parts = [f"{event.ok} ok", f"{event.failed} failed"] + ([f"{event.missing} not run"] if event.missing else [])
     if event.spared:
         parts.append(f"{event.spared} left out")
@@ -150,7 +136,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
 
 
-_FREQUENT = (JobStep, ImageProgress)
+_FREQUENT = (events.JobStep, events.ImageProgress)
 
 PLAIN_STEP_SECONDS = 10.0
 """Shortest time between two steps of a host in plain lines: people read them too."""
@@ -233,26 +219,26 @@ class PlainDisplay(_LineDisplay):
     def show(self, event: Event) -> None:
         """See `Display.show`."""
         self._failures.note(event)
-        if isinstance(event, RunStarted):
+        if isinstance(event, events.RunStarted):
             self._done = event.done
-        if isinstance(event, JobResult | JobSpared):
+        if isinstance(event, events.JobResult | events.JobSpared):
             self._done += 1
         left = self._left_after(event)
         if isinstance(event, _FREQUENT) and not self._due(event.host):
             return
         counted = f"{self._done}/{self._total} " if self._total else ""
         lines = [f"[{clock(time.monotonic() - self._began)}] {counted}{describe(event)}{left}"]
-        if isinstance(event, RunFinished):
+        if isinstance(event, events.RunFinished):
             lines += self._failures.summary(event)
         self._write(*lines)
 
     def _left_after(self, event: Event) -> str:
         """Return how long the run still takes, where an event has changed that."""
-        if self._outlook is None or not isinstance(event, JobResult | JobSpared | HostLost):
+        if self._outlook is None or not isinstance(event, events.JobResult | events.JobSpared | events.HostLost):
             return ""
         self._outlook.note(event)
         left = self._outlook.seconds_left()
-        return f"; about {clock(left)} left" if left and isinstance(event, JobResult) else ""
+        return f"; about {clock(left)} left" if left and isinstance(event, events.JobResult) else ""
 
     def _due(self, host: str) -> bool:
         now = time.monotonic()

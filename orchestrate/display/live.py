@@ -13,6 +13,7 @@ from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from orchestrate import events
 from orchestrate.display.display import (
     STOPPING,
     Display,
@@ -23,22 +24,7 @@ from orchestrate.display.display import (
     clock,
     describe,
 )
-from orchestrate.events import (
-    Decided,
-    Event,
-    HostChecked,
-    HostLost,
-    ImageProgress,
-    ImageReady,
-    JobResult,
-    JobSpared,
-    JobState,
-    JobStep,
-    RunFinished,
-    RunStarted,
-    Stopping,
-    Warned,
-)
+from orchestrate.events import Event
 from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
@@ -66,7 +52,7 @@ WAITING, DONE, SET_ASIDE = "waiting", "done", "set aside"
 
 
 @dataclass
-class Row:
+class HostRow:
     """What the table knows about a host.
 
     Attributes:
@@ -121,7 +107,7 @@ class LiveDisplay:
 
     def __init__(self, console: Console, began: float | None = None) -> None:
         self._console = console
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, HostRow] = {}
         self._jobs: dict[str, tuple[int, str, str]] = {}
         self._statuses: Counter[str] = Counter()
         self._failures = Failures()
@@ -154,7 +140,7 @@ class LiveDisplay:
                 led = [gang.job for gang in plan.gangs if gang.members[0].place == entry.host.place]
                 jobs = [*entry.jobs, *led]
                 left = self._outlook.seconds_left(entry.host.key)
-                row = Row(title, gpu_names(entry.facts), len(jobs), lanes=lanes, seconds_left=left)
+                row = HostRow(title, gpu_names(entry.facts), len(jobs), lanes=lanes, seconds_left=left)
                 self._rows[entry.host.key] = row
                 self._jobs.update(_job_titles(jobs))
 
@@ -164,13 +150,20 @@ class LiveDisplay:
             self._failures.note(event)
             self._note(event)
         match event:
-            case RunFinished():
+            case events.RunFinished():
                 self._print(describe(event), *self._failures.summary(event))
-            case JobResult(status=Status.OK):
+            case events.JobResult(status=Status.OK):
                 pass  # the table shows it; a thousand lines would hide what went wrong
-            case RunStarted() | HostLost() | Warned() | Decided() | Stopping() | JobResult():
+            case (
+                events.RunStarted()
+                | events.HostLost()
+                | events.Warned()
+                | events.Decided()
+                | events.Stopping()
+                | events.JobResult()
+            ):
                 self._print(describe(event))
-            case HostChecked() if event.problem:
+            case events.HostChecked() if event.problem:
                 self._print(describe(event))
 
     def _print(self, *lines: str) -> None:
@@ -179,39 +172,39 @@ class LiveDisplay:
             self._live.console.print(Text(line), soft_wrap=True)
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, Stopping):
+        if isinstance(event, events.Stopping):
             self._stopping = "stopping: ending the running repeats" if event.now else f"stopping… {STOPPING}"
         row = self._rows.get(getattr(event, "host", None) or "")
         if row is None:
             return
         self._outlook.note(event)
         match event:
-            case ImageProgress():
+            case events.ImageProgress():
                 share = event.done_bytes / event.total_bytes if event.total_bytes else 0.0
                 row.state, row.step = "pulling", f"{share:.0%}"
-            case ImageReady():
+            case events.ImageReady():
                 row.state, row.step = WAITING, ""
-            case JobState() if row.lanes > 1:
+            case events.JobState() if row.lanes > 1:
                 row.note_queued(event.job, plain_text(event.state, 20))
-            case JobStep() if row.lanes > 1:
+            case events.JobStep() if row.lanes > 1:
                 pass  # steps of several repeats would take turns in one line
-            case JobState():
+            case events.JobState():
                 unknown = (row.position, "", plain_text(event.job, 80))
                 row.position, row.variant, row.case = self._jobs.get(event.job, unknown)
                 row.state, row.step = plain_text(event.state, 20), ""
-            case JobStep():
+            case events.JobStep():
                 row.step, row.speed = str(event.step), f"{event.samples_per_second:.1f}"
-            case JobResult():
+            case events.JobResult():
                 self._end(row, event)
-            case JobSpared():
+            case events.JobSpared():
                 row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
                 row.state = DONE if row.position >= row.total else row.state
-            case HostLost():
+            case events.HostLost():
                 row.state, row.step = SET_ASIDE, ""
-        if isinstance(event, JobResult | JobSpared | HostLost):
+        if isinstance(event, events.JobResult | events.JobSpared | events.HostLost):
             row.seconds_left = self._outlook.seconds_left(getattr(event, "host", None))
 
-    def _end(self, row: Row, event: JobResult) -> None:
+    def _end(self, row: HostRow, event: events.JobResult) -> None:
         self._statuses[event.status] += 1
         row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
         row.ended, row.step = row.ended + 1, ""
@@ -237,7 +230,7 @@ class LiveDisplay:
                 table.add_row(*(Text(cell) for name, cell in zip(COLUMNS, row, strict=True) if name in widths))
             return Group(table, *(Text(line) for line in self._below(rows, shown)))
 
-    def _below(self, rows: Sequence[Row], shown: Sequence[Row]) -> list[str]:
+    def _below(self, rows: Sequence[HostRow], shown: Sequence[HostRow]) -> list[str]:
         """Summarise the rows that do not fit, and the progress of the whole run."""
         lines = []
         if len(shown) < len(rows):
@@ -269,7 +262,7 @@ def fitting(rows: Sequence[tuple[str, ...]], width: int) -> dict[str, int]:
     return wanted
 
 
-def choose_rows(rows: Sequence[Row], most: int) -> list[Row]:
+def choose_rows(rows: Sequence[HostRow], most: int) -> list[HostRow]:
     """Choose the rows that fit, in the order of the plan: work first, failures in at most half of the lines.
 
     Args:
@@ -303,7 +296,7 @@ def _job_titles(jobs: Sequence[Job]) -> dict[str, tuple[int, str, str]]:
     }
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: HostRow) -> tuple[str, ...]:
     left = 0.0 if row.state in (DONE, SET_ASIDE) else row.seconds_left
     state = f"{row.state}, {row.failed} failed" if row.failed and row.state in (DONE, SET_ASIDE) else row.state
     return (
@@ -319,7 +312,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _kind(row: Row) -> str:
+def _kind(row: HostRow) -> str:
     """Sort a host into few kinds, for those that are only counted."""
     if row.state in (WAITING, SET_ASIDE):
         return row.state
