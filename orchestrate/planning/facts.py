@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -96,21 +97,8 @@ def facts_from_probe(text: str | bytes) -> Facts:
         states = tuple(_state(state) for state in document.get("gpu_states") or ())
     except (RecordError, TypeError) as error:
         raise ValueError(f"the probe's gpus are malformed: {error}") from error
-    return Facts(
-        cpu=_text(document, "cpu"),
-        cpu_count=_integer(document, "cpu_count"),
-        cpu_limit=_number(document, "cpu_limit"),
-        memory_bytes=_integer(document, "memory_bytes"),
-        kernel=_text(document, "kernel"),
-        operating_system=_text(document, "operating_system"),
-        driver=_text(document, "driver"),
-        disk_free_bytes=_integer(document, "disk_free_bytes"),
-        cpu_flops_per_second=_positive(document, "cpu_flops_per_second"),
-        cpu_loop_seconds=_positive(document, "cpu_loop_seconds"),
-        gpus=gpus,
-        gpu_states=states,
-        gpu_problems=_texts(document, "gpu_problems"),
-    )
+    reported = {name: read(document.get(name)) for name, read in READERS.items()}
+    return Facts(gpus=gpus, gpu_states=states, **reported)
 
 
 def _state(document: object) -> GPUFacts:
@@ -128,27 +116,33 @@ def _plain(value: object) -> object:
     return plain_text(value, 200) if isinstance(value, str) else value
 
 
-def _text(document: dict[str, Any], key: str) -> str | None:
-    value = document.get(key)
+def _text(value: object) -> str | None:
     return plain_text(value, 200) if isinstance(value, str) else None
 
 
-def _texts(document: dict[str, Any], key: str) -> tuple[str, ...]:
-    value = document.get(key)
+def _texts(value: object) -> tuple[str, ...]:
     return tuple(plain_text(item, 500) for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
-def _integer(document: dict[str, Any], key: str) -> int | None:
-    value = document.get(key)
+def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _number(document: dict[str, Any], key: str) -> float | None:
-    value = document.get(key)
+def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _positive(document: dict[str, Any], key: str) -> float | None:
+def _positive(value: object) -> float | None:
     """Read a speed or a duration; what no machine has counts as not reported: plans compute with it."""
-    value = _number(document, key)
-    return value if value is not None and 1e-6 <= value <= 1e18 else None
+    number = _number(value)
+    return number if number is not None and 1e-6 <= number <= 1e18 else None
+
+
+READERS: dict[str, Callable[[object], Any]] = {
+    **dict.fromkeys(("cpu", "kernel", "operating_system", "driver"), _text),
+    **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes"), _integer),
+    **dict.fromkeys(("cpu_flops_per_second", "cpu_loop_seconds"), _positive),
+    "cpu_limit": _number,
+    "gpu_problems": _texts,
+}
+"""What of a probe's answer becomes which fact; what is of another type counts as not reported."""
