@@ -1,1 +1,1 @@
-"""Whether a rented host is worth keeping: figures of its devices, judged by specification, fleet and earlier checks."""
+"""Is a rented host worth keeping? `deep` plans one case for each host and reads its record, `judging` judges it."""

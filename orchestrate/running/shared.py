@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from orchestrate.running.options import Options, Stop
 from orchestrate.running.watchdog import Watchdog
 from results.program import command_line
 from results.runs.store import RunFolder
-from results.schema import Record, Status
+from results.schema import Device, Mode, Record, Status
 from results.schema.exit_codes import ExitCode
 
 MakeLauncher = Callable[[Host], Launcher]
@@ -162,3 +163,43 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
     )
     for answer in decided:
         shared.bus.emit(Decided(case=job.case.name, answer=answer))
+
+
+TOO_LOW_PEAKS = frozenset({"above_peak", "gpu_shared", "throttled_power", "throttled_thermal", "throttled_hardware"})
+"""Warnings of a repeat whose limits are not to be passed on: the device did not reach what it can."""
+
+_PeakKey = tuple[Device, str, str, str | None]
+
+
+class DevicePeaks:
+    """What the devices of one host reached in this run, by device, precision and image. Callable from any thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[_PeakKey, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, job: Job, record: Record) -> None:
+        """Take in the limits that a repeat has measured, where nothing held the device back."""
+        measured = record.measurement
+        if record.status is not Status.OK or measured is None or measured.peaks_reused:
+            return
+        flops, traffic = measured.peak_flops_per_second, measured.peak_bytes_per_second
+        if not flops or not traffic or TOO_LOW_PEAKS & {warning.code for warning in record.warnings}:
+            return
+        on_gpus = job.case.device is Device.GPU  # logical CPU devices are one processor
+        devices = job.case.replicas if on_gpus else job.case.num_hosts
+        with self._lock:
+            best = self._known.get(_peak_key(job), (0.0, 0.0))  # one that was measured again was too low before
+            self._known[_peak_key(job)] = max(best[0], flops / devices), max(best[1], traffic / devices)
+
+    def of(self, job: Job) -> tuple[float, float] | None:
+        """Return the limits of a job's device as `Job.known_peaks` has them; None: not known, or not needed."""
+        if job.case.mode is Mode.DEVICE or job.case.num_hosts > 1:
+            return None
+        with self._lock:
+            return self._known.get(_peak_key(job))
+
+
+def _peak_key(job: Job) -> _PeakKey:
+    first = next(iter((*job.gpu_uuids, *map(str, job.gpus))), "")
+    return job.case.device, first, job.case.precision, job.origin.image_digest

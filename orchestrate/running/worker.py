@@ -16,13 +16,13 @@ from typing import cast
 from orchestrate.errors import HostError, Withdrawn
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
-from orchestrate.planning.device_peaks import DevicePeaks
 from orchestrate.planning.durations import Budget
 from orchestrate.planning.plan import HostPlan, Job, learn
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.options import HOST_FAULTS, QUEUED
 from orchestrate.running.session import HostSession
 from orchestrate.running.shared import (
+    DevicePeaks,
     DiskFull,
     Shared,
     affordable,

@@ -188,6 +188,10 @@ REMAPPED_XIDS = frozenset({63})
 """Of those, what a healthy GPU survives: a row was remapped, as it should be."""
 
 
+_ALWAYS = Moment.IDLE | Moment.TIMING | Moment.LOAD
+_WITHOUT_TIMING = Moment.IDLE | Moment.LOAD
+
+
 @dataclass(frozen=True, kw_only=True)
 class HealthRule:
     """A row of the table.
@@ -205,8 +209,8 @@ class HealthRule:
     """
 
     code: str
-    moments: Moment
     value: Callable[[GPUFacts], float | None]
+    moments: Moment = _ALWAYS
     limit: float = 0.0
     reject: float | None = None
     seen: str
@@ -297,13 +301,9 @@ def _share_rule(kind: str, cause: str, moments: Moment, reject: float | None, fi
     )
 
 
-_ALWAYS = Moment.IDLE | Moment.TIMING | Moment.LOAD
-_WITHOUT_TIMING = Moment.IDLE | Moment.LOAD
-
 RULES: tuple[HealthRule, ...] = (
     HealthRule(
         code="gpu_unusable",
-        moments=_ALWAYS,
         value=lambda gpu: float(gpu.problem is not None),
         seen="{gpu.problem}",
         why="cases that need it fail, and a GPU that fell off the bus may slow the driver down for the others",
@@ -321,7 +321,6 @@ RULES: tuple[HealthRule, ...] = (
     ),
     HealthRule(
         code="row_remap_failed",
-        moments=_ALWAYS,
         value=lambda gpu: gpu.row_remap_failed,
         reject=0.0,
         seen="a faulty row of its memory could not be replaced",
@@ -330,7 +329,6 @@ RULES: tuple[HealthRule, ...] = (
     ),
     HealthRule(
         code="ecc_errors",
-        moments=_ALWAYS,
         value=lambda gpu: gpu.ecc_uncorrected_errors,
         reject=0.0,
         seen="{gpu.ecc_uncorrected_errors} uncorrected memory errors",
@@ -339,7 +337,6 @@ RULES: tuple[HealthRule, ...] = (
     ),
     HealthRule(
         code="row_remap_pending",
-        moments=_ALWAYS,
         value=lambda gpu: gpu.row_remap_pending,
         seen="a faulty row of its memory will be replaced at the next reset",
         why="an uncorrected error ends the process that it hits",
@@ -373,7 +370,6 @@ RULES: tuple[HealthRule, ...] = (
     ),
     HealthRule(
         code="power_cap",
-        moments=_ALWAYS,
         value=_power_cap,
         limit=POWER_CAP_SHARE,
         seen="capped at {gpu.power_limit_watts:.0f} W (default {gpu.power_limit_default_watts:.0f} W)",

@@ -10,7 +10,7 @@ from results.schema.exit_codes import ExitCode
 from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings, names_of
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import NAMES, DoctorFacts
-from tfbench.doctor.libraries import CUDALibrary
+from tfbench.doctor.libraries import LIBRARIES
 from tfbench.doctor.machine import MachineFacts
 from tfbench.machine.cuda_libraries import flags_of_the_user, opened_libraries
 from tfbench.measuring.soft_warnings import needs_ptx_jit
@@ -52,12 +52,12 @@ class DoctorFinding:
         gpu_only: Cases on the CPU do not mind.
     """
 
-    level: Level
     code: str
     subject: str
     seen: str
     why: str
     fix: str | None = None
+    level: Level = Level.DOUBT
     gpu_only: bool = True
 
 
@@ -86,6 +86,9 @@ def judge(facts: DoctorFacts) -> list[DoctorFinding]:
     """Return all findings, the software's first: what stops everything comes before what slows one GPU down."""
     return [*check_software(facts), *check_gpus(facts.driver), *check_machine(facts)]
 
+
+_STEMS = {name: stem for name, stem, _ in LIBRARIES}
+"""Start of a library's file by its name."""
 
 CUDA_FIXES = {
     "(100)": "check CUDA_VISIBLE_DEVICES, and that the container was given GPUs (--gpus all)",
@@ -210,7 +213,7 @@ def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         return
     wanted = opened_libraries(trial.tensorflow, trial.cuda, trial.cudnn)
     stems = {name.partition(".so")[0] for name in wanted}
-    missing = [item for item in facts.libraries if item.file is None and _stem(item) in stems]
+    missing = [item for item in facts.libraries if item.file is None and _STEMS.get(item.name) in stems]
     if missing:
         yield DoctorFinding(
             level=Level.DOUBT if trial.gpus else Level.BLOCKER,
@@ -241,7 +244,6 @@ def _ptxas(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     built, version = facts.trial.cuda or "", found.version or "?"
     if found.problem is not None or (found.version is not None and _release(version) < _release(built)):
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="other_ptxas",
             subject="ptxas",
             seen=f"XLA calls {found.path} of CUDA {version}"
@@ -255,22 +257,6 @@ def _ptxas(facts: DoctorFacts) -> Iterator[DoctorFinding]:
 def _release(version: str) -> tuple[int, ...]:
     """Return the first two numbers of a version: 12.5 of `12.5.82`."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-
-
-_STEMS = {
-    "CUDA runtime": "libcudart",
-    "cuBLASLt": "libcublasLt",
-    "cuBLAS": "libcublas",
-    "cuDNN": "libcudnn",
-    "NCCL": "libnccl",
-    "cuFFT": "libcufft",
-    "cuSPARSE": "libcusparse",
-    "cuSOLVER": "libcusolver",
-}
-
-
-def _stem(item: CUDALibrary) -> str | None:
-    return _STEMS.get(item.name)
 
 
 def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
@@ -292,7 +278,6 @@ def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     old = sorted({c for c in capabilities if c and needs_ptx_jit(c, trial.capabilities)})
     if old:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="ptx_jit",
             subject="TensorFlow",
             seen=f"TensorFlow {trial.tensorflow} has no machine code for compute capability {', '.join(old)}",
@@ -358,7 +343,6 @@ def _differ(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
     names = dict.fromkeys(gpu.name for gpu in gpus)
     if len(names) > 1:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="gpus_differ",
             subject="GPUs",
             seen="different kinds: " + ", ".join(name or "unknown" for name in names),
@@ -373,7 +357,6 @@ def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
         most = max((other.nvlinks_up for other in gpus if other.name == gpu.name and not other.mig), default=0)
         if gpu.nvlinks_up < most and not gpu.mig:
             yield DoctorFinding(
-                level=Level.DOUBT,
                 code="nvlink_down",
                 subject=gpu.label,
                 seen=f"{gpu.nvlinks_up} NVLinks are up, {gpu.nvlinks_down} down; others here have {most} up",
@@ -444,7 +427,6 @@ def _cpus(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
     slow = machine.governors.get("powersave", 0)
     if slow:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="governor",
             subject="CPU",
             seen=f"{slow} of {machine.cpu_count} CPUs use the powersave governor",
@@ -454,7 +436,6 @@ def _cpus(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
         )
     if gpus and machine.cpu_limit < MIN_CPUS_PER_GPU * gpus:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="few_cpus",
             subject="CPU",
             seen=f"{machine.cpu_limit:g} CPUs for {gpus} GPU{'s' if gpus > 1 else ''}",
@@ -463,7 +444,6 @@ def _cpus(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
         )
     if machine.load is not None and machine.load > max(1.0, MAX_LOAD_SHARE * machine.cpu_count):
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="load",
             subject="CPU",
             seen=f"{machine.load:.1f} processes ran or waited in the last minute, on {machine.cpu_count} CPUs",
@@ -479,7 +459,6 @@ def _memory(machine: MachineFacts) -> Iterator[DoctorFinding]:
     least = min((value for value in (free, limit) if value is not None), default=None)
     if least is not None and least < MIN_MEMORY_BYTES:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="little_memory",
             subject="memory",
             seen=f"{least / 1e9:.1f} GB of the host's memory are free",
@@ -489,7 +468,6 @@ def _memory(machine: MachineFacts) -> Iterator[DoctorFinding]:
         )
     if machine.disk_free_bytes is not None and machine.disk_free_bytes < MIN_DISK_BYTES:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="disk_full",
             subject="disk",
             seen=f"{machine.disk_free_bytes / 1e9:.1f} GB are free for temporary files",
@@ -502,7 +480,6 @@ def _memory(machine: MachineFacts) -> Iterator[DoctorFinding]:
 def _limits(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
     if gpus > 1 and machine.shm_bytes is not None and machine.shm_bytes < MIN_SHM_BYTES:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="little_shm",
             subject="/dev/shm",
             seen=f"/dev/shm has {machine.shm_bytes / 1e6:.0f} MB",
@@ -511,7 +488,6 @@ def _limits(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
         )
     if gpus > 1 and machine.container and machine.memlock_bytes is not None:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="memlock",
             subject="limits",
             seen=f"{machine.memlock_bytes / 1e6:.1f} MB of memory may be locked",
@@ -520,7 +496,6 @@ def _limits(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
         )
     if machine.open_files is not None and machine.open_files < MIN_OPEN_FILES:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="open_files",
             subject="limits",
             seen=f"{machine.open_files} files may be open",
@@ -547,7 +522,6 @@ def _iommu(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     linked = all(gpu.nvlinks_up for gpu in facts.driver.gpus if gpu.problem is None)
     if kind is not None and kind.startswith("DMA") and not linked:
         yield DoctorFinding(
-            level=Level.DOUBT,
             code="iommu",
             subject="IOMMU",
             seen=f"the IOMMU translates the GPUs' transfers ({kind})",
@@ -563,7 +537,6 @@ def _variables(machine: MachineFacts) -> Iterator[DoctorFinding]:
             value = flags_of_the_user(value)
         if value is not None and value not in harmless:
             yield DoctorFinding(
-                level=Level.DOUBT,
                 code="variable",
                 subject=name,
                 seen=f"{name}={value}",

@@ -1,1 +1,6 @@
-"""The machine as its drivers describe it; no TensorFlow in this room."""
+"""The machine as its kernel and drivers describe it, without TensorFlow.
+
+Start with `nvml`: it reads a GPU into `results.schema.health.GPUFacts`. `boards` lists the GPUs and decides which
+of them a process may use, with `cuda_devices`; `telemetry` observes them while steps are timed; `cuda_libraries` has
+TensorFlow find NVIDIA's libraries; `host` and `host_speed` describe the processor, its limits, and the disk.
+"""

@@ -1,1 +1,1 @@
-"""How a repeat ends: status, warnings, record."""
+"""How a repeat ends: `outcome` turns an exception into a status and its cause, `findings` writes a record."""

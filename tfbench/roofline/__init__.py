@@ -1,1 +1,5 @@
-"""What the device can do at most, measured and computed."""
+"""What a device can do at most, and what a network asks of it.
+
+`limits` counts a network's operations and bytes from its layers; `peaks` measures matrix products and memory,
+`transfers` copies and all-reduces; `sums` turns timed steps into the figures of a record.
+"""

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from orchestrate.launchers.container import host_flags
-from orchestrate.planning.device_peaks import DevicePeaks
 from orchestrate.planning.plan import Job
+from orchestrate.running.shared import DevicePeaks
 from results.schema import Case, Device, Origin, Precision, Record, SoftWarning, Status
 from tests.unit.results.factory import make_measurement
 from tfbench.flags import FlagsError, parse

@@ -306,6 +306,14 @@ def test_without_tensorflow_not_even_the_cpu_is_ready():
     assert not verdict_line(findings).endswith("CPU cases can run")
 
 
+@pytest.mark.slow
+def test_a_machine_without_tensorflow_is_diagnosed(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorflow'\")")
+    done, _ = doctor("--device=cpu", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 4
+    assert "No module named 'tensorflow'" in done.stdout and "fix: install TensorFlow" in done.stdout
+
+
 def test_libraries_that_tensorflow_opens_and_cannot_load_are_named():
     libraries = [CUDALibrary(name="cuDNN", problem="not found"), CUDALibrary(name="CUPTI", problem="not found")]
     (missing,) = judge(replace(GOOD, libraries=libraries))
