@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,9 @@ import pandas as pd
 from results.compare.cost import per_dollar
 from results.compare.pairs import MEANINGS, Comparison, case_label, compare, fleets_of
 from results.errors import BadQuestion, UnknownFleet
+from results.recommend.answer import Advice, answers, unused_prices
 from results.recommend.decision import MODES
 from results.recommend.questions import asked_prices, read_questions
-from results.recommend.ranking import Verdict, recommend
-from results.recommend.summaries import summary
 from results.runs.sources import report_place, runs_dir, stored_records
 from results.runs.store import latest_run
 from results.stats import Interval
@@ -50,22 +48,23 @@ COMPARISON_COLUMNS: dict[str, str] = {
 CHOICE_COLUMNS: dict[str, str] = {
     "network": TEXT,
     "precision": TEXT,
-    "num_gpus": WHOLE,
     "mode": TEXT,
     "setting": TEXT,
     "basis": TEXT,
-    "rank": WHOLE,
     "subject": TEXT,
     "gpu": TEXT,
-    "offer": TEXT,
-    "usd_per_hour": NUMBER,
+    "num_gpus": WHOLE,
     "samples_per_second": NUMBER,
     "ci95_low": NUMBER,
     "ci95_high": NUMBER,
-    "usd_per_million": NUMBER,
-    "hours_per_million": NUMBER,
+    "from": TEXT,
+    "usd_per_hour_low": NUMBER,
+    "usd_per_hour_high": NUMBER,
+    "samples_per_usd": NUMBER,
+    "hours": NUMBER,
     "wins_below": NUMBER,
-    "excluded": TEXT,
+    "winner": TEXT,
+    "notes": TEXT,
 }
 """Columns of `Recommendation.choices` and their pandas types."""
 
@@ -75,12 +74,13 @@ class Recommendation:
     """Which GPU to rent; `print` it to read the answer.
 
     Attributes:
-        answer: Sentences; the first is the answer to all questions together.
-        choices: One row per question, setting, GPU and offer, best first: `network`, `precision`, `num_gpus`, `mode`
-            and `setting` of the question; `basis` (`measured`, `published` or `bound`), `rank` (empty: see `excluded`),
-            `subject` (the fleet, or the card where others measured), `gpu`, `offer`, `usd_per_hour` (all GPUs of the
-            job), `samples_per_second` over all GPUs with `ci95_low` and `ci95_high`, `usd_per_million` and
-            `hours_per_million` samples, `wins_below` (USD per GPU-hour below which it would be the cheapest).
+        answer: One sentence for each question and setting, then the prices that were given and not used.
+        choices: One row per question, setting, GPU and count, best first: `basis` (`measured`, `published`,
+            `predicted`, `bound` or `none`), `subject` (the fleet, or the GPU where others measured),
+            `samples_per_second` over all GPUs with `ci95_low` and `ci95_high` (of a prediction its 90 % interval),
+            `from` (who says so), lowest and highest price of all GPUs per hour, `samples_per_usd` at the lowest price,
+            `hours` for the job, `wins_below` (USD per hour of all GPUs below which it gives the most samples a dollar),
+            `winner` (`yes` where prices decide), and `notes`, which say why a row is not ranked.
     """
 
     answer: tuple[str, ...]
@@ -195,25 +195,25 @@ class Runs:
         """
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
-        asked = argparse.Namespace(
+        questions = read_questions(
             model=[model] if isinstance(model, str) else list(model),
             precision=precision if isinstance(precision, str) else ",".join(precision),
             num_gpus=str(num_gpus) if isinstance(num_gpus, int) else ",".join(map(str, num_gpus)),
             mode=mode,
-            gpus=",".join(gpus),
+            gpus=gpus,
             budget=budget,
             hours=hours,
             samples=samples,
             memory=memory,
             batch_size=batch_size,
         )
-        questions = read_questions(asked)
         rates = self._merged.rates
         refuse_mixed(rates, [], "Choose one run.")
-        offers = asked_prices(_typed(prices), [Path(name) for name in price_files], self.fleets)
-        verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
-        rows = [row for verdict in verdicts for row in _choices(verdict)]
-        return Recommendation(tuple(summary(verdicts)), _frame(rows, CHOICE_COLUMNS))
+        given = asked_prices(_typed(prices), [Path(name) for name in price_files], self.fleets)
+        advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
+        lines = [*(advice.sentence for advice in advices), *given.unused, *unused_prices(advices, given.offers)]
+        rows = [row for advice in advices for row in _options(advice)]
+        return Recommendation(tuple(lines), _frame(rows, CHOICE_COLUMNS))
 
     def report(
         self, path: Name, *, prices: Mapping[str, float] | None = None, price_files: Sequence[Name] = ()
@@ -296,32 +296,34 @@ def _comparison(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value
     }
 
 
-def _choices(verdict: Verdict) -> list[dict[str, Value]]:
-    question, rank = verdict.question, 0
+def _options(advice: Advice) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = []
-    for choice in verdict.choices:
-        rank += not choice.excluded
-        low, high = _ends(choice.evidence.interval)
+    for option in advice.options:
+        low, high = _ends(option.known.interval)
+        usd = option.usd or (None, None)
         rows.append(
             {
-                "network": question.network,
-                "precision": question.precision,
-                "num_gpus": question.count,
-                "mode": verdict.group.mode,
-                "setting": verdict.group.setting or None,
-                "basis": str(choice.basis),
-                "rank": None if choice.excluded else rank,
-                "subject": choice.subject,
-                "gpu": choice.gpu,
-                "offer": choice.offer.name if choice.offer else None,
-                "usd_per_hour": choice.usd_per_hour,
-                "samples_per_second": choice.samples_per_second,
+                "network": advice.question.network,
+                "precision": advice.question.precision,
+                "mode": advice.table.mode,
+                "setting": advice.table.setting or None,
+                "basis": str(option.known.basis),
+                "subject": option.known.subject,
+                "gpu": option.known.gpu,
+                "num_gpus": option.known.count,
+                "samples_per_second": option.known.samples_per_second,
                 "ci95_low": low,
                 "ci95_high": high,
-                "usd_per_million": choice.usd_per_million,
-                "hours_per_million": choice.hours_per_million,
-                "wins_below": choice.wins_below,
-                "excluded": choice.excluded or None,
+                "from": option.known.origin or None,
+                "usd_per_hour_low": usd[0],
+                "usd_per_hour_high": usd[1],
+                "samples_per_usd": option.samples_per_usd[1] if option.samples_per_usd else None,
+                "hours": option.hours,
+                "wins_below": option.wins_below,
+                "winner": "yes"
+                if option is advice.winner or (advice.winner and option.name == advice.winner.name)
+                else None,
+                "notes": "; ".join(part for part in (option.excluded, *option.notes) if part) or None,
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""The commands of `python -m results` that help to choose a GPU: recommend, gpus, predict, prices."""
+"""The commands of `python -m results` that help to choose a GPU: recommend, gpus, prices."""
 
 from __future__ import annotations
 
@@ -79,60 +79,60 @@ def add_recommend(commands: Commands) -> None:
         "--gpus",
         metavar="NAMES",
         default="",
-        help="choose from these GPUs, e.g. 'A4000,A100'; a family, e.g. A100, means all of it",
+        help="choose from these GPUs, e.g. 'A4000,A100' or '2x A5000,A6000'; a family, e.g. A100, means all of it",
     )
     add_prices(parser)
-    parser.add_argument("--budget", metavar="USD", type=float, help="maximum price per hour of all GPUs together")
+    parser.add_argument(
+        "--budget",
+        metavar="USD",
+        type=float,
+        help="maximum price per hour of all GPUs together; every offer below it counts",
+    )
     parser.add_argument("--hours", type=float, help="maximum hours for --samples")
     parser.add_argument("--samples", type=float, default=1e6, help="samples of the job; default: a million")
     parser.add_argument("--memory", "--min-memory", metavar="GIB", type=float, help="minimum memory per GPU, e.g. 24")
     parser.add_argument(
-        "--batch-size", metavar="N", type=int, help="batch per GPU that must fit into its memory, if known"
+        "--batch-size",
+        metavar="N",
+        type=int,
+        help="batch per GPU that must fit, if known",
     )
     parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
     add_format(parser, "text", "json", "markdown")
 
 
-def add_predict(commands: Commands) -> None:
-    """Add `predict`."""
-    parser = add_command(commands, "predict", _predict, "predict the throughput of GPUs that were not measured")
-    add_runs(parser, text=f"{RUNS_HELP}; without any, published figures")
-    parser.add_argument("--gpus", metavar="NAMES", required=True, help="GPUs to predict, e.g. A4000,RTX_4090")
-    parser.add_argument("--model", required=True, help="network; must have published or measured rows")
-    parser.add_argument("--precision", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"], help="default: fp16")
-    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help="GPUs of a job; default: 1")
-    parser.add_argument(
-        "--batch-size", metavar="N", type=int, help="batch per GPU; default: the usual one in those rows"
-    )
-    add_format(parser, "text", "json", "markdown")
-
-
 def _recommend(parsed: argparse.Namespace) -> int:
     from results.compare.pairs import fleets_of
-    from results.recommend.advice import advice_grid, advice_json, explain_grid
-    from results.recommend.headlines import reasons
-    from results.recommend.precisions import precision_line
+    from results.recommend.answer import answers, unused_prices
+    from results.recommend.output import advice_grid, advice_json, explain_grid
     from results.recommend.questions import asked_prices, read_questions
-    from results.recommend.ranking import recommend
-    from results.recommend.summaries import summary
 
-    questions = read_questions(parsed)
+    questions = read_questions(
+        model=parsed.model or (),
+        precision=parsed.precision,
+        num_gpus=parsed.num_gpus,
+        mode=parsed.mode,
+        gpus=[parsed.gpus],
+        budget=parsed.budget,
+        hours=parsed.hours,
+        samples=parsed.samples,
+        memory=parsed.memory,
+        batch_size=parsed.batch_size,
+    )
     rates = _measured(parsed)
     _refuse_unknown([model for question in questions for model in question.mix], rates)
-    offers = asked_prices(parsed.price, parsed.prices, fleets_of(rates))
-    verdicts = [verdict for question in questions for verdict in recommend(question, rates, offers)]
-    precisions = [[line] if (line := precision_line(verdict, rates)) else [] for verdict in verdicts]
+    prices = asked_prices(parsed.price, parsed.prices, fleets_of(rates))
+    advices = [advice for question in questions for advice in answers(question, rates, prices.offers)]
+    remarks = [*prices.unused, *unused_prices(advices, prices.offers)]
     if parsed.format == "json":
-        sys.stdout.write(advice_json(verdicts, precisions))
+        sys.stdout.write(advice_json(advices, remarks))
         return ExitCode.OK
-    print_lines(summary(verdicts), parsed.format, strong=True)
-    for verdict, lines in zip(verdicts, precisions, strict=True):
-        print_grids([advice_grid(verdict, verdicts)], parsed.format)
-        print_lines([*reasons(verdict), *lines], parsed.format)
-        if parsed.explain:
-            print_grids([explain_grid(verdict, verdicts)], parsed.format)
+    for advice in advices:
+        print_lines([advice.sentence], parsed.format, strong=True)
+        print_grids([advice_grid(advice), *([explain_grid(advice)] if parsed.explain else [])], parsed.format)
+    print_lines(remarks, parsed.format)
     if parsed.explain:
-        _print_specifications([card for question in questions for card in question.gpus], offers, parsed.format)
+        _print_specifications([gpu for question in questions for gpu, _ in question.gpus], prices.offers, parsed.format)
     return ExitCode.OK
 
 
@@ -158,12 +158,12 @@ def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None
             raise BadQuestion(unknown_network(name, list(known)))
 
 
-def _print_specifications(cards: Sequence[str], offers: Sequence[Offer], style: str) -> None:
-    """Put the specifications of the cards that were asked for side by side."""
+def _print_specifications(gpus: Sequence[str], offers: Sequence[Offer], style: str) -> None:
+    """Put the specifications of the GPUs that were asked for side by side."""
     from results.reference.gpu_comparison import compare_gpus, comparison_lines, gpu_grids
     from results.reference.gpus import specifications
 
-    known = [card for card in dict.fromkeys(cards) if card in specifications()]
+    known = [gpu for gpu in dict.fromkeys(gpus) if gpu in specifications()]
     if known:
         comparison = compare_gpus(known, offers)
         print_lines(comparison_lines(comparison), style)
@@ -177,34 +177,12 @@ def _gpus(parsed: argparse.Namespace) -> int:
     names = [*parsed.names, *(name.strip() for name in parsed.gpus.split(",") if name.strip())]
     if not names:
         raise UserError("name at least one GPU. Example: gpus A4000 A5000")
-    comparison = compare_gpus(named_gpus(names), asked_prices(parsed.price, parsed.prices))
+    comparison = compare_gpus(named_gpus(names), asked_prices(parsed.price, parsed.prices).offers)
     if parsed.format == "json":
         sys.stdout.write(comparison_json(comparison))
     else:
         print_lines(comparison_lines(comparison), parsed.format)
         print_grids(gpu_grids(comparison), parsed.format)
-    return ExitCode.OK
-
-
-def _predict(parsed: argparse.Namespace) -> int:
-    from results.predict.prediction import prediction_grid, prediction_json, predictions_for
-    from results.predict.rows import measured_observations, published_observations
-    from results.recommend.questions import known_cards
-    from results.reference.networks import model_key
-
-    names = [name for name in parsed.gpus.split(",") if name.strip()]
-    gpus = list(dict.fromkeys(card for name in names for card in known_cards(name)))
-    if not gpus or parsed.num_gpus < 1 or (parsed.batch_size or 1) < 1:
-        raise UserError("name at least one GPU, and numbers of 1 or more. Example: --gpus A4000 --num-gpus 1")
-    rates = _measured(parsed)
-    rows = [*published_observations(), *measured_observations(rates)]
-    network = parsed.model if parsed.model in {row.setting.network for row in rows} else model_key(parsed.model)
-    _refuse_unknown([network], rates)
-    found = predictions_for(gpus, network, parsed.precision, parsed.batch_size, parsed.num_gpus, observations=rows)
-    if parsed.format == "json":
-        sys.stdout.write(prediction_json(found))
-    else:
-        print_grids([prediction_grid(found)], parsed.format)
     return ExitCode.OK
 
 

@@ -28,7 +28,7 @@ from results.commands.command_line import (
     warn,
     write_text,
 )
-from results.commands.recommend import add_gpus, add_predict, add_price_import, add_prices, add_recommend
+from results.commands.recommend import add_gpus, add_price_import, add_prices, add_recommend
 from results.errors import UnknownFleet, UserError
 from results.schema.exit_codes import ExitCode
 
@@ -129,7 +129,6 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "audit": add_audit,
     "recommend": add_recommend,
     "gpus": add_gpus,
-    "predict": add_predict,
     "prices": add_price_import,
     "export": add_export,
     "report": add_report,

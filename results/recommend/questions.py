@@ -1,53 +1,50 @@
-"""The questions that a recommendation answers, read from the command line."""
+"""What is asked: networks, GPUs, limits, and which prices count."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from results.errors import BadQuestion
-from results.reference.gpus import gpus_named as family
-from results.reference.gpus import unknown_gpu
-from results.reference.networks import model_key as asked_network
-from results.reference.prices import Offer, known_prices
-from results.text import counted
+from results.reference.gpus import gpus_named, unknown_gpu
+from results.reference.networks import model_key
+from results.reference.prices import Offer, known_prices, read_prices
 
 MILLION = 1_000_000
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
-ASKED = "--price"
-"""Provider of an offer that was typed: it goes before every other price of its card."""
+YOURS = "yours"
+"""Origin of a price that the user gave: it goes before every other price of its GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is asked: one network or mix, one precision, one number of GPUs.
+class RentalQuestion:
+    """What is asked: one network or mix, one precision, any number of GPUs and counts.
 
     Attributes:
         mix: Share of the samples by network; shares add up to 1.
-        precision: Arithmetic.
-        count: GPUs per job.
-        mode: `train` or `infer`; None: each that was measured, with an answer of its own.
-        gpus: Cards to choose from, families written out; empty: all that have a figure or a price.
-        asked: The names that `gpus` were asked by.
+        mode: `train` or `infer`; None: each that was measured, with a table of its own.
+        gpus: GPUs to choose from and how many of each; empty: all that have a figure, in `counts`.
+        names: What those were asked by.
+        counts: Numbers of GPUs of a job.
         usd_per_hour: Most that the job may cost per hour; None: any.
         hours: Most that `samples` may take; None: any.
-        samples: Samples of the whole job, for the deadline.
-        memory_gib: Memory that each GPU must have; None: what the batch needs, as far as known.
-        batch_per_gpu: Batch for which memory is checked; None: not checked.
+        samples: Samples of the whole job.
+        memory_gib: Memory that each GPU must have; None: any.
+        batch_per_gpu: Batch that must fit and, where it was measured, counts; None: any.
     """
 
     mix: Mapping[str, float]
     precision: str
-    count: int = 1
     mode: str | None = None
-    gpus: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
+    gpus: tuple[tuple[str, int], ...] = ()
+    names: tuple[str, ...] = ()
+    counts: tuple[int, ...] = (1,)
     usd_per_hour: float | None = None
     hours: float | None = None
     samples: float = MILLION
@@ -59,43 +56,64 @@ class Question:
         """The network, or the mix with its shares."""
         if len(self.mix) == 1:
             return next(iter(self.mix))
-        return " + ".join(f"{share:.0%} {model}".replace("%", " %") for model, share in self.mix.items())
+        return " + ".join(f"{share * 100:.0f} % {model}" for model, share in self.mix.items())
 
-    @property
-    def name(self) -> str:
-        """What distinguishes this question from others asked with it."""
-        return f"{self.network} {self.precision} on {counted(self.count, 'GPU')}"
-
-    def wants(self, card: str) -> bool:
-        """Return whether a card may be chosen."""
-        return not self.gpus or card in self.gpus or any(card in family(name) for name in self.asked)
+    def wants(self, gpu: str, count: int) -> bool:
+        """Return whether a number of GPUs may be chosen."""
+        return (gpu, count) in self.gpus if self.gpus else count in self.counts
 
 
-def read_questions(parsed: argparse.Namespace) -> list[Question]:
-    """Build the questions from parsed arguments: one for each network, precision and number of GPUs that was asked.
+def read_questions(
+    *,
+    model: Sequence[str] = (),
+    precision: str = "fp16",
+    num_gpus: str = "1",
+    mode: str | None = None,
+    gpus: Sequence[str] = (),
+    budget: float | None = None,
+    hours: float | None = None,
+    samples: float = MILLION,
+    memory: float | None = None,
+    batch_size: int | None = None,
+) -> list[RentalQuestion]:
+    """Build the questions, one for each network and precision, from what the flags of `recommend` have.
+
+    Args:
+        model: Networks or mixes, e.g. `resnet50=0.7,vgg16=0.3`; empty: `resnet50`.
+        precision: One or several, comma-separated.
+        num_gpus: Likewise, for the GPUs that are named without a number.
+        mode: `train` or `infer`; None: both.
+        gpus: Names, each with a number where it begins with one: `2x A5000`.
+        budget: USD per hour.
+        hours: For `samples`.
+        samples: Of the job.
+        memory: GiB per GPU.
+        batch_size: Per GPU.
 
     Raises:
         BadQuestion: An unknown GPU, or a mix, precision or number that cannot be read.
     """
-    _check_limits(parsed)
-    asked = tuple(name.strip() for name in parsed.gpus.split(",") if name.strip())
-    cards = dict.fromkeys(card for name in asked for card in known_cards(name))
-    every = itertools.product(parsed.model or ["resnet50"], _precisions(parsed.precision), _counts(parsed.num_gpus))
+    limits = {"budget": budget, "hours": hours, "samples": samples, "memory": memory, "batch-size": batch_size}
+    for name, value in limits.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise BadQuestion(f"--{name}: must be a number above 0. Received: {value:g}")
+    counts = _counts(num_gpus)
+    names = tuple(name.strip() for text in gpus for name in text.split(",") if name.strip())
     return [
-        Question(
-            mix=read_mix(model),
-            precision=precision,
-            count=count,
-            mode=parsed.mode,
-            gpus=tuple(cards),
-            asked=asked,
-            usd_per_hour=parsed.budget,
-            hours=parsed.hours,
-            samples=parsed.samples,
-            memory_gib=parsed.memory,
-            batch_per_gpu=parsed.batch_size,
+        RentalQuestion(
+            mix=read_mix(text),
+            precision=kind,
+            mode=mode,
+            gpus=tuple(dict.fromkeys(pair for name in names for pair in _asked(name, counts))),
+            names=names,
+            counts=counts,
+            usd_per_hour=budget,
+            hours=hours,
+            samples=samples,
+            memory_gib=memory,
+            batch_per_gpu=batch_size,
         )
-        for model, precision, count in every
+        for text, kind in itertools.product(model or ["resnet50"], _precisions(precision))
     ]
 
 
@@ -111,53 +129,72 @@ def read_mix(text: str) -> dict[str, float]:
         value = _positive(share) if share else 1.0
         if value is None or not name.strip():
             raise BadQuestion(f"--model: must be a network or shares, e.g. resnet50=0.7,vgg16=0.3. Received: {part!r}")
-        shares[asked_network(name)] = value
+        shares[model_key(name)] = value
     total = math.fsum(shares.values())
     return {name: share / total for name, share in shares.items()}
 
 
-def known_cards(name: str) -> tuple[str, ...]:
-    """Return the cards that a name means, as the reference has them.
+@dataclass(frozen=True)
+class Prices:
+    """The prices that count.
 
-    Raises:
-        BadQuestion: It fits none.
+    Attributes:
+        offers: The user's, then the shipped ones of GPUs that the user has no price for.
+        unused: Prices of the user that others of the user go before, one line each.
     """
-    found = family(name)
-    if not found:
-        raise BadQuestion(unknown_gpu(name))
-    return found
+
+    offers: tuple[Offer, ...]
+    unused: tuple[str, ...] = ()
 
 
-def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[str] = ()) -> list[Offer]:
-    """Return the prices to use: those of the command line first, then files, then the shipped examples.
+def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[str] = ()) -> Prices:
+    """Return the prices to use: typed ones, then the user's files, then the shipped offers.
 
     Args:
-        inline: `GPU=USD` per GPU-hour; a family's name prices all its members.
-        files: The user's price files.
+        inline: `GPU=USD` per GPU-hour; a name that means several GPUs prices each of them.
+        files: The user's price files, for GPUs without a price in `inline`.
         fleets: Names of fleets, which may be priced like a GPU.
 
     Raises:
         BadQuestion: A price cannot be read.
     """
-    own = []
+    typed: dict[str, Offer] = {}
+    unused = []
     for text in inline:
         name, _, price = text.rpartition("=")
         value = _positive(price)
         if value is None:
             raise BadQuestion(f"--price: must be GPU=USD, e.g. 'A4000=0.17'. Received: {text!r}")
-        members = family(name) or ((name,) if name in fleets else known_cards(name))
-        own += [Offer(card, value, provider=ASKED) for card in members]
-        # A fleet that is called like its card is priced once: by the card.
-    named = {offer.gpu for offer in own}
-    return own + [offer for offer in known_prices(files) if offer.gpu not in named]
+        for gpu in gpus_named(name) or ((name,) if name in fleets else _gpus(name)):
+            if gpu in typed:
+                unused.append(f"price not used: --price {text}, because an earlier --price is for {gpu}")
+            typed.setdefault(gpu, Offer(gpu, value, origin=YOURS))
+    read = []
+    for path in files:
+        for offer in read_prices(path):
+            if offer.gpu in typed:
+                unused.append(
+                    f"price not used: {offer.usd_per_gpu_hour:g} for {offer.gpu} in {path}, because of --price"
+                )
+            else:
+                read.append(replace(offer, origin=YOURS))
+    own = [*typed.values(), *read]
+    return Prices((*own, *known_prices({offer.gpu for offer in own})), tuple(unused))
 
 
-def _check_limits(parsed: argparse.Namespace) -> None:
-    """Refuse limits that nothing or everything would meet, whatever they say."""
-    for flag in ("budget", "hours", "samples", "memory", "batch_size"):
-        value = getattr(parsed, flag)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise BadQuestion(f"--{flag.replace('_', '-')}: must be a number above 0. Received: {value:g}")
+def _asked(name: str, counts: Sequence[int]) -> list[tuple[str, int]]:
+    """Return the GPUs that `2x A5000` or `A100` means, each with its number."""
+    found = re.fullmatch(r"(\d+)\s*[x×]\s*(.+)", name)
+    return [
+        (gpu, count) for gpu in _gpus(found[2] if found else name) for count in ([int(found[1])] if found else counts)
+    ]
+
+
+def _gpus(name: str) -> tuple[str, ...]:
+    found = gpus_named(name)
+    if not found:
+        raise BadQuestion(unknown_gpu(name))
+    return found
 
 
 def _precisions(text: str) -> list[str]:
@@ -168,11 +205,11 @@ def _precisions(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _counts(text: str) -> list[int]:
+def _counts(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in str(text).split(",")]
     if not all(name.isdecimal() and int(name) > 0 for name in names):
         raise BadQuestion(f"--num-gpus: must be whole numbers above 0, e.g. 1,4. Received: {text!r}")
-    return list(dict.fromkeys(int(name) for name in names))
+    return tuple(dict.fromkeys(int(name) for name in names))
 
 
 def _positive(text: str) -> float | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from results.errors import NotATable
@@ -35,6 +35,7 @@ class Offer:
         usd_per_gpu_hour: Price of one of them.
         commitment: `on demand`, `spot`, …
         retrieved_on: Date, as exact as it is known.
+        origin: Who gave the price: `yours`, `hosts.yml`; empty: shipped with tfbench.
     """
 
     gpu: str
@@ -45,6 +46,7 @@ class Offer:
     commitment: str = ""
     retrieved_on: str = ""
     source: str = ""
+    origin: str = ""
 
     @property
     def name(self) -> str:
@@ -78,12 +80,10 @@ def read_prices(path: Path) -> list[Offer]:
     return [offer for number, row in enumerate(rows, 2) for offer in _offers(row, f"{path}:{number}")]
 
 
-def known_prices(user_files: Sequence[Path]) -> list[Offer]:
-    """Return the user's prices, and the shipped examples for GPUs that the user has none for."""
-    own = [offer for path in user_files for offer in read_prices(path)]
-    named = {offer.gpu for offer in own}
+def known_prices(without: Collection[str] = ()) -> list[Offer]:
+    """Return the shipped offers of all GPUs but those that are named: dated examples."""
     shipped = [offer for row in read_rows("prices.csv") for offer in _offers(row, "prices.csv")]
-    return own + [offer for offer in shipped if offer.gpu not in named]
+    return [offer for offer in shipped if offer.gpu not in without]
 
 
 def import_skypilot(path: Path, provider: str, retrieved_on: str) -> list[Offer]:
@@ -130,7 +130,7 @@ def prices_csv(offers: Iterable[Offer]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADINGS)
     for offer in offers:
-        cells = {item.name: getattr(offer, item.name) for item in fields(offer)}
+        cells = {name: getattr(offer, name) for name in HEADINGS}
         writer.writerow("" if cells[name] is None else cells[name] for name in HEADINGS)
     return text.getvalue()
 

@@ -23,7 +23,7 @@ from results.compare.overall import answer_lines
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import command_line, started_as_tfbench
-from results.recommend.decision import Decision, decide, decision_grid, setting_lines
+from results.recommend.decision import RunDecision, decide, decision_grids, setting_lines
 from results.recommend.questions import asked_prices
 from results.reference.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
 from results.report import charts
@@ -70,7 +70,7 @@ class Report:
     """
 
     title: str
-    decision: Decision
+    decision: RunDecision
     verdict: list[str]
     cards: GpuComparison | None
     merged: Merged
@@ -102,13 +102,13 @@ def make_report(
         found = compare([r for r in rates if r.fleet == second], [r for r in rates if r.fleet == first])
         if found:
             pairs.append((second, first, found))
-    offers = asked_prices(prices, price_files, fleets_of(rates))
+    offers = asked_prices(prices, price_files, fleets_of(rates)).offers
     decision = decide(rates, offers)
     return Report(
         title=title,
         decision=decision,
         verdict=[decision.first, *_speed_lines(merged, pairs)],
-        cards=compare_gpus(decision.cards, offers) if decision.cards else None,
+        cards=compare_gpus(decision.gpus, offers) if decision.gpus else None,
         merged=merged,
         rates=rates,
         pairs=pairs,
@@ -121,9 +121,7 @@ def make_report(
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: what to rent, the ratios, and all else folded."""
     first, *others = (markdown_text(line) for line in report.verdict)
-    settings = [
-        f"* {markdown_text(f'{name}: {answer}')}" for name, answer, _ in setting_lines(report.decision.verdicts)
-    ]
+    settings = [f"* {markdown_text(f'{name}: {answer}')}" for name, answer, _ in setting_lines(report.decision.advices)]
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
     tables = [*_grids(report), *wide_grids(report.merged), *_device_grids(report), *report.checks]
     folded.append(("Tables", _joined(tables)))
@@ -214,7 +212,7 @@ def _levels(report: Report, drawn: Sequence[Chart]) -> Iterator[dict[str, Any]]:
     """Yield what a page has beside, from everything to the least."""
     results = results_grid(report.merged)
     warnings = [*_warnings(report.merged), *report.merged.problems]
-    settings = setting_lines(report.decision.verdicts)
+    settings = setting_lines(report.decision.advices)
     fallbacks = {chart.name: markupsafe.Markup(text) for chart in drawn if (text := _fallback(chart))}
     for rows, shown in ((None, fallbacks), (SHORT_ROWS, fallbacks), (SHORT_ROWS, {}), (0, {})):
         yield {
@@ -247,8 +245,7 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
 
 def _answer_grids(report: Report) -> list[Grid]:
     """Return the tables that a reader decides by: what to rent, and the ratios."""
-    chosen = decision_grid(report.decision)
-    return [*([chosen] if chosen else []), *ratio_tables(report.pairs)]
+    return [*decision_grids(report.decision), *ratio_tables(report.pairs)]
 
 
 def _grids(report: Report) -> list[Grid]:

@@ -188,14 +188,15 @@ def test_mistakes_are_user_errors_that_say_what_came_in(run):
         read.recommend(precision="fp8")
 
 
-def test_recommend_ranks_by_cost_and_says_why_a_choice_has_no_rank(run):
-    advice = results.read_runs(run).recommend(prices={"A4000": 0.17, "A5000": 0.30}, gpus=["A4000", "A5000"])
-    assert str(advice).startswith("rent ") and str(advice).splitlines() == list(advice.answer)
-    ranked = advice.choices[advice.choices["rank"].notna()]
-    assert ranked["usd_per_million"].is_monotonic_increasing and ranked["rank"].tolist() == [1, 2]
-    first = ranked.iloc[0]
-    assert first["usd_per_million"] == pytest.approx(0.17 / 3600 / 100 * 1e6)
-    assert first["hours_per_million"] == pytest.approx(1e6 / 100 / 3600)
+def test_recommend_names_the_winner_and_every_unused_price(run):
+    read = results.read_runs(run)
+    advice = read.recommend(prices={"A4000": 0.17, "A5000": 0.30, "A6000": 1.0}, gpus=["A4000", "A5000"])
+    assert str(advice).splitlines() == list(advice.answer) and "rent a4000" in advice.answer[0]
+    assert advice.answer[-1] == "price not used: 1 USD for RTX A6000: the answer has no row of this GPU"
+    first, second = (advice.choices.iloc[i] for i in (0, 1))
+    assert first["winner"] == "yes" and first["samples_per_usd"] > second["samples_per_usd"]
+    assert first["samples_per_usd"] == pytest.approx(100 * 3600 / 0.17)
+    assert first["hours"] == pytest.approx(1e6 / 100 / 3600)
 
 
 def test_the_report_is_markdown_where_its_name_says_so(run):

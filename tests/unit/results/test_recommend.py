@@ -1,18 +1,22 @@
+"""Recommendations: what may be compared, which prices count, and what is refused. Questions of buyers: test_questions."""
+
+import dataclasses
 import json
 
 import pytest
 
 import results.__main__ as program
-from results.recommend.evidence import Basis
-from results.recommend.headlines import break_even_lines
-from results.recommend.questions import Question
-from results.recommend.ranking import Choice, recommend
-from results.reference.prices import import_skypilot, known_prices, prices_csv, read_prices
-from results.runs.store import RunFolder
+from results.recommend.answer import answers, unused_prices
+from results.recommend.figures import Basis, published_figures
+from results.recommend.questions import RentalQuestion, asked_prices, read_questions
+from results.reference.gpus import specifications
+from results.reference.prices import Offer, import_skypilot, known_prices, prices_csv, read_prices
+from results.schema import Mode, Optimizer
 from results.stats import ratio_interval
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
-from tests.unit.results.factory import make_case, make_environment, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
+from tests.unit.results.test_questions import write_run
 
 CATALOG = """\
 InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,SpotPrice
@@ -21,6 +25,10 @@ InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,SpotP
 cpu,,,8,32,0.1,EU,
 """
 
+GPUS = {"a4000": "NVIDIA RTX A4000", "a5000": "NVIDIA RTX A5000", "a6000": "NVIDIA RTX A6000"}
+
+SLOW, FAST = (100.0, 101.0, 99.0), (160.0, 158.0, 159.0)
+
 
 @pytest.fixture(autouse=True)
 def no_runs(tmp_path, monkeypatch):
@@ -28,108 +36,198 @@ def no_runs(tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
-def call(*arguments):
-    return program.main(["results", "recommend", *arguments])
+def call(capsys, *arguments):
+    assert program.main(["results", "recommend", *arguments]) == 0
+    return capsys.readouterr().out
 
 
-def choices_of(question, rates=(), offers=()) -> list[Choice]:
-    return [choice for verdict in recommend(question, rates, offers) for choice in verdict.choices]
+def case_of(model="resnet50", **changes):
+    return make_case(model, **{"device": "gpu", "precision": "fp16"} | changes)
 
 
-PRICES = ["--price", "A4000=0.17", "--price", "A5000=0.24"]
+def records_of(fleet, rates, *, host=None, price=None, case=None, parameters=None, **environment):
+    machine = make_environment(gpus=1, gpu=GPUS[fleet], **environment)
+    return repeats(*rates, fleet=fleet, host=host or f"on-{fleet}", case=case or case_of(), environment=machine,
+                   usd_per_gpu_hour=price, parameters=parameters)  # fmt: skip
 
 
-def test_published_rows_alone_answer_on_a_fresh_clone_and_are_labelled(capsys):
-    assert call("--model=resnet50", "--precision=fp16", "--gpus=A4000,A5000", *PRICES) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "PUBLISHED by others, not measured here" in out
-    assert "RTX A5000 is worth up to 1.55 × the price of RTX A4000; at these prices it costs 1.41 × as much" in out
-    assert "rent RTX A5000" in out
-    assert "precision: on RTX A5000, against fp16: tf32 0.58 ×" in out
+def failure_of(fleet, status="oom"):
+    machine = make_environment(gpus=1, gpu=GPUS[fleet])
+    return make_failure(status, case=case_of(), origin=make_origin(fleet, f"on-{fleet}"), environment=machine)
 
 
-def test_the_ranking_flips_at_the_price_it_says(capsys):
+def ask(records, offers=(), **question):
+    rates = fleet_rates(merge_records(stored(*records)))
+    asked = RentalQuestion(**{"mix": {"resnet50": 1.0}, "precision": "fp16"} | question)
+    return answers(asked, rates, offers)
+
+
+def figures_of(advice):
+    return {option.name: option.rate for option in advice.ranked}
+
+
+DIFFERENT = [
+    {"mode": Mode.INFER},
+    {"image_size": 160},
+    {"batch_per_gpu": 16},
+    {"batch_norm": "keras"},
+    {"optimizer": Optimizer.ADAMW},
+    {"xla": "replica"},
+    {"accumulate": 4},
+]
+
+
+@pytest.mark.parametrize("changes", DIFFERENT, ids=lambda changes: next(iter(changes)))
+def test_different_settings_are_never_compared(changes):
+    advices = ask([*records_of("a4000", SLOW), *records_of("a5000", FAST, case=case_of(**changes))])
+    assert [len(advice.ranked) for advice in advices] == [1, 1]
+    for advice in advices:
+        (missing,) = [option for option in advice.options if option.excluded and option.known.subject in GPUS]
+        assert missing.excluded == "not measured in this setting"
+        assert "only a" in advice.sentence and "times as fast" not in advice.sentence
+
+
+@pytest.mark.parametrize("change", ["method_version", "parameters"])
+def test_another_method_or_other_parameters_are_not_compared(change):
+    other = records_of("a5000", FAST, parameters=12_345 if change == "parameters" else None)
+    if change == "method_version":
+        other = [dataclasses.replace(record, method_version=record.method_version + 1) for record in other]
+    assert [len(advice.ranked) for advice in ask([*records_of("a4000", SLOW), *other])] == [1, 1]
+
+
+def test_each_mode_has_a_table_of_its_own():
+    infer = case_of(mode=Mode.INFER)
+    records = [
+        *(record for fleet, rates in (("a4000", SLOW), ("a5000", FAST)) for record in records_of(fleet, rates)),
+        *records_of("a4000", (400.0, 401.0, 399.0), case=infer),
+        *records_of("a5000", (300.0, 301.0, 299.0), case=infer),
+    ]
+    found = {advice.table.mode: advice.sentence for advice in ask(records)}
+    assert found["training"].startswith("a5000 is 1.59") and found["inference"].startswith("a4000 is 1.33")
+    (only,) = ask(records, mode="infer")
+    assert only.table.mode == "inference"
+
+
+def test_a_mix_takes_the_time_of_its_parts_from_one_setting():
+    parts = {"resnet50": 0.5, "inception_v3": 0.5}
+    records = [
+        *records_of("a4000", SLOW),
+        *records_of("a4000", (50.0, 51.0, 49.0), case=case_of("inception_v3")),
+        *records_of("a5000", FAST),
+        *records_of("a5000", (900.0, 901.0, 899.0), case=case_of("inception_v3", mode=Mode.INFER)),
+    ]
+    measured = ask(records, mix=parts)[0]
+    assert figures_of(measured) == {"a4000": pytest.approx(1 / (0.5 / 100 + 0.5 / 50), rel=1e-3)}
+    assert measured.ranked[0].known.interval is not None
+    whole = ask([], mix=parts, gpus=(("RTX A6000", 1),))[0].ranked[0].rate
+    each = [ask([], mix={name: 1.0}, gpus=(("RTX A6000", 1),))[0].ranked for name in parts]
+    assert each[0] and each[1] and whole > 0
+
+
+def test_a_mix_of_which_no_fleet_measured_every_network_says_so():
+    first = ask(records_of("a4000", SLOW), mix={"resnet50": 0.5, "inception_v3": 0.5})[0]
+    assert "not all networks of the mix were measured in one setting" in first.sentence
+
+
+def test_the_sentence_has_the_measured_ratio_with_its_interval():
+    (advice,) = ask([*records_of("a4000", SLOW, price=0.17), *records_of("a5000", FAST, price=0.36)])
+    interval = ratio_interval(FAST, SLOW)
+    assert f"a5000 is 1.59 ± 0.0{interval.half_width * 100:.0f} times as fast as a4000" in advice.sentence
+    assert advice.winner.name == "a4000"
+
+
+def test_the_winner_flips_at_the_price_that_the_table_says(capsys):
     def first(a5000):
-        call("--model=resnet50", "--gpus=A4000,A5000", "--price=A4000=0.17", f"--price=A5000={a5000}", "--format=json")
-        return json.loads(capsys.readouterr().out)["choices"]
+        prices = ["--price=A4000=0.17", f"--price=A5000={a5000}"]
+        return json.loads(call(capsys, "--gpus=A4000,A5000", *prices, "--format=json"))["answers"][0]
 
-    best, other = first(0.30)
-    assert best["gpu"] == "RTX A4000" and other["gpu"] == "RTX A5000"
-    flip = other["wins_below"]
-    assert first(flip * 1.001)[0]["gpu"] == "RTX A4000"
-    assert first(flip * 0.999)[0]["gpu"] == "RTX A5000"
+    cheap = next(option for option in first(0.30)["options"] if option["gpu"] == "RTX A5000")
+    assert first(cheap["wins_below"] * 1.06)["winner"] == "RTX A4000"
+    assert first(cheap["wins_below"] * 0.94)["winner"] == "RTX A5000"
 
 
-def measured(*, price_a=None, price_b=None):
-    case = make_case(device="gpu", precision="fp16")
-    records = []
-    for fleet, gpu, rates, price in (
-        ("a4000", "NVIDIA RTX A4000", (100.0, 101.0, 99.0), price_a),
-        ("a5000", "NVIDIA RTX A5000", (160.0, 158.0, 159.0), price_b),
-    ):
-        environment = make_environment(gpus=1, gpu=gpu)
-        records += repeats(*rates, fleet=fleet, host=f"on-{fleet}", case=case, environment=environment,
-                           usd_per_gpu_hour=price)  # fmt: skip
-    return records
+def test_figures_of_one_table_have_one_source_and_are_never_suspect():
+    question = RentalQuestion(mix={"resnet50": 1.0}, precision="fp16")
+    for place, of in published_figures(question).items():
+        sources = {source.split("; ")[1] for rate in of.values() for source in rate.sources}
+        assert len(sources) == 1 and "Spheron" not in place.software
+    for advice in ask([*records_of("a4000", SLOW), *records_of("a5000", FAST)], gpus=(("RTX A6000", 1),)):
+        assert len({option.known.basis for option in advice.ranked}) <= 1
 
 
-def test_measured_rows_come_before_published_ones_with_their_interval(no_runs, capsys):
-    run = RunFolder.create(no_runs, "run-1")
-    for i, record in enumerate(measured(price_a=0.17, price_b=0.36)):
-        run.write_record(f"job-{i}", record)
-    assert call("--model=resnet50") == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "measured by tfbench in these runs" in out and "PUBLISHED" not in out
-    interval = ratio_interval([160.0, 158.0, 159.0], [100.0, 101.0, 99.0])
-    assert f"a5000 is worth up to 1.59 ± 0.0{interval.half_width * 100:.0f} × the price of a4000" in out
-    assert "rent a4000 (hosts.yml)" in out
+def test_every_gpu_that_was_asked_for_is_in_the_answer():
+    names = ("RTX A4000", "RTX A5000", "RTX A6000", "H100 NVL 94GB")
+    records = [*records_of("a4000", SLOW, price=0.2), failure_of("a5000")]
+    advices = ask(records, gpus=tuple((name, 1) for name in names))
+    for advice in advices[:2]:
+        assert {option.known.gpu for option in advice.options} >= set(names)
+    notes = {option.known.gpu: option.excluded for option in advices[0].options}
+    assert notes["RTX A4000"] == "" and notes["RTX A5000"] == "oom in this run"
+    assert advices[1].table.basis is Basis.PUBLISHED
 
 
-def test_a_gpu_that_nobody_measured_is_bounded_and_not_ranked():
-    rates = fleet_rates(merge_records([]))
-    choices = choices_of(Question(mix={"googlenet": 1.0}, precision="fp16"), rates, known_prices([]))
-    assert choices and {choice.basis for choice in choices} == {Basis.BOUND}
-    assert {choice.excluded for choice in choices} == {"no published row"}
+def test_hosts_of_different_prices_are_a_range():
+    records = [
+        *records_of("a4000", SLOW, host="node-a", price=0.10),
+        *records_of("a4000", SLOW, host="node-b", price=0.30),
+        *records_of("a5000", FAST, price=0.20),
+    ]
+    (advice,) = ask(records)
+    assert next(option.usd for option in advice.options if option.known.subject == "a4000") == (0.10, 0.30)
+
+
+def test_software_that_differs_is_named():
+    (advice,) = ask([*records_of("a4000", SLOW, tensorflow="2.20.0"), *records_of("a5000", FAST, tensorflow="2.21.0")])
+    assert len(advice.ranked) == 2
+    assert any("tensorflow" in note and "2.20.0 (a4000)" in note for note in advice.notes)
+
+
+def test_explain_shows_each_repeat_each_price_and_specifications(no_runs, capsys):
+    write_run(
+        no_runs, {fleet: {"gpu": GPUS[fleet], "rates": rates} for fleet, rates in (("a4000", SLOW), ("a5000", FAST))}
+    )
+    assert "160, 158, 159" not in call(capsys)
+    text = call(capsys, "--explain", "--gpus=A4000,A5000")
+    assert "160, 158, 159" in text and "SkyPilot catalog v8, spheron/vms.csv at 38989832" in text
+    assert "memory bandwidth" in text
+
+
+def test_several_networks_and_precisions_have_an_answer_each(capsys):
+    arguments = ("--model=resnet50", "--model=inception_v3", "--precision=fp16,tf32", "--gpus=A6000", "--format=json")
+    answered = json.loads(call(capsys, *arguments))["answers"]
+    asked = {(next(iter(answer["question"]["mix"])), answer["question"]["precision"]) for answer in answered}
+    assert asked == {(model, kind) for model in ("resnet50", "inception_v3") for kind in ("fp16", "tf32")}
+
+
+def test_a_precision_without_figures_names_those_that_have_some(capsys):
+    assert "published in other precisions: --precision tf32,fp16" in call(capsys, "--gpus=A4000", "--precision=fp32")
+
+
+def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
+    offers = [Offer("RTX A4000", 0.1, gpus_per_host=4), Offer("RTX A4000", 0.2, gpus_per_host=1)]
+    one, four = (ask([], offers, gpus=(("RTX A4000", count),))[0].options[0] for count in (1, 4))
+    assert one.usd == (0.2, 0.2) and four.usd == (0.4, 0.4)
+    assert ask([], offers[:1], gpus=(("RTX A4000", 2),))[0].options[0].usd == (0.4, 0.4)
 
 
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"usd_per_hour": 0.165}, "over the budget"),
-        ({"hours": 0.5}, "takes 0.6 hours"),
+        ({"usd_per_hour": 0.1}, "over the budget"),
+        ({"hours": 0.5}, "takes 0.61"),
         ({"memory_gib": 20.0}, "needs 20 GiB, has 16"),
-        ({"batch_per_gpu": 512}, "needs 19 GiB, has 16"),
     ],
 )
-def test_limits_leave_choices_out_with_their_reason(limits, words):
-    question = Question(mix={"resnet50": 1.0}, precision="fp16", gpus=("RTX A4000",), **limits)
-    choices = choices_of(question, [], known_prices([]))
-    assert any(words in choice.excluded for choice in choices)
+def test_a_limit_leaves_a_gpu_out_with_its_reason(limits, words):
+    (advice,) = ask([], known_prices(), gpus=(("RTX A4000", 1),), **limits)
+    assert words in advice.options[0].excluded
 
 
-def test_a_mix_takes_the_time_of_its_parts():
-    offers = known_prices([])
-    of = lambda mix: choices_of(Question(mix=mix, precision="fp16", gpus=("RTX A6000",)), [], offers)[0]  # noqa: E731
-    parts = [of({"resnet50": 1.0}), of({"resnet152": 1.0})]
-    both = of({"resnet50": 0.25, "resnet152": 0.75})
-    seconds = 0.25 / parts[0].samples_per_second + 0.75 / parts[1].samples_per_second
-    assert both.samples_per_second == pytest.approx(1 / seconds)
-
-
-def test_break_even_is_said_for_each_other_gpu():
-    question = Question(mix={"resnet50": 1.0}, precision="fp16")
-    rates = fleet_rates(merge_records(stored(*measured(price_a=0.2, price_b=0.3))))
-    (verdict,) = recommend(question, rates, [])
-    (line,) = break_even_lines(verdict)
-    assert line.endswith("it costs 1.50 × as much, so a5000 wins")
-
-
-def test_a_skypilot_catalog_becomes_a_prices_file_that_goes_before_the_shipped_one(tmp_path, capsys):
-    catalog = tmp_path / "catalog.csv"
+def test_a_skypilot_catalog_becomes_a_prices_file(tmp_path, capsys):
+    catalog, own = tmp_path / "catalog.csv", tmp_path / "prices.csv"
     catalog.write_text(CATALOG)
     arguments = ["prices", str(catalog), "--provider=Example", "--retrieved-on=2026-11-01"]
     assert program.main(["results", *arguments]) == 0
-    own = tmp_path / "prices.csv"
     own.write_text(capsys.readouterr().out)
     offers = read_prices(own)
     assert [(o.gpu, o.usd_per_gpu_hour, o.commitment) for o in offers] == [
@@ -138,14 +236,29 @@ def test_a_skypilot_catalog_becomes_a_prices_file_that_goes_before_the_shipped_o
         ("RTX A5000", 0.36, "on demand"),
     ]
     assert prices_csv(offers) == own.read_text()
-    assert {o.provider for o in known_prices([own]) if o.gpu == "RTX A4000"} == {"Example"}
-    assert any(o.gpu == "RTX A6000" for o in known_prices([own]))
+    prices = asked_prices(["A5000=0.3"], [own])
+    assert {o.provider for o in prices.offers if o.gpu == "RTX A4000"} == {"Example"}
+    assert any(o.gpu == "RTX A6000" for o in prices.offers)
+    assert prices.unused == (f"price not used: 0.36 for RTX A5000 in {own}, because of --price",)
+
+
+def test_a_row_of_the_users_file_under_any_name_is_used_or_reported(tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("gpu,usd_per_gpu_hour\nA6000_PCIE_LOW_RAM,0.4\nNVIDIA H100 80GB HBM3,2\nA100,1\nBanana,3\n")
+    offers = asked_prices([], [path]).offers
+    own = {offer.gpu: offer.usd_per_gpu_hour for offer in offers if offer.origin}
+    assert own == {"RTX A6000": 0.4, "H100 SXM5 80GB": 2, "Banana": 3} | dict.fromkeys(
+        ("A100 PCIe 40GB", "A100 PCIe 80GB", "A100 SXM4 40GB", "A100 SXM4 80GB"), 1
+    )
+    (question,) = read_questions(gpus=["A6000", "A100"], model=["resnet50_v1.5"])
+    lines = unused_prices(answers(question, [], offers), offers)
+    assert [line.split(":")[1].split(" for ")[1] for line in lines] == ["H100 SXM5 80GB", "Banana"]
 
 
 def test_a_bad_prices_file_names_the_line(tmp_path, capsys):
     path = tmp_path / "prices.csv"
     path.write_text("gpu,usd_per_gpu_hour\nRTX A4000,0.17\nRTX A5000,cheap\n")
-    assert call("--model=resnet50", f"--prices={path}") == 2
+    assert program.main(["results", "recommend", f"--prices={path}"]) == 2
     assert f"{path}:3: usd_per_gpu_hour must be a number above 0. Received: 'cheap'" in capsys.readouterr().err
     with pytest.raises(Exception, match="not a SkyPilot catalog"):
         import_skypilot(path, "x", "2026")
@@ -155,16 +268,30 @@ def test_a_bad_prices_file_names_the_line(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--gpus=A4001"], "GPU 'A4001' is not in the reference. Did you mean one of: RTX A4000"),
+        (["--gpus=RTX 4080"], "GPU 'RTX 4080' is not in the reference: no figures of it are known there."),
         (["--price=A4000=free"], "--price: must be GPU=USD"),
         (["--model=resnet50=x"], "--model: must be a network or shares"),
+        (["--model=resnet5"], "--model: 'resnet5' is not a known network. Did you mean one of: resnet50"),
+        (["--precision=fp8"], "--precision: must be among fp32, tf32, fp16, bf16"),
+        (["--num-gpus=0"], "--num-gpus: must be whole numbers above 0"),
+        (["--budget=-1"], "--budget: must be a number above 0"),
+        (["--hours=nan"], "--hours: must be a number above 0"),
     ],
 )
 def test_a_question_that_cannot_be_read_is_a_short_message(capsys, arguments, message):
-    assert call("--model=resnet50", *arguments) == 2
+    assert program.main(["results", "recommend", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err and captured.out == ""
 
 
-def test_no_choice_says_what_to_do(capsys):
-    assert call("--model=efficientnet_v2_s", "--gpus=A4000") == 0
-    assert "no answer: " in capsys.readouterr().out
+def test_predict_says_what_to_use_instead(capsys):
+    with pytest.raises(SystemExit):
+        program.main(["results", "predict", "--gpus", "A4000"])
+    assert "predict was removed. Use recommend" in capsys.readouterr().err
+
+
+def test_every_gpu_with_a_shipped_offer_has_specifications_and_a_commit():
+    offers = known_prices()
+    assert {offer.gpu for offer in offers} <= set(specifications()) and len(offers) > 100
+    assert all(offer.retrieved_on and "SkyPilot catalog v8" in offer.source for offer in offers)
+    assert min(o.usd_per_gpu_hour for o in offers if o.gpu == "RTX A6000") == 0.468

@@ -3,12 +3,12 @@
     log(rate / GPUs) = Σ over effects of (coefficient of its group) × (covariate) + noise
 
 Each coefficient is normal around its effect's mean with its effect's standard deviation, so a group with few rows is
-drawn towards the roofline (partial pooling), and a card that nobody measured is at it. That is a Gaussian process whose
+drawn towards the roofline (partial pooling), and a GPU that nobody measured is at it. That is a Gaussian process whose
 kernel is the sum over effects of sd² × [same group] × covariate × covariate. The noise is Student's t, fitted by
 iteratively reweighted least squares, so that a faulty row pulls little.
 
 The standard deviations of the effects were written down from what is known of GPUs. One factor on all of them, `SCALE`,
-was chosen by the data, for every family of cards by leaving out the others in turn:
+was chosen by the data, for every family of GPUs by leaving out the others in turn:
 `python -m tests.benchmarks.predict_left_out --nested` repeats that.
 
 Source: Gelman and Hill 2007, ch. 12 (partial pooling); Rasmussen and Williams 2006, ch. 2 (posterior of a Gaussian
@@ -24,8 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg  # type: ignore[import-untyped]
-
-from results.predict.rows import Observation, Setting
 
 Array = npt.NDArray[np.float64]
 
@@ -45,7 +43,48 @@ PASSES = 6
 """Of reweighting."""
 
 TYPICAL = {"fp16": (800.0, 120.0), "tf32": (800.0, 50.0), "fp32": (800.0, 15.0)}
-"""Bandwidth in GB/s and peak in TFLOP/s where the covariates are 0: the middle of the cards that were published."""
+"""Bandwidth in GB/s and peak in TFLOP/s where the covariates are 0: the middle of the GPUs that were published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One throughput, and what it depends on as far as predictions consider it.
+
+    Attributes:
+        gpu: As its source names it.
+        family: GPUs that share a chip under several names, e.g. `A100`; else the GPU itself.
+        network: Our name of the network; of a transformer with its task and sequence length.
+        precision: `fp16`, `tf32` or `fp32`.
+        count: GPUs of one host.
+        batch: Samples per GPU and step; None: not stated.
+        source: Who measured.
+        software: Framework and its version; empty: unknown.
+        xla: `on`, `off`, or empty where the source does not say.
+        bandwidth: Memory bandwidth in GB/s.
+        arithmetic: Dense peak of the precision in TFLOP/s.
+        consumer: A GeForce GPU: copies between GPUs go through the host.
+        rate: Samples per second over all GPUs; 0 where it is to be predicted.
+    """
+
+    gpu: str
+    family: str
+    network: str
+    precision: str
+    count: int
+    batch: int | None
+    source: str
+    software: str
+    xla: str
+    bandwidth: float
+    arithmetic: float
+    consumer: bool
+    rate: float
+
+    @property
+    def workload(self) -> str:
+        """`transformer` or `convolutional`: what bounds a network's speed differs between the two."""
+        transformer = self.network.startswith(("bert", "gpt", "vit"))
+        return "transformer" if transformer else "convolutional"
 
 
 @dataclass(frozen=True)
@@ -75,15 +114,15 @@ LEVELS = (
     Effect(("xla",), "one", 0.15),
     Effect(("xla", "precision"), "one", 0.1),
     Effect(("xla", "network"), "one", 0.1),
-    Effect(("card",), "one", 0.12),  # what a card has beyond its bandwidth and arithmetic
-    Effect(("card", "precision"), "one", 0.08),
-    Effect(("card", "network"), "one", 0.06),
+    Effect(("gpu",), "one", 0.12),  # what a GPU has beyond its bandwidth and arithmetic
+    Effect(("gpu", "precision"), "one", 0.08),
+    Effect(("gpu", "network"), "one", 0.06),
 )
 """How fast one GPU is, apart from its specifications."""
 
 ROOFLINE = (
     Effect((), "bandwidth", 0.2, mean=0.6),  # most layers of published networks wait for memory
-    Effect((), "arithmetic", 0.2, mean=0.4),  # both add up to 1: a card that is twice in all is twice as fast
+    Effect((), "arithmetic", 0.2, mean=0.4),  # both add up to 1: a GPU that is twice in all is twice as fast
     *(
         Effect(by, times, sd)
         for times in ("bandwidth", "arithmetic")
@@ -110,11 +149,11 @@ SCALING = (
     ),
     Effect(("network",), "doublings", 0.03),
     Effect(("software",), "doublings", 0.05),
-    Effect(("card",), "doublings", 0.06),
-    Effect(("card", "network"), "doublings", 0.05),
-    # Copies between consumer cards go through the host, and hosts differ in lanes and switches.
-    Effect(("card", "software"), "consumer_doublings", 0.15),
-    Effect(("card", "network"), "consumer_doublings", 0.1),
+    Effect(("gpu",), "doublings", 0.06),
+    Effect(("gpu", "network"), "doublings", 0.05),
+    # Copies between consumer GPUs go through the host, and hosts differ in lanes and switches.
+    Effect(("gpu", "software"), "consumer_doublings", 0.15),
+    Effect(("gpu", "network"), "consumer_doublings", 0.1),
 )
 """What is lost between GPUs: once with the second, and with each doubling."""
 
@@ -137,14 +176,14 @@ class Forecast:
 class Model:
     """The model over a fixed list of settings, of which any part is fitted to predict any other part.
 
-    The kernel is computed once; leaving a card out costs one solution of the rows that stay.
+    The kernel is computed once; leaving a GPU out costs one solution of the rows that stay.
 
     Args:
-        settings: All settings, those that are fitted and those that are predicted.
+        settings: All observations, those that are fitted and those that are predicted.
         scale: See `SCALE`.
     """
 
-    def __init__(self, settings: Sequence[Setting], scale: float = SCALE) -> None:
+    def __init__(self, settings: Sequence[Observation], scale: float = SCALE) -> None:
         self._kernel = np.zeros((len(settings), len(settings)))
         self._mean = np.log([setting.count for setting in settings])
         covariates = _covariates(settings)
@@ -179,14 +218,14 @@ class Model:
         return Forecast(self._mean[wanted] + cross @ solved, np.sqrt(np.maximum(variance, NOISE**2)))
 
 
-def _covariates(settings: Sequence[Setting]) -> dict[str, Array]:
+def _covariates(settings: Sequence[Observation]) -> dict[str, Array]:
     batches: dict[tuple[str, str], list[int]] = {}
     for setting in settings:
         if setting.batch:
             batches.setdefault((setting.network, setting.precision), []).append(setting.batch)
     usual = {key: float(np.median(found)) for key, found in batches.items()}
 
-    def batch(setting: Setting) -> float:
+    def batch(setting: Observation) -> float:
         return math.log2(setting.batch / usual[setting.network, setting.precision]) if setting.batch else 0.0
 
     return {

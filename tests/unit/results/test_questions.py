@@ -1,0 +1,51 @@
+"""Questions that buyers ask, each with its expected winner, ratio and words: `questions/questions.yml`."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+import results.__main__ as program
+from results.runs.store import RunFolder
+from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
+
+QUESTIONS = YAML(typ="safe").load((Path(__file__).parent / "questions" / "questions.yml").read_text(encoding="utf-8"))
+
+
+def write_run(folder, fleets):
+    run, number = RunFolder.create(folder, "run-1"), 0
+    for fleet, told in fleets.items():
+        case = make_case(**{"device": "gpu", "precision": "fp16"} | told.get("case", {}))
+        machine = make_environment(gpus=1, gpu=told["gpu"])
+        if "status" in told:
+            records = [make_failure(told["status"], case=case, origin=make_origin(fleet, "host"), environment=machine)]
+        else:
+            records = repeats(*told["rates"], fleet=fleet, host=f"on-{fleet}", case=case, environment=machine,
+                              usd_per_gpu_hour=told.get("usd"))  # fmt: skip
+        for record in records:
+            run.write_record(f"job-{number}", record)
+            number += 1
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["about"])
+def test_a_question_has_its_winner_its_ratio_and_its_words(question, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
+    if "run" in question:
+        write_run(tmp_path, question["run"])
+    arguments = ["results", "recommend", *shlex.split(question["command"])]
+    assert program.main([*arguments, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    if "winner" in question:
+        assert document["answers"][0]["winner"] == question["winner"], document["answer"]
+    if "ratio" in question:
+        assert f"{question['ratio']:.2f}" in document["answer"][0], document["answer"]
+    assert program.main(arguments) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert [word for word in question.get("says", []) if word not in text] == [], text
+    assert [word for word in question.get("never", []) if word in text] == [], text
+
+
+def test_there_are_thirty_questions_at_least():
+    assert len(QUESTIONS) >= 30
