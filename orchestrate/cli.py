@@ -52,7 +52,7 @@ GROUPS = (
     (
         "Choose a GPU",
         "recommend --model resnet50 --gpus A4000,A5000",
-        ("recommend", "gpus", "predict", "prices", "audit"),
+        ("recommend", "gpus", "prices", "audit"),
     ),
     ("On this machine", "doctor", ("doctor", "measure", "make-dataset", "completion")),
 )

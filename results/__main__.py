@@ -16,9 +16,6 @@ from results.commands.runs import COMMANDS
 from results.program import Parser, exit_code_text, hyphenated, run_main
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
 
@@ -31,14 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_main(_parse(arguments))
 
 
-REMOVED = {"predict": "recommend, which shows predictions as marked rows"}
-"""Commands of earlier versions, and what to use instead."""
-
-
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    for name in arguments[1:2]:
-        if name in REMOVED:
-            _parser().error(f"{name} was removed. Use {REMOVED[name]}")
     return _parser().parse_args(hyphenated(arguments[1:]))
 
 

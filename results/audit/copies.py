@@ -12,10 +12,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from results.audit.findings import Finding, Severity
-from results.audit.reading.claims import Claim
+from results.audit.claims import Claim
 from results.audit.scaling_audit import is_switched
-from results.audit.series import case_without_gpu, expected_log_speed, grouped, same_card
+from results.audit.series import Severity, TableFinding, case_without_gpu, expected_log_speed, grouped, same_card
 
 Pair = tuple[Claim, Claim]
 
@@ -63,7 +62,7 @@ OFF_CHANCE = 3.0
 """Standard deviations beyond which a card is suspect, where few cells or cards say how fast it should be."""
 
 
-def copy_findings(claims: Sequence[Claim]) -> list[Finding]:
+def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find columns that were copied from another card, and columns of a card that are off by a factor."""
     cards = _columns_of_cards(claims)
     if len(cards) > MOST_CARDS:
@@ -98,7 +97,7 @@ def _cell(claim: Claim) -> tuple[object, ...]:
     return case_without_gpu(claim)[1:]
 
 
-def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
+def _exact(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
     equal = [(first, second) for first, second in shared if first.rate == second.rate]
     chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
     chance = min(1.0, _chance_of_equal(len(equal), chances) * max(1, tries))
@@ -111,7 +110,7 @@ def _exact(shared: Sequence[Pair], tries: int) -> list[Finding]:
         f"e.g. {first.name} {first.rate:g}: copied from one card to the other (chance of this in an honest table: "
         f"{chance:.0e})"
     )
-    return [Finding("copied_column", severity, _rows(equal), message)]
+    return [TableFinding("copied_column", severity, _rows(equal), message)]
 
 
 def _chance_of_equal(equal: int, chances: Sequence[float]) -> float:
@@ -127,7 +126,7 @@ def _chance_of_equal(equal: int, chances: Sequence[float]) -> float:
     return below[equal]
 
 
-def _noisy(shared: Sequence[Pair]) -> list[Finding]:
+def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:
     """Find cards of different specification that are equally fast in every cell.
 
     The chance is that of a normal law: the median ratio of two honest cards is off its expectation by `SURPRISE` × √2.
@@ -152,7 +151,7 @@ def _noisy(shared: Sequence[Pair]) -> list[Finding]:
         f"{math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f}){expected}: copied with noise? "
         f"(chance of this in an honest table: {chance:.0e})"
     )
-    return [Finding("noisy_copy", severity, _rows(shared), message)]
+    return [TableFinding("noisy_copy", severity, _rows(shared), message)]
 
 
 HONEST_SPREAD = 0.10
@@ -172,7 +171,7 @@ def _expected_ratio(first: Claim, second: Claim) -> float:
     return one - other if one is not None and other is not None else 0.0
 
 
-def _off(claims: Sequence[Claim]) -> list[Finding]:
+def _off(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find cards that are off the others of their table by a factor, by their specification."""
     surplus: dict[tuple[str, str], list[_Surplus]] = {}
     for group in grouped(_smallest_counts(claims), case_without_gpu).values():
@@ -218,7 +217,7 @@ class _Surplus:
     cards: int
 
 
-def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[Finding]:
+def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFinding]:
     """Judge the column of a card by its surplus in some cells."""
     middle = statistics.median(cell.value for cell in cells)
     severity = next((level for level, limit in OFF.items() if abs(middle) > limit), None)
@@ -230,7 +229,7 @@ def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[Finding
         f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other cards of this "
         f"table suggest, in the median of {len(cells)} cells: {way}"
     )
-    return [Finding("card_out_of_line", severity, tuple(sorted({cell.claim.row for cell in cells})), message)]
+    return [TableFinding("card_out_of_line", severity, tuple(sorted({cell.claim.row for cell in cells})), message)]
 
 
 def _doubt(cells: Sequence[_Surplus]) -> float:

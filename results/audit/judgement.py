@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from results.audit.claims import Claim, Reading, read_throughputs
 from results.audit.copies import copy_findings
-from results.audit.findings import Finding, Severity
 from results.audit.limits import limit_findings
 from results.audit.patterns import pattern_findings
-from results.audit.reading.claims import Claim, Reading, read_throughputs
-from results.audit.reading.headings import heading_key
-from results.audit.reading.numerals import Decimal
-from results.audit.reading.raw_tables import RawTable, read_tables
 from results.audit.scaling_audit import scaling_findings
+from results.audit.series import Severity, TableFinding
 from results.audit.sources_compared import source_findings
 from results.audit.spec_audit import is_specification_table, specification_findings
+from results.audit.tables import RawTable, read_tables
+from results.audit.texts import Decimal, heading_key
 from results.errors import NotATable
 from results.grid import Grid
 
@@ -44,7 +43,7 @@ class Audit:
         specifications: GPUs whose specifications were checked.
     """
 
-    findings: list[Finding]
+    findings: list[TableFinding]
     reading: Reading
     specifications: int = 0
 
@@ -56,7 +55,7 @@ class Audit:
         return True
 
 
-def audit(path: Path) -> list[Finding]:
+def audit(path: Path) -> list[TableFinding]:
     """Return what is wrong with the tables of a file, worst first.
 
     Raises:
@@ -75,7 +74,7 @@ def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
     Raises:
         NotATable: The file holds neither.
     """
-    found: list[Finding] = []
+    found: list[TableFinding] = []
     left: list[RawTable] = []
     gpus = first_row = 0
     for table in read_tables(path):
@@ -99,7 +98,7 @@ def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
     return Audit(found, reading, gpus)
 
 
-def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[Finding]:
+def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[TableFinding]:
     """Apply all rules to throughputs.
 
     Args:
@@ -115,7 +114,7 @@ def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = 
     ]
 
 
-def findings_to_json(findings: Sequence[Finding]) -> str:
+def findings_to_json(findings: Sequence[TableFinding]) -> str:
     """Return findings as a JSON list of objects with `rule`, `severity`, `rows` and `message`."""
     return json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1, ensure_ascii=False) + "\n"
 
@@ -151,14 +150,14 @@ def audit_grid(path: Path, audited: Audit) -> Grid:
     return Grid(f"Audit of {path.name}", ["severity", "rule", "rows", "what"], rows, notes)
 
 
-def _unread(reading: Reading) -> list[Finding]:
+def _unread(reading: Reading) -> list[TableFinding]:
     return [
-        Finding("unread_cell", Severity.NOTE, (cell.row,), f"column {cell.column!r}: {cell.text!r}: {cell.reason}")
+        TableFinding("unread_cell", Severity.NOTE, (cell.row,), f"column {cell.column!r}: {cell.text!r}: {cell.reason}")
         for cell in reading.unread
     ]
 
 
-def _below(first_row: int, findings: Sequence[Finding]) -> list[Finding]:
+def _below(first_row: int, findings: Sequence[TableFinding]) -> list[TableFinding]:
     return [dataclasses.replace(f, rows=tuple(row + first_row for row in f.rows)) for f in findings]
 
 

@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from results.audit.findings import Finding, Severity
-from results.audit.reading.claims import Claim
-from results.audit.series import grouped
+from results.audit.claims import Claim
+from results.audit.series import Severity, TableFinding, grouped
 from results.reference import GIBI
 from results.reference.gpus import CLOCK_MARGIN, loosest_figures
 from results.reference.networks import NetworkCost, networks
@@ -47,7 +46,7 @@ BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Bytes per element of activations."""
 
 
-def limit_findings(claims: Sequence[Claim]) -> list[Finding]:
+def limit_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find claims that go beyond what the hardware can do, as far as GPU and network are known."""
     found = _order(claims)
     for claim in claims:
@@ -76,7 +75,7 @@ def _cost(claim: Claim) -> NetworkCost | None:
     )
 
 
-def _not_checked(claims: Sequence[Claim]) -> list[Finding]:
+def _not_checked(claims: Sequence[Claim]) -> list[TableFinding]:
     """Name every GPU, network and precision about which nothing is known."""
     unknown = {
         "unknown_gpu": [(claim.gpu_text, claim.row) for claim in claims if claim.gpu_text and not claim.gpus],
@@ -92,11 +91,11 @@ def _not_checked(claims: Sequence[Claim]) -> list[Finding]:
         if names:
             rows = tuple(sorted({row for _, row in names}))
             message = f"limits not checked, no data for: {', '.join(sorted({name for name, _ in names}))}"
-            found.append(Finding(rule, Severity.NOTE, rows, message))
+            found.append(TableFinding(rule, Severity.NOTE, rows, message))
     return found
 
 
-def _order(claims: Sequence[Claim]) -> list[Finding]:
+def _order(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find networks that are slower than others that need many times their FLOPs and memory traffic."""
     found: dict[tuple[str, str, Severity], list[tuple[Claim, Claim]]] = defaultdict(list)
     key = attrgetter("group", "precision", "count", "mode")
@@ -117,7 +116,7 @@ def _order(claims: Sequence[Claim]) -> list[Finding]:
             f"e.g. {claim.rate:g} < {other.rate:g} ({claim.precision} ×{claim.count})"
         )
         rows = tuple(sorted({one.row for pair in pairs for one in pair}))
-        findings.append(Finding("order_of_networks", severity, rows, message))
+        findings.append(TableFinding("order_of_networks", severity, rows, message))
     return findings
 
 
@@ -154,7 +153,7 @@ def _comparable(slow: Claim, fast: Claim) -> bool:
     return same_size and (slow.batch is None or fast.batch is None or slow.batch >= min(fast.batch, FILLING_BATCH))
 
 
-def _beyond(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
+def _beyond(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
     found = _flop_bound(claim, network, figures)
     if claim.mode == "train":
         found += [*_bandwidth_bound(claim, network, figures), *_memory_bound(claim, network, figures)]
@@ -164,7 +163,7 @@ def _beyond(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) ->
 PEAK_NAMES = {"fp16_tensor_fp32_accumulate": "FP16 tensor", "tf32_tensor": "TF32 tensor", "fp32": "FP32"}
 
 
-def _flop_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
+def _flop_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
     quantity = _peak_quantity(claim, figures)
     peak = figures.get(quantity, 0.0) * 1e12
     if not peak:
@@ -174,10 +173,12 @@ def _flop_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]
     text = f"{claim.name}: {achieved / 1e12:.1f} TFLOP/s per GPU is {share:.0%} of its {PEAK_NAMES[quantity]} peak"
     text = text.replace("%", " %")
     if share > CLOCK_MARGIN * (WINOGRAD if network.model in ("alexnet", "vgg16", "inception_v4") else 1.0):
-        return [Finding("flop_bound", Severity.IMPOSSIBLE, (claim.row,), text)]
+        return [TableFinding("flop_bound", Severity.IMPOSSIBLE, (claim.row,), text)]
     if quantity != "fp32" and share > TENSOR_SHARE_SUSPECT and network.elements_fused:
         return [
-            Finding("flop_bound", Severity.SUSPECT, (claim.row,), f"{text}; networks of this kind reach 10 to 40 %")
+            TableFinding(
+                "flop_bound", Severity.SUSPECT, (claim.row,), f"{text}; networks of this kind reach 10 to 40 %"
+            )
         ]
     return []
 
@@ -189,7 +190,7 @@ def _peak_quantity(claim: Claim, figures: Mapping[str, float]) -> str:
     return "tf32_tensor" if "tf32_tensor" in figures and not claim.strict else "fp32"
 
 
-def _bandwidth_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
+def _bandwidth_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
     bandwidth = figures.get("memory_bandwidth", 0.0) * 1e9
     if not network.elements_fused:
         return []
@@ -201,12 +202,12 @@ def _bandwidth_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, f
     text = f"{claim.name}: {per_gpu:.0f} per GPU and second"
     if per_gpu > fused:
         message = f"{text} needs more than its memory bandwidth; the bound with all layers fused is {fused:.0f}"
-        return [Finding("bandwidth_bound", Severity.IMPOSSIBLE, (claim.row,), message)]
+        return [TableFinding("bandwidth_bound", Severity.IMPOSSIBLE, (claim.row,), message)]
     message = f"{text} is above the bound of {unfused:.0f} without fused layers: this needs fused kernels"
-    return [Finding("bandwidth_bound", Severity.NOTE, (claim.row,), message)]
+    return [TableFinding("bandwidth_bound", Severity.NOTE, (claim.row,), message)]
 
 
-def _memory_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[Finding]:
+def _memory_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
     saved = network.saved_bytes.get(BYTES[claim.precision])
     memory = figures.get("memory", 0.0) * GIBI
     if not (saved and memory and claim.batch):
@@ -217,10 +218,10 @@ def _memory_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, floa
         f"but the card has {memory / GIBI:.0f} GiB"
     )
     if share > 1:
-        return [Finding("memory_size", Severity.IMPOSSIBLE, (claim.row,), text)]
+        return [TableFinding("memory_size", Severity.IMPOSSIBLE, (claim.row,), text)]
     if share > MEMORY_SHARE_SUSPECT:
         return [
-            Finding(
+            TableFinding(
                 "memory_size", Severity.SUSPECT, (claim.row,), f"{text}: weights and workspace need additional memory"
             )
         ]

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from results.audit.findings import Finding, Severity
-from results.audit.reading.claims import Claim
+from results.audit.claims import Claim
+from results.audit.series import Severity, TableFinding
 
 CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOTE: 1e-3}
 """Chance of as many exact pairs in an honest table, below which a finding is made; a file may hold 100 tables."""
@@ -31,7 +31,7 @@ ROUNDING_SLACK = 1.05
 """Sums of two rounding errors are compared with this in hand."""
 
 
-def pattern_findings(claims: Sequence[Claim]) -> list[Finding]:
+def pattern_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find exact multiples across GPU counts, precisions and networks, and tables made of few numbers."""
     tables: dict[Hashable, list[Claim]] = defaultdict(list)
     for claim in claims:
@@ -102,7 +102,7 @@ RULES: dict[str, Callable[[Sequence[Claim]], Exact]] = {
 }
 
 
-def _judged(rule: str, exact: Exact) -> list[Finding]:
+def _judged(rule: str, exact: Exact) -> list[TableFinding]:
     """Report hits when chance cannot explain their number."""
     chance = chance_of_at_least(len(exact.hits), exact.chances)
     severity = next((level for level, limit in CHANCES.items() if chance < limit), None)
@@ -117,10 +117,10 @@ def _judged(rule: str, exact: Exact) -> list[Finding]:
         f"{len(exact.hits)} of {len(exact.chances)} {what}, e.g. {first.name} {first.rate:g} and {second.name} "
         f"{second.rate:g}: {why} (chance of this in an honest table: {chance:.0e})"
     )
-    return [Finding(rule, severity, tuple(rows), message)]
+    return [TableFinding(rule, severity, tuple(rows), message)]
 
 
-def _few_bases(table: Sequence[Claim]) -> list[Finding]:
+def _few_bases(table: Sequence[Claim]) -> list[TableFinding]:
     """Find a table whose numbers are nearly all a power of two times one of very few."""
     cells = {claim.row: claim for claim in table}
     settings = {(claim.model, claim.precision) for claim in table}
@@ -145,7 +145,7 @@ def _few_bases(table: Sequence[Claim]) -> list[Finding]:
         f"{explained} of {len(table)} numbers are a power of two times one of {bases}, for {len(settings)} networks "
         f"and precisions: the table was made, not measured{rest}"
     )
-    return [Finding("few_base_numbers", Severity.IMPOSSIBLE, tuple(sorted(cells)), message)]
+    return [TableFinding("few_base_numbers", Severity.IMPOSSIBLE, tuple(sorted(cells)), message)]
 
 
 def _series(table: Iterable[Claim], key: Callable[[Claim], Hashable]) -> list[list[Claim]]:

@@ -8,9 +8,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from results.audit.findings import Finding, Severity
-from results.audit.reading.claims import Claim
-from results.audit.series import case_without_count, grouped, ladders
+from results.audit.claims import Claim
+from results.audit.series import Severity, TableFinding, case_without_count, grouped, ladders
 from results.compare.scaling import CEILING
 from results.reference.gpus import specifications
 
@@ -77,7 +76,7 @@ SWITCHED_MANY = 0.5
 """`MANY_DOUBLINGS` of such cards, from two doublings on. Lowest published: 0.55, V100 from 1 to 8 GPUs, FP16."""
 
 
-def scaling_findings(claims: Sequence[Claim]) -> list[Finding]:
+def scaling_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find throughputs that contradict those of other GPU counts of the same case."""
     series = ladders(claims)
     columns = _columns(series)
@@ -88,7 +87,7 @@ def scaling_findings(claims: Sequence[Claim]) -> list[Finding]:
     return [*others, *(finding for finding in _odd_counts(series) if not flagged.issuperset(finding.rows))]
 
 
-def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[Finding]:
+def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     """Judge each claim by the one-GPU claim of its batch; without one, by the next smaller count of its series."""
     found, judged = [], set()
     for group in grouped(claims, lambda claim: (case_without_count(claim), claim.batch)).values():
@@ -104,7 +103,7 @@ def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> 
     return found
 
 
-def _above_linear(low: Claim, high: Claim) -> list[Finding]:
+def _above_linear(low: Claim, high: Claim) -> list[TableFinding]:
     efficiency, slack = high.per_gpu / low.per_gpu, 1 + low.rounding + high.rounding
     if efficiency <= CEILING * slack:
         return []
@@ -117,7 +116,7 @@ def _above_linear(low: Claim, high: Claim) -> list[Finding]:
         f"{high.name}: {high.rate:g} is {efficiency:.2f} of {high.count / low.count:g} × {low.rate:g} "
         f"(row {low.row}), more than {CEILING}: this number, its baseline or a number of GPUs is wrong"
     )
-    return [Finding("superlinear_scaling", severity, (high.row,), message)]
+    return [TableFinding("superlinear_scaling", severity, (high.row,), message)]
 
 
 def _batches_fit(low: Claim, high: Claim) -> bool:
@@ -125,7 +124,7 @@ def _batches_fit(low: Claim, high: Claim) -> bool:
     return low.batch is None or high.batch is None or high.batch <= low.batch
 
 
-def _columns(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+def _columns(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     """Judge a step from one count to the next by the median of all networks and precisions that make it."""
     steps: dict[tuple[tuple[str, ...], int, int], list[tuple[Claim, Claim]]] = defaultdict(list)
     for ladder in series:
@@ -146,13 +145,13 @@ def _columns(series: Sequence[Sequence[Claim]]) -> list[Finding]:
             what = f"{high_count} GPUs are {gain:.2f} times as fast as {low_count}, in the median of {len(pairs)} cases"
             message = f"{what}, {example}: numbers of one GPU, not of all?"
             severity = Severity.SUSPECT if light and more > 2 else severity
-            found.append(Finding("no_scaling", severity, rows, message))
+            found.append(TableFinding("no_scaling", severity, rows, message))
         elif gain / more < _least_kept(round(math.log2(more)), switched):
             what = f"from {low_count} to {high_count} GPUs {gain / more:.0%} of the throughput is kept".replace(
                 "%", " %"
             )
             message = f"{what}, in the median of {len(pairs)} cases, {example}: halved, or another number of GPUs?"
-            found.append(Finding("halved_scaling", severity, rows, message))
+            found.append(TableFinding("halved_scaling", severity, rows, message))
     return found
 
 
@@ -169,7 +168,7 @@ def _least_kept(doublings: int, switched: bool) -> float:
     return COLUMN_EFFICIENCY.get(doublings, MANY_DOUBLINGS)
 
 
-def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     """Find single cases that scale far worse than the others of their table, with as many GPUs or with more."""
     reached: dict[tuple[str, ...], list[tuple[Claim, float]]] = defaultdict(list)
     for ladder in series:
@@ -195,11 +194,11 @@ def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[Finding]:
                     f"{claim.name}: {claim.rate:g} scales to {efficiency:.2f}, the other {len(others)} cells of this "
                     f"table to {statistics.median(others):.2f}: halved, or another number of GPUs?"
                 )
-                found.append(Finding("scaling_out_of_line", Severity.SUSPECT, (claim.row,), message))
+                found.append(TableFinding("scaling_out_of_line", Severity.SUSPECT, (claim.row,), message))
     return found
 
 
-def _slower(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+def _slower(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     found = []
     for ladder in series:
         for low, high in itertools.pairwise(ladder):
@@ -207,11 +206,11 @@ def _slower(series: Sequence[Sequence[Claim]]) -> list[Finding]:
                 message = (
                     f"{high.name}: {high.rate:g}, but {low.count} of the same GPUs reach {low.rate:g} (row {low.row})"
                 )
-                found.append(Finding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), message))
+                found.append(TableFinding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), message))
     return found
 
 
-def _odd_counts(series: Sequence[Sequence[Claim]]) -> list[Finding]:
+def _odd_counts(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     """Find single numbers of GPUs that no other case of a table has, in place of one that all others have.
 
     They are suspect where the number of the others, half or twice as many, is also the one that fits their scaling.
@@ -228,7 +227,7 @@ def _odd_counts(series: Sequence[Sequence[Claim]]) -> list[Finding]:
     return found
 
 
-def _odd_count(claim: Claim, case: Mapping[int, Claim], others: Sequence[Mapping[int, Claim]]) -> Finding | None:
+def _odd_count(claim: Claim, case: Mapping[int, Claim], others: Sequence[Mapping[int, Claim]]) -> TableFinding | None:
     shared = set.intersection(*(set(other) for other in others))
     instead = next((n for n in (claim.count // 2, claim.count * 2) if n in shared and n not in case), None)
     base = min(shared & case.keys(), default=None)
@@ -241,10 +240,10 @@ def _odd_count(claim: Claim, case: Mapping[int, Claim], others: Sequence[Mapping
         f"{claim.name}: {claim.rate:g} on {claim.count} GPUs, but all {len(others)} other cases of this table have "
         f"{instead} instead, and scale alike with that: another number of GPUs?"
     )
-    return Finding("odd_gpu_count", Severity.SUSPECT, (claim.row,), message)
+    return TableFinding("odd_gpu_count", Severity.SUSPECT, (claim.row,), message)
 
 
-def _two_values(claims: Sequence[Claim]) -> list[Finding]:
+def _two_values(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find cases of one table that have two values far apart: a number of GPUs, or a name, is wrong."""
     found = []
     same = grouped(claims, lambda claim: (case_without_count(claim), claim.batch, claim.count))
@@ -252,5 +251,5 @@ def _two_values(claims: Sequence[Claim]) -> list[Finding]:
         low, high = min(group, key=lambda claim: claim.rate), max(group, key=lambda claim: claim.rate)
         if high.rate > TWO_VALUES * low.rate:
             message = f"{high.name}: {low.rate:g} and {high.rate:g} in one table, for one case"
-            found.append(Finding("two_values", Severity.SUSPECT, tuple(sorted({low.row, high.row})), message))
+            found.append(TableFinding("two_values", Severity.SUSPECT, tuple(sorted({low.row, high.row})), message))
     return found

@@ -1,16 +1,43 @@
-"""Claims sorted into what should follow one law: the GPU counts of a case, and the cards of a case."""
+"""What an audit finds, and claims sorted into what should follow one law: the GPU counts or the GPUs of a case."""
 
 from __future__ import annotations
 
+import enum
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from results.audit.reading.claims import Claim
-from results.audit.reading.headings import gpu_numbers
+from results.audit.claims import Claim
+from results.audit.texts import gpu_numbers
 from results.reference.gpus import loosest_figures
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is."""
+
+    IMPOSSIBLE = "impossible"  # no hardware, or no honest measurement, gives this
+    SUSPECT = "suspect"  # an explanation is needed before the number is used
+    NOTE = "note"  # worth knowing
+
+
+@dataclass(frozen=True)
+class TableFinding:
+    """One thing that is wrong with a table, or worth knowing.
+
+    Attributes:
+        rule: Name of the rule, stable.
+        rows: 0-based data rows.
+        message: The numbers, and what they should be.
+    """
+
+    rule: str
+    severity: Severity
+    rows: tuple[int, ...]
+    message: str
+
 
 BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
 """How throughput of one GPU grows with its bandwidth and its arithmetic, other things equal.

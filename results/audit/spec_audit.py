@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from results.audit.findings import Finding, Severity
+from results.audit.series import Severity, TableFinding
 from results.reference.gpus import compute_capability, gpu_key, specifications
 
 TOLERANCE = 0.03
@@ -87,7 +87,7 @@ def is_specification_table(headings: Sequence[str]) -> bool:
     return "gpu" in headings and "model" not in headings and (long or known >= 2)
 
 
-def specification_findings(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Finding]:
+def specification_findings(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[TableFinding]:
     """Compare each figure with the reference, and the figures of each card with each other."""
     figures = _read_figures(headings, rows)
     found = []
@@ -122,7 +122,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _against_reference(gpu: str, figures: Figures) -> list[Finding]:
+def _against_reference(gpu: str, figures: Figures) -> list[TableFinding]:
     reference = specifications().get(gpu_key(gpu) or "", {})
     found = []
     for quantity, (value, row) in figures.items():
@@ -131,7 +131,7 @@ def _against_reference(gpu: str, figures: Figures) -> list[Finding]:
             continue
         severity, why = _difference(quantity, value / known)
         message = f"{gpu}: {quantity} {value:g}, but the reference has {known:g}: {why}"
-        found.append(Finding("specification", severity, (row,), message))
+        found.append(TableFinding("specification", severity, (row,), message))
     return found
 
 
@@ -143,7 +143,7 @@ def _difference(quantity: str, ratio: float) -> tuple[Severity, str]:
     return Severity.SUSPECT, "another figure"
 
 
-def _within_card(gpu: str, figures: Figures) -> list[Finding]:
+def _within_card(gpu: str, figures: Figures) -> list[TableFinding]:
     """Derive each figure of a card from its others, as far as the card is known, and compare."""
     architecture = ARCHITECTURES.get(compute_capability(gpu_key(gpu) or ""))
     values = {name: value for name, (value, _) in figures.items()}
@@ -193,17 +193,17 @@ def _tensor_formats(values: Mapping[str, float], _: Architecture | None) -> Iter
         yield "fp16_tensor_fp32_accumulate", expected, f"all or half of FP16 with FP16 accumulation, {full:g}"
 
 
-def _compared(gpu: str, quantity: str, expected: float, how: str, figures: Figures) -> list[Finding]:
+def _compared(gpu: str, quantity: str, expected: float, how: str, figures: Figures) -> list[TableFinding]:
     value, row = figures[quantity]
     off = max(value / expected, expected / value) if value and expected else float("inf")
     if off <= 1 + TOLERANCE:
         return []
     severity = Severity.NOTE if "MHz" in how and off <= CLOCK_RANGE else Severity.SUSPECT
     message = f"{gpu}: {quantity} {value:g}, but {how} is {expected:.4g}"
-    return [Finding("specification", severity, (row,), message)]
+    return [TableFinding("specification", severity, (row,), message)]
 
 
-def _memory_traffic(gpu: str, figures: Figures) -> list[Finding]:
+def _memory_traffic(gpu: str, figures: Figures) -> list[TableFinding]:
     """Check that bandwidth over bus width is a rate that a pin of such memory has."""
     if not {"memory_bus", "memory_bandwidth"} <= figures.keys() or not figures["memory_bus"][0]:
         return []
@@ -214,4 +214,4 @@ def _memory_traffic(gpu: str, figures: Figures) -> list[Finding]:
     if low <= rate <= high:
         return []
     message = f"{gpu}: {bandwidth:g} GB/s over {bus:g} bit is {rate:.1f} Gbit/s per pin; {kind} has {low:g} to {high:g}"
-    return [Finding("specification", Severity.SUSPECT, (row,), message)]
+    return [TableFinding("specification", Severity.SUSPECT, (row,), message)]

@@ -275,7 +275,7 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
 
 def _audit(parsed: argparse.Namespace) -> int:
     from results.audit.judgement import audit_file, audit_grid, findings_to_json, reading_lines
-    from results.audit.reading.numerals import Decimal
+    from results.audit.texts import Decimal
 
     audited = audit_file(parsed.file, Decimal(parsed.decimal) if parsed.decimal else None)
     if parsed.format == "json":

@@ -69,6 +69,8 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
         return RunDecision(
             advices, f"One fleet was measured, {next(iter(names))}: there is no other to compare it with."
         )
+    if not any(len(advice.ranked) > 1 for advice in advices):
+        return RunDecision(advices, f"No two of {', '.join(names)} have figures of one setting, so nothing is ranked.")
     if len(advices) == 1:
         return RunDecision(advices, f"{advices[0].sentence}.")
     chosen = {advice.winner.known.subject if advice.winner else None for advice in advices}

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import results.__main__ as program
-from results.audit.findings import Severity
+from results.audit.claims import read_claims, read_throughputs
 from results.audit.judgement import audit, audit_file
-from results.audit.reading.claims import read_claims, read_throughputs
-from results.audit.reading.numerals import Decimal, Number, Refusal, decimal_mark, read_number
-from results.audit.reading.raw_tables import read_tables
+from results.audit.series import Severity
+from results.audit.tables import read_tables
+from results.audit.texts import Decimal, Number, Refusal, decimal_mark, read_number
 from results.errors import NotATable
 from results.export import to_csv, to_markdown, to_wide_markdown
 from results.table.merge import merge_records

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from results.audit.findings import Severity
+from results.audit.claims import Claim
 from results.audit.judgement import audit, claim_findings
-from results.audit.reading.claims import Claim
+from results.audit.series import Severity
 from results.reference import FOLDER
 from tests.benchmarks.audit_recall import MUTATIONS, false_alarms, honest_tables, is_found
 
@@ -132,10 +132,10 @@ def test_a_small_batch_excuses_a_slow_network(tmp_path):
     assert "order_of_networks" not in above_notes(path)
 
 
-def test_exchanged_networks_are_found_by_what_published_tables_share(tmp_path):
+def test_exchanged_networks_of_an_unknown_gpu_are_found_by_their_work(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("gpu,model,precision,img/s\nRTX 9999,vgg16,fp32,441\nRTX 9999,resnet50,fp32,250\n")
-    assert "networks_exchanged" in above_notes(path)
+    assert "order_of_networks" in above_notes(path)
 
 
 NETWORKS = {"alexnet": 17.0, "resnet50": 1.5, "inception_v3": 1.0, "resnet152": 0.58, "inception_v4": 0.46}
@@ -294,3 +294,12 @@ def test_a_number_of_gpus_that_one_case_alone_has_is_suspect_where_that_of_the_o
     assert "odd_gpu_count" not in odd(4, 2.75)
     assert "odd_gpu_count" in odd(8, 2.75)
     assert "odd_gpu_count" not in odd(8, 4.7), "it scales on: it was measured on eight"
+
+
+def test_a_halved_column_of_a_known_gpu_is_found_by_its_published_figures(tmp_path):
+    path = tmp_path / "table.csv"
+    a6000 = {"resnet50": (579, 1478), "resnet152": (232, 629), "inception_v3": (413, 959)}
+    for factor, found in ((1.0, False), (0.5, True)):
+        rows = [f"RTX A6000,{m},tf32,{a}\nRTX A6000,{m},fp16,{b * factor}" for m, (a, b) in a6000.items()]
+        path.write_text("\n".join(["gpu,model,precision,img/s", *rows]))
+        assert ("sources_contradict" in above_notes(path)) is found

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import results.__main__ as program
-from results.audit.findings import Severity
 from results.audit.judgement import audit
+from results.audit.series import Severity
 from results.reference import FOLDER
 from results.reference.gpu_comparison import compare_gpus, comparison_lines, named_gpus
 from results.reference.gpus import contradictions, specification_rows, specifications, specified_gpus

@@ -80,16 +80,12 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "report": (("run-1", "--format=md"),) * 5 + (("run-1", "run-2", "--format=md"), ("run-1", "--output=report.html")),
     "audit": (("table.csv",), ("table.csv", "--format=json"), ("table.csv", "--format=markdown")),
-    "predict": (
-        ("run-1", "--gpus=A4000", "--model={model}"),
-        ("run-1", "--gpus=A4000,A5000", "--model={model}", "--precision=fp16", "--format=json"),
-    ),
     "prices": (("table.csv", "--provider=x", "--retrieved-on=2026-11-01"),),
 }
 """Of each command the arguments to draw from; `table.csv` is what `merge` printed."""
 
 
-SLOW = frozenset({"predict"})
+SLOW = frozenset({"recommend"})
 """Commands of seconds each, whatever the records are: asked for in one folder of twenty."""
 
 

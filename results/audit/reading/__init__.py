@@ -1,1 +1,0 @@
-"""Published tables read into claims: bytes, texts, meanings of columns, numbers."""
