@@ -20,12 +20,12 @@ from results.recommend.figures import (
     published_tables,
 )
 from results.recommend.prediction import (
+    Observation,
     Prediction,
     measured_observations,
     predict,
     published_observations,
 )
-from results.recommend.prediction_model import Observation
 from results.recommend.questions import PRECISIONS, YOURS, RentalQuestion
 from results.reference import GIBI, all_published
 from results.reference.gpus import PEAKS, UNSUPPORTED, memory_of, specifications

@@ -1,7 +1,7 @@
 # ruff: noqa: T201 (a script prints its result)
 """How far predictions miss a GPU that was left out: `python -m tests.benchmarks.predict_left_out`.
 
-Every GPU is left out with all its rows, of every source, network, precision and number of GPUs; then every family with
+Every GPU is left out with all its rows of one GPU, of every source, network and precision; then every family with
 its siblings (all A100s, all V100s), which is what a GPU that nobody measured is like. Kinds of workload are judged by
 the worse of both. Prints the errors by kind and by source, and what `results.recommend.prediction.KINDS` must hold.
 """
@@ -16,20 +16,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from results.grid import Grid, markdown
-from results.recommend.prediction import FEWEST_FAMILIES, PredictedKind, published_observations
-from results.recommend.prediction_model import Model, Observation, rates_of
+from results.recommend.prediction import (
+    FEWEST_FAMILIES,
+    Model,
+    Observation,
+    PredictedKind,
+    published_observations,
+    rates_of,
+)
 
 LEVEL = 0.90
 """Share of new measurements that an interval should cover."""
 
-ONE_GPU_LIMIT, SEVERAL_GPUS_LIMIT = 0.12, 0.18
+LIMIT = 0.12
 """Largest median error of left-out GPUs at which a kind is predicted."""
 
 LEAST_COVERAGE = 0.85
 """Smallest share of left-out rows within their intervals at which a kind is predicted."""
 
-Kind = tuple[str, str, bool]
-"""Workload, precision, several GPUs."""
+Kind = tuple[str, str]
+"""Workload and precision."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +73,16 @@ class KindError:
     by_family: float
     coverage: float
 
-    def holds(self, *, several: bool) -> bool:
-        """Return whether the kind is predicted."""
-        limit = SEVERAL_GPUS_LIMIT if several else ONE_GPU_LIMIT
-        within = max(self.by_gpu, self.by_family) <= limit and self.coverage >= LEAST_COVERAGE
+    @property
+    def holds(self) -> bool:
+        """Whether the kind is predicted."""
+        within = max(self.by_gpu, self.by_family) <= LIMIT and self.coverage >= LEAST_COVERAGE
         return within and self.families >= FEWEST_FAMILIES
 
 
 def kind_of(row: Observation) -> Kind:
     """Return the kind that a row belongs to."""
-    return row.workload, row.precision, row.count > 1
+    return row.workload, row.precision
 
 
 def leave_out(observations: Sequence[Observation], by: str) -> list[LeftOutRow]:
@@ -99,11 +105,11 @@ def leave_out(observations: Sequence[Observation], by: str) -> list[LeftOutRow]:
     return found
 
 
-def multipliers(rows: Sequence[LeftOutRow]) -> dict[tuple[bool, bool], float]:
-    """Return how many standard deviations cover `LEVEL` of the rows, by 16 bits and by several GPUs."""
-    scores: dict[tuple[bool, bool], list[float]] = defaultdict(list)
+def multipliers(rows: Sequence[LeftOutRow]) -> dict[bool, float]:
+    """Return how many standard deviations cover `LEVEL` of the rows, with 16 bits and with 32."""
+    scores: dict[bool, list[float]] = defaultdict(list)
     for row in rows:
-        scores[row.row.precision == "fp16", row.row.count > 1].append(row.score)
+        scores[row.row.precision == "fp16"].append(row.score)
     return {name: float(np.quantile(found, LEVEL, method="higher")) for name, found in scores.items()}
 
 
@@ -113,7 +119,7 @@ def covered_apart(rows: Sequence[LeftOutRow]) -> dict[Observation, bool]:
     for family in {row.row.family for row in rows}:
         widths = multipliers([row for row in rows if row.row.family != family])
         for row in (row for row in rows if row.row.family == family):
-            found[row.row] = row.score <= widths.get((row.row.precision == "fp16", row.row.count > 1), 0.0)
+            found[row.row] = row.score <= widths.get(row.row.precision == "fp16", 0.0)
     return found
 
 
@@ -135,13 +141,13 @@ def kind_errors(by_gpu: Sequence[LeftOutRow], by_family: Sequence[LeftOutRow]) -
 def predicted_kinds(
     errors: Mapping[Kind, KindError], by_family: Sequence[LeftOutRow]
 ) -> dict[Kind, PredictedKind]:  # fmt: skip
-    """Return what `results.recommend.prediction.KINDS` must hold; several GPUs need one GPU to hold, too."""
-    widths, found = multipliers(by_family), {}
-    for (workload, precision, several), error in errors.items():
-        if error.holds(several=several) and errors[workload, precision, False].holds(several=False):
-            kind = PredictedKind(max(error.by_gpu, error.by_family), widths[precision == "fp16", several])
-            found[workload, precision, several] = kind
-    return found
+    """Return what `results.recommend.prediction.KINDS` must hold."""
+    widths = multipliers(by_family)
+    return {
+        (workload, precision): PredictedKind(max(error.by_gpu, error.by_family), widths[precision == "fp16"])
+        for (workload, precision), error in errors.items()
+        if error.holds
+    }
 
 
 def median_error(rows: Sequence[LeftOutRow]) -> float:
@@ -155,15 +161,14 @@ def main() -> None:
     by_gpu, by_family = leave_out(observations, "gpu"), leave_out(observations, "family")
     errors = kind_errors(by_gpu, by_family)
     rows = [
-        [f"{workload} {precision}, {'several GPUs' if several else 'one GPU'}", str(error.rows), str(error.families),
+        [f"{workload} {precision}", str(error.rows), str(error.families),
          *(f"{value * 100:.1f} %" for value in (error.by_gpu, error.by_family, error.coverage)),
-         "yes" if error.holds(several=several) else "no"]
-        for (workload, precision, several), error in errors.items()
+         "yes" if error.holds else "no"]
+        for (workload, precision), error in errors.items()
     ]  # fmt: skip
     columns = ["kind", "rows>", "families>", "GPU left out>", "siblings, too>", "coverage>", "holds"]
     print(markdown(Grid("", columns, rows)))
     groups = {
-        "one GPU": [row for row in by_family if row.row.count == 1],
         "TensorFlow": [row for row in by_family if row.row.software.startswith(("tf_cnn", "TF"))],
         "PyTorch": [row for row in by_family if row.row.software.startswith("PyTorch")],
         "all": by_family,
