@@ -12,18 +12,6 @@ PATIENCE_SECONDS = 600.0
 """How long a queue that once answered may be silent: its jobs go on, and a login host takes minutes to start again."""
 
 
-class _Sleeper:
-    """One who waits, with a condition of its own: who is woken wakes nobody else."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self.condition = threading.Condition(lock)
-        self.woken = False
-
-    def wake(self) -> None:
-        self.woken = True
-        self.condition.notify()
-
-
 class Poller:
     """Looks at a queue at intervals, as long as somebody waits.
 
@@ -48,7 +36,7 @@ class Poller:
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._wanted = threading.Condition(self._lock)  # of the thread that looks
-        self._sleepers: dict[str, list[_Sleeper]] = {}
+        self._sleepers: dict[str, set[threading.Event]] = {}  # each has its own: who is woken wakes nobody else
         self._hurry = False
         self._closed = False
         self._failure: BaseException | None = None
@@ -67,22 +55,23 @@ class Poller:
         Raises:
             Lost: The queue has been silent for too long.
         """
+        woken = threading.Event()
         with self._lock:
-            if has_news is not None and has_news():
+            if self._closed or (has_news is not None and has_news()):
                 return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"poll {self._name}", daemon=True)
                 self._thread.start()
-            sleeper = _Sleeper(self._lock)
-            self._sleepers.setdefault(key, []).append(sleeper)
+            self._sleepers.setdefault(key, set()).add(woken)
             self._wanted.notify()
-            try:
-                sleeper.condition.wait_for(lambda: sleeper.woken or self._closed, seconds)
-            finally:
-                self._sleepers[key].remove(sleeper)
+        try:
+            woken.wait(seconds)
+        finally:
+            with self._lock:
+                self._sleepers[key].discard(woken)
                 if not self._sleepers[key]:
                     del self._sleepers[key]
-            failure = self._failure
+                failure = self._failure
         if isinstance(failure, HostError):
             raise Lost(f"{self._name} stopped responding: {failure.cause}") from failure
         if failure is not None:
@@ -129,8 +118,8 @@ class Poller:
 
     def _wake(self, keys: Collection[str] | None) -> None:
         for key in list(self._sleepers) if keys is None else keys:
-            for sleeper in self._sleepers.get(key, ()):
-                sleeper.wake()
+            for woken in self._sleepers.get(key, ()):
+                woken.set()
 
     def _try(self) -> tuple[BaseException | None, Collection[str] | None]:
         """Look once; a failure counts when it has lasted, a bug counts at once. Either concerns everybody."""

@@ -373,20 +373,6 @@ def test_missing_rights_name_what_is_missing(bench):
     assert 'User "me" cannot create resource "jobs"' in record.cause and "containers/kubernetes/" in record.cause
 
 
-@pytest.mark.parametrize(
-    ("queue", "said"),
-    [
-        ({"context": "nowhere"}, "context"),
-        ({"context": "elsewhere"}, "does not answer"),
-    ],
-)
-def test_a_cluster_that_cannot_be_reached_says_why(bench, queue, said):
-    one = bench()
-    with pytest.raises(HostError, match=said) as caught:
-        one.make(one.host(**queue)).probe()
-    assert caught.value.status is Status.UNREACHABLE
-
-
 def test_wrong_credentials_say_so(bench, tmp_path):
     one = bench()
     text = one.kubeconfig.read_text().replace("secret", "expired")
