@@ -290,21 +290,23 @@ def explain(error: BaseException, address: DockerAddress) -> str:
     """Explain in one line why an engine could not be reached."""
     where = f"{address.scheme}://{address.target}"
     chain = _chain(error)
-    for item in chain:
-        for kind, remedy in _SOCKET_REMEDIES.items():
-            if isinstance(item, kind):
-                return f"{where}: {remedy}"
-        if isinstance(item, _CUT_OFF) and address.scheme == "ssh":
-            return (
-                f"{where}: the engine's socket {address.socket} does not answer on that host. Is Docker "
-                "installed there, and may this user use it (group docker)? Else set docker_socket:"
-            )
+    for kind, remedy in _SOCKET_REMEDIES.items():
+        if any(isinstance(item, kind) for item in chain):
+            return f"{where}: {remedy}"
+    if address.scheme == "ssh" and any(isinstance(item, _CUT_OFF) for item in chain):
+        return (
+            f"{where}: the engine's socket {address.socket} does not answer on that host. Is Docker "
+            "installed there, and may this user use it (group docker)? Else set docker_socket:"
+        )
     said = plain_text(str(error), MAX_READ)
     for sign, remedy in _TLS_REMEDIES.items():
         if sign in said:
             return f"{where}: {remedy}"
-    root = next((item for item in chain if isinstance(item, OSError) and item.errno), error)
-    return f"{where}: {plain_text(str(root), MAX_QUOTED) or type(error).__name__}"
+    if root := next((item for item in chain if isinstance(item, OSError) and item.errno), None):
+        said = plain_text(str(root), MAX_QUOTED)
+    elif any(isinstance(item, urllib3.exceptions.ProtocolError) for item in chain):
+        said = "the connection broke"
+    return f"{where}: {said[:MAX_QUOTED] or type(error).__name__}"
 
 
 def launch_refusal(said: str) -> HostError:
@@ -336,6 +338,7 @@ _SOCKET_REMEDIES: dict[type[BaseException], str] = {
     PermissionError: "permission denied. Join the group `docker` on that host, or use another user",
     FileNotFoundError: "no such socket. Is the Docker engine installed and running?",
     ConnectionRefusedError: "connection refused. Is the Docker engine running there?",
+    TimeoutError: f"no answer within {ANSWER_SECONDS} s",
 }
 
 _TLS_REMEDIES = {
