@@ -33,8 +33,8 @@ from orchestrate.planning.durations import Durations, RunEstimate, earlier_durat
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, end_controller, is_controlled
-from orchestrate.running.options import TRIED_AGAIN, Options, Stop
-from orchestrate.running.run import Outcome, count_records, execute, make_launcher, probe_hosts, stop_run
+from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
+from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts, stop_run
 from orchestrate.suites import read_suite
 from results.grid import Grid, print_grid
 from results.program import command_line
@@ -83,7 +83,7 @@ class What:
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How a plan is carried out and shown; see `Options` for what is not described here.
+    """How a plan is carried out and shown; see `RunOptions` for what is not described here.
 
     Attributes:
         display: auto, live, plain, json or none.
@@ -146,7 +146,7 @@ def _deep_check(where: Where, hosts: list[Host], probed: Mapping[Place, Facts | 
     with controlling(folder.path), folder.journal() as journal, display, _interrupts(stop, folder, bus):
         bus.subscribe(_store_in(journal))
         bus.subscribe(display.show)
-        execute(planned, folder, _maker(folder.path, bus), bus, stop, Options())
+        execute(planned, folder, _maker(folder.path, bus), bus, stop, RunOptions())
     return judge_records(planned, folder, where.runs_dir)
 
 
@@ -288,7 +288,7 @@ def _carry_out(
     display = make_display(how.display, Console(stderr=True))
     display.planned(planned, Durations.of(planned, folder.path.parent))
     stop = Stop()
-    options = Options(
+    options = RunOptions(
         max_parallel=how.max_parallel,
         fail_fast=how.fail_fast,
         retries=how.retries,
@@ -385,7 +385,7 @@ def why_unusable(entry: HostPlan) -> str:
     return blocked[0][1] if blocked and blocked[0] is not None and None not in blocked else ""
 
 
-def _exit_code(outcome: Outcome) -> int:
+def _exit_code(outcome: RunOutcome) -> int:
     return ExitCode.SOME_FAILED if outcome.failed or outcome.missing else ExitCode.OK
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from orchestrate.launchers.base import Ending
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
-from results.schema import Record, Status
+from results.schema import Record, SoftWarning, Status
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, from_json
+
+SUSPECT = "suspect"
+"""Code of the warning that a record contradicts what the controller saw."""
+
+MAX_CLOCK_ERROR, MAX_AGE = timedelta(days=1), timedelta(days=30)
+"""How far a host's clock may be ahead, and how long after its start a repeat may be collected by `resume`."""
+
+CLOCK_DRIFT, SLACK_SECONDS = 0.05, 10.0
+"""How much more than the observed time a host may report to have worked, as a share and in seconds."""
 
 CAUSE_LENGTH = 500
 """Longest cause in a record of our own, in characters."""
@@ -42,6 +52,7 @@ def judge(
     started_at: str,
     stopped_for: tuple[Status, str] | None = None,
     last_line: str = "",
+    observed_seconds: float | None = None,
 ) -> Record:
     """Turn what a benchmark left into its record.
 
@@ -52,6 +63,7 @@ def judge(
         started_at: UTC, ISO 8601.
         stopped_for: Why we ended it ourselves; None: we did not.
         last_line: Last line of its output, for a cause.
+        observed_seconds: From its start to its end; None: this controller did not see its start.
     """
     job = _placed(job, ending)
     if payload is None:
@@ -82,7 +94,36 @@ def judge(
         cause = "not ended by tfbench: the engine or its machine was stopped or restarted, or somebody ended it"
         return dataclasses.replace(record, status=Status.LOST, cause=cause, origin=job.origin)
     cause_text = None if record.cause is None else plain_text(record.cause, CAUSE_LENGTH)
-    return dataclasses.replace(record, cause=cause_text, origin=job.origin)
+    warnings = list(record.warnings)
+    if found := contradictions(record, observed_seconds):
+        warnings.append(SoftWarning(code=SUSPECT, message="; ".join(found)))
+    return dataclasses.replace(record, cause=cause_text, origin=job.origin, warnings=warnings)
+
+
+def contradictions(record: Record, observed_seconds: float | None) -> list[str]:
+    """Name what in a record cannot be, by this machine's own clock.
+
+    Args:
+        record: As the host wrote it.
+        observed_seconds: From the repeat's start to its end; None: this controller did not see its start.
+    """
+    found, measured = [], record.measurement
+    try:
+        started, finished = (
+            datetime.fromisoformat(at).astimezone(UTC) for at in (record.started_at, record.finished_at)
+        )
+    except (ValueError, OverflowError):
+        return [f"its times are no times: {plain_text(record.started_at, 40)}, {plain_text(record.finished_at, 40)}"]
+    if finished < started:
+        found.append(f"it finished at {record.finished_at}, before it started at {record.started_at}")
+    age = datetime.now(UTC) - started
+    if not -MAX_CLOCK_ERROR < age < MAX_AGE:
+        found.append(f"it is dated {record.started_at}, but this controller's clock shows {now()}")
+    if measured is not None and observed_seconds is not None:
+        timed = math.fsum((measured.seconds, measured.build_seconds, measured.compile_seconds, measured.warmup_seconds))
+        if timed > observed_seconds * (1 + CLOCK_DRIFT) + SLACK_SECONDS:
+            found.append(f"it reports {timed:.0f} s of work, but its process ran for {observed_seconds:.0f} s")
+    return found
 
 
 def _placed(job: Job, ending: Ending) -> Job:

@@ -18,7 +18,7 @@ TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class RunOptions:
     """How a plan is carried out.
 
     Attributes:

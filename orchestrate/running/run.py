@@ -37,7 +37,7 @@ from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.multi_host import work_together
-from orchestrate.running.options import Options, Stop
+from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.session import CLOSE_SECONDS, PROBE_SECONDS
 from orchestrate.running.shared import MakeLauncher, Shared, disk_full, set_record_aside
 from orchestrate.running.watchdog import Watchdog, side_by_side
@@ -54,7 +54,7 @@ MAX_PROBES = 64
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     Attributes:
@@ -143,8 +143,8 @@ def execute(
     make: MakeLauncher,
     bus: EventBus,
     stop: Stop,
-    options: Options = Options(),  # noqa: B008 (frozen)
-) -> Outcome:
+    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+) -> RunOutcome:
     """Run every repeat of a plan that has no record yet.
 
     Records with a status of `options.again` are moved aside, into `superseded/`, and their repeats run once more.
@@ -168,7 +168,9 @@ def execute(
         raise failure from error
 
 
-def _execute(plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, stop: Stop, options: Options) -> Outcome:
+def _execute(
+    plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, stop: Stop, options: RunOptions
+) -> RunOutcome:
     began = time.monotonic()
     budget = _budget(plan, folder, options)
     early = StopEarly(plan)
@@ -212,23 +214,29 @@ def _execute(plan: Plan, folder: RunFolder, make: MakeLauncher, bus: EventBus, s
     return outcome
 
 
-def count_records(plan: Plan, folder: RunFolder) -> Outcome:
+def count_records(plan: Plan, folder: RunFolder) -> RunOutcome:
     """Count how the repeats of a plan have ended so far."""
     early = StopEarly(plan)
-    done = _done_before(plan, folder, Options(again=frozenset()), early)
+    done = _done_before(plan, folder, RunOptions(again=frozenset()), early)
     early.among(job for job in plan.jobs if job.id not in done)
     return _outcome([done.get(job.id) for job in plan.jobs], early)
 
 
-def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> Outcome:
+def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> RunOutcome:
     """Count how repeats have ended; None: one has no record, as those that were spared."""
     spared, answers = early.skipped, tuple(early.answers)
     ok, without = statuses.count(Status.OK), statuses.count(None)
-    return Outcome(ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared, answers=answers)
+    return RunOutcome(
+        ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared, answers=answers
+    )
 
 
 def _done_before(
-    plan: Plan, folder: RunFolder, options: Options, early: StopEarly, warn: Callable[[str], None] = lambda text: None
+    plan: Plan,
+    folder: RunFolder,
+    options: RunOptions,
+    early: StopEarly,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Status]:
     """Return the status of each repeat that has its result; what should be measured again is moved aside first.
 
@@ -251,7 +259,7 @@ def _done_before(
     return done
 
 
-def _budget(plan: Plan, folder: RunFolder, options: Options) -> Budget | None:
+def _budget(plan: Plan, folder: RunFolder, options: RunOptions) -> Budget | None:
     if options.max_usd is None:
         return None
     unpriced = [entry.host.key for entry in plan.hosts if entry.host.usd_per_gpu_hour is None]

@@ -158,15 +158,17 @@ class HostSession:
                 took = time.monotonic() - began
                 emit(ImageReady(host=key, image=image, digest=job.origin.image_digest, seconds=took))
 
-    def start(self, job: Job) -> None:
-        """Start a repeat, or adopt what already runs under its name.
+    def start(self, job: Job) -> bool:
+        """Start a repeat, or reattach to what already runs under its name; return whether it was that.
 
         Raises:
             HostError: It could not be started.
         """
         self.state(job, "launching")
-        if self.call(lambda: self.launcher.start(job)):
+        reattached = self.call(lambda: self.launcher.start(job))
+        if reattached:
             self.state(job, "adopted")
+        return reattached
 
     def watch(self, job: Job) -> Watched:
         """Have the watchdog end a repeat that takes too long or falls silent."""

@@ -17,7 +17,7 @@ from orchestrate.planning.durations import Budget
 from orchestrate.planning.plan import Job
 from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.judge import failed_record, now
-from orchestrate.running.options import Options, Stop
+from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.watchdog import Watchdog
 from results.program import command_line
 from results.runs.store import RunFolder
@@ -62,7 +62,7 @@ class Shared:
     stop: Stop
     watchdog: Watchdog
     budget: Budget | None
-    options: Options
+    options: RunOptions
     statuses: dict[str, Status]
     early: StopEarly
     failures: list[DiskFull] = field(default_factory=list)

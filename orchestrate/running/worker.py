@@ -261,7 +261,7 @@ class HostWorker(Worker):
         attempt, watched = self._attempt(job), None
         ended = False
         try:
-            self._session.start(job)
+            reattached = self._session.start(job)
             watched = self._session.watch(job)
             left = self._session.follow(job, watched, self._on_turn(attempt, watched))
             record = judge(
@@ -271,6 +271,7 @@ class HostWorker(Worker):
                 started_at=attempt.started_at,
                 stopped_for=watched.stopped_for,
                 last_line=left.last_line,
+                observed_seconds=None if reattached else time.monotonic() - attempt.began,
             )
             ended = True
         except HostError as error:

@@ -322,6 +322,7 @@ MEANINGS: dict[str, str] = {
     "row_remap_pending": "a faulty row of a GPU's memory waits for the next reset; reset the GPU",
     "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the card",
     "power_cap": "the power limit is set below the card's default (nvidia-smi -q -d POWER)",
+    "suspect": "the record contradicts what its controller saw; see the record's warnings before you use it",
     "throttled_hardware": "a power brake or another hardware slowdown held clocks down (nvidia-smi -q -d PERFORMANCE)",
     "throttled_power": "the power limit held clocks down (nvidia-smi -q -d POWER)",
     "throttled_thermal": "heat held clocks down; check fans and airflow",

@@ -29,9 +29,9 @@ AGENT = "orchestrate/launchers/ssh/agent.py"
 """Its standard output is its connection to the controller."""
 
 DEFINED_TWICE = {
-    *("Answer", "Archive", "Bound", "Choice", "Estimate", "Facts", "Figure", "Finding", "First"),
-    *("Interval", "JobState", "Kind", "LeftOut", "Network", "NotThere", "Options", "Part", "Place"),
-    *("Question", "Refusal", "Refused", "Row", "Seen", "Setting", "Software", "Verdict", "Work"),
+    *("Answer", "Bound", "Choice", "Estimate", "Facts", "Figure", "Finding", "First"),
+    *("Interval", "JobState", "Kind", "LeftOut", "Network", "NotThere", "Part", "Place"),
+    *("Question", "Refusal", "Refused", "Row", "Seen", "Setting", "Verdict", "Work"),
 }
 """Public classes of one name that are still to be renamed."""
 

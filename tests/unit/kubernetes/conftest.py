@@ -15,8 +15,8 @@ from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.plan import Plan, make_plan
-from orchestrate.running.options import Options, Stop
-from orchestrate.running.run import Outcome, execute, probe_hosts
+from orchestrate.running.options import RunOptions, Stop
+from orchestrate.running.run import RunOutcome, execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import Record
@@ -84,9 +84,9 @@ class Bench:
         made = make_plan(hosts, facts, lambda name: suite, run_id=run_id, seed=7)
         return plan_from_json(plan_to_json(made))
 
-    def run(self, plan: Plan, **options: Any) -> Outcome:
+    def run(self, plan: Plan, **options: Any) -> RunOutcome:
         self.run_folder = self._open(plan)
-        return execute(plan, self.run_folder, self.make, self.bus, self.stop, Options(**options))
+        return execute(plan, self.run_folder, self.make, self.bus, self.stop, RunOptions(**options))
 
     def records(self, plan: Plan) -> list[Record]:
         return [record for job in plan.jobs if (record := self.run_folder.read_record(job.id))]

@@ -13,7 +13,7 @@ from orchestrate.errors import HostError, Withdrawn
 from orchestrate.events import JobState
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.manifests import object_name
-from orchestrate.running.run import Outcome, stop_run
+from orchestrate.running.run import RunOutcome, stop_run
 from results.schema import Status
 from tests.benchmarks.kubernetes.bench_kubernetes import kind_of
 from tests.real.faults.controller import wait_until
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow  # starts programs and waits for them
 def test_every_repeat_gets_one_record_and_nothing_stays_in_the_cluster(bench):
     one = bench()
     plan = one.plan(one.host())
-    assert one.run(plan) == Outcome(ok=3, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=3, failed=0, missing=0)
     assert {record.origin.host for record in one.records(plan)} == {"node-1"}
     assert {record.origin.launcher for record in one.records(plan)} == {"kubernetes"}
     wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
@@ -45,7 +45,7 @@ def test_no_more_jobs_exist_than_there_are_lanes(bench):
 
     one = bench(play)
     plan = one.plan(one.host(max_jobs=2), repeats=8)
-    assert one.run(plan) == Outcome(ok=8, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=8, failed=0, missing=0)
     assert max(at_a_time) == 2
 
 
@@ -115,7 +115,7 @@ def test_a_failure_is_a_record_with_its_cause(bench, name):
     play, status, cause = FAILURES[name]
     one = bench(play)
     plan = one.plan(one.host(), repeats=1)
-    assert one.run(plan) == Outcome(ok=0, failed=1, missing=0)
+    assert one.run(plan) == RunOutcome(ok=0, failed=1, missing=0)
     (record,) = one.records(plan)
     assert (record.status, cause in record.cause) == (status, True), record.cause
     wait_until(lambda: not one.server.all("jobs"), "the Job to go")
@@ -144,7 +144,7 @@ def test_a_repeat_is_three_requests(bench, monkeypatch):
     one = bench()
     plan = one.plan(one.host(max_jobs=4), repeats=12)
     before = len(one.server.requests)
-    assert one.run(plan) == Outcome(ok=12, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=12, failed=0, missing=0)
     asked = Counter(kind_of(line) for line in one.server.requests[before:])
     assert (asked["create"], asked["log"], asked["delete"]) == (12, 12, 12)
     assert not one.asked("GET", "/jobs/") and asked["read"] < 12, (
@@ -181,7 +181,7 @@ def test_a_record_is_kept_whatever_happens_to_its_pod_afterwards(bench):
 
     one = bench(play)
     plan = one.plan(one.host(), repeats=1)
-    assert one.run(plan) == Outcome(ok=1, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=1, failed=0, missing=0)
 
 
 def test_a_run_stopped_at_once_ends_what_runs_and_keeps_its_last_words(bench):
@@ -241,7 +241,7 @@ def test_a_restarted_controller_reattaches_and_starts_nothing_twice(bench):
     assert [first.start(job) for job in plan.jobs] == [False, False]
     first.close()  # the controller dies: nothing of it is left
     go.set()
-    assert one.run(plan) == Outcome(ok=2, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=2, failed=0, missing=0)
     assert [event.state for event in one.events if isinstance(event, JobState)].count("adopted") == 2
     created = one.asked("POST", "/jobs")
     assert len(created) == 4 and len(set(map(object_name, plan.jobs))) == 2
@@ -283,7 +283,7 @@ def test_a_repeat_that_is_tried_again_waits_until_its_earlier_job_is_gone(bench)
 
     one = bench(play)
     plan = one.plan(one.host(), repeats=1)
-    assert one.run(plan, retries=1) == Outcome(ok=1, failed=0, missing=0)
+    assert one.run(plan, retries=1) == RunOutcome(ok=1, failed=0, missing=0)
     assert len(tried) == 2
 
 
@@ -300,7 +300,7 @@ def test_cut_connections_lose_nothing(bench, cut):
             raise ConnectionResetError
 
     one.server.faults = fault
-    assert one.run(plan) == Outcome(ok=4, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=4, failed=0, missing=0)
     assert left == [0] or method == "STREAM"
 
 
@@ -324,7 +324,7 @@ def test_a_log_that_broke_off_is_not_asked_for_again_at_every_change(bench, monk
     one = bench(play)
     plan = one.plan(one.host(), repeats=1)
     one.server.faults = fault
-    assert one.run(plan) == Outcome(ok=1, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=1, failed=0, missing=0)
     assert len(asked) == 1
 
 
@@ -340,7 +340,7 @@ def test_a_watch_that_is_too_old_begins_anew(bench):
 
     one.server.play = play
     plan = one.plan(one.host(), repeats=5)
-    assert one.run(plan) == Outcome(ok=5, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=5, failed=0, missing=0)
     assert len([line for line in one.asked("GET", "/pods?") if "watch" not in line]) > 2
 
 
@@ -355,7 +355,7 @@ def test_an_answer_of_a_busy_server_is_asked_for_again(bench):
             raise Answer(429 if left[0] else 503, "TooManyRequests", "slow down")
 
     one.server.faults = fault
-    assert one.run(plan) == Outcome(ok=2, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=2, failed=0, missing=0)
 
 
 def test_missing_rights_name_what_is_missing(bench):

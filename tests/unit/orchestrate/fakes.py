@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
@@ -15,7 +16,7 @@ from orchestrate.planning.plan import Job
 from results.schema import Case, Check, Environment, Measurement, Record, Status, Validity
 from results.schema.record_json import to_json
 
-NOW = "2026-11-21T08:00:00+00:00"
+NOW = datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def ok_record(case: Case, seconds: float = 2.0) -> Record:

@@ -20,7 +20,7 @@ from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.durations import Budget, Durations, earlier_durations
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running.options import Options, Stop
+from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.run import execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
@@ -59,7 +59,7 @@ def run(plan: Plan, runs: Path, launcher: type[FakeLauncher], machine: FakeHost)
 
     with folder.journal() as journal:
         bus.subscribe(lambda event: journal.append(event_document(event)))
-        execute(plan, folder, make, bus, Stop(), Options())
+        execute(plan, folder, make, bus, Stop(), RunOptions())
     return events
 
 

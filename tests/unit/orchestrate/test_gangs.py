@@ -25,8 +25,8 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running import multi_host
-from orchestrate.running.options import Options, Stop
-from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
+from orchestrate.running.options import RunOptions, Stop
+from orchestrate.running.run import RunOutcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
@@ -123,8 +123,8 @@ class Bench:
         probed = probe_hosts(self.hosts, self.launcher, self.bus)
         return make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
 
-    def run(self, **options: Any) -> Outcome:
-        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, Options(**options))
+    def run(self, **options: Any) -> RunOutcome:
+        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, RunOptions(**options))
 
     def records(self) -> list[Record]:
         found = [self.folder.read_record(gang.job.id) for gang in self.plan.gangs]
@@ -142,7 +142,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    assert bench.run() == Outcome(ok=6, failed=0, missing=0)
+    assert bench.run() == RunOutcome(ok=6, failed=0, missing=0)
     assert len(list((bench.folder.path / "records").iterdir())) == 6
     for record in bench.records():
         assert record.origin is not None and record.measurement is not None
@@ -305,12 +305,12 @@ def test_a_host_that_cannot_be_reached_fails_the_gang_and_not_what_others_do_alo
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.machines["b"].failures["prepare"] = Unreachable("connection refused")
     outcome = bench.run()
-    assert outcome == Outcome(ok=2, failed=4, missing=0)
+    assert outcome == RunOutcome(ok=2, failed=4, missing=0)
     assert {record.status for record in bench.records()} == {Status.UNREACHABLE}
     assert {record.cause for record in bench.records()} == {"f.b: connection refused"}
     bench.machines["b"].failures.clear()
     bench.started.clear()
-    assert bench.run() == Outcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
+    assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
 
 
 def test_resume_adopts_the_parts_that_run_and_removes_those_whose_record_is_safe(tmp_path: Path):
@@ -323,12 +323,12 @@ def test_resume_adopts_the_parts_that_run_and_removes_those_whose_record_is_safe
         machine.containers = {first.members[index].id: "exited", second.members[index].id: "running"}
         machine.calls.clear()
     bench.started.clear()
-    assert bench.run() == Outcome(ok=6, failed=0, missing=0)
+    assert bench.run() == RunOutcome(ok=6, failed=0, missing=0)
     for index, machine in enumerate(bench.machines.values()):
         assert (machine.count("adopt"), machine.count("start")) == (1, 0)
         assert machine.containers == {}
         machine.containers = {first.members[index].id: "exited"}
-    assert bench.run() == Outcome(ok=6, failed=0, missing=0), "nothing is left to do"
+    assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "nothing is left to do"
     assert all(machine.containers == {} for machine in bench.machines.values())
 
 
@@ -359,7 +359,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
         bench.stop.ask()
 
     threading.Thread(target=stop_when_all_run, daemon=True).start()
-    assert bench.run() == Outcome(ok=2, failed=1, missing=0)
+    assert bench.run() == RunOutcome(ok=2, failed=1, missing=0)
     assert [record.status for record in bench.records()] == [Status.STOPPED]
     assert all(machine.count("stop") == 1 for machine in bench.machines.values())
     for index, (name, machine) in enumerate(bench.machines.items()):
@@ -373,7 +373,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
 def test_parts_that_wait_for_each_other_never_share_a_thread(tmp_path: Path):
     """With room for one host at a time a gang still starts all of its parts."""
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    assert bench.run(max_parallel=1) == Outcome(ok=6, failed=0, missing=0)
+    assert bench.run(max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)
 
 
 def test_a_member_survives_the_plans_file():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from orchestrate.launchers.base import Ending
 from orchestrate.planning.plan import Job
-from orchestrate.running.judge import judge
+from orchestrate.running.judge import SUSPECT, contradictions, judge
 from results.schema import Case, Origin, Record, Status
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
 from tests.unit.orchestrate.fakes import NOW, ok_record
@@ -111,3 +112,34 @@ def test_what_somebody_else_ended_is_lost_so_that_resume_measures_it_again():
     own = Record(status=Status.STOPPED, case=CASE, cause="SIGTERM", started_at=NOW, finished_at=NOW)
     record = judged(to_json(own).encode(), Ending(exit_code=3))
     assert record.status is Status.LOST and "not ended by tfbench" in (record.cause or "")
+
+
+AT = datetime.now(UTC)
+
+
+def stamp(**ago: float) -> str:
+    return (AT - timedelta(**ago)).isoformat(timespec="seconds")
+
+
+@pytest.mark.parametrize(
+    ("started", "finished", "observed", "said"),
+    [
+        (stamp(seconds=30), stamp(), 30.0, ""),
+        (stamp(days=20), stamp(days=20), None, ""),
+        (stamp(hours=-5), stamp(hours=-5), 30.0, ""),
+        ("1999-01-01T00:00:00+00:00", stamp(), 30.0, "dated 1999-01-01"),
+        (stamp(days=-400), stamp(days=-400), 30.0, "but this controller's clock shows"),
+        (stamp(), stamp(seconds=30), 30.0, "before it started"),
+        (stamp(seconds=30), stamp(), 5.0, "103 s of work, but its process ran for 5 s"),
+        (stamp(seconds=30), stamp(), None, ""),
+        ("yesterday", stamp(), 30.0, "its times are no times"),
+    ],
+)
+def test_a_record_that_contradicts_the_controllers_clock_is_suspect(started, finished, observed, said):
+    seconds = 2.0 if observed == 30.0 else 100.0
+    record = dataclasses.replace(ok_record(CASE, seconds), started_at=started, finished_at=finished)
+    found = contradictions(record, observed)
+    assert (said in found[0] and len(found) == 1) if said else found == []
+    if started != "yesterday":
+        warned = judged(to_json(record).encode(), observed_seconds=observed).warnings
+        assert [warning.code for warning in warned] == [SUSPECT] * bool(said)

@@ -24,7 +24,7 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
-from orchestrate.running.options import Options, Stop
+from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.run import execute
 from orchestrate.running.watchdog import Watchdog
 from orchestrate.running.worker import Attempt
@@ -183,7 +183,7 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_pat
     machine.on_follow = stop_when_all_lanes_work
     folder = RunFolder.create(tmp_path, plan.run_id)
     folder.write_plan(plan_to_json(plan))
-    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, Options())
+    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), stop, RunOptions())
     assert (outcome.ok, outcome.failed, outcome.missing) == (4, 0, 8)
     assert machine.containers == {}, "nothing runs that nobody follows"
     cleared = {job for call, job in machine.calls if call == "clear"}
@@ -195,7 +195,7 @@ def test_a_queue_whose_repeats_are_all_blocked_writes_their_records_and_submits_
     blocked = tuple(dataclasses.replace(job, blocked=(Status.NO_GPU, "none")) for job in plan.jobs)
     plan = dataclasses.replace(plan, hosts=(dataclasses.replace(plan.hosts[0], jobs=blocked),))
     machine, folder = FakeHost(facts=Facts(gpus=GPUS)), RunFolder.create(tmp_path, plan.run_id)
-    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), Options())
+    outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), RunOptions())
     assert (outcome.ok, outcome.failed, outcome.missing) == (0, 12, 0)
     assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))
 

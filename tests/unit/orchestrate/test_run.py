@@ -18,8 +18,8 @@ from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
-from orchestrate.running.options import TRIED_AGAIN, Options, Stop
-from orchestrate.running.run import Outcome, execute, probe_hosts, stop_run
+from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
+from orchestrate.running.run import RunOutcome, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
@@ -57,8 +57,8 @@ class Bench:
         probed = probe_hosts(self.hosts, self.launcher, self.bus)
         return make_plan(self.hosts, probed, lambda name: SUITE, run_id="run1", seed=7)
 
-    def run(self, **options: Any) -> Outcome:
-        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, Options(**options))
+    def run(self, **options: Any) -> RunOutcome:
+        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, RunOptions(**options))
 
     def statuses(self, host: str) -> list[Status]:
         (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
@@ -75,7 +75,7 @@ class Bench:
 
 def test_every_repeat_gets_one_record_and_nothing_stays_on_the_host(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    assert bench.run() == Outcome(ok=24, failed=0, missing=0)
+    assert bench.run() == RunOutcome(ok=24, failed=0, missing=0)
     for machine in bench.machines.values():
         assert machine.count("start") == machine.count("remove") == 12
         assert machine.containers == {}
@@ -111,7 +111,7 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(
 
 def test_a_host_that_cannot_be_reached_gives_rows_and_the_other_finishes(tmp_path: Path):
     bench = Bench(tmp_path, good=FakeHost(), gone=FakeHost(facts=Unreachable("connection refused")))
-    assert bench.run() == Outcome(ok=12, failed=12, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
     assert set(bench.statuses("gone")) == {Status.UNREACHABLE}
     assert bench.causes("gone") == {"connection refused"}
     assert bench.machines["gone"].count("start") == 0
@@ -164,13 +164,13 @@ def test_resume_runs_only_what_is_missing_and_adopts_what_runs(tmp_path: Path):
     machine = FakeHost()
     bench = Bench(tmp_path, a=machine)
     machine.on_follow = lambda job: bench.stop.launching.set() if machine.count("start") == 5 else None
-    assert bench.run() == Outcome(ok=5, failed=0, missing=7)
+    assert bench.run() == RunOutcome(ok=5, failed=0, missing=7)
 
     machine.containers[bench.plan.jobs[5].id] = "running"  # started by a controller that died
     machine.containers[bench.plan.jobs[0].id] = "exited"  # its record was stored, the clean-up was not done
     machine.on_follow = lambda job: None
     bench.stop = Stop()
-    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
     assert machine.count("start") == 11 and machine.count("adopt") == 1
     assert machine.containers == {}
 
@@ -178,9 +178,9 @@ def test_resume_runs_only_what_is_missing_and_adopts_what_runs(tmp_path: Path):
 def test_resume_tries_faults_of_the_host_again_and_keeps_the_old_record(tmp_path: Path):
     machine = FakeHost(failures={"prepare": PullFailed("registry is down")})
     bench = Bench(tmp_path, a=machine)
-    assert bench.run() == Outcome(ok=0, failed=12, missing=0)
+    assert bench.run() == RunOutcome(ok=0, failed=12, missing=0)
     machine.failures.clear()
-    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
     assert len(list((bench.folder.path / "superseded").iterdir())) == 12
 
 
@@ -205,13 +205,13 @@ def test_a_second_ctrl_c_ends_what_runs_and_resume_measures_it_again(tmp_path: P
             stopped.wait(0.05)
 
     machine.on_follow = interrupt
-    assert bench.run() == Outcome(ok=0, failed=1, missing=11)
+    assert bench.run() == RunOutcome(ok=0, failed=1, missing=11)
     assert bench.statuses("a") == [Status.STOPPED]
 
     machine.on_follow = lambda job: None
     machine.stopped.clear()
     bench.stop = Stop()
-    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_repeat_that_takes_too_long_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -234,7 +234,7 @@ def test_a_repeat_that_takes_too_long_is_ended_and_says_so(tmp_path: Path, monke
 
 def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(failures={"remove": Unreachable("gone")}))
-    assert bench.run() == Outcome(ok=12, failed=0, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
     assert sum("clean up" in warned.message for warned in bench.seen(Warned)) == 12
 
 
@@ -298,7 +298,7 @@ def test_several_variants_on_one_host_are_measured_side_by_side_and_an_impossibl
     never = Image(variant="cuda11.8", reference="r:cuda11.8", reason="", status=Status.UNSUPPORTED, problem="no code")
     machine = FakeHost(facts=Facts(gpus=(GPU(index=0, name="A"),), images=(good, other, never)))
     bench = Bench(tmp_path, a=machine)
-    assert bench.run() == Outcome(ok=12, failed=6, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=6, missing=0)
     records = [bench.folder.read_record(job.id) for job in bench.plan.jobs]
     by_variant = {
         (record.origin.variant, record.origin.image_digest, record.status)
@@ -327,7 +327,7 @@ def test_a_fault_of_the_host_is_tried_again_as_often_as_asked_and_a_failure_of_t
     bench = Bench(tmp_path, a=machine)
     machine.failures = {"follow": Lost("the link broke")}
     machine.on_follow = lambda job: machine.failures.pop("follow", None) if machine.count("adopt") else None
-    assert bench.run(retries=1) == Outcome(ok=12, failed=0, missing=0)
+    assert bench.run(retries=1) == RunOutcome(ok=12, failed=0, missing=0)
     assert machine.count("adopt") == 1, "the second try found what the first had started"
     assert len(list((bench.folder.path / "superseded").iterdir())) == 1
 
@@ -346,14 +346,14 @@ def test_nothing_is_tried_again_when_the_run_is_to_stop(tmp_path: Path):
         raise Lost("the link broke")
 
     machine.on_follow = lost
-    assert bench.run(retries=5) == Outcome(ok=0, failed=1, missing=11)
+    assert bench.run(retries=5) == RunOutcome(ok=0, failed=1, missing=11)
     assert machine.count("start") + machine.count("adopt") == 1
 
 
 def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
     machine = FakeHost(payload=lambda job: b"garbage")
     bench = Bench(tmp_path, a=machine)
-    assert bench.run(fail_fast=True) == Outcome(ok=0, failed=1, missing=11)
+    assert bench.run(fail_fast=True) == RunOutcome(ok=0, failed=1, missing=11)
 
 
 def test_resume_measures_the_failures_that_are_named_again(tmp_path: Path):
@@ -361,7 +361,7 @@ def test_resume_measures_the_failures_that_are_named_again(tmp_path: Path):
     bench = Bench(tmp_path, a=machine)
     bench.run()
     machine.payload = FakeHost().payload
-    assert bench.run(again=TRIED_AGAIN | {Status.BAD_RESULT}) == Outcome(ok=12, failed=0, missing=0)
+    assert bench.run(again=TRIED_AGAIN | {Status.BAD_RESULT}) == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path):
@@ -371,9 +371,9 @@ def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path)
     bench.hosts = [priced]
     bench.plan = bench.make_plan()
     # A repeat that was never seen is computed to last half a minute, 0.30 USD; what is seen here takes no time at all.
-    assert bench.run(max_usd=0.1) == Outcome(ok=0, failed=0, missing=12)
+    assert bench.run(max_usd=0.1) == RunOutcome(ok=0, failed=0, missing=12)
     assert any("near its limit" in event.message for event in bench.events if isinstance(event, Warned))
-    assert bench.run(max_usd=2.0) == Outcome(ok=12, failed=0, missing=0)
+    assert bench.run(max_usd=2.0) == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_limit_of_cost_without_prices_is_refused(tmp_path: Path):
@@ -387,6 +387,6 @@ def test_a_bug_in_one_hosts_worker_leaves_a_traceback_and_the_others_finish(tmp_
         raise KeyError("planted")
 
     bench = Bench(tmp_path, bad=FakeHost(on_follow=crash), good=FakeHost())
-    assert bench.run() == Outcome(ok=12, failed=12, missing=0)
+    assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
     assert "KeyError: 'planted'" in (bench.folder.path / "traceback-f.bad.txt").read_text()
     assert all("a bug in tfbench" in (cause or "") for cause in bench.causes("bad"))

@@ -19,7 +19,7 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
 from orchestrate.running.options import Stop
-from orchestrate.running.run import Outcome, count_records
+from orchestrate.running.run import RunOutcome, count_records
 from orchestrate.suites import CaseBlock, Suite, read_suite, suite_names
 from results.runs.store import RunFolder
 from results.schema import Device, Mode, Status
@@ -213,12 +213,12 @@ def test_what_is_not_needed_is_taken_back_from_a_queue(tmp_path):
         return made[-1]
 
     from orchestrate.events import EventBus
-    from orchestrate.running.options import Options
+    from orchestrate.running.options import RunOptions
     from orchestrate.running.run import execute
 
     folder = RunFolder.create(tmp_path, "r")
-    outcome = execute(plan, folder, make, EventBus(), Stop(), Options())  # type: ignore[arg-type]
+    outcome = execute(plan, folder, make, EventBus(), Stop(), RunOptions())  # type: ignore[arg-type]
     assert outcome.missing == outcome.failed == 0 and outcome.spared > 0
     left = {job.id for job in plan.jobs if folder.read_record(job.id) is None}
     assert set().union(*(one.withdrawn for one in made)) >= left and len(left) == outcome.spared
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, RunOutcome)
