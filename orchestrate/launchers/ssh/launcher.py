@@ -21,20 +21,7 @@ from orchestrate.launchers.container import host_flags, job_variables
 from orchestrate.launchers.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.launchers.ssh import software
 from orchestrate.launchers.ssh.connection import Connection, NoPython
-from orchestrate.launchers.ssh.software import (
-    Hello,
-    HostSoftware,
-    environment_digest,
-    fitting_python,
-    image_of_instance,
-    image_software,
-    lock_of,
-    locked_software,
-    own_software,
-    pack_runner,
-    read_hello,
-    setup_of,
-)
+from orchestrate.launchers.ssh.software import Hello, HostSoftware
 from orchestrate.planning.facts import Facts, Image, facts_from_probe
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
@@ -236,14 +223,14 @@ class SSHLauncher(AgentLauncher):
         hello = self._hello
         base, python = self._base()
         if self._host.python is not None and hello.image is None:
-            own_software(self._runner, python)
+            software.own_software(self._runner, python)
         facts = dataclasses.replace(
             self._ask_probe(base),
             clock_skew_seconds=round(hello.now - asked_at, 1),
             disk_free_bytes=hello.free_bytes,
         )
         if hello.image is not None:
-            return dataclasses.replace(facts, images=(image_of_instance(hello.image, self._host.variants),))
+            return dataclasses.replace(facts, images=(software.image_of_instance(hello.image, self._host.variants),))
         if self._host.python is not None:
             return facts
         images = wanted_images(self._host, facts, read_variants())
@@ -261,7 +248,7 @@ class SSHLauncher(AgentLauncher):
         except NoPython as error:
             self._bring_python(str(error))
             return self._ask_hello()
-        if hello.image is None and self._host.python is None and fitting_python(hello.pythons) is None:
+        if hello.image is None and self._host.python is None and software.fitting_python(hello.pythons) is None:
             self._bring_python(self._no_python(hello))
             hello = self._ask_hello()
         return hello
@@ -269,7 +256,7 @@ class SSHLauncher(AgentLauncher):
     def _ask_hello(self) -> Hello:
         answer = self._connection.ask("hello", python=self._host.python)
         try:
-            return read_hello(answer)
+            return software.read_hello(answer)
         except ValueError as error:
             raise LaunchFailed(f"{self._connection.name}: {error}: {plain_text(str(answer), 200)}") from error
 
@@ -295,7 +282,7 @@ class SSHLauncher(AgentLauncher):
             return image
         try:
             variant = _variant(image.variant)
-            setup, digest = setup_of(variant), self._environment(variant)
+            setup, digest = software.setup_of(variant), self._environment(variant)
         except LaunchFailed as error:
             return dataclasses.replace(image, status=Status.UNSUPPORTED, problem=error.cause)
         if digest in self._hello.environments:
@@ -308,15 +295,15 @@ class SSHLauncher(AgentLauncher):
 
     def _environment(self, variant: Variant) -> str:
         """Name the environment of a variant with the Python that fits."""
-        python = fitting_python(self._hello.pythons) or {}
-        return environment_digest(lock_of(variant), str(python.get("version")))
+        python = software.fitting_python(self._hello.pythons) or {}
+        return software.environment_digest(software.lock_of(variant), str(python.get("version")))
 
     def _base(self) -> tuple[HostSoftware, Mapping[str, Any]]:
         """Return what the probe runs with, before any package is installed, and the Python in it."""
         hello = self._hello
         if hello.image is not None:
-            return image_software(hello.root, hello.image), {}
-        python = hello.pythons[0] if self._host.python and hello.pythons else fitting_python(hello.pythons)
+            return software.image_software(hello.root, hello.image), {}
+        python = hello.pythons[0] if self._host.python and hello.pythons else software.fitting_python(hello.pythons)
         if python is None:
             raise LaunchFailed(self._no_python(hello))
         return HostSoftware(python=str(python["path"]), environment={"PYTHONPATH": self._runner}), python
@@ -333,7 +320,7 @@ class SSHLauncher(AgentLauncher):
     @functools.cached_property
     def _runner(self) -> str:
         """The folder of the runner on the host; sent where it is not there yet."""
-        archive = pack_runner()
+        archive = software.pack_runner()
         if archive.digest not in self._hello.runners:
             self._connection.ask("unpack", archive.content, digest=archive.digest)
         return f"{self._hello.root}/runner/{archive.digest}"
@@ -358,12 +345,12 @@ class SSHLauncher(AgentLauncher):
         if hello.image is not None:
             return base
         if self._host.python is not None:
-            return own_software(self._runner, python)
+            return software.own_software(self._runner, python)
         variant = _variant(name)
         digest = self._environment(variant)
         if digest not in hello.environments:
             self._install(variant, str(python["path"]), digest, on_progress)
-        return locked_software(hello.root, self._runner, python, digest)
+        return software.locked_software(hello.root, self._runner, python, digest)
 
     def _install(self, variant: Variant, python: str, digest: str, on_progress: Progress) -> None:
         """Install the locked packages of a variant.
@@ -371,13 +358,14 @@ class SSHLauncher(AgentLauncher):
         Raises:
             PullFailed: The disk is too small, or pip failed.
         """
-        setup, total = setup_of(variant), 0
+        setup, total = software.setup_of(variant), 0
         if setup is not None:
             total = setup.needed_megabytes * 1_000_000
             if refusal := setup.refusal(self._hello.free_bytes):
                 raise PullFailed(f"{self._connection.name}: {refusal}")
             self._notify(self._host.key, f"installing the packages of {variant.name}: {setup.words()}")
-        install = functools.partial(self._connection.stream, "install", lock_of(variant), python=python, digest=digest)
+        lock = software.lock_of(variant)
+        install = functools.partial(self._connection.stream, "install", lock, python=python, digest=digest)
         try:
             with self._pulls.turn("packages"):
                 for answer in install(silence_seconds=INSTALL_SILENCE_SECONDS, seconds=DEADLINE_SECONDS):

@@ -29,6 +29,7 @@ from results.schema import Status
 from results.text import counted
 
 REQUIREMENTS = containers_folder() / "requirements"
+SCRIPT = Path(__file__).with_name("bring_python.sh").read_text(encoding="utf-8")
 RUNNER = ("tfbench", "results/__init__.py", "results/schema")
 
 FITTING = ((3, 11), (3, 14))
@@ -60,16 +61,8 @@ UNPACK_MEGABYTES_PER_SECOND = 50.0
 """Guesses, for the time that is announced."""
 
 CUDA_FOLDERS = (
-    "cublas",
-    "cuda_cupti",
-    "cuda_nvrtc",
-    "cuda_runtime",
-    "cudnn",
-    "cufft",
-    "cusolver",
-    "cusparse",
-    "nccl",
-    "nvjitlink",
+    *("cublas", "cuda_cupti", "cuda_nvrtc", "cuda_runtime", "cudnn"),
+    *("cufft", "cusolver", "cusparse", "nccl", "nvjitlink"),
 )
 """Folders of `nvidia/` with libraries; TensorFlow 2.21 does not search all of them: see the Dockerfile."""
 
@@ -378,65 +371,4 @@ def bring_script(root: str, mark: str, archive: Download = UV) -> str:
         "@PROGRAM@": archive.program,
         "@NEEDED_KB@": str(BROUGHT_MEGABYTES * 1000),
     }
-    return re.sub("|".join(values), lambda found: values[found[0]], _SCRIPT)
-
-
-_SCRIPT = r"""{
-say() { printf '{"%s": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '\\"' | tr -c ' -~' ' ' | tail -c 400)"; }
-fail() { if [ -n "$part" ]; then rm -rf "$part"; fi; say failed "$1"; exit 0; }
-has() { command -v "$1" >/dev/null 2>&1; }
-fetch() {
-  if has curl; then curl -fsSL --retry 2 --connect-timeout 20 -o "$2" "$1"
-  elif has wget; then wget -q -T 20 -O "$2" "$1"
-  elif has python3; then python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$1" "$2"
-  else echo "curl, wget and python3 were looked for and not found. As root: apt-get install curl"; return 1
-  fi
-}
-digest() {
-  if has sha256sum; then sha256sum "$1"
-  elif has shasum; then shasum -a 256 "$1"
-  elif has openssl; then openssl dgst -r -sha256 "$1"
-  else echo "sha256sum, shasum and openssl were looked for and not found"
-  fi
-}
-echo @MARK@
-part=
-root=@ROOT@
-place=$root/@PLACE@
-case "$(uname -s) $(uname -m)" in
-  "Linux x86_64" | "Linux amd64") ;;
-  *) fail "no Python can be brought to $(uname -s) $(uname -m), only to Linux x86_64" ;;
-esac
-for tool in gzip tar; do
-  has $tool || fail "$tool was looked for and not found. As root: apt-get install $tool"
-done
-mkdir -p "$root" || fail "$root cannot be made"
-free=$(df -Pk "$root" | awk 'NR == 2 {print $4}' 2>/dev/null)
-if [ -n "$free" ] && [ "$free" -lt @NEEDED_KB@ ]; then
-  fail "a Python needs $((@NEEDED_KB@ / 1000)) MB below $root, and $((free / 1000)) MB are free"
-fi
-if [ -x "$place/bin/python3" ]; then say python "$place/bin/python3"; exit 0; fi
-part=$(mktemp -d "$root/part-XXXXXX") || fail "no folder can be made in $root"
-say step "downloading uv"
-said=$(fetch "@URL@" "$part/uv.tar.gz" 2>&1) || fail "uv could not be downloaded from @URL@: $said"
-found=$(digest "$part/uv.tar.gz" 2>&1)
-[ "${found%% *}" = @SHA256@ ] || fail "uv has not the digest @SHA256@: ${found%% /*}"
-gzip -dc "$part/uv.tar.gz" | tar -xOf - "@PROGRAM@" > "$part/uv" && [ -s "$part/uv" ] || fail "uv could not be unpacked"
-rm "$part/uv.tar.gz"
-chmod +x "$part/uv"
-say step "downloading Python @PYTHON@"
-export UV_PYTHON_INSTALL_DIR="$part/pythons" UV_CACHE_DIR="$part/cache" UV_NO_CONFIG=1 TMPDIR="$part"
-said=$("$part/uv" python install --no-progress --no-bin @PYTHON@ 2>&1) ||
-  fail "uv could not install Python @PYTHON@: $said"
-for made in "$part"/pythons/cpython-*; do
-  if [ -x "$made/bin/python3" ] && [ ! -h "$made" ]; then
-    [ -d "$place" ] || mv "$made" "$place" || fail "$place could not be made"
-    break
-  fi
-done
-[ -x "$place/bin/python3" ] || fail "uv left no Python in $part/pythons"
-rm -rf "$part"
-say python "$place/bin/python3"
-exit 0
-} </dev/null
-"""
+    return re.sub("|".join(values), lambda found: values[found[0]], SCRIPT)

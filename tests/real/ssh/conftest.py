@@ -85,5 +85,5 @@ def small_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         file.writestr("tfbench_nothing-1.dist-info/RECORD", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     lock = f"tfbench-nothing @ file://{wheel} --hash=sha256:{digest}\n".encode()
-    monkeypatch.setattr("orchestrate.launchers.ssh.launcher.lock_of", lambda variant: lock)
+    monkeypatch.setattr("orchestrate.launchers.ssh.software.lock_of", lambda variant: lock)
     return wheel
