@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
-from orchestrate.events import Event, EventBus, HostLost, JobResult, JobState, JobStep, RunFinished, Warned
+from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher
@@ -19,11 +18,12 @@ from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
-from orchestrate.running.run import RunOutcome, execute, probe_hosts, stop_run
+from orchestrate.running.run import RunOutcome, count_records, execute, probe_hosts, stop_run
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
 from results.schema.progress import step_line
+from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite(
@@ -85,19 +85,6 @@ def test_every_repeat_gets_one_record_and_nothing_stays_on_the_host(tmp_path: Pa
     assert record is not None and record.origin == bench.plan.jobs[0].origin
 
 
-def test_progress_lines_become_events(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost())
-    bench.run()
-    steps = bench.seen(JobStep)
-    assert len(steps) == 12 and isinstance(steps[0], JobStep)
-    assert (steps[0].step, steps[0].samples_per_second, steps[0].unit) == (10, 12.3, "images")
-    assert {event.state for event in bench.seen(JobState) if isinstance(event, JobState)} == {
-        "launching",
-        "timing",
-        "collecting",
-    }
-
-
 @pytest.mark.parametrize(("seconds", "reported"), [(3600.0, 1), (0.0, 50)])
 def test_a_fast_network_does_not_flood_the_run_with_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, reported: int
@@ -105,59 +92,41 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(
     monkeypatch.setattr(session, "STEP_SECONDS", seconds)
     bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08) for n in range(50))))
     bench.run()
-    assert len(bench.seen(JobStep)) == 12 * reported
+    steps = bench.seen(JobStep)
+    assert len(steps) == 12 * reported and isinstance(steps[0], JobStep)
+    assert (steps[0].step, steps[0].samples_per_second, steps[0].unit) == (0, 12.3, "images")
+    states = {event.state for event in bench.seen(JobState) if isinstance(event, JobState)}
+    assert states == {"launching", "collecting"}
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
 
 
-def test_a_host_that_cannot_be_reached_gives_rows_and_the_other_finishes(tmp_path: Path):
-    bench = Bench(tmp_path, good=FakeHost(), gone=FakeHost(facts=Unreachable("connection refused")))
+NO_IMAGE = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")
+NO_RECORD: dict[str, Any] = {"payload": lambda job: None}
+
+
+@pytest.mark.parametrize(
+    ("machine", "status", "starts", "removals", "said"),
+    [
+        ({"facts": Unreachable("connection refused")}, Status.UNREACHABLE, 0, 0, "connection refused"),
+        ({"facts": Facts(images=(NO_IMAGE,))}, Status.PULL_FAILED, 0, 0, "no such image"),
+        ({"failures": {"follow": Lost("the link is dead")}}, Status.LOST, 2, 0, "the link is dead"),
+        ({"failures": {"start": LaunchFailed("no runtime", Status.NO_GPU)}}, Status.NO_GPU, 12, 12, "no runtime"),
+        ({"ending": Ending(exit_code=137, out_of_memory=True), **NO_RECORD}, Status.OOM, 12, 12, "memory limit"),
+        ({"ending": Ending(exit_code=137), **NO_RECORD}, Status.ERROR, 12, 12, "SIGKILL"),
+        ({"payload": lambda job: b'{"status": "ok"'}, Status.BAD_RESULT, 12, 12, "not JSON"),
+        (NO_RECORD, Status.BAD_RESULT, 12, 12, "left no record"),
+    ],
+    ids=["unreachable", "no image", "lost twice: dropped", "not started", "memory", "killed", "garbage", "nothing"],
+)
+def test_each_failure_has_its_status_and_the_other_host_finishes(
+    tmp_path: Path, machine, status, starts, removals, said
+):
+    """What was lost is not removed: it may still run, and `resume` must find it."""
+    bench = Bench(tmp_path, bad=FakeHost(**machine), good=FakeHost())
     assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
-    assert set(bench.statuses("gone")) == {Status.UNREACHABLE}
-    assert bench.causes("gone") == {"connection refused"}
-    assert bench.machines["gone"].count("start") == 0
-    assert len(bench.seen(HostLost)) == 1
-
-
-def test_an_image_that_is_not_there_is_pull_failed_without_a_start(tmp_path: Path):
-    image = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")
-    bench = Bench(tmp_path, a=FakeHost(facts=Facts(images=(image,))))
-    bench.run()
-    assert bench.statuses("a") == [Status.PULL_FAILED] * 12
-    assert bench.machines["a"].count("start") == 0
-
-
-def test_a_host_lost_in_the_middle_is_set_aside_after_two_failures(tmp_path: Path):
-    machine = FakeHost(failures={"follow": Lost("the link is dead")})
-    bench = Bench(tmp_path, a=machine)
-    bench.run()
-    assert bench.statuses("a") == [Status.LOST] * 12
-    assert machine.count("start") == 2, "the other ten were not tried"
-    assert machine.count("remove") == 0, "what was lost may still run and must be found by resume"
-
-
-def test_a_failure_of_one_repeat_does_not_end_the_host(tmp_path: Path):
-    machine = FakeHost(failures={"start": LaunchFailed("no GPU runtime", Status.NO_GPU)})
-    bench = Bench(tmp_path, a=machine)
-    bench.run()
-    assert bench.statuses("a") == [Status.NO_GPU] * 12
-    assert machine.count("start") == 12
-
-
-def test_out_of_host_memory_garbage_and_a_kill_have_their_own_words(tmp_path: Path):
-    endings = {
-        "memory": FakeHost(ending=Ending(exit_code=137, out_of_memory=True), payload=lambda job: None),
-        "killed": FakeHost(ending=Ending(exit_code=137), payload=lambda job: None),
-        "garbage": FakeHost(payload=lambda job: b'{"status": "ok"'),
-        "nothing": FakeHost(payload=lambda job: None),
-    }
-    bench = Bench(tmp_path, **endings)
-    bench.run()
-    assert {name: set(bench.statuses(name)) for name in endings} == {
-        "memory": {Status.OOM},
-        "killed": {Status.ERROR},
-        "garbage": {Status.BAD_RESULT},
-        "nothing": {Status.BAD_RESULT},
-    }
+    bad = bench.machines["bad"]
+    assert bench.statuses("bad") == [status] * 12 and all(said in (cause or "") for cause in bench.causes("bad"))
+    assert (bad.count("start"), bad.count("remove")) == (starts, removals)
 
 
 def test_resume_runs_only_what_is_missing_and_adopts_what_runs(tmp_path: Path):
@@ -175,61 +144,58 @@ def test_resume_runs_only_what_is_missing_and_adopts_what_runs(tmp_path: Path):
     assert machine.containers == {}
 
 
-def test_resume_tries_faults_of_the_host_again_and_keeps_the_old_record(tmp_path: Path):
-    machine = FakeHost(failures={"prepare": PullFailed("registry is down")})
-    bench = Bench(tmp_path, a=machine)
+@pytest.mark.parametrize(
+    ("machine", "again", "repeated"),
+    [
+        ({"failures": {"prepare": PullFailed("registry is down")}}, {}, 12),
+        ({**NO_RECORD, "ending": Ending(exit_code=1)}, {}, 0),
+        ({"payload": lambda job: b"garbage"}, {"again": TRIED_AGAIN | {Status.BAD_RESULT}}, 12),
+    ],
+    ids=["a fault of the host", "a failure of the benchmark is a result", "a failure that is named"],
+)
+def test_resume_repeats_what_a_host_failed_or_what_is_named(tmp_path: Path, machine, again, repeated):
+    bench = Bench(tmp_path, a=FakeHost(**machine))
     assert bench.run() == RunOutcome(ok=0, failed=12, missing=0)
-    machine.failures.clear()
+    bench.machines["a"] = FakeHost()
+    assert bench.run(**again) == RunOutcome(ok=repeated, failed=12 - repeated, missing=0)
+    superseded = bench.folder.path / "superseded"
+    assert len(list(superseded.iterdir()) if superseded.exists() else []) == repeated, "the old records are kept"
+
+
+def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost())
+    bench.run()
+    bench.folder.record_path(bench.plan.jobs[3].id).write_text("{")
+    assert count_records(bench.plan, bench.folder) == RunOutcome(ok=11, failed=0, missing=1)
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
-    assert len(list((bench.folder.path / "superseded").iterdir())) == 12
+    assert bench.machines["a"].count("start") == 13 and len(list((bench.folder.path / "superseded").iterdir())) == 1
+    assert any("its repeat runs again" in warned.message for warned in bench.seen(Warned))  # type: ignore[attr-defined]
 
 
-def test_resume_keeps_a_failure_of_the_benchmark_because_it_is_a_result(tmp_path: Path):
-    machine = FakeHost(payload=lambda job: None, ending=Ending(exit_code=1))
-    bench = Bench(tmp_path, a=machine)
-    bench.run()
-    bench.run()
-    assert machine.count("start") == 12
-
-
-def test_a_second_ctrl_c_ends_what_runs_and_resume_measures_it_again(tmp_path: Path):
-    machine, stopped = FakeHost(), threading.Event()
+@pytest.mark.parametrize("why", [Status.STOPPED, Status.TIMEOUT])
+def test_what_is_ended_says_why_and_resume_measures_it_again(tmp_path: Path, monkeypatch, why: Status):
+    monkeypatch.setattr("orchestrate.running.watchdog.CHECK_SECONDS", 0.01)
+    machine = FakeHost()
     bench = Bench(tmp_path, a=machine)
 
-    def interrupt(job: object) -> None:
-        assert bench.stop.ask() == 1
-        assert bench.stop.ask() == 2
-        for _ in range(200):
-            if machine.stopped:
-                break
-            stopped.wait(0.05)
+    def hang(job: object) -> None:
+        if why is Status.STOPPED:
+            assert (bench.stop.ask(), bench.stop.ask()) == (1, 2)
+        wait_until(lambda: bool(machine.stopped), "the end of a repeat")
+        bench.stop.launching.set()
 
-    machine.on_follow = interrupt
-    assert bench.run() == RunOutcome(ok=0, failed=1, missing=11)
-    assert bench.statuses("a") == [Status.STOPPED]
+    machine.on_follow = hang
+    with monkeypatch.context() as patch:
+        if why is Status.TIMEOUT:
+            patch.setattr("orchestrate.running.watchdog.END_AFTER_SECONDS", -3600.0)
+        assert bench.run() == RunOutcome(ok=0, failed=1, missing=11)
+    assert bench.statuses("a") == [why]
+    assert {Status.STOPPED: "by the user", Status.TIMEOUT: "timeout_minutes"}[why] in str(bench.causes("a"))
 
     machine.on_follow = lambda job: None
     machine.stopped.clear()
     bench.stop = Stop()
-    assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
-
-
-def test_a_repeat_that_takes_too_long_is_ended_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrate.running.watchdog.END_AFTER_SECONDS", -3600.0)
-    monkeypatch.setattr("orchestrate.running.watchdog.CHECK_SECONDS", 0.01)
-    machine = FakeHost()
-
-    def hang(job: object) -> None:
-        for _ in range(500):
-            if machine.stopped:
-                return
-            threading.Event().wait(0.02)
-
-    bench = Bench(tmp_path, a=machine)
-    machine.on_follow = lambda job: (hang(job), bench.stop.launching.set())[1]
-    bench.run()
-    assert bench.statuses("a") == [Status.TIMEOUT]
-    assert "timeout_minutes" in (bench.causes("a").pop() or "")
+    assert bench.run(again=TRIED_AGAIN | {why}) == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
@@ -313,13 +279,12 @@ def test_several_variants_on_one_host_are_measured_side_by_side_and_an_impossibl
     assert machine.count("prepare") == 2, "nothing is brought for what cannot run"
 
 
-def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_is_not_started(tmp_path: Path):
-    machine = FakeHost()
-    bench = Bench(tmp_path, a=machine)
+def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_not_started(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost())
     bench.hosts = [dataclasses.replace(bench.hosts[0], device=Device.GPU)]
     bench.plan = bench.make_plan()
     bench.run()
-    assert bench.statuses("a") == [Status.NO_GPU] * 6 and machine.count("start") == 0
+    assert bench.statuses("a") == [Status.NO_GPU] * 6 and bench.machines["a"].count("start") == 0
 
 
 def test_a_fault_of_the_host_is_tried_again_as_often_as_asked_and_a_failure_of_the_case_never(tmp_path: Path):
@@ -331,10 +296,9 @@ def test_a_fault_of_the_host_is_tried_again_as_often_as_asked_and_a_failure_of_t
     assert machine.count("adopt") == 1, "the second try found what the first had started"
     assert len(list((bench.folder.path / "superseded").iterdir())) == 1
 
-    broken = FakeHost(payload=lambda job: b"garbage")
-    other = Bench(tmp_path / "other", a=broken)
-    other.run(retries=5)
-    assert broken.count("start") == 12
+    broken = Bench(tmp_path / "other", a=FakeHost(payload=lambda job: b"garbage"))
+    broken.run(retries=5)
+    assert broken.machines["a"].count("start") == 12
 
 
 def test_nothing_is_tried_again_when_the_run_is_to_stop(tmp_path: Path):
@@ -354,14 +318,6 @@ def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
     machine = FakeHost(payload=lambda job: b"garbage")
     bench = Bench(tmp_path, a=machine)
     assert bench.run(fail_fast=True) == RunOutcome(ok=0, failed=1, missing=11)
-
-
-def test_resume_measures_the_failures_that_are_named_again(tmp_path: Path):
-    machine = FakeHost(payload=lambda job: b"garbage")
-    bench = Bench(tmp_path, a=machine)
-    bench.run()
-    machine.payload = FakeHost().payload
-    assert bench.run(again=TRIED_AGAIN | {Status.BAD_RESULT}) == RunOutcome(ok=12, failed=0, missing=0)
 
 
 def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path):
