@@ -20,7 +20,7 @@ from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
 
 TIMEOUT_SECONDS = 6
 MARGIN_SECONDS = 15
-BEFORE_SECONDS = 10
+BEFORE_SECONDS = 20
 """What a host does well before it hangs: the repeat of one that cannot clean up after it."""
 
 ENDLESS = '''\
