@@ -63,15 +63,20 @@ class Lines:
     """Cuts output into lines that are safe to print, in bounded memory.
 
     Consecutive empty lines become one, and of a line without an end only the last part is kept.
+
+    Attributes:
+        taken: Bytes of output so far.
     """
 
     def __init__(self) -> None:
+        self.taken = 0
         self._rest = b""
         self._was_empty = False
 
     def cut(self, chunk: bytes) -> Iterator[str]:
         """Yield the lines that a chunk of output completes."""
         data, start = self._rest + chunk, 0
+        self.taken += len(chunk)
         while (end := data.find(b"\n", start)) >= 0:
             empty = end == start
             if not (empty and self._was_empty):

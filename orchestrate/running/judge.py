@@ -67,32 +67,27 @@ def judge(
     """
     job = _placed(job, ending)
     if payload is None:
-        return _without_record(job, ending, started_at, stopped_for, last_line)
-    if len(payload) > MAX_RECORD_BYTES:
-        cause = f"the record is larger than {MAX_RECORD_BYTES} bytes"
+        return failed_record(job, *_without_record(ending, stopped_for, last_line), started_at)
+
+    def bad(cause: str) -> Record:
         return failed_record(job, Status.BAD_RESULT, cause, started_at)
+
+    if len(payload) > MAX_RECORD_BYTES:
+        return bad(f"the record is larger than {MAX_RECORD_BYTES} bytes")
     try:
         record = from_json(payload)
         if not _is_plain(payload):
             record = cast(Record, _cleaned(record))
     except RecordError as error:
-        cause = f"the record is malformed: {'; '.join(error.problems[:3])}"
-        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+        return bad(f"the record is malformed: {'; '.join(error.problems[:3])}")
     if record.case != job.case:
-        cause = f"the record belongs to another case: {record.case.name} instead of {job.case.name}"
-        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+        return bad(f"the record belongs to another case: {record.case.name} instead of {job.case.name}")
     if record.status is Status.OK and ending.exit_code not in (0, None):
-        cause = f"the record says ok, but the process ended with exit code {ending.exit_code}"
-        return failed_record(job, Status.BAD_RESULT, cause, started_at)
-    if stopped_for is not None and record.status is Status.STOPPED:
-        status, cause = stopped_for
-        return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
+        return bad(f"the record says ok, but the process ended with exit code {ending.exit_code}")
     if record.status is Status.STOPPED:
-        if ending.failure is not None:
-            status, cause = ending.failure
-            return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
         cause = "not ended by tfbench: the engine or its machine was stopped or restarted, or somebody ended it"
-        return dataclasses.replace(record, status=Status.LOST, cause=cause, origin=job.origin)
+        status, cause = stopped_for or ending.failure or (Status.LOST, cause)
+        return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
     cause_text = None if record.cause is None else plain_text(record.cause, CAUSE_LENGTH)
     warnings = list(record.warnings)
     if found := contradictions(record, observed_seconds):
@@ -159,31 +154,21 @@ def _cleaned(value: object) -> object:
     return value
 
 
-def _without_record(
-    job: Job, ending: Ending, started_at: str, stopped_for: tuple[Status, str] | None, last_line: str
-) -> Record:
+def _without_record(ending: Ending, stopped_for: tuple[Status, str] | None, last_line: str) -> tuple[Status, str]:
     """Say why there is no record, from the strongest evidence to the weakest."""
     said = f" Last output: {last_line}" if last_line else ""
     code = ending.exit_code
-    if stopped_for is not None:
-        status, cause = stopped_for
-        return failed_record(job, status, cause, started_at)
-    if ending.failure is not None:
-        return failed_record(job, *ending.failure, started_at)
+    if reason := stopped_for or ending.failure:
+        return reason
     if ending.out_of_memory:
-        cause = "the host ran out of memory: the kernel killed the benchmark at its memory limit"
-        return failed_record(job, Status.OOM, cause, started_at)
+        return Status.OOM, "the host ran out of memory: the kernel killed the benchmark at its memory limit"
     if code is None:
-        cause = f"the benchmark ended without a record, while this controller was not watching.{said}"
-        return failed_record(job, Status.LOST, cause, started_at)
+        return Status.LOST, f"the benchmark ended without a record, while this controller was not watching.{said}"
     if code > 128 and code - 128 in set(signal.Signals):
         name = signal.Signals(code - 128).name
         hint = " The kernel may have run out of memory: see the host's system log." if name == "SIGKILL" else ""
-        cause = f"the benchmark was killed by {name} and left no record.{hint}{said}"
-        return failed_record(job, Status.ERROR, cause, started_at)
+        return Status.ERROR, f"the benchmark was killed by {name} and left no record.{hint}{said}"
     if code == 0:
-        cause = f"the benchmark ended with exit code 0 but left no record.{said}"
-        return failed_record(job, Status.BAD_RESULT, cause, started_at)
+        return Status.BAD_RESULT, f"the benchmark ended with exit code 0 but left no record.{said}"
     detail = f" {ending.detail}" if ending.detail else ""
-    cause = f"the benchmark ended with exit code {code} and left no record.{detail}{said}"
-    return failed_record(job, Status.ERROR, cause, started_at)
+    return Status.ERROR, f"the benchmark ended with exit code {code} and left no record.{detail}{said}"

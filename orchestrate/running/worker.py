@@ -349,18 +349,21 @@ class QueueWorker(HostWorker):
             others = [other for other in self._todo if spare(other, self.host, self.shared)]
             gone = {other.id for other in others}
             self._todo = deque(other for other in self._todo if other.id not in gone)
-        self._session.attempt("withdraw jobs that are no longer needed", lambda: self._queue.clear([job, *others]))
+        self._clear([job, *others])
 
     def _give_up(self, record: Record) -> list[Job]:
-        if left := super()._give_up(record):
-            self._session.attempt("withdraw waiting jobs", lambda: self._queue.clear(left))
+        left = super()._give_up(record)
+        self._clear(left)
         return left
+
+    def _clear(self, jobs: list[Job]) -> None:
+        if jobs:
+            self._session.attempt("withdraw jobs that are not wanted any more", lambda: self._queue.clear(jobs))
 
     def _leave_nothing_waiting(self) -> None:
         """Clear what no slot took when the run was stopped: the queue may have begun it as the last ones ended."""
-        left = list(self._todo)
-        if self.shared.stop.launching.is_set() and left:
-            self._session.attempt("withdraw waiting jobs", lambda: self._queue.clear(left))
+        if self.shared.stop.launching.is_set():
+            self._clear(list(self._todo))
 
     def _run_once(self, job: Job) -> Record | None:
         try:

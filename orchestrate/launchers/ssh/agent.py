@@ -581,17 +581,8 @@ def end_with_connection() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-PLAIN: dict[str, Callable[[Request], None]] = {
-    "hello": hello,
-    "probe": probe,
-    "start": start,
-    "follow": follow,
-    "collect": collect,
-    "stop": stop,
-    "remove": remove,
-    "running": running,
-}
-WITH_PAYLOAD: dict[str, Callable[[Request, bytes], None]] = {"unpack": unpack, "install": install}
+PLAIN = {do.__name__: do for do in (hello, probe, start, follow, collect, stop, remove, running)}
+WITH_PAYLOAD = {do.__name__: do for do in (unpack, install)}
 
 
 def main() -> None:

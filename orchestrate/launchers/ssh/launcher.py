@@ -79,24 +79,26 @@ class AgentLauncher:
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`: a broken connection is opened again, and goes on where the last one stopped."""
-        output = _Output(on_line)
+        lines = Lines()
         while True:
             for attempt in self._patiently("the host was lost while the benchmark ran"):
                 with attempt:
-                    ending = self._follow_once(job, output)
+                    ending = self._follow_once(job, lines, on_line)
             if ending is not None:
                 return ending
 
-    def _follow_once(self, job: Job, output: _Output) -> Ending | None:
+    def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
         """Follow in one connection; None: it broke after it had brought something, or ended early."""
         heard = False
         try:
-            for answer in self._connection.stream("follow", run=job.origin.run_id, job=job.id, offset=output.offset):
+            for answer in self._connection.stream("follow", run=job.origin.run_id, job=job.id, offset=lines.taken):
                 heard = True
                 if "log" in answer:
-                    output.take(self._bytes(answer["log"]))
+                    for line in lines.cut(self._bytes(answer["log"])):
+                        on_line(line)
                 elif "code" in answer:
-                    output.end()
+                    for line in lines.end():
+                        on_line(line)
                     return _ending(answer)
         except Unreachable:
             if not heard:
@@ -392,27 +394,3 @@ def _ending(answer: Mapping[str, Any]) -> Ending:
         out_of_memory=answer.get("out_of_memory") is True,
         detail=plain_text(str(answer.get("detail") or ""), 300),
     )
-
-
-class _Output:
-    """Takes a benchmark's output as it comes.
-
-    Attributes:
-        offset: Bytes taken so far.
-    """
-
-    def __init__(self, on_line: OutputLine) -> None:
-        self.offset = 0
-        self._on_line = on_line
-        self._lines = Lines()
-
-    def take(self, chunk: bytes) -> None:
-        """Hand on the lines that a chunk completes."""
-        self.offset += len(chunk)
-        for line in self._lines.cut(chunk):
-            self._on_line(line)
-
-    def end(self) -> None:
-        """Hand on a last line without its end."""
-        for line in self._lines.end():
-            self._on_line(line)
