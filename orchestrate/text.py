@@ -59,6 +59,9 @@ def file_name_part(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
 
 
+_EMPTY_LINES = re.compile(rb"\n{3,}")
+
+
 class Lines:
     """Cuts output into lines that are safe to print, in bounded memory.
 
@@ -75,7 +78,7 @@ class Lines:
 
     def cut(self, chunk: bytes) -> Iterator[str]:
         """Yield the lines that a chunk of output completes."""
-        data, start = self._rest + chunk, 0
+        data, start = _EMPTY_LINES.sub(b"\n\n", self._rest + chunk), 0
         self.taken += len(chunk)
         while (end := data.find(b"\n", start)) >= 0:
             empty = end == start
