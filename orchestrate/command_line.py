@@ -74,7 +74,7 @@ def add_run(commands: Commands) -> None:
 
 def add_resume(commands: Commands) -> None:
     """Add `resume`."""
-    parser = _command(commands, "resume", "continue a run: adopt what is running, start what is missing")
+    parser = _command(commands, "resume", "continue a run: reattach to what is running, start what is missing")
     _add_run(parser)
     parser.add_argument(
         "--again",

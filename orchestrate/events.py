@@ -70,7 +70,7 @@ class ImageReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class JobState(Event):
-    """A repeat enters a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `adopted`.
+    """A repeat enters a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `reattached`.
 
     In a queue also `queued`, and `on NODE` once it has a machine.
     """

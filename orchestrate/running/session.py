@@ -167,7 +167,7 @@ class HostSession:
         self.state(job, "launching")
         reattached = self.call(lambda: self.launcher.start(job))
         if reattached:
-            self.state(job, "adopted")
+            self.state(job, "reattached")
         return reattached
 
     def watch(self, job: Job) -> Watched:

@@ -309,7 +309,7 @@ def test_a_killed_controller_is_resumed_without_starting_anything_twice(
 
     resumed = orchestrate(tmp_path, "resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr
-    assert "adopted" in resumed.stderr
+    assert "reattached" in resumed.stderr
     records = records_of(only_run(tmp_path))
     assert len(records) == 2 and {record.status for record in records.values()} == {Status.OK}
     events = [json.loads(line) for line in (only_run(tmp_path) / "events.jsonl").read_text().splitlines()]

@@ -274,16 +274,16 @@ def job_folder(request: Request) -> Path:
 
 
 def start(request: Request) -> None:
-    """Start a repeat, or adopt the one of this name."""
+    """Start a repeat, or reattach to the one of this name."""
     folder = job_folder(request)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         forget_dead(folder)
-        adopted = (folder / "state.json").exists()
-        if not adopted:
+        reattached = (folder / "state.json").exists()
+        if not reattached:
             launch(request, folder)
-    say(adopted=adopted)
+    say(reattached=reattached)
 
 
 def forget_dead(folder: Path) -> None:

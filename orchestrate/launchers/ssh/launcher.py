@@ -75,7 +75,7 @@ class AgentLauncher:
             cpus=self._host.cpus,
             toolchain=used.toolchain,
         )
-        return answer.get("adopted") is True
+        return answer.get("reattached") is True
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`: a broken connection is opened again, and goes on where the last one stopped."""

@@ -66,7 +66,7 @@ def test_a_run_survives_the_death_of_its_controller(
         resumed = runs.run("resume", "--display=plain")
 
     assert resumed.returncode == 0, resumed.stderr
-    assert sum(event["state"] == "adopted" for event in runs.events("job_state")) == adopted
+    assert sum(event["state"] == "reattached" for event in runs.events("job_state")) == adopted
     assert_each_once(runs, engine)
 
 
@@ -89,7 +89,7 @@ def test_a_running_benchmark_is_reattached_and_a_dead_tunnel_ends(
 
     resumed = runs.run("resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr
-    assert [event["state"] for event in runs.events("job_state")].count("adopted") == 1
+    assert [event["state"] for event in runs.events("job_state")].count("reattached") == 1
     assert_each_once(runs, engines.second)
     assert not tunnels(ssh_host)
 

@@ -101,7 +101,7 @@ def test_a_killed_controller_is_followed_by_one_that_adopts(cluster, standins, r
         controller.send_signal(signal.SIGKILL)
     done = runs.run("resume", str(runs.path))
     assert done.returncode == 0, done.stderr
-    assert [event["state"] for event in runs.events("job_state")].count("adopted") == 1
+    assert [event["state"] for event in runs.events("job_state")].count("reattached") == 1
     assert [record.status for record in runs.records().values()] == [Status.OK]
 
 

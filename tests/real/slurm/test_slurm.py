@@ -96,7 +96,7 @@ def test_a_dead_controllers_jobs_are_reattached_and_none_comes_twice(
     assert len(saved_before) < 5, "the controller was killed too late to leave anything to adopt"
     assert [record.status for record in records.values()] == [Status.OK] * 5
     assert tasks_of(slurm_cluster, runs.path.name) == 5, "every repeat was one task of one array"
-    assert any(event["state"] == "adopted" for event in runs.events("job_state"))
+    assert any(event["state"] == "reattached" for event in runs.events("job_state"))
     results = Counter(event["job"] for event in runs.events("job_result"))
     # A record is saved before its event is written: the kill may fall between the two.
     assert results.keys() | saved_before == records.keys()

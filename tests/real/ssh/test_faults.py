@@ -88,7 +88,7 @@ def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Pat
         moment.write_text(json.dumps({"do": do, "after": after}))
         assert runs.run(*command).returncode == -9, when
         assert not moment.exists(), when
-        assert [event["state"] for event in runs.events("job_state")].count("adopted") == adopted, when
+        assert [event["state"] for event in runs.events("job_state")].count("reattached") == adopted, when
         command = ("resume", "--display=none")
     done = runs.run("resume", "--display=plain")
     assert done.returncode == 0, done.stderr

@@ -242,7 +242,7 @@ def test_a_restarted_controller_reattaches_and_starts_nothing_twice(bench):
     first.close()  # the controller dies: nothing of it is left
     go.set()
     assert one.run(plan) == RunOutcome(ok=2, failed=0, missing=0)
-    assert [event.state for event in one.events if isinstance(event, JobState)].count("adopted") == 2
+    assert [event.state for event in one.events if isinstance(event, JobState)].count("reattached") == 2
     created = one.asked("POST", "/jobs")
     assert len(created) == 4 and len(set(map(object_name, plan.jobs))) == 2
 

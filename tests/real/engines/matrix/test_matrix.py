@@ -156,7 +156,7 @@ def test_kill_of_the_controller_and_resume(target: Target, home: Home, runs: Run
         controller.kill()
     resumed = runs.run("resume", "--display=plain")
     assert resumed.returncode == 0, resumed.stderr
-    assert [event["state"] for event in runs.events("job_state")].count("adopted") == 1
+    assert [event["state"] for event in runs.events("job_state")].count("reattached") == 1
     (record,) = runs.records().values()
     assert record.status is Status.OK and survivor.id
     assert ours(target.engine) == []

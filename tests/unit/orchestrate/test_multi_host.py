@@ -301,7 +301,7 @@ def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
     assert (record.status, record.cause) == (Status.OOM, "f.b: killed by the kernel")
 
 
-def test_a_host_that_cannot_be_reached_fails_the_gang_and_not_what_others_do_alone(tmp_path: Path):
+def test_a_host_that_cannot_be_reached_fails_the_job_and_not_what_others_do_alone(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.machines["b"].failures["prepare"] = Unreachable("connection refused")
     outcome = bench.run()
@@ -332,7 +332,7 @@ def test_resume_adopts_the_parts_that_run_and_removes_those_whose_record_is_safe
     assert all(machine.containers == {} for machine in bench.machines.values())
 
 
-def test_the_live_table_counts_a_gang_with_its_chief(tmp_path: Path):
+def test_the_live_table_counts_a_job_with_its_chief(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     console = Console(file=io.StringIO(), width=200, height=30, force_terminal=True)
     display = LiveDisplay(console)
@@ -371,7 +371,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
 
 
 def test_parts_that_wait_for_each_other_never_share_a_thread(tmp_path: Path):
-    """With room for one host at a time a gang still starts all of its parts."""
+    """With room for one host at a time a job still starts all of its parts."""
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     assert bench.run(max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)
 
