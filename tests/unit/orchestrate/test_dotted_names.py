@@ -26,7 +26,7 @@ from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
-from tests.unit.orchestrate.test_gangs import ALONE_AND_TOGETHER, payload
+from tests.unit.orchestrate.test_multi_host import ALONE_AND_TOGETHER, payload
 
 ALONE = CaseBlock(model="resnet50", batch_per_gpu=2, num_steps=4, device=Device.CPU)
 
