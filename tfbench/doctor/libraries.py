@@ -25,6 +25,7 @@ from tfbench.machine.cuda_libraries import (
     ptxas_version,
     use_packaged_ptxas,
 )
+from tfbench.machine.nvml import cuda_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +47,20 @@ class CUDALibrary:
     problem: str | None = None
 
 
+def _numbers(library: ctypes.CDLL, function: str, count: int = 1) -> list[int] | None:
+    """Call a function that writes its numbers to pointers; None where it reports an error."""
+    numbers = [ctypes.c_int() for _ in range(count)]
+    return None if getattr(library, function)(*map(ctypes.byref, numbers)) else [number.value for number in numbers]
+
+
 def _cudart(library: ctypes.CDLL) -> str | None:
-    number = ctypes.c_int()
-    if library.cudaRuntimeGetVersion(ctypes.byref(number)):
-        return None
-    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+    found = _numbers(library, "cudaRuntimeGetVersion")
+    return cuda_version(found[0] if found else None)
 
 
 def _cupti(library: ctypes.CDLL) -> str | None:
-    number = ctypes.c_uint32()
-    return None if library.cuptiGetVersion(ctypes.byref(number)) else f"API {number.value}"
+    found = _numbers(library, "cuptiGetVersion")
+    return f"API {found[0]}" if found else None
 
 
 def _cublaslt(library: ctypes.CDLL) -> str:
@@ -65,10 +70,8 @@ def _cublaslt(library: ctypes.CDLL) -> str:
 
 
 def _nvjitlink(library: ctypes.CDLL) -> str | None:
-    major, minor = ctypes.c_uint(), ctypes.c_uint()
-    if library.nvJitLinkVersion(ctypes.byref(major), ctypes.byref(minor)):
-        return None
-    return f"{major.value}.{minor.value}"
+    found = _numbers(library, "nvJitLinkVersion", 2)
+    return f"{found[0]}.{found[1]}" if found else None
 
 
 LIBRARIES: tuple[tuple[str, str, Callable[[ctypes.CDLL], str | None]], ...] = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,7 +128,7 @@ def read_boards(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[Board]:
     left = [bus_id for bus_id in listed if bus_id not in answered]
     if len(left) == len(silent):
         names = dict(zip(silent, left, strict=True))
-        boards = [_with_bus_id(board, names[board.index]) if board.index in names else board for board in boards]
+        boards = [replace(board, bus_id=names[board.index]) if board.index in names else board for board in boards]
     return boards
 
 
@@ -251,10 +251,6 @@ def _read_board(index: int) -> Board:
         mig=mig,
         slices=tuple(_slices(handle, total)) if mig else (),
     )
-
-
-def _with_bus_id(board: Board, bus_id: str) -> Board:
-    return Board(index=board.index, handle=None, bus_id=bus_id, problem=board.problem)
 
 
 def bus_id_of(text: bytes | str) -> str:

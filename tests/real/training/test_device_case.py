@@ -311,11 +311,10 @@ def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(qui
     from tfbench.machine.nvml import GPUs
     from tfbench.outcomes.findings import Findings
     from tfbench.outcomes.outcome import CaseFailedError
-    from tfbench.roofline import sustained
 
     monkeypatch.setattr(module, "LOAD_SECONDS", 0.1)
     monkeypatch.setattr(module, "ALONE_SECONDS", 0.05)
-    monkeypatch.setattr(sustained, "SIZES", {"CPU": 128})
+    monkeypatch.setattr(module, "SUSTAINED_SIZES", {"CPU": 128})
     monkeypatch.setattr(host_speed, "LOOPS", 1)
     monkeypatch.setattr(host_speed, "FILE_BYTES", host_speed.CHUNK)
     case = Case(model="device", mode=Mode.DEVICE, device=Device.CPU, deep_check=True)

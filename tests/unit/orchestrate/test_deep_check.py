@@ -169,7 +169,7 @@ print(json.dumps([dataclasses.asdict(seen) for seen in observer.gpus]))
 """
 
 
-def test_eight_gpus_of_a_driver_one_throttled_one_narrow_one_with_a_bad_row_one_of_slow_memory(tmp_path):
+def test_four_faults_of_eight_gpus_are_found_from_driver_to_verdict(tmp_path):
     """From the driver's library to the verdict; only the rates are made up, because no GPU computes here."""
     wrong = {2: {"reasons": 0x40, "clock": 800, "temperature": 91}, 5: {"width": 4}, 6: {"rows_failed": 1}}
     healthy = {"clock": 1500, "power": 690_000, "temperature": 66, "reasons": 0x4}

@@ -152,7 +152,7 @@ def test_cudas_own_order_counts_above_the_variable(h100s):
     assert [gpu["name"] for gpu in reported["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
 
 
-def test_a_display_card_that_tensorflow_passes_over_is_passed_over_here_too(tmp_path):
+def test_a_display_card_that_tensorflow_excludes_is_excluded_here(tmp_path):
     display = FakeGPU(bus_id="0000:01:00.0", uuid=gpu_uuid(0), name="NVIDIA T400", multiprocessors=6)
     driver = build(FakeMachine(gpus=[display, FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1))]), tmp_path)
     assert [gpu["index"] for gpu in ask(driver)["gpus"]] == [1]

@@ -215,7 +215,7 @@ def test_cards_without_a_bridge_have_links_that_are_down_and_are_fine():
         ("GPU not supported", "PIX", Level.NOTE),
     ],
 )
-def test_gpus_that_cannot_reach_each_other_are_a_doubt_where_that_can_be_mended(p2p, topology, level):
+def test_gpus_without_p2p_are_a_doubt_where_that_can_be_mended(p2p, topology, level):
     pairs = [GPUPair(first=0, second=1, p2p=p2p, topology=topology)]
     (finding,) = judge(replace(GOOD, driver=replace(DRIVER, pairs=pairs)))
     assert (finding.code, finding.level) == ("no_p2p", level)
@@ -237,7 +237,7 @@ def test_gpus_that_cannot_reach_each_other_are_a_doubt_where_that_can_be_mended(
         ({"variables": {"CUDA_LAUNCH_BLOCKING": "1"}}, "variable"),
     ],
 )
-def test_a_setting_of_the_machine_that_costs_speed_is_a_doubt_with_its_remedy(changes, code):
+def test_a_machine_setting_that_costs_speed_is_a_doubt(changes, code):
     (finding,) = judge(replace(GOOD, machine=replace(MACHINE, **changes)))
     assert (finding.code, finding.level) == (code, Level.DOUBT)
     assert finding.fix

@@ -22,39 +22,43 @@ def many_cpus(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
 
-def test_without_a_limit_the_affinity_counts(tmp_path, many_cpus):
-    assert cpu_limit(tmp_path) == 16.0
+GROUP = {"proc/self/cgroup": "0::/\n"}
+NESTED = {"proc/self/cgroup": "0::/user.slice/job\n", "sys/fs/cgroup/user.slice/job/cpu.max": "max 100000\n"}
+VERSION_1 = {
+    "proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n",
+    "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
+    "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+}
 
 
-@pytest.mark.parametrize(("quota", "limit"), [("100000 100000", 1.0), ("250000 100000", 2.5), ("max 100000", 16.0)])
-def test_a_containers_quota_is_its_limit(tmp_path, many_cpus, quota, limit):
-    write(tmp_path, "proc/self/cgroup", "0::/\n")
-    write(tmp_path, "sys/fs/cgroup/cpu.max", quota + "\n")
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, 16.0),
+        (GROUP | {"sys/fs/cgroup/cpu.max": "250000 100000\n"}, 2.5),
+        (GROUP | {"sys/fs/cgroup/cpu.max": "max 100000\n"}, 16.0),
+        (NESTED | {"sys/fs/cgroup/user.slice/cpu.max": "300000 100000\n"}, 3.0),
+        (VERSION_1, 1.5),
+    ],
+)
+def test_cpus_are_those_of_the_affinity_or_the_tightest_quota(tmp_path, many_cpus, files, limit):
+    for path, text in files.items():
+        write(tmp_path, path, text)
     assert cpu_limit(tmp_path) == limit
 
 
-def test_the_tightest_of_nested_groups_counts(tmp_path, many_cpus):
-    write(tmp_path, "proc/self/cgroup", "0::/user.slice/job\n")
-    write(tmp_path, "sys/fs/cgroup/user.slice/cpu.max", "300000 100000\n")
-    write(tmp_path, "sys/fs/cgroup/user.slice/job/cpu.max", "max 100000\n")
-    assert cpu_limit(tmp_path) == 3.0
-
-
-def test_control_groups_of_version_1_are_understood(tmp_path, many_cpus):
-    write(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n")
-    write(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "150000\n")
-    write(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
-    write(tmp_path, "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000\n")
-    assert cpu_limit(tmp_path) == 1.5
-    assert memory_limit_bytes(tmp_path) == 1000
-
-
-def test_memory_is_the_machines_or_the_containers(tmp_path):
-    write(tmp_path, "proc/meminfo", "MemTotal:       16 kB\nMemFree: 1 kB\n")
-    assert memory_limit_bytes(tmp_path) == 16 * 1024
-    write(tmp_path, "proc/self/cgroup", "0::/\n")
-    write(tmp_path, "sys/fs/cgroup/memory.max", "4096\n")
-    assert memory_limit_bytes(tmp_path) == 4096
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, 16 * 1024),
+        (GROUP | {"sys/fs/cgroup/memory.max": "4096\n"}, 4096),
+        (VERSION_1 | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "1000\n"}, 1000),
+    ],
+)
+def test_memory_is_the_machines_or_the_containers(tmp_path, files, limit):
+    for path, text in {"proc/meminfo": "MemTotal:       16 kB\nMemFree: 1 kB\n", **files}.items():
+        write(tmp_path, path, text)
+    assert memory_limit_bytes(tmp_path) == limit
 
 
 def test_facts_of_this_machine_make_sense():

@@ -43,7 +43,7 @@ def test_an_exception_becomes_the_word_that_a_user_can_act_on(error, status):
 
 
 @pytest.mark.parametrize("error", MEMORY, ids=lambda error: str(error)[-40:])
-def test_memory_that_ended_outside_of_tensorflows_allocator_is_out_of_memory(error, monkeypatch):
+def test_memory_that_ended_outside_of_tensorflow_is_oom(error, monkeypatch):
     monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: 100 * 2**30)
     found = outcome_of(error)
     assert found.status is Status.OOM
@@ -51,7 +51,7 @@ def test_memory_that_ended_outside_of_tensorflows_allocator_is_out_of_memory(err
 
 
 @pytest.mark.parametrize("error", PERHAPS_MEMORY, ids=lambda error: str(error)[:40])
-def test_what_may_also_be_a_broken_library_is_decided_by_how_full_the_gpus_are(error, monkeypatch):
+def test_a_failure_of_a_library_is_oom_where_the_gpus_are_full(error, monkeypatch):
     monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: 300 * 2**20)
     full = outcome_of(error)
     assert full.status is Status.OOM
@@ -79,7 +79,7 @@ def test_what_may_also_be_a_broken_library_is_decided_by_how_full_the_gpus_are(e
         (Status.UNSUPPORTED, "an option", True, False),
     ],
 )
-def test_a_failure_that_the_machine_may_have_caused_points_to_the_doctor_once(status, cause, on_gpu, pointed):
+def test_a_failure_that_may_be_the_machines_names_the_doctor_once(status, cause, on_gpu, pointed):
     hint = doctor_hint(Failure(status, cause), on_gpu=on_gpu)
     assert (hint is not None and DOCTOR in hint) == pointed
 
@@ -116,7 +116,7 @@ def test_a_cause_has_a_limit():
 
 
 @pytest.mark.tensorflow
-def test_an_error_while_a_graph_is_traced_says_what_went_wrong_and_not_where_it_began(tensorflow):
+def test_an_error_while_tracing_is_reported_without_its_traceback(tensorflow):
     class Faulty(tensorflow.keras.layers.Layer):
         def call(self, inputs):
             return [inputs][3]
@@ -136,7 +136,7 @@ def test_an_error_while_a_graph_is_traced_says_what_went_wrong_and_not_where_it_
 
 
 @pytest.mark.tensorflow
-def test_an_error_of_a_graph_says_what_went_wrong_and_not_where_it_was_defined(tensorflow):
+def test_an_error_of_a_graph_is_reported_without_its_definition(tensorflow):
     @tensorflow.function
     def step(values):
         return tensorflow.raw_ops.CheckNumerics(tensor=tensorflow.math.log(values), message="planted")

@@ -33,7 +33,7 @@ def test_a_gpu_gets_its_settings_and_the_stock_variant_none(device, variant, nam
 @pytest.mark.parametrize(
     ("before", "seen"), [({}, ("1", "gpu_private", "2")), ({PERSISTENT: "0", COUNT: "4"}, ("0", "gpu_private", "4"))]
 )
-def test_they_are_set_before_the_repeat_begins_and_what_the_user_has_set_stays(monkeypatch, before, seen):
+def test_settings_precede_the_repeat_and_the_users_own_stay(monkeypatch, before, seen):
     during = {}
 
     def repeat(*_):
@@ -67,7 +67,7 @@ def test_what_the_hosts_file_can_set_is_in_the_record(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.tensorflow
-def test_which_gpus_are_visible_and_where_a_cache_lies_are_no_difference_between_hosts(monkeypatch: pytest.MonkeyPatch):
+def test_visible_gpus_and_the_place_of_a_cache_are_not_recorded(monkeypatch: pytest.MonkeyPatch):
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE"):
         monkeypatch.setenv(name, "1")
     kept = variables_kept()

@@ -118,11 +118,6 @@ def test_the_probe_describes_the_gpus_that_are_visible(fake_driver):
     }
 
 
-@pytest.mark.slow
-def test_an_empty_choice_of_gpus_hides_them_all(fake_driver):
-    assert run(fake_driver, "", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="")["gpus"] == []
-
-
 def powers(*pairs):
     return [Sample(at=at, power_watts=watts) for at, watts in pairs]
 
