@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import sys
@@ -155,6 +156,9 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
     findings = Findings()
     findings.phases.enter("starting")
     failure = _attempt(request, findings, end)
+    simulated = request.case.device is Device.GPU and has_simulated_gpus()
+    if simulated and failure is None:
+        failure = Failure(Status.INVALID, "the GPUs are simulated (the tests' null GPU): nothing was computed")
     findings.phases.enter("writing")
     return Record(
         status=Status.OK if failure is None else failure.status,
@@ -170,7 +174,16 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
         device_results=findings.device_results,
         phases=findings.phases.ended(),
         device_observations=findings.gpus if request.case.deep_check else [],
+        simulated=simulated,
     )
+
+
+def has_simulated_gpus() -> bool:
+    """Return whether CUDA's driver is the tests' null GPU, whose figures must never pass for measured ones."""
+    try:
+        return hasattr(ctypes.CDLL("libcuda.so.1"), "nullgpu_counts")
+    except OSError:
+        return False
 
 
 def _prepare_environment(case: Case) -> None:

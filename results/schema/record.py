@@ -423,6 +423,7 @@ class Record:
         phases: Where the time went until the record was written; empty in records before this field, and where the
             process died.
         device_observations: Each GPU of a deep check, under load.
+        simulated: Whether its GPUs compute nothing: the null GPU of the tests. Never a measurement.
     """
 
     status: Status
@@ -439,5 +440,6 @@ class Record:
     device_results: list[DeviceResult] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     device_observations: list[GPUFacts] = field(default_factory=list)
+    simulated: bool = False
     schema_version: int = SCHEMA_VERSION
     method_version: int = METHOD_VERSION

@@ -286,6 +286,8 @@ def _contradictions(record: Record) -> list[str]:
         measured = record.device_results if record.case.model == DEVICE_MODEL else record.measurement
         if not measured or record.environment is None or record.validity is None:
             problems.append("status is ok, but measurement, environment or validity is missing")
+        elif record.simulated:
+            problems.append("status is ok, but its GPUs are simulated")
         elif not record.validity.valid or any(check.passed is False for check in record.validity.checks):
             problems.append("status is ok, but a validity check failed")
         elif not any(check.passed for check in record.validity.checks):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 import tfbench.__main__ as program
-from tfbench.machine.cuda_libraries import package_folders, preload
+from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 
 _attempt = program._attempt
 
 
 def _attempt_without_layouts(*arguments):
-    preload(package_folders())
+    prepare_gpu_libraries()
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"layout_optimizer": False})

@@ -2,9 +2,14 @@
 
 import dataclasses
 
-from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Mode
+import pytest
+
+import tfbench.__main__ as program
+from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Mode, Status
+from results.schema.record_json import RecordError, from_json, to_json
 from tests.unit.results.factory import make_record
 from tfbench.__main__ import summary
+from tfbench.flags import Request
 
 CASE = Case(model="resnet50", device=Device.CPU, batch_per_gpu=4, warmup_steps=1, num_steps=10)
 
@@ -49,3 +54,13 @@ def test_each_result_of_a_device_is_a_line():
         "matrix_product fp32            2.00 GFLOP/s  (n = 8)",
         "memory_copy              not measured: no GPU",
     ]
+
+
+def test_simulated_gpus_never_give_a_measurement(monkeypatch):
+    monkeypatch.setattr(program, "has_simulated_gpus", lambda: True)
+    monkeypatch.setattr(program, "_attempt", lambda *_: None)
+    monkeypatch.setattr(program, "_prepare_environment", lambda _: None)
+    record = program._measured(Request(case=Case(model="resnet50")), "2026-11-24T09:00:00+00:00", lambda _: None)
+    assert (record.status, record.simulated) == (Status.INVALID, True) and "simulated" in (record.cause or "")
+    with pytest.raises(RecordError, match="status is ok, but its GPUs are simulated"):
+        from_json(to_json(dataclasses.replace(make_record(100.0), simulated=True)))
