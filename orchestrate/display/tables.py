@@ -13,7 +13,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.environment import shown_environment
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.links.first_contact import NewKey
-from orchestrate.planning.doubts import doubts, sending_note, state_words
+from orchestrate.planning.doubts import doubts, memory_notes, sending_note, state_words
 from orchestrate.planning.durations import RunEstimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
@@ -168,6 +168,9 @@ def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
 def _notes(entry: HostPlan) -> list[str]:
     notes = [f"{entry.host.key}: left out {text}" for text in _by_reason(entry.left_out)]
     notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
+    if entry.facts is not None:
+        cases = dict.fromkeys(job.case for job in entry.jobs)
+        notes += [f"{entry.host.key}: {note}" for note in memory_notes(entry.host, entry.facts, cases)]
     return notes + _image_notes(entry.host, entry.facts or entry.problem or "") + _environment_note(entry.host)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
-from results.schema import Device
+from results.reference import GIBI
+from results.reference.networks import training_bytes
+from results.schema import Case, Device
 from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
@@ -19,6 +22,10 @@ DISPLAY_CLASS = "0x03"
 
 MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
+
+
+BESIDE_THE_STEP_BYTES = 1.0 * GIBI
+"""What the CUDA context and libraries' workspaces take of a GPU's memory at least."""
 
 
 MAX_NAMED = 3
@@ -89,6 +96,25 @@ def sending_note(probed: Iterable[Facts | None]) -> str | None:
         f"them at a time. A registry would get each image once ({max(sizes) / 1e9:.1f} GB for a host): run images push "
         "--registry ADDRESS, and set registry: ADDRESS in place of image_source: transfer"
     )
+
+
+def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
+    """Name the cases whose training step takes more than a GPU's memory, each with the batch that fits."""
+    chosen = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus]
+    memory = min((gpu.memory_bytes for gpu in chosen if gpu.memory_bytes), default=0)
+    notes = {}
+    for case in cases:
+        needed = training_bytes(case) if case.device is Device.GPU else None
+        if not memory or needed is None or needed <= memory - BESIDE_THE_STEP_BYTES:
+            continue
+        smaller = case
+        while smaller.batch_per_gpu > 1 and (training_bytes(smaller) or 0) > memory - BESIDE_THE_STEP_BYTES:
+            smaller = dataclasses.replace(smaller, batch_per_gpu=smaller.batch_per_gpu // 2)
+        notes[case.model, case.precision, case.batch_per_gpu] = (
+            f"{case.model} {case.precision} with batch {case.batch_per_gpu} needs about {needed / GIBI:.1f} GiB "
+            f"per GPU and will run out of memory ({memory / GIBI:.0f} GiB). Use batch_per_gpu: {smaller.batch_per_gpu}"
+        )
+    return list(notes.values())
 
 
 def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:

@@ -13,7 +13,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.doubts import doubts, has_nvidia_card
+from orchestrate.planning.doubts import doubts, has_nvidia_card, memory_notes
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import HostPlan, Plan, make_plan
 from orchestrate.suites import read_suite
@@ -196,3 +196,17 @@ def test_variables_survive_in_the_plan_of_a_run():
         hosts=(HostPlan(host=given, suite="quick", facts=None, problem="gone", jobs=()),),
     )
     assert plan_from_json(plan_to_json(plan)) == plan
+
+
+def test_a_case_that_the_gpus_memory_cannot_hold_is_named_with_the_batch_that_fits():
+    cases = [case for case in read_suite("published").cases(Device.GPU) if case.num_gpus == 1]
+    notes = memory_notes(host(), GOOD, cases)
+    assert [note.partition(" needs")[0] for note in notes] == [
+        f"resnet152 {precision} with batch {batch}"
+        for precision, batch in (("fp32", 128), ("tf32", 128), ("fp16", 256))
+    ]
+    assert notes[0].endswith("per GPU and will run out of memory (16 GiB). Use batch_per_gpu: 64")
+    assert notes[2].endswith("Use batch_per_gpu: 128")
+    large = dataclasses.replace(A4000, memory_bytes=24 << 30)
+    assert memory_notes(host(), dataclasses.replace(GOOD, gpus=(large,)), cases) == []
+    assert memory_notes(host(), Facts(), cases) == []
