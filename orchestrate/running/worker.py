@@ -220,7 +220,7 @@ class HostWorker(Worker):
     def __init__(self, entry: HostPlan, jobs: list[Job], shared: Shared) -> None:
         super().__init__(entry.host, jobs, shared, entry.host.key)
         self.entry = entry
-        self._session = HostSession(entry, shared.make(entry.host), shared)
+        self._session: HostSession  # from `_ready` on
         self._peaks = DevicePeaks()
 
     def work(self) -> None:
@@ -229,9 +229,10 @@ class HostWorker(Worker):
             super().work()
 
     def _sessions(self) -> Sequence[HostSession]:
-        return [self._session]
+        return [self._session] if hasattr(self, "_session") else []
 
     def _ready(self) -> bool:
+        self._session = HostSession(self.entry, self.shared.make(self.host), self.shared)
         if self.host.queue is None:  # of a queue, each repeat costs while it has a machine
             self._session.count_cost()
         if not self.jobs:

@@ -346,3 +346,19 @@ def test_a_bug_in_one_hosts_worker_leaves_a_traceback_and_the_others_finish(tmp_
     assert bench.run() == RunOutcome(ok=12, failed=12, missing=0)
     assert "KeyError: 'planted'" in (bench.folder.path / "traceback-f.bad.txt").read_text()
     assert all("a bug in tfbench" in (cause or "") for cause in bench.causes("bad"))
+
+
+def test_a_host_without_work_or_whose_launcher_cannot_be_made_costs_itself_only(tmp_path: Path):
+    bench = Bench(tmp_path, bad=FakeHost(), good=FakeHost(), idle=FakeHost())
+    *others, idle = bench.plan.hosts
+    bench.plan = dataclasses.replace(bench.plan, hosts=(*others, dataclasses.replace(idle, jobs=())))
+    made: list[str] = []
+
+    def make(host: Host) -> Launcher:
+        made.append(host.name)
+        if host.name == "bad":
+            raise KeyError("planted")
+        return FakeLauncher(host, bench.machines[host.name])
+
+    outcome = execute(bench.plan, bench.folder, make, bench.bus, bench.stop, RunOptions())
+    assert outcome == RunOutcome(ok=12, failed=12, missing=0) and sorted(made) == ["bad", "good"]
