@@ -9,11 +9,12 @@ import contextlib
 import difflib
 import itertools
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -23,6 +24,23 @@ from orchestrate.errors import DocumentError
 from orchestrate.text import plain_text, shown
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class Form(BaseModel):
+    """Part of a file that people write."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
+        """Say what to write instead of an unknown key; None: nothing particular.
+
+        Args:
+            key: As it was written.
+            entry: All that stands next to it.
+        """
+        return None
+
 
 Path_ = tuple[str | int, ...]
 """Where a value stands: keys and list indices from the top."""
@@ -112,6 +130,8 @@ def read_document(path: Path) -> Document:
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = plain_text(error.problem or "cannot be parsed", 200)
+        if "'\\t'" in problem:
+            raise DocumentError([f"{name}:{line}: tabs cannot indent in YAML. Replace them by spaces"]) from error
         raise DocumentError([f"{name}:{line}: is not valid YAML: {problem}. Check indentation and quotes"]) from error
     except (YAMLError, RecursionError, ValueError) as error:
         problem = plain_text(str(error), 200)
@@ -217,7 +237,8 @@ def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
         all_of_them: What those are, for the hint that names them all because none is close.
     """
     swapped = [name for name in known if sorted(name) == sorted(word)]
-    close = swapped or difflib.get_close_matches(word, known, n=1)
+    longer = [name for name in known if name.startswith(f"{word}_")]
+    close = swapped or longer or difflib.get_close_matches(word, known, n=1)
     return f"Did you mean {close[0]!r}?" if close else f"{all_of_them}: {', '.join(known)}"
 
 
@@ -229,8 +250,9 @@ def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     line = document.line(path)
     kind = detail["type"]
     if kind == "extra_forbidden":
-        known = sorted(_known_keys(owner))
-        hint = did_you_mean(str(path[-1]), known, "Known keys")
+        entry = _at(document.data, path[:-1])
+        instead = owner.instead(str(path[-1]), entry) if issubclass(owner, Form) and isinstance(entry, dict) else None
+        hint = instead or did_you_mean(str(path[-1]), sorted(owner.model_fields), "Known keys")
         return line, f"{place}unknown key {shown(str(path[-1]))}. {hint}"
     if kind == "missing":
         return line, f"{place}{field_name or path[-1]} is missing.{_example(owner, field_name)}"
@@ -241,11 +263,12 @@ def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         limit = detail["ctx"]["le"]
         return line, f"{place}{field_name or 'value'} must be at most {limit}. Received: {shown(detail['input'])}"
     what = _description(owner, field_name) or detail["msg"][0].lower() + detail["msg"][1:]
-    return (
-        line,
-        f"{place}{field_name or 'value'} must be {what}. Received: {shown(detail['input'])}."
-        + _example(owner, field_name),
-    )
+    quoted = kind in ("int_type", "float_type", "bool_type") and _NUMBER.fullmatch(str(detail["input"]))
+    example = " Remove the quotes" if quoted else _example(owner, field_name)
+    return line, f"{place}{field_name or 'value'} must be {what}. Received: {shown(detail['input'])}.{example}"
+
+
+_NUMBER = re.compile(r"[+-]?[0-9][0-9_.]*|true|false")
 
 
 def _document_path(document: Document, location: tuple[int | str, ...]) -> Path_:
@@ -290,8 +313,11 @@ def _inner_model(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
     return None
 
 
-def _known_keys(owner: type[BaseModel]) -> set[str]:
-    return set(owner.model_fields)
+def _at(data: object, path: Path_) -> object:
+    """Return what stands at a path; None: nothing."""
+    for part in path:
+        data = data.get(part) if isinstance(data, dict) and isinstance(part, str) else None
+    return data
 
 
 def _description(owner: type[BaseModel], name: str | None) -> str | None:

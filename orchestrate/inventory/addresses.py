@@ -109,9 +109,8 @@ def docker_address(
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        document.problem(
-            where, f"host {name}: docker is not an address: {plain_text(str(error), 100)}. Received: {shown(url)}"
-        )
+        hint = _with_brackets(url) or plain_text(str(error), 100)
+        document.problem(where, f"host {name}: docker is not an address: {hint}. Received: {shown(url)}")
         return None
     if parts.password is not None:
         document.problem(where, f"host {name}: docker must not hold a password. Use an ssh key or agent")
@@ -123,12 +122,32 @@ def docker_address(
             return _through_ssh(document, path, parts, entry, folder)
         if parts.scheme == "tcp" and parts.hostname and port and "@" not in parts.netloc and parts.path in ("", "/"):
             return _by_tcp(document, path, parts, entry, folder)
+    example = "Examples: unix:///var/run/docker.sock, ssh://bench@10.0.0.11:2222, tcp://10.0.0.21:2376"
     document.problem(
         where,
         f"host {name}: docker must be the address of a Docker engine. Received: {shown(url)}. "
-        "Examples: unix:///var/run/docker.sock, ssh://bench@10.0.0.11:2222, tcp://10.0.0.21:2376",
+        f"{_with_brackets(url) or example}",
     )
     return None
+
+
+_BARE_IPV6 = re.compile(
+    r"(?P<user>(?:ssh://|tcp://)?(?:[^@/]*@)?)(?P<address>[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)"
+)
+
+
+def _with_brackets(text: str) -> str | None:
+    """Say how to write an IPv6 address that lacks its brackets; None: it is none."""
+    found = _BARE_IPV6.fullmatch(text)
+    return f"An IPv6 address needs brackets: {found['user']}[{found['address']}]" if found else None
+
+
+def _meant_by(text: str) -> str:
+    """Say what to write instead of a text that is no ssh destination."""
+    bare = text.removeprefix("ssh://")
+    if bare != text and _SSH_DESTINATION.fullmatch(bare):
+        return f"Write ssh: {bare}. For a host with a Docker engine, write docker: {text}"
+    return _with_brackets(text) or "Example: root@203.0.113.7:22044"
 
 
 def _is_clean(parts: SplitResult, url: str) -> bool:
@@ -199,7 +218,7 @@ def ssh_address(document: Document, path: tuple[str, ...], entry: dict[str, Any]
         document.problem(
             (*path, "ssh"),
             f"host {plain_text(path[-1], 80)}: ssh must be user@host:port or an alias of the ssh configuration. "
-            f"Received: {shown(text)}. Example: root@203.0.113.7:22044",
+            f"Received: {shown(text)}. {_meant_by(text)}",
         )
         return None
     target = f"{parts['user'] or ''}{parts['host'].strip('[]')}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.text import plain_text, shown
+from orchestrate.yaml_files import Form
 
 MOST = 1_000_000
 """Larger numbers are slips, and would end as infinities or as plans that no memory holds."""
@@ -23,18 +25,39 @@ Reference = Annotated[
 ]
 
 
-class Settings(BaseModel):
+_SUITE_KEYS = frozenset({"batch", "batch_size", "batch_per_gpu", "model", "precision", "num_gpus", "cases"})
+_PRICE_KEYS = frozenset({"price", "cost", "usd", "usd_per_hour"})
+_KEY_FILES = frozenset({"identity_file", "identityfile", "identity", "key", "key_file", "ssh_key", "private_key"})
+_USERS = frozenset({"user", "username"})
+
+
+def _not_a_count(value: object) -> object:
+    """Refuse a number, which could be meant as an index or as a count."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    first = f"; for the first {value}: gpus: {list(range(value))}" if 1 < value <= 16 else ""
+    index = f" For GPU {value} alone: gpus: [{value}]{first}" if value >= 0 else ""
+    raise ValueError(f"gpus must be 'all' or a list of GPU indices from 0. Received: {value}.{index}")
+
+
+class Settings(Form):
     """What may stand at every level; None: not said at this level."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    @classmethod
+    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
+        """Point to the file of what is measured, and to the unit of prices."""
+        if key in _SUITE_KEYS:
+            return f"It belongs in a suite: suite: my.yml. There: {'batch_per_gpu' if 'batch' in key else key}"
+        return "Write the price of one GPU: usd_per_gpu_hour" if key in _PRICE_KEYS else None
 
     suite: StrictStr | None = Field(
         None, description="the name of a suite or the path of a suite file", examples=["standard"]
     )
     repeats: Count | None = Field(None, description="a whole number of at least 1", examples=["3"])
-    gpus: Literal["all"] | Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)] | None = (
-        Field(None, description="'all' or a list of integers", examples=["[0, 1]"])
-    )
+    gpus: Annotated[
+        Literal["all"] | Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)] | None,
+        BeforeValidator(_not_a_count),
+    ] = Field(None, description="'all' or a list of integers", examples=["[0, 1]"])
     device: Literal["auto", "gpu", "cpu"] | None = Field(
         None, description="auto, gpu or cpu (auto: gpu where the host has one)", examples=["auto"]
     )
@@ -102,10 +125,8 @@ class Settings(BaseModel):
     )
 
 
-class TLSFiles(BaseModel):
+class TLSFiles(Form):
     """Files for a `tcp://` engine: mutual TLS, both sides verified."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ca: StrictStr = Field(description="the path of a PEM file", examples=["ca.pem"])
     cert: StrictStr = Field(description="the path of a PEM file", examples=["cert.pem"])
@@ -114,6 +135,33 @@ class TLSFiles(BaseModel):
 
 class HostEntry(Settings):
     """A machine: exactly one of `docker`, `ssh` and `process`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_address(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        way = "docker" if "://" in value else "ssh"
+        text = plain_text(value, 200)
+        quoted = f'"{text}"' if way == "docker" else text
+        write = "" if not text or " " in text else f" Write: {{{way}: {quoted}}}"
+        raise ValueError(f"a host must be a mapping. Received: {shown(value)}.{write}")
+
+    @classmethod
+    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
+        """Write what ssh needs to know into the address, or into ssh's own configuration."""
+        way = "docker" if entry.get("docker") is not None else "ssh"
+        scheme, separator, rest = str(entry.get(way) or "10.0.0.1").rpartition("//")
+        user, _, rest = rest.rpartition("@")
+        host, _, port = rest.partition(":") if not rest.startswith("[") else (rest, "", "")
+        user, port = str(entry.get("user", entry.get("username", user))), str(entry.get("port", port))
+        address = f"{scheme}{separator}{user}{'@' if user else ''}{host}{':' if port else ''}{port}"
+        if key in ("port", *_USERS):
+            return f"Write it into the address: {way}: {plain_text(address, 200)}"
+        if key in _KEY_FILES:
+            where, file = plain_text(host, 100), plain_text(entry[key], 200)
+            return f"Write it into ~/.ssh/config: the line `Host {where}`, and below it `IdentityFile {file}`"
+        return super().instead(key, entry)
 
     docker: StrictStr | None = Field(
         None,
@@ -177,10 +225,8 @@ class Fleet(Settings):
     )
 
 
-class HostsFile(BaseModel):
+class HostsFile(Form):
     """The whole of `hosts.yml`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Annotated[StrictInt, Field(ge=1, lt=2)] = Field(
         description="1, the version of this file's format", examples=["1"]

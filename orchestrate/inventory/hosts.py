@@ -196,6 +196,7 @@ def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[
     check_level = _LevelCheck(document, folder)
     data = _mapping(document.data)
     defaults = _mapping(data.get("defaults"))
+    _check_variables(document, document.data, ())
     check_level(("defaults",), defaults)
     for fleet_name, raw_fleet in _mapping(data.get("fleets")).items():
         path, fleet = ("fleets", fleet_name), _mapping(raw_fleet)
@@ -214,7 +215,7 @@ def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[
             ways = {"docker", "ssh", "process"}
             misspelt = not ways & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
             docker, ssh = None, None
-            if not misspelt and is_reached_one_way(document, place, entry):
+            if not misspelt and not isinstance(raw_entry, str) and is_reached_one_way(document, place, entry):
                 docker = docker_address(document, place, entry, folder)
                 ssh = ssh_address(document, place, entry, folder)
             _check_single(document, place, "this machine" if entry.get("process") is True else docker or ssh, seen)
@@ -248,10 +249,16 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
     """
     name, key = plain_text(path[-1], 80), f"{path[1]}.{path[-1]}"
     if machine is not None and (other := seen.setdefault(machine, path)) != path:
+        of_gpus = (
+            ". To compare its GPUs, make two runs: gpus: [0] in one hosts file, gpus: [1] in another, then "
+            "tfbench compare"
+            if other[1] != path[1]
+            else ""
+        )
         document.problem(
             path,
             f"host {name}: is the same machine as host {plain_text(str(other[-1]), 80)}. Two benchmarks at a time "
-            "would disturb each other. List each machine once",
+            f"would disturb each other. List each machine once{of_gpus}",
         )
     if (other := seen.setdefault(key, path)) != path:
         document.problem(
@@ -260,6 +267,15 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
             f"{plain_text(str(other[-1]), 80)} of fleet {plain_text(str(other[1]), 80)} (line {document.line(other)}). "
             "Rename one of them",
         )
+
+
+def _check_variables(document: Document, value: object, path: Path_) -> None:
+    """Refuse `${NAME}`, which other tools' files expand."""
+    if isinstance(value, str) and "${" in value:
+        document.problem(path, f"variables are not expanded. Received: {shown(value)}. Write the value itself")
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        _check_variables(document, item, (*path, key))
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     StrictBool,
@@ -23,7 +21,7 @@ from pydantic import (
 
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.text import plain_text, shown
-from orchestrate.yaml_files import Document, is_file, resolve_path
+from orchestrate.yaml_files import Document, Form, is_file, resolve_path
 
 MAX_LANES = 1000
 """Most jobs of a queue that are followed at a time: each takes a thread."""
@@ -57,10 +55,9 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class SlurmQueue(BaseModel):
+class SlurmQueue(Form):
     """A Slurm cluster, as `hosts.yml` describes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = "slurm"
 
     container: Literal["docker", "pyxis", "apptainer", "none"] = Field(
@@ -174,10 +171,8 @@ LabelKey = Annotated[StrictStr, Field(pattern=_LABEL_KEY)]
 LabelValue = Annotated[StrictStr, Field(pattern=_LABEL_VALUE)]
 
 
-class Toleration(BaseModel):
+class Toleration(Form):
     """A taint of nodes that repeats put up with."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: LabelKey | None = Field(None, description="the key of a taint", examples=["nvidia.com/gpu"])
     operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists or Equal", examples=["Exists"])
@@ -187,10 +182,9 @@ class Toleration(BaseModel):
     )
 
 
-class KubernetesQueue(BaseModel):
+class KubernetesQueue(Form):
     """A namespace of a Kubernetes cluster and a kind of its nodes, as `hosts.yml` describes them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str] = "kubernetes"
 
     context: Annotated[StrictStr, Field(min_length=1, max_length=253)] | None = Field(

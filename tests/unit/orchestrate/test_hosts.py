@@ -124,7 +124,7 @@ hosts.yml:13: host node-c: tls.cert: no such file: cert.pem
 hosts.yml:13: host node-c: tls.key: no such file: key.pem
 hosts.yml:14: host node-d: process must be true: a subprocess of this Python, without Docker. Received: 'yes'. Example: process: true
 hosts.yml:14: suite: my.yml:1: cannot be read: No such file or directory. Check the path
-hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once
+hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once. To compare its GPUs, make two runs: gpus: [0] in one hosts file, gpus: [1] in another, then tfbench compare
 hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitlines()
     )
 
@@ -178,7 +178,23 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{docker: 'tcp://a:2375', insecure: true, host_keys: strict}", "host_keys is for ssh:// only"),
         ("{ssh: a, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),
         ("{process: true, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),
-        ("just text", "host h: value must be"),
+        ("just text", "host h: a host must be a mapping. Received: 'just text'"),
+        ("root@10.0.0.1", "Received: 'root@10.0.0.1'. Write: {ssh: root@10.0.0.1}"),
+        ("'ssh://root@10.0.0.1'", 'Write: {docker: "ssh://root@10.0.0.1"}'),
+        ("{ssh: root@a, port: 2222}", "unknown key 'port'. Write it into the address: ssh: root@a:2222"),
+        ("{docker: 'ssh://a', user: me, port: 22}", "'user'. Write it into the address: docker: ssh://me@a:22"),
+        ("{ssh: root@a, identity_file: ~/.ssh/k}", "line `Host a`, and below it `IdentityFile ~/.ssh/k`"),
+        ("{ssh: 'root@2001:db8::1'}", "An IPv6 address needs brackets: root@[2001:db8::1]"),
+        ("{docker: 'ssh://me@2001:db8::1'}", "An IPv6 address needs brackets: ssh://me@[2001:db8::1]"),
+        ("{ssh: 'ssh://root@a:22'}", "Write ssh: root@a:22. For a host with a Docker engine, write docker: ssh://"),
+        ("{ssh: '${HOST}'}", "variables are not expanded. Received: '${HOST}'. Write the value itself"),
+        ("{process: true, gpus: 2}", "Received: 2. For GPU 2 alone: gpus: [2]; for the first 2: gpus: [0, 1]"),
+        ("{process: true, usd_per_gpu_hour: '0.17'}", "Received: '0.17'. Remove the quotes"),
+        (
+            "{process: true, batch: 32}",
+            "unknown key 'batch'. It belongs in a suite: suite: my.yml. There: batch_per_gpu",
+        ),
+        ("{process: true, price: 1}", "Write the price of one GPU: usd_per_gpu_hour"),
         ("[1, 2]", "host h: value must be"),
     ],
 )
@@ -194,6 +210,11 @@ def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry
     [
         ("", "hosts.yml:1: must be a mapping"),
         ("fleets: [", "hosts.yml:1: is not valid YAML"),
+        ("version: 1\nfleets:\n\tf: {}", "hosts.yml:3: tabs cannot indent in YAML. Replace them by spaces"),
+        (
+            "version: 1\nfleets: {f: {hosts: {h: {process: true}}}, g: {hosts: {i: {process: true}}}}",
+            "make two runs: gpus: [0] in one hosts file, gpus: [1] in another, then tfbench compare",
+        ),
         ("\x00", "is not valid YAML"),
         ("version: 2\nfleets: {f: {hosts: {h: {process: true}}}}", "hosts.yml:1: version must be 1"),
         ("version: 1", "fleets is missing"),
