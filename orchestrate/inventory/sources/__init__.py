@@ -6,13 +6,9 @@ from collections.abc import Callable
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.sources.ansible import from_ansible
-from orchestrate.inventory.sources.dstack import from_dstack
-from orchestrate.inventory.sources.hosts_file import hosts_file
-from orchestrate.inventory.sources.machines import Found
-from orchestrate.inventory.sources.runpod import from_runpod
-from orchestrate.inventory.sources.sky import from_sky
+from orchestrate.inventory.sources.machines import Found, hosts_file
+from orchestrate.inventory.sources.rented import from_dstack, from_runpod, from_sky, from_vast
 from orchestrate.inventory.sources.ssh_config import from_ssh_config
-from orchestrate.inventory.sources.vast import from_vast
 
 SOURCES: dict[str, Callable[[str], Found]] = {
     "ssh-config": from_ssh_config,

@@ -10,7 +10,6 @@ from typing import Any
 from orchestrate.errors import UserError
 from orchestrate.inventory.sources.machines import (
     STDIN,
-    Described,
     Found,
     Machine,
     destination,
@@ -18,6 +17,7 @@ from orchestrate.inventory.sources.machines import (
     read_text,
     validated,
 )
+from orchestrate.inventory.sources.rented import Described
 from orchestrate.text import plain_text
 from results.reference.gpus import gpus_named
 

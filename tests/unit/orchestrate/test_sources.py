@@ -23,8 +23,7 @@ from orchestrate.errors import Unreachable, UserError
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.inventory.sources import SOURCES, import_hosts
-from orchestrate.inventory.sources.hosts_file import fleet_name, hosts_file
-from orchestrate.inventory.sources.machines import Found, Machine, destination
+from orchestrate.inventory.sources.machines import Found, Machine, destination, fleet_name, hosts_file
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 CASES = Path(__file__).parent / "cases" / "sources"
@@ -183,7 +182,7 @@ def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path
         ("runpod", '{"errors": [{"message": "Unauthorized"}]}', "RunPod answered with an error: .*Unauthorized"),
         ("runpod", '[{"id": "p", "desiredStatus": "RUNNING"}]', "use a template with 22/tcp"),
         ("dstack", '{"name": "f", "instances": []}', "this is a fleet, and dstack does not report how to log in"),
-        ("dstack", "{}", "runs: Field required"),
+        ("dstack", "{}", "all: Input should be a valid list"),
         ("sky", '{"a": 1}', "not the output of: sky status --output json"),
         ("ansible", "[gpus]\nn", "not JSON. Expected the output of: ansible-inventory -i INVENTORY --list"),
         ("ansible", '{"all": {}}', "it has no _meta.hostvars"),
