@@ -6,6 +6,7 @@ A mistake reads `hosts.yml:9: host node-b: gpus must be … Received: …. Examp
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import itertools
 import math
@@ -65,13 +66,15 @@ class Document:
         name: The file's name, as the user gave it.
         data: Plain dictionaries, lists and scalars.
         lines: Line of every key and list item, from 1.
-        problems: Mistakes found while parsing (duplicate keys, keys that are no text).
+        problems: Mistakes found while parsing (duplicate keys, keys that are no text) and after.
+        left_out: What `validate_document` found to be wrong.
     """
 
     name: str
     data: Any = None
     lines: dict[Path_, int] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)
+    left_out: set[Path_] = field(default_factory=set)
 
     def line(self, path: Path_) -> int:
         """Return the line of `path`, or of the nearest thing around it that has one."""
@@ -82,6 +85,10 @@ class Document:
     def problem(self, path: Path_, text: str) -> None:
         """Note a mistake at `path`."""
         self.problems.append((self.line(path), text))
+
+    def is_whole(self, path: Path_) -> bool:
+        """Return whether nothing at `path` or below it was left out."""
+        return not any(gone[: len(path)] == path for gone in self.left_out)
 
     def report(self) -> list[str]:
         """Return the mistakes, in the order of their lines."""
@@ -211,21 +218,55 @@ def _number(node: ScalarNode, kind: str, document: Document) -> int | float | st
 def validate_document(model: type[M], document: Document) -> M | None:
     """Check a document against a pydantic model.
 
+    Mistakes go to `document.problems`, and what is wrong to `document.left_out`.
+
     Returns:
-        The model; None when there were mistakes, which are then in `document.problems`.
+        The model of what is right, so that it can be checked further; None: nothing is.
     """
     if not isinstance(document.data, dict):
         document.problems.append((1, f"must be a mapping of keys to values. Received: {shown(document.data)}"))
         return None
-    try:
-        return model.model_validate(document.data)
-    except ValidationError as error:
-        reported: dict[tuple[int, str], str] = {}
-        for detail in error.errors(include_url=False):
-            line, text = _explain(model, document, detail)
-            reported[line, text.partition(" Received: ")[0]] = text  # each branch of a union reports the same mistake
-        document.problems.extend((line, text) for (line, _), text in reported.items())
-        return None
+    data = copy.deepcopy(document.data)
+    while data:
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        if not document.left_out:  # the first time: later ones follow from what is left out
+            reported: dict[tuple[int, str], str] = {}
+            for detail in details:
+                line, text = _explain(model, document, detail)
+                # Each branch of a union reports the same mistake.
+                reported[line, text.partition(" Received: ")[0]] = text
+            document.problems.extend((line, text) for (line, _), text in reported.items())
+        gone = {_wrong_part(data, _document_path(data, detail["loc"])) for detail in details}
+        document.left_out |= gone
+        for path in gone:
+            _leave_out(data, path)
+    return None
+
+
+def _wrong_part(data: dict[str, Any], path: Path_) -> Path_:
+    """Return what must go for a mistake at a path: of a list all of it, and where a key is missing, what lacks it."""
+    owner: object = data
+    for depth, part in enumerate(path):
+        if not isinstance(owner, dict):
+            return path[:depth]
+        if part not in owner:
+            return path[:depth]
+        owner = owner[part]
+    return path
+
+
+def _leave_out(data: dict[str, Any], path: Path_) -> None:
+    """Remove the value at a path, if it is still there; without a path, all of them."""
+    owner: object = data
+    for part in path[:-1]:
+        owner = owner.get(part) if isinstance(owner, dict) else None
+    if not path:
+        data.clear()
+    elif isinstance(owner, dict):
+        owner.pop(path[-1], None)
 
 
 def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
@@ -244,7 +285,7 @@ def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
 
 def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -> tuple[int, str]:
     """Turn one of pydantic's findings into a line and a sentence with a remedy."""
-    path = _document_path(document, detail["loc"])
+    path = _document_path(document.data, detail["loc"])
     owner, field_name = _owner(model, path)
     place = _place(path)
     line = document.line(path)
@@ -271,10 +312,10 @@ def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -
 _NUMBER = re.compile(r"[+-]?[0-9][0-9_.]*|true|false")
 
 
-def _document_path(document: Document, location: tuple[int | str, ...]) -> Path_:
+def _document_path(data: object, location: tuple[int | str, ...]) -> Path_:
     """Drop the parts that pydantic adds for union branches: they are not in the document."""
     path: list[str | int] = []
-    node = document.data
+    node = data
     for position, part in enumerate(location):
         if isinstance(node, dict):
             if part not in node and position + 1 < len(location):

@@ -78,10 +78,9 @@ class SSHAddress:
 def is_reached_one_way(document: Document, path: tuple[str, ...], entry: dict[str, Any]) -> bool:
     """Return whether an entry says in exactly one way how its host is reached; mistakes go to the document."""
     docker, ssh, process = entry.get("docker"), entry.get("ssh"), entry.get("process")
-    if process not in (True, False, None):
-        return False  # reported already, as a wrong type
-    if (docker is not None) + (ssh is not None) + (process is True) == 1:
-        return True
+    ways = (docker is not None) + (ssh is not None) + (process is True)
+    if ways == 1 or (ways == 0 and not document.is_whole(path)):  # it may be what was reported already
+        return ways == 1
     document.problem(
         path,
         f"host {plain_text(path[-1], 80)}: set exactly one of docker, ssh and process. "

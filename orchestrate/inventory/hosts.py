@@ -25,7 +25,7 @@ from orchestrate.inventory.addresses import (
 )
 from orchestrate.inventory.environment import environment_problems, merge_environments
 from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings
-from orchestrate.inventory.queues import Queue, SlurmQueue, check_queue
+from orchestrate.inventory.queues import QUEUES, KubernetesQueue, Queue, SlurmQueue
 from orchestrate.inventory.variants import read_variants, unknown_variant
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
@@ -167,7 +167,9 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
         UserError: No fleet or host has a name of `limit`.
     """
     document = read_document(path)
-    hosts = _resolve(document, path, validate_document(HostsFile, document))
+    checked = validate_document(HostsFile, document)
+    _check_variables(document, document.data, ())
+    hosts = [] if checked is None else _resolve(document, path, checked)
     if document.problems:
         raise DocumentError(document.report())
     if not limit:
@@ -180,58 +182,71 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
     return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
 
 
-def _resolve(document: Document, file: Path, checked: HostsFile | None) -> list[Host]:
+def _resolve(document: Document, file: Path, checked: HostsFile) -> list[Host]:
     """Check what types cannot express, and resolve the settings of each host, level by level in one pass.
-
-    A malformed file is checked too, as far as it can be read, so that all of its mistakes come at once.
 
     Args:
         document: As parsed; takes the mistakes.
         file: Its path; paths in it are relative to its folder.
-        checked: The document by its types; None: it has mistakes already, and gives no hosts.
+        checked: What is right of the document by its types: all further mistakes come at once with those.
     """
     hosts: list[Host] = []
     seen: dict[object, Path_] = {}
     folder = file.parent
     check_level = _LevelCheck(document, folder)
-    data = _mapping(document.data)
-    defaults = _mapping(data.get("defaults"))
-    _check_variables(document, document.data, ())
-    check_level(("defaults",), defaults)
-    for fleet_name, raw_fleet in _mapping(data.get("fleets")).items():
-        path, fleet = ("fleets", fleet_name), _mapping(raw_fleet)
+    check_level(("defaults",), checked.defaults)
+    for fleet_name, fleet in checked.fleets.items():
+        path, levels = ("fleets", fleet_name), [checked.defaults, fleet]
         _check_name(document, path, "fleet")
         check_level(path, fleet)
-        levels = [checked.defaults, checked.fleets[fleet_name]] if checked else []
-        if isinstance(raw_fleet, dict) and (kind := check_queue(document, path, fleet, defaults, folder)):
-            _check_single(document, (*path, kind), None, seen)
-            hosts += [_queue_host(file, fleet_name, levels)] if levels else []
-            continue
-        for name, raw_entry in _mapping(fleet.get("hosts")).items():
-            place, entry = (*path, "hosts", name), _mapping(raw_entry)
+        if (queue := _check_queue(document, path, levels, folder)) is not None:
+            _check_single(document, (*path, queue.kind), None, seen)
+            hosts.append(_queue_host(file, fleet_name, queue, levels))
+        for name, entry in (fleet.hosts or {}).items():
+            place = (*path, "hosts", name)
             _check_name(document, place, "host")
             check_level(place, entry)
             _check_unused(document, place, entry)
-            ways = {"docker", "ssh", "process"}
-            misspelt = not ways & entry.keys() and not entry.keys() <= HostEntry.model_fields.keys()
+            given = entry.model_dump(exclude_none=True)
             docker, ssh = None, None
-            if not misspelt and not isinstance(raw_entry, str) and is_reached_one_way(document, place, entry):
-                docker = docker_address(document, place, entry, folder)
-                ssh = ssh_address(document, place, entry, folder)
-            _check_single(document, place, "this machine" if entry.get("process") is True else docker or ssh, seen)
-            if checked:
-                level = (checked.fleets[fleet_name].hosts or {})[name]
-                own = {"docker": docker, "ssh": ssh, "python": level.python, "address": level.address}
-                hosts.append(_host(file, fleet_name, name, [*levels, level], **own))
+            if is_reached_one_way(document, place, given):
+                docker = docker_address(document, place, given, folder)
+                ssh = ssh_address(document, place, given, folder)
+            _check_single(document, place, "this machine" if entry.process else docker or ssh, seen)
+            own = {"docker": docker, "ssh": ssh, "python": entry.python, "address": entry.address}
+            hosts.append(_host(file, fleet_name, name, [*levels, entry], **own))
     return hosts
 
 
-def _queue_host(file: Path, fleet_name: str, levels: Sequence[Settings]) -> Host:
-    """Resolve the settings of the host that stands for a fleet's queue."""
+def _check_queue(
+    document: Document, path: tuple[str, ...], levels: Sequence[Settings], folder: Path
+) -> SlurmQueue | KubernetesQueue | None:
+    """Return a fleet's queue, whose mistakes go to the document; None: the fleet has none, or not only one."""
     fleet = levels[-1]
-    assert isinstance(fleet, Fleet), "the innermost level of a queue"
+    assert isinstance(fleet, Fleet), "the innermost level"
+    name, kinds = plain_text(path[-1], 80), [kind for kind in ("hosts", *QUEUES) if getattr(fleet, kind) is not None]
+    if len(kinds) != 1 and (kinds or document.is_whole(path)):
+        known = " and ".join([", ".join(["hosts", *QUEUES][:-1]), list(QUEUES)[-1]])
+        document.problem(
+            path,
+            f"fleet {name}: set exactly one of {known}. "
+            f"Received: {', '.join(kinds) or 'none'}. Example: hosts: {{node-a: {{docker: 'ssh://node-a'}}}}",
+        )
     queue = fleet.slurm or fleet.kubernetes
-    assert queue is not None, "the caller looked"
+    if len(kinds) != 1 or queue is None:
+        return None
+    for key in ("gpus", "image_source"):
+        if getattr(fleet, key) is not None:
+            text = f"{key} is for hosts only: the queue chooses GPUs and nodes bring images. Remove it"
+            document.problem((*path, key), f"fleet {name}: {text}")
+    defaults, own = (level.model_dump(exclude_none=True) for level in levels)
+    for where, text in queue.problems(defaults, own, folder):
+        document.problem((*path, *where), f"fleet {name}: {text}")
+    return queue
+
+
+def _queue_host(file: Path, fleet_name: str, queue: Queue, levels: Sequence[Settings]) -> Host:
+    """Resolve the settings of the host that stands for a fleet's queue."""
     own: dict[str, Any] = {"docker": None, "queue": queue.in_folder(file.parent), "gpus": None, "image_source": None}
     if isinstance(queue, SlurmQueue) and queue.container == "none":
         own |= {"registry": None, "image": None, "variants": ()}
@@ -278,10 +293,6 @@ def _check_variables(document: Document, value: object, path: Path_) -> None:
         _check_variables(document, item, (*path, key))
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 class _LevelCheck:
     """Checks the settings of one level: defaults, a fleet or a host.
 
@@ -296,30 +307,29 @@ class _LevelCheck:
         self._variants = [variant.name for variant in read_variants()]
         self._suites: dict[str, list[str]] = {}
 
-    def __call__(self, path: tuple[str, ...], level: dict[str, Any]) -> None:
+    def __call__(self, path: tuple[str, ...], level: Settings) -> None:
         """Check one level."""
-        self._check_suite(path, level.get("suite"))
-        self._check_variant(path, level.get("variant"))
-        for name, problem in environment_problems(_mapping(level.get("environment"))):
+        if level.suite is not None:
+            self._check_suite(path, level.suite)
+        self._check_variant(path, level.variant)
+        for name, problem in environment_problems(level.environment or {}):
             self._note(path, ("environment", name), f"environment: {plain_text(name, 80)} {problem}")
         for key in ("gpus", "variant"):
-            self._check_repeated(path, key, level.get(key))
+            self._check_repeated(path, key, getattr(level, key))
         for key in ("registry", "variant"):
-            if level.get(key) is not None and level.get("image") is not None:
+            if getattr(level, key) is not None and level.image is not None:
                 self._note(path, key, f"image replaces {key}. Remove one of them")
 
-    def _check_suite(self, path: tuple[str, ...], suite: object) -> None:
+    def _check_suite(self, path: tuple[str, ...], suite: str) -> None:
         """Check that a suite exists, and if it is the user's own, that it has no mistakes."""
-        if not isinstance(suite, str):
-            return
         if suite not in self._suites:
             self._suites[suite] = _suite_problems(suite_source(suite, self._folder))
         for problem in self._suites[suite]:
             self._document.problem((*path, "suite"), f"suite: {problem}")
 
-    def _check_variant(self, path: tuple[str, ...], variant: object) -> None:
+    def _check_variant(self, path: tuple[str, ...], variant: str | list[str] | None) -> None:
         """Check that variants are rows of `containers/images.toml`."""
-        names = [name for name in (variant if isinstance(variant, list) else [variant]) if isinstance(name, str)]
+        names = variant if isinstance(variant, list) else [variant] if variant is not None else []
         for name in names:
             if name not in (*CHOSEN_FOR, *self._variants):
                 what = unknown_variant(name, (*CHOSEN_FOR, *self._variants))
@@ -350,24 +360,24 @@ def _suite_problems(source: str) -> list[str]:
     return []
 
 
-def _check_unused(document: Document, path: tuple[str, ...], entry: dict[str, Any]) -> None:
+def _check_unused(document: Document, path: tuple[str, ...], host: HostEntry) -> None:
     """Refuse keys that would be ignored: the user meant something by them."""
-    name = plain_text(path[-1], 80)
-    bare, scheme = entry.get("ssh") is not None, str(entry.get("docker", "")).partition(":")[0].lower()
+    name, entry = plain_text(path[-1], 80), host.model_dump(exclude_none=True)
+    bare, scheme = "ssh" in entry, entry.get("docker", "").partition(":")[0].lower()
     over_ssh = ("docker_socket", "ssh_config", "host_keys")
     for key, needed in (("tls", "tcp"), ("insecure", "tcp"), *((key, "ssh") for key in over_ssh)):
-        if entry.get(key) is not None and scheme != needed and not (bare and key in over_ssh[1:]):
+        if key in entry and scheme != needed and not (bare and key in over_ssh[1:]):
             document.problem((*path, key), f"host {name}: {key} is for {needed}:// only. Remove it")
-    if entry.get("python") is not None and not bare:
+    if "python" in entry and not bare:
         document.problem((*path, "python"), f"host {name}: python is for ssh: hosts only. Remove it")
-    if entry.get("docker_via") is not None and scheme not in ("ssh", "unix"):
+    if "docker_via" in entry and scheme not in ("ssh", "unix"):
         document.problem((*path, "docker_via"), f"host {name}: docker_via is for ssh:// and unix:// only. Remove it")
     without_engine = ("registry", "image", "image_source", "memory_gb")
-    if entry.get("process") is True or bare:
+    if host.process or bare:
         for key in without_engine if bare else (*without_engine, "variant", "address"):
-            if entry.get(key) is not None:
+            if key in entry:
                 document.problem((*path, key), f"host {name}: {key} is for Docker engines only. Remove it")
-    if bare and entry.get("python") is not None and entry.get("variant") is not None:
+    if bare and "python" in entry and "variant" in entry:
         document.problem((*path, "variant"), f"host {name}: python replaces variant. Remove one of them")
 
 

@@ -6,8 +6,9 @@ model that is both the file's form and what launchers read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -21,12 +22,15 @@ from pydantic import (
 
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.text import plain_text, shown
-from orchestrate.yaml_files import Document, Form, is_file, resolve_path
+from orchestrate.yaml_files import Form, is_file, resolve_path
 
 MAX_LANES = 1000
 """Most jobs of a queue that are followed at a time: each takes a thread."""
 
 MOST_MINUTES = 100_000
+
+Level = Mapping[str, Any]
+"""The settings of one level of `hosts.yml`: those that are set."""
 
 Lanes = Annotated[StrictInt, Field(ge=1, le=MAX_LANES)]
 Minutes = Annotated[StrictInt | StrictFloat, Field(ge=1, le=MOST_MINUTES)]
@@ -160,6 +164,43 @@ class SlurmQueue(Form):
         config = None if self.ssh_config is None else str(resolve_path(self.ssh_config, folder))
         return self.model_copy(update={"ssh_config": config})
 
+    def problems(self, defaults: Level, fleet: Level, folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield what types cannot express: where it stands in the fleet, and the mistake with its remedy.
+
+        Args:
+            defaults: What is set for all fleets.
+            fleet: What is set for this one.
+            folder: Of the hosts file.
+        """
+        if self.container == "none":
+            for key in ("registry", "variant", "image"):
+                if key in fleet:
+                    yield (key,), f"{key} is for containers only. Remove it, or name a container"
+            for key in ("python", "project"):
+                if self.ssh is not None and getattr(self, key) is None:
+                    yield ("slurm", "ssh"), f"container: none over ssh needs {key}, a path on the nodes. Add it"
+        else:
+            for key in ("python", "project"):
+                if getattr(self, key) is not None:
+                    yield ("slurm", key), f"{key} is for container: none only. Remove it"
+            if not any("image" in level or level.get("variant", "auto") != "auto" for level in (fleet, defaults)):
+                text = "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5"
+                yield ("slurm", "container"), text
+        if self.image_file is not None and self.container not in ("pyxis", "apptainer"):
+            yield ("slurm", "image_file"), "image_file is for container: pyxis or apptainer only. Remove it"
+        if self.gres is not None and self.gpus_per_node is not None:
+            text = "gres and gpus_per_node request the same GPUs. Remove one of them"
+            yield ("slurm", "gpus_per_node"), text
+        for option in self.options:
+            if option.removeprefix("--").partition("=")[0] in SET_BY_US:
+                text = f"{shown(option)} is set by tfbench. Remove it; use its key in hosts.yml if it has one"
+                yield ("slurm", "options"), text
+        if self.ssh_config is not None:
+            if self.ssh is None:
+                yield ("slurm", "ssh_config"), "ssh_config is for ssh: only. Remove it, or add ssh"
+            if not is_file(file := resolve_path(self.ssh_config, folder)):
+                yield ("slurm", "ssh_config"), f"ssh_config: no such file: {plain_text(str(file), 300)}"
+
 
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _LABEL_VALUE = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
@@ -248,6 +289,20 @@ class KubernetesQueue(Form):
         config = None if self.kubeconfig is None else str(resolve_path(self.kubeconfig, folder))
         return self.model_copy(update={"kubeconfig": config})
 
+    def problems(self, defaults: Level, fleet: Level, folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield what types cannot express; see `SlurmQueue.problems`."""
+        if self.kubeconfig is not None and not is_file(file := resolve_path(self.kubeconfig, folder)):
+            yield ("kubernetes", "kubeconfig"), f"kubeconfig: no such file: {plain_text(str(file), 300)}"
+        if not any("image" in level or "registry" in level for level in (fleet, defaults)):
+            text = "registry is missing: nodes pull images from it. Example: registry: ghcr.io/you"
+            yield ("kubernetes",), text
+        for item in self.tolerations:
+            where = ("kubernetes", "tolerations")
+            if item.operator == "Exists" and item.value is not None:
+                yield where, "a toleration with operator: Exists has no value. Remove it, or write Equal"
+            elif item.key is None and item.operator != "Exists":
+                yield where, "a toleration needs a key, or operator: Exists for all taints. Add one of them"
+
 
 QUEUES: dict[str, type[SlurmQueue] | type[KubernetesQueue]] = {
     model.kind: model for model in (SlurmQueue, KubernetesQueue)
@@ -271,103 +326,3 @@ Queue = Annotated[
     PlainSerializer(lambda queue: {queue.kind: queue.model_dump(mode="json")}),
 ]
 """In a plan it stands under its kind."""
-
-
-def check_queue(
-    document: Document, path: tuple[str, ...], fleet: dict[str, Any], defaults: dict[str, Any], folder: Path
-) -> str | None:
-    """Check what types cannot express of a fleet's queue; mistakes go to the document.
-
-    Returns:
-        The queue's kind; None: the fleet has none, or not only one.
-    """
-    name = plain_text(path[-1], 80)
-    kinds = [kind for kind in ("hosts", *QUEUES) if fleet.get(kind) is not None]
-    if len(kinds) != 1:
-        known = " and ".join([", ".join(["hosts", *QUEUES][:-1]), list(QUEUES)[-1]])
-        document.problem(
-            path,
-            f"fleet {name}: set exactly one of {known}. "
-            f"Received: {', '.join(kinds) or 'none'}. Example: hosts: {{node-a: {{docker: 'ssh://node-a'}}}}",
-        )
-        return None
-    if kinds == ["hosts"]:
-        return None
-    (kind,) = kinds
-    entry = fleet[kind] if isinstance(fleet[kind], dict) else {}
-
-    def note(key: str, text: str, *, inside: bool = True) -> None:
-        document.problem((*path, kind, key) if inside else (*path, key), f"fleet {name}: {text}")
-
-    for key in ("gpus", "image_source"):
-        if fleet.get(key) is not None:
-            note(
-                key, f"{key} is for hosts only: the queue chooses GPUs and nodes bring images. Remove it", inside=False
-            )
-    _CHECKS[kind](note, fleet, entry, defaults, folder)
-    return kind
-
-
-class _Note(Protocol):
-    """Takes a mistake at a key of the queue; `inside=False`: of the fleet."""
-
-    def __call__(self, key: str, text: str, *, inside: bool = True) -> None: ...
-
-
-def _check_slurm(
-    note: _Note, fleet: dict[str, Any], entry: dict[str, Any], defaults: dict[str, Any], folder: Path
-) -> None:
-    container = entry.get("container")
-    if container == "none":
-        for key in ("registry", "variant", "image"):
-            if fleet.get(key) is not None:
-                note(key, f"{key} is for containers only. Remove it, or name a container", inside=False)
-        for key in ("python", "project"):
-            if entry.get("ssh") is not None and entry.get(key) is None:
-                note("ssh", f"container: none over ssh needs {key}, a path on the nodes. Add it")
-    elif container in ("docker", "pyxis", "apptainer"):
-        for key in ("python", "project"):
-            if entry.get(key) is not None:
-                note(key, f"{key} is for container: none only. Remove it")
-        levels = (fleet, defaults)
-        if not any(level.get("image") or level.get("variant") not in (None, "auto") for level in levels):
-            note(
-                "container",
-                "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5",
-            )
-    if entry.get("image_file") is not None and container not in ("pyxis", "apptainer"):
-        note("image_file", "image_file is for container: pyxis or apptainer only. Remove it")
-    if entry.get("gres") is not None and entry.get("gpus_per_node") is not None:
-        note("gpus_per_node", "gres and gpus_per_node request the same GPUs. Remove one of them")
-    for option in entry.get("options") or () if isinstance(entry.get("options"), list) else ():
-        word = str(option).removeprefix("--").partition("=")[0]
-        if word in SET_BY_US:
-            note("options", f"{shown(option)} is set by tfbench. Remove it; use its key in hosts.yml if it has one")
-    if isinstance(entry.get("ssh_config"), str):
-        if entry.get("ssh") is None:
-            note("ssh_config", "ssh_config is for ssh: only. Remove it, or add ssh")
-        file = resolve_path(entry["ssh_config"], folder)
-        if not is_file(file):
-            note("ssh_config", f"ssh_config: no such file: {plain_text(str(file), 300)}")
-
-
-def _check_kubernetes(
-    note: _Note, fleet: dict[str, Any], entry: dict[str, Any], defaults: dict[str, Any], folder: Path
-) -> None:
-    if isinstance(entry.get("kubeconfig"), str):
-        file = resolve_path(entry["kubeconfig"], folder)
-        if not is_file(file):
-            note("kubeconfig", f"kubeconfig: no such file: {plain_text(str(file), 300)}")
-    levels = (fleet, defaults)
-    if not any(level.get("image") or level.get("registry") for level in levels):
-        note(
-            "kubernetes", "registry is missing: nodes pull images from it. Example: registry: ghcr.io/you", inside=False
-        )
-    for item in entry.get("tolerations") or () if isinstance(entry.get("tolerations"), list) else ():
-        if isinstance(item, dict) and item.get("operator") == "Exists" and item.get("value") is not None:
-            note("tolerations", "a toleration with operator: Exists has no value. Remove it, or write Equal")
-        elif isinstance(item, dict) and item.get("key") is None and item.get("operator") != "Exists":
-            note("tolerations", "a toleration needs a key, or operator: Exists for all taints. Add one of them")
-
-
-_CHECKS = {"slurm": _check_slurm, "kubernetes": _check_kubernetes}
