@@ -24,7 +24,7 @@ COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
 
 .PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting gpu-evidence check lock clean help
 
-run: $(VENV)/$(BUILD).stamp $(HOSTS)  ## Measure this machine and print the table
+run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
 
 # Four processes on whatever machine: they mostly wait for engines and queues, and train as many at a time as there are cores.
@@ -64,6 +64,7 @@ check: $(VENV)/dev.stamp  ## Lint, format check, types and import contracts
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache --no-logo
+	@if command -v actionlint >/dev/null; then actionlint; fi
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -92,6 +93,10 @@ $(VENV)/%.stamp: requirements/%.txt | $(VENV)/bin/pip
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: \
 	    --requirement $<
 	@touch $@
+
+# The command, which runs this checkout: its dependencies are those of the stamp, and setuptools is one of them.
+$(VENV)/bin/tfbench: | $(VENV)/$(BUILD).stamp
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
 $(VENV)/bin/pip:
 	@[ -n "$(BASE_PYTHON)" ] || { echo "make: needs Python 3.11, 3.12 or 3.13; found: \

@@ -108,10 +108,11 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a variant and a GPU go together.
+    """How a variant and a GPU go together, or what is chosen for one.
 
     Attributes:
-        status: `ok`, `unsupported` (this GPU never), `driver_too_old` (this GPU with a newer driver).
+        variant: None: no image suits.
+        status: `ok`, `unsupported` (this GPU never), `driver_too_old` (this GPU with a newer driver), `no_gpu`.
         code: Where kernels come from; None when the GPU is not supported.
         partly: Only some kernels are compiled by the driver; for the others there is machine code.
         native: The driver is at least as new as the toolkit: nothing rests on minor-version compatibility.
@@ -119,30 +120,13 @@ class Fit:
         reason: In words.
     """
 
-    variant: Variant
+    variant: Variant | None
     status: Status
     reason: str
     code: Code | None = None
     partly: bool = False
     native: bool = False
     needed_driver: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The image for a host.
-
-    Attributes:
-        variant: None: no image suits.
-        status: Of GPU cases on that host: `ok`, or why there can be no number.
-        reason: In words.
-        fits: What was considered, the chosen one first.
-    """
-
-    variant: Variant | None
-    status: Status
-    reason: str
-    fits: tuple[Fit, ...] = ()
 
 
 def unknown_variant(name: str, known: Sequence[str]) -> str:
@@ -181,7 +165,7 @@ def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
     return variants
 
 
-def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Choice:
+def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Fit:
     """Choose the image for a host, with the reason in words.
 
     Machine code is preferred to code that the driver compiles, then the newest TensorFlow, so that hosts with different
@@ -195,17 +179,22 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
     if driver_version is None or compute_capability is None:
         return _without_gpu(driver_version, variants)
     candidates = [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
-    fits = sorted(
-        (check_variant(variant, driver_version, compute_capability) for variant in candidates),
-        key=lambda fit: rank([fit]),
-        reverse=True,
-    )
+    fits = [(variant, check_variant(variant, driver_version, compute_capability)) for variant in candidates]
     if not fits:
-        return Choice(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
-    best = fits[0]
+        return Fit(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
+    _, best = max(fits, key=lambda found: rank(found[0], [found[1]]))
     if best.status is Status.OK:
-        return Choice(variant=best.variant, status=Status.OK, reason=best.reason, fits=tuple(fits))
-    return _nothing_fits(driver_version, compute_capability, fits, variants)
+        return best
+    waiting = [fit for _, fit in fits if fit.status is Status.DRIVER_TOO_OLD]
+    if waiting:
+        easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
+        reason = f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
+        return Fit(variant=None, status=Status.DRIVER_TOO_OLD, reason=f"{reason}Nearest is {easiest.reason}")
+    named = [variant for variant in variants if variant.opt_in and variant.cuda is not None]
+    usable = [v.name for v in named if check_variant(v, driver_version, compute_capability).status is Status.OK]
+    names = " or ".join(usable)
+    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if usable else ""
+    return Fit(variant=None, status=Status.UNSUPPORTED, reason=best.reason + advice)
 
 
 def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
@@ -285,13 +274,9 @@ def _runs_some(variant: Variant, gpu: Version) -> bool:
     return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
 
 
-def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
-    """Order variants, the best highest, by how one of them goes with each of some GPUs.
-
-    Args:
-        fits: Of one variant; not empty.
-    """
-    variant, native = fits[0].variant, all(fit.native for fit in fits)
+def rank(variant: Variant, fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
+    """Order variants, the best highest, by how one of them goes with each of some GPUs."""
+    native = all(fit.native for fit in fits)
     cuda = parse_version(variant.cuda or "0")
     return (
         all(fit.status is Status.OK for fit in fits),
@@ -303,33 +288,12 @@ def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
     )
 
 
-def _without_gpu(driver_version: str | None, variants: Sequence[Variant]) -> Choice:
+def _without_gpu(driver_version: str | None, variants: Sequence[Variant]) -> Fit:
     """Choose for a host that cannot run GPU cases."""
     cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
     what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
     offer = f"; {cpu.name} measures its processor, in cases that ask for it" if cpu else ""
-    return Choice(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
-
-
-def _nothing_fits(
-    driver_version: str, compute_capability: str, fits: Sequence[Fit], variants: Sequence[Variant]
-) -> Choice:
-    """Say what would have to change: the driver, or the image."""
-    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD and fit.needed_driver is not None]
-    if waiting:
-        easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
-        return Choice(
-            variant=None,
-            status=Status.DRIVER_TOO_OLD,
-            reason=f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
-            f"Nearest is {easiest.reason}",
-            fits=tuple(fits),
-        )
-    named = [variant for variant in variants if variant.opt_in and variant.cuda is not None]
-    usable = [v.name for v in named if check_variant(v, driver_version, compute_capability).status is Status.OK]
-    names = " or ".join(usable)
-    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if usable else ""
-    return Choice(variant=None, status=Status.UNSUPPORTED, reason=fits[0].reason + advice, fits=tuple(fits))
+    return Fit(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
 
 
 def _mistakes(error: ValidationError | TypeError) -> list[str]:

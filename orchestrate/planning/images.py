@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.inventory.variants import (
-    Choice,
     Code,
     Fit,
     Variant,
@@ -112,7 +111,7 @@ def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
     return Image(variant=None, reference="", reason="mixed GPUs", status=Status.UNSUPPORTED, problem=problem)
 
 
-def _impossible(host: Host, choice: Choice) -> Image:
+def _impossible(host: Host, choice: Fit) -> Image:
     name = choice.variant.name if choice.variant else "none"
     return Image(
         variant=None,
@@ -223,7 +222,7 @@ def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]
     if len({chooser.own.variant for chooser in choosers}) < 2:
         return {}
     candidates = [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
-    fitting = [(rank(fits), variant) for variant in candidates if (fits := _suits_all(choosers, variant))]
+    fitting = [(rank(variant, fits), variant) for variant in candidates if (fits := _suits_all(choosers, variant))]
     if not fitting:
         return None
     _, best = max(fitting, key=lambda found: found[0])

@@ -29,7 +29,7 @@ AGENT = "orchestrate/launchers/ssh/agent.py"
 """Its standard output is its connection to the controller."""
 
 DEFINED_TWICE = {
-    *("Answer", "Bound", "Choice", "Estimate", "Facts", "Figure", "Finding", "First"),
+    *("Answer", "Bound", "Estimate", "Facts", "Figure", "Finding", "First"),
     *("Interval", "JobState", "Kind", "LeftOut", "Network", "NotThere", "Part", "Place"),
     *("Question", "Refusal", "Refused", "Row", "Seen", "Setting", "Verdict", "Work"),
 }

@@ -174,7 +174,7 @@ def test_jobs_have_a_time_limit_and_no_more_rights_than_they_use(path: Path):
         assert job["timeout-minutes"] <= 120
         for step in job["steps"]:
             if "uses" in step:
-                assert re.fullmatch(r"(actions|docker)/[a-z-]+@v\d+", step["uses"])
+                assert re.fullmatch(r"(actions|docker)/[a-z-]+@[0-9a-f]{40}", step["uses"]), "a tag can be moved"
 
 
 SCHEMAS = {
@@ -183,6 +183,7 @@ SCHEMAS = {
         set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE" / "config.yml"}
     ),
     "vendor.github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
+    "vendor.dependabot": [GITHUB / "dependabot.yml"],
     "vendor.citation-file-format": [ROOT / "CITATION.cff"],
 }
 

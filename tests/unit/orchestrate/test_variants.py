@@ -57,7 +57,7 @@ def test_every_driver_and_architecture_gets_its_image():
         driver, gpu = line.split()[:2]
         choice = choose_variant(driver, gpu, VARIANTS)
         image = choice.variant.name if choice.variant else "-"
-        code = choice.fits[0].code if choice.variant else "-"
+        code = choice.code if choice.variant else "-"
         lines.append(f"{driver:12} {gpu:5} {image:9} {choice.status:15} {code}")
     assert "\n".join(lines) == MATRIX.strip()
 
