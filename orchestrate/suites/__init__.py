@@ -5,7 +5,6 @@ A block of `cases` is a small matrix: every value may be a list, and all combina
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,6 +69,14 @@ WRITTEN_OUT = frozenset(
 
 SWEPT = tuple(name for name in SETTINGS if name not in WRITTEN_OUT)
 """All others: a value or a list of values, as their rows in `results.schema.case` say."""
+
+
+LISTED = (
+    *("model", "precision", "mode", "num_gpus", "num_hosts", "all_reduce", "xla", "data", "batch_norm"),
+    *("sequence_length", "optimizer", "accumulate"),
+    *SWEPT,
+)
+"""Settings whose lists multiply, in the order of the cases."""
 
 
 def _swept_fields() -> dict[str, Any]:
@@ -283,15 +290,10 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
 def _refusals(block: CaseBlock) -> Iterator[Refusal]:
     """Ask every network about every value; one value at a time, because lists multiply."""
     for model in _listed(block.model):
-        cases = [
-            *(Case(model=model, batch_norm=kind) for kind in _listed_or_own(block.batch_norm)),
-            *(Case(model=model, sequence_length=length) for length in _listed_or_own(block.sequence_length)),
-            *(Case(model=model, data=data) for data in _listed(block.data)),
-            Case(model=model, image_size=block.image_size),
-        ]
-        for case in cases:
-            if refused := INPUTS[model].refusal(case):
-                yield refused
+        for name in ("batch_norm", "sequence_length", "data", "image_size"):
+            for value in _listed(getattr(block, name)):
+                if refused := INPUTS[model].refusal(Case(model=model, **{name: value})):
+                    yield refused
     if not set(_listed(block.precision)) <= set(_batches(block)):
         return  # reported by itself
     for case in _cases(block, Device.GPU):
@@ -303,65 +305,24 @@ def _listed(value: T | list[T]) -> list[T]:
     return value if isinstance(value, list) else [value]
 
 
-def _listed_or_own(value: T | list[T] | None) -> Iterator[T | None]:
-    """List the values; None where the network's own is wanted."""
-    if value is None:
-        yield None
-    else:
-        yield from _listed(value)
-
-
 def _batches(block: CaseBlock) -> dict[Precision, int]:
     batch = 1 if block.batch_per_gpu is None else block.batch_per_gpu
     return batch if isinstance(batch, dict) else dict.fromkeys(Precision, batch)
 
 
 def _cases(block: CaseBlock, device: Device) -> list[Case]:
-    batch_norms = _listed_or_own(block.batch_norm)
-    lengths = _listed_or_own(block.sequence_length)
-    optimizers = _listed_or_own(block.optimizer)
-    together = itertools.product(_listed(block.num_gpus), _listed(block.num_hosts), _listed(block.all_reduce))
-    # One replica has no all-reduce to leave out.
-    clusters = [(gpus, hosts, adds) for gpus, hosts, adds in together if adds or gpus * hosts > 1]
-    matrix = itertools.product(
-        _listed(block.model),
-        _listed(block.precision),
-        [Mode.DEVICE] if DEVICE_MODEL in _listed(block.model) else _listed(block.mode),
-        clusters,
-        _listed(block.xla),
-        _listed(block.data),
-        batch_norms,
-        lengths,
-        optimizers,
-        _listed(block.accumulate),
-    )
-    cases = [
-        Case(
-            model=model,
-            precision=precision,
-            batch_per_gpu=_batches(block)[precision],
-            num_gpus=cluster[0],
-            num_hosts=cluster[1],
-            communication=block.communication if cluster[1] > 1 else Communication.AUTO,
-            all_reduce=cluster[2],
-            xla=xla,
-            mode=mode,
-            data=data,
-            batch_norm=batch_norm,
-            device=device if block.device == "auto" else block.device,
-            image_size=block.image_size,
-            sequence_length=length,
-            optimizer=optimizer,
-            accumulate=accumulate,
-            warmup_steps=block.warmup_steps,
-            num_steps=block.num_steps,
-        )
-        for model, precision, mode, cluster, xla, data, batch_norm, length, optimizer, accumulate in matrix
-    ]
-    return [dataclasses.replace(case, **swept) for case in cases for swept in _swept(block)]
-
-
-def _swept(block: CaseBlock) -> list[dict[str, Any]]:
-    """Return every combination of the settings of `SWEPT`."""
-    values = itertools.product(*(_listed(getattr(block, name)) for name in SWEPT))
-    return [dict(zip(SWEPT, combination, strict=True)) for combination in values]
+    """Return every combination of the listed values, the last setting of `LISTED` fastest."""
+    fixed = {name: getattr(block, name) for name in ("image_size", "warmup_steps", "num_steps")}
+    fixed["device"] = device if block.device == "auto" else block.device
+    values = {name: _listed(getattr(block, name)) for name in LISTED}
+    if DEVICE_MODEL in values["model"]:
+        values["mode"] = [Mode.DEVICE]
+    cases = []
+    for combination in itertools.product(*values.values()):
+        chosen: dict[str, Any] = fixed | dict(zip(values, combination, strict=True))
+        if not chosen["all_reduce"] and chosen["num_gpus"] * chosen["num_hosts"] == 1:
+            continue  # one replica has no all-reduce to leave out
+        chosen["batch_per_gpu"] = _batches(block)[chosen["precision"]]
+        chosen["communication"] = block.communication if chosen["num_hosts"] > 1 else Communication.AUTO
+        cases.append(Case(**chosen))
+    return cases
