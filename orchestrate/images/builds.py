@@ -40,7 +40,7 @@ Line = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ImageCheck:
     """One thing that `verify` looked at.
 
     Attributes:
@@ -136,7 +136,7 @@ def build_variant(
     return engine.build(context, tag, given, on_line, dockerfile=f"containers/{dockerfile}")
 
 
-def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Finding]:
+def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[ImageCheck]:
     """Start an image and hold it against its row of `images.toml`; no GPU is needed.
 
     Raises:
@@ -149,7 +149,7 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Fin
         findings = _versions(variant, reported) + _libraries(reported)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
-        return [Finding(what="the image describes its contents", passed=False, seen=f"printed no JSON: {tail!r}")]
+        return [ImageCheck(what="the image describes its contents", passed=False, seen=f"printed no JSON: {tail!r}")]
     trains = ContainerSpec(
         image=image, name=unique_name("verify"), command=(*VERIFY_CASE.flags(), f"--output={RECORD_PATH}")
     )
@@ -167,25 +167,25 @@ def _run(engine: DockerEngine, spec: ContainerSpec) -> tuple[bytes, bytes | None
         engine.remove(spec.name)
 
 
-def _versions(variant: Variant, reported: dict[str, Any]) -> list[Finding]:
+def _versions(variant: Variant, reported: dict[str, Any]) -> list[ImageCheck]:
     wanted = {
         "Python": (variant.python, reported["python"]),
         "TensorFlow": (variant.tensorflow, reported["tensorflow"]),
         "Keras": (variant.keras, reported["keras"]),
     }
     findings = [
-        Finding(what=what, passed=_matches(expected, seen), seen=f"{seen}, expected {expected}")
+        ImageCheck(what=what, passed=_matches(expected, seen), seen=f"{seen}, expected {expected}")
         for what, (expected, seen) in wanted.items()
     ]
     findings.append(
-        Finding(
+        ImageCheck(
             what="TensorFlow was built with this CUDA or an older one of its major version",
             passed=_admits(variant.cuda, reported["cuda"]),
             seen=f"built with {reported['cuda']}, libraries of {variant.cuda}",
         )
     )
     findings.append(
-        Finding(what="runs as an unprivileged user", passed=reported["user"] != 0, seen=f"uid {reported['user']}")
+        ImageCheck(what="runs as an unprivileged user", passed=reported["user"] != 0, seen=f"uid {reported['user']}")
     )
     return findings
 
@@ -205,19 +205,21 @@ def _admits(libraries: str | None, built_with: str | None) -> bool:
     return ours[0] == theirs[0] and ours[:2] >= theirs[:2]
 
 
-def _libraries(reported: dict[str, Any]) -> list[Finding]:
+def _libraries(reported: dict[str, Any]) -> list[ImageCheck]:
     return [
-        Finding(what=f"{name} loads", passed=problem is None, seen=str(problem or "yes"))
+        ImageCheck(what=f"{name} loads", passed=problem is None, seen=str(problem or "yes"))
         for name, problem in reported["libraries"].items()
     ]
 
 
-def _training(payload: bytes | None) -> Finding:
+def _training(payload: bytes | None) -> ImageCheck:
     what = "trains two steps on the CPU"
     if payload is None:
-        return Finding(what=what, passed=False, seen="left no record")
+        return ImageCheck(what=what, passed=False, seen="left no record")
     try:
         record: Record = from_json(payload)
     except RecordError as error:
-        return Finding(what=what, passed=False, seen=str(error))
-    return Finding(what=what, passed=record.status is Status.OK, seen=f"{record.status} {record.cause or ''}".strip())
+        return ImageCheck(what=what, passed=False, seen=str(error))
+    return ImageCheck(
+        what=what, passed=record.status is Status.OK, seen=f"{record.status} {record.cause or ''}".strip()
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from orchestrate.errors import HostError, UserError
-from orchestrate.images.builds import Finding, build_variant, source_revision, verify_image
+from orchestrate.images.builds import ImageCheck, build_variant, source_revision, verify_image
 from orchestrate.inventory.variants import Variant, read_variants, unknown_variant
 from orchestrate.launchers.docker.images import (
     DockerEngine,
@@ -184,7 +184,7 @@ def _is_there(engine: DockerEngine, reference: str, entry: dict[str, object]) ->
     return document["Id"] == entry.get("id") or image_content(document) == entry.get("content")
 
 
-def _show_findings(reference: str, findings: Sequence[Finding]) -> None:
+def _show_findings(reference: str, findings: Sequence[ImageCheck]) -> None:
     for finding in findings:
         _answer(f"{reference}: {'ok' if finding.passed else 'FAILED'}: {finding.what}: {finding.seen}")
 
