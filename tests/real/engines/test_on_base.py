@@ -127,12 +127,18 @@ def contents(engines: Engines, image: str) -> Iterator[bytes]:
     saved = io.BytesIO(b"".join(engines.first.client.images.get(image).save()))
     with tarfile.open(fileobj=saved) as outer:
         for member in outer:
-            if (file := outer.extractfile(member)) is None:
+            if not member.isreg():
                 continue
-            data = file.read()
+            data = _file(outer, member)
             yield data
             with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=io.BytesIO(data)) as layer:
-                yield from (found.read() for item in layer if (found := layer.extractfile(item)) is not None)
+                yield from (_file(layer, item) for item in layer if item.isreg())
+
+
+def _file(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    assert file is not None
+    return file.read()
 
 
 @pytest.mark.docker
