@@ -161,6 +161,7 @@ def test_no_image_holds_the_password_of_the_package_index(engines: Engines, base
         assert not any(GuardedIndex.PASSWORD.encode() in data for data in found)
     finally:
         index.server.shutdown()
+        index.server.server_close()
         engines.first.client.images.remove(IMAGE, force=True)
 
 
