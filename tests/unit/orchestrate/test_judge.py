@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 
@@ -134,6 +135,7 @@ def stamp(**ago: float) -> str:
         (stamp(seconds=30), stamp(), None, ""),
         ("yesterday", stamp(), 30.0, "its times are no times"),
     ],
+    ids=itertools.count(),  # no times in names: every worker must collect the same ones
 )
 def test_a_record_that_contradicts_the_controllers_clock_is_suspect(started, finished, observed, said):
     seconds = 2.0 if observed == 30.0 else 100.0
