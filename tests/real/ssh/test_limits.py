@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 from results.schema import Status
 from tests.real.faults.controller import Runs, wait_until
 from tests.real.ssh.rented import Rented
-from tests.real.ssh.test_faults import Rent, rent  # noqa: F401  (a fixture)
+from tests.real.ssh.test_faults import Rent, mounts_missing, rent  # noqa: F401  (a fixture)
+from tests.support.engines.required import skip_without
 
 TIMEOUT_SECONDS = 6
 MARGIN_SECONDS = 15
@@ -149,3 +151,28 @@ def test_stop_asks_the_controller_and_waits_for_it(instance: Rented, tmp_path: P
         assert f"process {controller.pid}" in stopped.stderr and "ended" in stopped.stderr
         assert controller.wait(15) in (3, 130)
     assert instance.jobs() == [] and [record.status for record in runs.by_host().values()] == [Status.STOPPED]
+
+
+def test_a_full_disk_here_is_a_users_error_and_resume_completes(rent: Rent, tmp_path: Path):  # noqa: F811
+    skip_without("a small disk", mounts_missing)
+    instance, runs = rent(), Runs(tmp_path)
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tfbench-small", folder], check=True)
+    try:
+        hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=3)}}}, repeats=2)
+        with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
+            wait_until(lambda: "step" in instance.output("one"), "the first step")
+            filler = folder / "filler"
+            with filler.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free)
+            assert controller.wait(60) == 4
+        said = (runs.folder / "stderr").read_text()
+        assert "the disk is full" in said and "resume" in said and "Traceback" not in said and "bug" not in said
+        filler.unlink()
+        done = runs.run("resume", "--display=plain")
+        assert done.returncode == 0, done.stderr
+        assert [record.status for record in runs.records().values()] == [Status.OK] * 2
+        assert instance.starts() == dict.fromkeys(runs.records(), 1), "what ran was reattached, not started again"
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=False)
