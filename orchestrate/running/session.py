@@ -25,8 +25,8 @@ ASK_SECONDS = 420.0
 PROBE_SECONDS = 3600.0
 """Longest probe: a host may have to get a Python first, and wait for its turn."""
 
-PREPARE_SECONDS = 4 * 3600.0
-"""Longest time to bring one image: pulls have limits of their own, and wait for their turn."""
+PREPARE_SECONDS = 24 * 3600.0
+"""Longest time to bring one image: each pull has limits of its own, and waits for its turn among hundreds of hosts."""
 
 CLOSE_SECONDS = 5.0
 
