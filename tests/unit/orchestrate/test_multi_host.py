@@ -278,6 +278,22 @@ def test_a_host_that_is_lost_gives_a_lost_record_with_its_name(tmp_path: Path):
     assert record.status is Status.LOST and "f.b: the link is dead" in (record.cause or "")
 
 
+def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("orchestrate.running.session.MARGIN_SECONDS", 2.5)
+    bench = Bench(tmp_path, suite(repeats=2), a=FakeHost(), b=FakeHost())
+    bench.machines["a"].failures["stop"] = Unreachable("connection refused")
+    bench.machines["b"].ending = Ending(exit_code=137)
+    bench.machines["b"].payload = lambda job: None if job.member else payload(job)
+    bench.waits["a"] = threading.Event()
+    began = time.monotonic()
+    bench.run()
+    assert time.monotonic() - began < 15
+    first, second = bench.records()
+    assert first.status is Status.LOST and "f.b ended with exit code 137" in (first.cause or "")
+    assert second.status is Status.LOST and "f.a: the host did not do in time" in (second.cause or "")
+    bench.waits["a"].set()
+
+
 def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
     bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
 
