@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from dataclasses import replace
 
 import tensorflow as tf
@@ -52,7 +51,7 @@ def read_environment(case: Case, threads: Threads) -> Environment:
         gpus=facts.gpus[: case.num_gpus] if case.device is Device.GPU else [],
         wheel_compute_capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
         variables=_variables(),
-        ptxas=_ptxas() if case.device is Device.GPU else None,
+        ptxas=ptxas_version(ptxas) if case.device is Device.GPU and (ptxas := find_ptxas()) else None,
     )
 
 
@@ -61,14 +60,6 @@ def _variables() -> dict[str, str]:
     if "XLA_FLAGS" in found:
         found["XLA_FLAGS"] = flags_of_the_user(found["XLA_FLAGS"])
     return {name: value[:500] for name, value in found.items() if value or name != "XLA_FLAGS"}
-
-
-def _ptxas() -> str | None:
-    path = find_ptxas()
-    try:
-        return None if path is None else ptxas_version(path)
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _text(value: object) -> str | None:

@@ -9,7 +9,6 @@ import ctypes
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -137,11 +136,9 @@ def _ptxas() -> CUDALibrary:
         return CUDALibrary(name="ptxas", problem="not found")
     packaged = packaged_toolkit(package_folders())
     other = packaged is not None and not Path(found).samefile(packaged / "bin/ptxas")
-    problem = f"in place of {packaged}/bin/ptxas" if other else None
-    try:
-        return CUDALibrary(name="ptxas", file="ptxas", path=found, version=ptxas_version(found), problem=problem)
-    except (OSError, subprocess.SubprocessError) as error:
-        return CUDALibrary(name="ptxas", path=found, problem=str(error))
+    version = ptxas_version(found)
+    problem = "that does not run" if version is None else f"in place of {packaged}/bin/ptxas" if other else None
+    return CUDALibrary(name="ptxas", file="ptxas", path=found, version=version, problem=problem)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfbench.machine.host import cpu_limit, memory_limit_bytes
+from tfbench.machine.host import cpu_limit, memory_limit_bytes, read_text
+from tfbench.machine.host_speed import IN_MEMORY, file_system
 
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"
@@ -101,55 +102,43 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
         iommu=_iommu(root, pci_gpus),
         disk_free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
         cache_path=str(cache),
-        cache_problem=cache_problem(cache, _read(root / "proc/self/mounts")),
+        cache_problem=cache_problem(cache, root / "proc/self/mounts"),
         variables={name: os.environ[name][:500] for name in WATCHED if name in os.environ},
     )
 
 
-def cache_problem(cache: Path, mounts: str) -> str | None:
+def cache_problem(cache: Path, mounts: Path) -> str | None:
     """Say why compiled kernels cannot be kept; None: they can.
 
     Args:
         cache: The folder, which may not exist yet.
-        mounts: Text of /proc/self/mounts.
+        mounts: /proc/self/mounts.
     """
     if os.environ.get("CUDA_CACHE_DISABLE", "0") not in ("", "0"):
         return "CUDA_CACHE_DISABLE is set"
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     if not os.access(existing, os.W_OK):
         return "cannot be written"
-    kinds = {}
-    for line in mounts.splitlines():
-        _, point, kind, *_ = [*line.split(" "), "", "", ""]
-        kinds[point] = kind
-    resolved = existing.resolve()
-    found = next((kinds[str(folder)] for folder in (resolved, *resolved.parents) if str(folder) in kinds), None)
-    return "is in memory (tmpfs) and gone after a restart" if found in ("tmpfs", "ramfs") else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    in_memory = file_system(existing, mounts) in IN_MEMORY
+    return "is in memory (tmpfs) and gone after a restart" if in_memory else None
 
 
 def _first_line(path: Path) -> str | None:
-    return next(iter(_read(path).splitlines()), None)
+    return next(iter(read_text(path).splitlines()), None)
 
 
 def _load(root: Path) -> float | None:
-    text = _read(root / "proc/loadavg").split()
+    text = read_text(root / "proc/loadavg").split()
     return float(text[0]) if text else None
 
 
 def _governors(root: Path) -> dict[str, int]:
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    return dict(Counter(text for file in files if (text := _read(file).strip())))
+    return dict(Counter(text for file in files if (text := read_text(file).strip())))
 
 
 def _memory_available(root: Path) -> int | None:
-    found = re.search(r"^MemAvailable: *(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    found = re.search(r"^MemAvailable: *(\d+) kB", read_text(root / "proc/meminfo"), re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 
 
@@ -164,7 +153,7 @@ def _in_container(root: Path) -> bool:
     marks = ("docker", "containerd", "kubepods", "libpod", "lxc")
     if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
         return True
-    return any(mark in _read(root / "proc/1/cgroup") for mark in marks) or "APPTAINER_CONTAINER" in os.environ
+    return any(mark in read_text(root / "proc/1/cgroup") for mark in marks) or "APPTAINER_CONTAINER" in os.environ
 
 
 def _pci_gpus(root: Path) -> list[str]:
@@ -172,14 +161,15 @@ def _pci_gpus(root: Path) -> list[str]:
     return sorted(
         device.name.upper()
         for device in (root / "sys/bus/pci/devices").glob("*")
-        if _read(device / "vendor").strip() == NVIDIA_VENDOR and _read(device / "class").startswith(DISPLAY_CLASS)
+        if read_text(device / "vendor").strip() == NVIDIA_VENDOR
+        and read_text(device / "class").startswith(DISPLAY_CLASS)
     )
 
 
 def _iommu(root: Path, gpus: list[str]) -> str | None:
     """Return the kind of the IOMMU group of the first GPU."""
     for bus_id in gpus:
-        kind = _read(root / "sys/bus/pci/devices" / bus_id.lower() / "iommu_group/type").strip()
+        kind = read_text(root / "sys/bus/pci/devices" / bus_id.lower() / "iommu_group/type").strip()
         if kind:
             return kind
     return None

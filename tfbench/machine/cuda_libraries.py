@@ -115,13 +115,12 @@ def find_ptxas() -> str | None:
 
 
 def ptxas_version(path: str) -> str | None:
-    """Return e.g. `12.5.82`.
-
-    Raises:
-        OSError, subprocess.SubprocessError: It does not run.
-    """
-    reported = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
-    release = re.search(r"release [\d.]+, V([\d.]+)", reported)
+    """Return e.g. `12.5.82`; None: it does not run."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    release = re.search(r"release [\d.]+, V([\d.]+)", done.stdout)
     return release[1] if release else None
 
 

@@ -92,7 +92,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     files = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
     texts = [text for name in files for text in _control_group_files(root, name, "memory")]
     limits = [int(text) for text in texts if text.isdigit()]
-    for line in _read(root / "proc/meminfo").splitlines():
+    for line in read_text(root / "proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             limits.append(int(line.split()[1]) * 1024)
     return min(limits) if limits else None
@@ -131,7 +131,7 @@ def _control_group_files(root: Path, name: str, controller: str) -> list[str]:
     """Read a file of each control group from this process's own up to the root, where it exists."""
     texts = []
     mounted = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -139,11 +139,12 @@ def _control_group_files(root: Path, name: str, controller: str) -> list[str]:
         groups = [base / path.lstrip("/")]
         while groups[-1] != base and base in groups[-1].parents:
             groups.append(groups[-1].parent)
-        texts += [text for group in groups if (text := _read(group / name).strip())]
+        texts += [text for group in groups if (text := read_text(group / name).strip())]
     return texts
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return a file's text; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -151,14 +152,14 @@ def _read(path: Path) -> str:
 
 
 def _cpu_name() -> str:
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
+    for line in read_text(Path("/proc/cpuinfo")).splitlines():
         if line.lower().startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def _operating_system() -> str:
-    for line in _read(Path("/etc/os-release")).splitlines():
+    for line in read_text(Path("/etc/os-release")).splitlines():
         if line.startswith("PRETTY_NAME="):
             return line.partition("=")[2].strip('"')
     return platform.system()

@@ -439,9 +439,11 @@ def test_the_machine_is_read_from_the_kernels_files(tmp_path, monkeypatch):
 
 
 def test_a_cache_of_compiled_kernels_must_outlive_the_process(tmp_path, monkeypatch):
-    mounts = f"/dev/sda1 / ext4 rw 0 0\ntmpfs {tmp_path.resolve()} tmpfs rw 0 0\n"
+    disk, mounts = tmp_path / "disk", tmp_path / "mounts"
+    disk.write_text("/dev/sda1 / ext4 rw 0 0\n")
+    mounts.write_text(f"{disk.read_text()}tmpfs {tmp_path.resolve()} tmpfs rw 0 0\n")
     assert cache_problem(tmp_path / "not/yet", mounts) == "is in memory (tmpfs) and gone after a restart"
-    assert cache_problem(tmp_path, "/dev/sda1 / ext4 rw 0 0\n") is None
+    assert cache_problem(tmp_path, disk) is None
     monkeypatch.setenv("CUDA_CACHE_DISABLE", "1")
     assert cache_problem(tmp_path, mounts) == "CUDA_CACHE_DISABLE is set"
 
