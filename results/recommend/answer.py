@@ -174,7 +174,7 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
     asked = {
         name for advice in advices for option in advice.options for name in (option.known.gpu, option.known.subject)
     }
-    lines = []
+    unused: dict[tuple[float, str], list[str]] = {}
     for offer in offers:
         if offer.origin != YOURS or id(offer) in used:
             continue
@@ -188,8 +188,8 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
             why = "the answer has no row of this GPU"
         else:
             why = "the name means no GPU of the answer"
-        lines.append(f"price not used: {offer.usd_per_gpu_hour:g} USD for {offer.gpu}: {why}")
-    return list(dict.fromkeys(lines))
+        unused.setdefault((offer.usd_per_gpu_hour, why), []).append(offer.gpu)
+    return [f"price not used: {usd:g} USD for {', '.join(gpus)}: {why}" for (usd, why), gpus in unused.items()]
 
 
 @functools.cache
@@ -247,7 +247,9 @@ def _advice(
     fitting = [option for option in every if question.gpus or option.known.rate or not option.misfit]
     options = fitting if any(option.rate for option in fitting) else every
     winner, clause = _price_clause(question, options)
-    sentence = "; ".join(part for part in (_lead(question, options), clause, _left_out(options), *hints) if part)
+    sentence = "; ".join(
+        part for part in (_lead(question, options), clause, _left_out(question, options), *hints) if part
+    )
     notes = [*([f"setting: {table.setting}"] if table.setting else []), *table.remarks]
     if len(options) < len(every):
         notes.append(f"{counted(len(every) - len(options), 'other GPU')} outside of the limits")
@@ -495,7 +497,9 @@ def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
             same = f"{fast[0].name} and {slow.name} do not differ significantly in speed"
             return f"{same} ({text} times; {origin}): rent the cheaper one"
         worth = f"rent it where it costs less than {ratio.value:.2f} times as much"
-        return f"{fast[0].name} is {text} times as fast as {slow.name} ({origin}): {worth}"
+        if Basis.PREDICTED in (fast[0].known.basis, slow.known.basis):
+            worth = f"worth {ratio.low:.2f} to {ratio.high:.2f} times its price: measure for an hour first"
+        return f"{fast[0].name} is {text} times as fast as {slow.name} ({origin or 'no figure'}): {worth}"
     parts = [
         f"{option.name} {'is ' if not i else ''}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)
     ]
@@ -644,7 +648,7 @@ def _usd_text(option: RentalOption) -> str:
     return f"{low:.3g} USD/h{spot}" if low == high else f"{low:.3g} to {high:.3g} USD/h{spot}"
 
 
-def _left_out(options: Sequence[RentalOption]) -> str:
+def _left_out(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
     """Name what failed here, does not fit, or cannot reach what another does."""
     failed = [
         f"{option.name} ({option.excluded})"
@@ -652,6 +656,9 @@ def _left_out(options: Sequence[RentalOption]) -> str:
         if option.known.failed or option.misfit.startswith("needs")
     ]
     parts = [f"does not fit: {', '.join(failed[:LED])}{' and more' if len(failed) > LED else ''}"] if failed else []
+    batch, batches = question.batch_per_gpu, {option.known.batch for option in options if not option.excluded}
+    if batch is not None and batches and str(batch) not in batches:
+        parts.append(f"no figure is of batch {batch}")
     best = max((option for option in options if not option.excluded), key=lambda option: option.rate, default=None)
     for option in options:
         if option.known.basis is Basis.BOUND and best is not None:

@@ -370,6 +370,8 @@ def published_tables(
         place: {key: rate for key, rate in of.items() if question.wants(*key) and key not in failed}
         for place, of in published_figures(question).items()
     }
+    if not any(fits(key) for of in known.values() for key in of):
+        fits = bool  # none meets the limits: how they compare is known all the same
     common, alone = [], []
     for chosen in dict.fromkeys(place.networks for place in known):
         places = {place: of for place, of in known.items() if place.networks == chosen and of}
@@ -377,7 +379,7 @@ def published_tables(
         if covering:
             common += [_published_table(question, place, places, failed, covering) for place in covering]
         elif places:
-            best = max(places, key=lambda place: (len(places[place]), place))
+            best = max(places, key=lambda place: (sum(map(fits, places[place])), len(places[place]), place))
             alone.append(_published_table(question, best, places, failed, []))
     empty = FigureTable(
         basis=Basis.PUBLISHED,
@@ -385,9 +387,12 @@ def published_tables(
         network=question.network,
         setting="",
         rates=tuple(_missing(key, failed) for key in question.gpus),
+        model=next(reversed(published_names(next(iter(question.mix)))), "") if len(question.mix) == 1 else "",
     )
-    alone.sort(key=lambda table: -sum(rate.samples_per_second is not None for rate in table.rates))
-    return common or alone[:1] or [empty]
+    common.sort(key=lambda table: -len(table.rates))
+    known_keys = [[(rate.gpu, rate.count) for rate in table.rates if rate.samples_per_second] for table in alone]
+    ordered = sorted(zip(known_keys, alone, strict=True), key=lambda item: (-sum(map(fits, item[0])), -len(item[0])))
+    return common or [table for _, table in ordered][:1] or [empty]
 
 
 def _covering(
@@ -396,7 +401,7 @@ def _covering(
     fits: Callable[[GpuCount], bool],
 ) -> list[PublishedSetting]:
     """Choose settings that have two GPUs at least, until each GPU that was asked for is in one that has it."""
-    able = {place: {key for key in of if fits(key)} or set(of) for place, of in places.items()}
+    able = {place: {key for key in of if fits(key)} for place, of in places.items()}
     chosen: list[PublishedSetting] = []
     covered: set[GpuCount] = set()
     while True:
