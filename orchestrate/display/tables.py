@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.environment import shown_environment
+from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, Place
 from orchestrate.links.first_contact import NewKey
 from orchestrate.planning.doubts import doubts, memory_notes, sending_note, state_words

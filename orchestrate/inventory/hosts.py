@@ -23,8 +23,7 @@ from orchestrate.inventory.addresses import (
     is_reached_one_way,
     ssh_address,
 )
-from orchestrate.inventory.environment import environment_problems, merge_environments
-from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings
+from orchestrate.inventory.form import Fleet, HostEntry, HostsFile, Settings, environment_problems, merge_environments
 from orchestrate.inventory.queues import QUEUES, KubernetesQueue, Queue, SlurmQueue
 from orchestrate.inventory.variants import read_variants, unknown_variant
 from orchestrate.suites import read_suite, suite_source

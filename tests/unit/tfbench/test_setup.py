@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from orchestrate.inventory.environment import environment_problems
+from orchestrate.inventory.form import environment_problems
 from results.schema import BatchNorm, Case, Device, Status
 from tfbench.__main__ import _measured
 from tfbench.flags import parse
