@@ -1,1 +1,1 @@
-"""Container images: built, verified, pushed, saved."""
+"""Container images: built, verified, pushed, saved. Start at `commands.py`; `builds.py` does the work on an engine."""

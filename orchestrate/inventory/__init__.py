@@ -1,1 +1,6 @@
-"""Which machines there are: `hosts.yml`, addresses, queues, and the images that suit them."""
+"""Which machines there are, and which images suit them.
+
+`hosts.read_hosts` turns `hosts.yml` into `Host`s in which everything is resolved: keys and types are in `form.py` and
+`queues.py`, addresses in `addresses.py`. `variants.choose_variant` chooses an image by driver and GPU.
+`sources/` writes a `hosts.yml` from what other tools list.
+"""

@@ -240,9 +240,9 @@ class HostsFile(Form):
     )
 
 
-# ---- environment: variables that every benchmark of a host gets. Only those can be given that a record keeps as part of
-# what was measured (`_VARIABLES` in tfbench/environment.py), and none that says more than its value does: two records with
-# the same variables were measured alike.
+# ---- environment: variables that every benchmark of a host gets. Only those can be given that a record
+# keeps as part of what was measured (`_VARIABLES` in tfbench/environment.py), and none that says more than its value:
+# two records with the same variables were measured alike.
 
 ALLOWED = "NCCL_… and XLA_FLAGS"
 
