@@ -15,7 +15,7 @@ import tensorflow as tf
 from results.schema import Check, Environment, Rank, Status, Telemetry
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.keras_versions import components
-from tfbench.measuring.timing import Interval
+from tfbench.measuring.timing import TimedSteps
 from tfbench.measuring.validity import DIVERGENCE_LIMIT, within
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
@@ -146,7 +146,7 @@ def meeting_of(strategy: Strategy) -> Callable[[], None]:
     return wait
 
 
-def rank_parts(peers: Peers, samples_per_step: int, timed: Interval) -> list[Rank]:
+def rank_parts(peers: Peers, samples_per_step: int, timed: TimedSteps) -> list[Rank]:
     """Gather what each rank did in the timed steps.
 
     Args:

@@ -20,7 +20,7 @@ from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Cooling, Observer, cool_gpus
 from tfbench.measuring import validity
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
-from tfbench.measuring.timing import Interval, Warmup, default_ceiling, print_steps, take_steps, warm_up
+from tfbench.measuring.timing import TimedSteps, Warmup, default_ceiling, print_steps, take_steps, warm_up
 from tfbench.models import NETWORKS, Network
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -36,7 +36,7 @@ from tfbench.roofline.sums import (
 from tfbench.roofline.transfers import connect
 from tfbench.setup.devices import communication_of, configure, create_strategy, threads_for
 from tfbench.training.inputs import batch_source, bytes_per_example
-from tfbench.workload import Built, First, InputComparison, Repeat, WaitingSource, build, gate, require
+from tfbench.workload import Built, FirstStep, InputComparison, Repeat, WaitingSource, build, gate, require
 
 
 def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008
@@ -129,14 +129,14 @@ class Timed:
         latency: At batch 1; of inference only.
     """
 
-    interval: Interval
+    interval: TimedSteps
     input_limit: InputLimit | None = None
     ranks: list[Rank] = field(default_factory=list)
     all_reduce_bytes_per_second: float | None = None
     latency: Latency | None = None
 
 
-def warm_through(repeat: Repeat, built: Built, first: First, findings: Findings) -> Warm:
+def warm_through(repeat: Repeat, built: Built, first: FirstStep, findings: Findings) -> Warm:
     """Let hot GPUs cool down, then take untimed steps until their time has settled.
 
     Raises:
@@ -215,7 +215,7 @@ def _input_comparison(repeat: Repeat, built: Built) -> InputComparison | None:
     return InputComparison(built.next_batch, built.step, lambda: built.workload.step(on_device()), case.num_steps)
 
 
-def describe(repeat: Repeat, built: Built, first: First, warmup: Warmup, timed: Timed) -> Measurement:
+def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, timed: Timed) -> Measurement:
     """Return the figures of a record; measures the device's limits, too, unless the options leave them out.
 
     Args:

@@ -18,7 +18,7 @@ from tfbench.keras_types import Model, Strategy, Tensor
 from tfbench.keras_versions import draw_weights
 from tfbench.machine.nvml import GPUs
 from tfbench.measuring import validity
-from tfbench.measuring.timing import Interval, Step, take_steps, wait_for_loss
+from tfbench.measuring.timing import Step, TimedSteps, take_steps, wait_for_loss
 from tfbench.models import Network
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -78,7 +78,7 @@ class InputComparison:
         take_steps(real_step, DRAINING_STEPS)
         real.reset()
 
-    def result(self, timed: Interval, data_set: DataSet, images: int) -> InputLimit:
+    def result(self, timed: TimedSteps, data_set: DataSet, images: int) -> InputLimit:
         """Take the other half and compare; call it at once after the timed steps.
 
         Args:
@@ -202,7 +202,7 @@ MAX_SKIPPED_STEPS = 16
 
 
 @dataclass(frozen=True)
-class First:
+class FirstStep:
     """The first step.
 
     Attributes:
@@ -216,7 +216,7 @@ class First:
     witness: validity.LearningWitness | None = None
 
 
-def gate(repeat: Repeat, built: Built, findings: Findings) -> First:
+def gate(repeat: Repeat, built: Built, findings: Findings) -> FirstStep:
     """Trace, compile and take the first step, and compare several replicas with one device.
 
     Args:
@@ -259,16 +259,16 @@ def require(checks: list[Check], peers: Ranks) -> None:
     raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
 
 
-def _first_inference(inference: Inference, batch: Batch, findings: Findings) -> First:
+def _first_inference(inference: Inference, batch: Batch, findings: Findings) -> FirstStep:
     findings.phases.enter("compiling")
     begin = time.perf_counter()
-    first = First(wait_for_loss(inference.step(batch)), time.perf_counter() - begin)
+    first = FirstStep(wait_for_loss(inference.step(batch)), time.perf_counter() - begin)
     findings.phases.enter("checking")
     findings.checks.extend([*inference.checks(batch), validity.output_check(first.loss)])
     return first
 
 
-def _first_training(repeat: Repeat, built: Built, training: Training, findings: Findings) -> First:
+def _first_training(repeat: Repeat, built: Built, training: Training, findings: Findings) -> FirstStep:
     case, batch, checks = repeat.case, built.next_batch(), findings.checks
     reference = None
     if (case.replicas > 1 or case.accumulate > 1) and case.all_reduce:
@@ -277,7 +277,7 @@ def _first_training(repeat: Repeat, built: Built, training: Training, findings: 
     witness = validity.LearningWitness(training)
     findings.phases.enter("compiling")
     begin = time.perf_counter()
-    first = First(wait_for_loss(training.step(batch)), time.perf_counter() - begin, witness)
+    first = FirstStep(wait_for_loss(training.step(batch)), time.perf_counter() - begin, witness)
     findings.phases.enter("checking")
     checks.append(validity.finite_check("loss_finite_at_first", [first.loss]))
     if math.isfinite(first.loss):

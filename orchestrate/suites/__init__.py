@@ -42,7 +42,7 @@ from results.schema import (
     kind_of,
 )
 from results.schema.case import REMOVED_SETTINGS
-from results.schema.networks import INPUTS, Refusal, tuning_refusal
+from results.schema.networks import INPUTS, CaseRefusal, tuning_refusal
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
@@ -287,7 +287,7 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
         yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
 
 
-def _refusals(block: CaseBlock) -> Iterator[Refusal]:
+def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
     """Ask every network about every value; one value at a time, because lists multiply."""
     for model in _listed(block.model):
         for name in ("batch_norm", "sequence_length", "data", "image_size"):

@@ -16,7 +16,7 @@ FUSED, KERAS, NONE = BatchNorm.FUSED, BatchNorm.KERAS, BatchNorm.NONE
 
 
 @dataclass(frozen=True)
-class Refusal:
+class CaseRefusal:
     """Why a network cannot be measured as a case asks for.
 
     Attributes:
@@ -69,7 +69,7 @@ class Inputs:
         size = case.image_size or self.image_size if self.image_size else case.sequence_length or self.sequence_length
         return typing.cast(int, size)
 
-    def refusal(self, case: Case) -> Refusal | None:
+    def refusal(self, case: Case) -> CaseRefusal | None:
         """Say what this network cannot follow, and what it has instead; None: it can follow all."""
         if case.batch_norm not in self.batch_norms:
             known = " or ".join(self.batch_norms)
@@ -78,7 +78,7 @@ class Inputs:
             return self._refused_of_sequences(case)
         return self._refused_of_images(case)
 
-    def _refused_of_sequences(self, case: Case) -> Refusal | None:
+    def _refused_of_sequences(self, case: Case) -> CaseRefusal | None:
         if case.image_size is not None:
             return self._refused("image_size", case.image_size, "it takes sequences. Use sequence_length")
         if case.data is Data.TFRECORD:
@@ -90,7 +90,7 @@ class Inputs:
             return self._refused("sequence_length", length, f"it needs at least {SHORTEST_SEQUENCE} tokens")
         return None
 
-    def _refused_of_images(self, case: Case) -> Refusal | None:
+    def _refused_of_images(self, case: Case) -> CaseRefusal | None:
         if case.sequence_length is not None:
             return self._refused("sequence_length", case.sequence_length, "it takes images. Use image_size")
         pixels = self.size(case)
@@ -100,23 +100,23 @@ class Inputs:
             return self._refused("image_size", pixels, f"it needs a multiple of {self.multiple}")
         return None
 
-    def _refused(self, key: str, value: object, reason: str) -> Refusal:
-        return Refusal(self.name, key, value, reason)
+    def _refused(self, key: str, value: object, reason: str) -> CaseRefusal:
+        return CaseRefusal(self.name, key, value, reason)
 
 
-def tuning_refusal(case: Case) -> Refusal | None:
+def tuning_refusal(case: Case) -> CaseRefusal | None:
     """Return why a setting does not go with the rest of a case, other than with its network; None: all do."""
     for key, value in case.changed.items():
         if SETTINGS[key].train_only and case.mode is not Mode.TRAIN:
-            return Refusal(f"mode {case.mode}", key, value, f"it is for mode {Mode.TRAIN}")
+            return CaseRefusal(f"mode {case.mode}", key, value, f"it is for mode {Mode.TRAIN}")
     if str(case.all_reduce_dtype) not in ("fp32", case.precision):
         reason = f"gradients travel as fp32, or as {case.all_reduce_dtype} from steps of that precision"
-        return Refusal(f"precision {case.precision}", "all_reduce_dtype", case.all_reduce_dtype, reason)
+        return CaseRefusal(f"precision {case.precision}", "all_reduce_dtype", case.all_reduce_dtype, reason)
     if case.deep_check and case.mode is not Mode.DEVICE:
-        return Refusal(f"mode {case.mode}", "deep_check", True, f"it is for mode {Mode.DEVICE}")
+        return CaseRefusal(f"mode {case.mode}", "deep_check", True, f"it is for mode {Mode.DEVICE}")
     if case.min_seconds is not None and case.num_hosts > 1:
         reason = "hosts that train together take the same number of steps: leave it out, and raise num_steps"
-        return Refusal(f"num_hosts {case.num_hosts}", "min_seconds", case.min_seconds, reason)
+        return CaseRefusal(f"num_hosts {case.num_hosts}", "min_seconds", case.min_seconds, reason)
     return None
 
 

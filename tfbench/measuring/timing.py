@@ -26,7 +26,7 @@ that.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class TimedSteps:
     """Steps that were taken one after another.
 
     Attributes:
@@ -96,7 +96,7 @@ def take_steps(
     report: Report = lambda *_: None,
     least_seconds: float = 0.0,
     wait: Wait = wait_for_device,
-) -> Interval:
+) -> TimedSteps:
     """Take `count` steps, or more until a time has passed, and time them.
 
     Other threads wait for each step and note the time, while this one already hands over the next step. To wait here
@@ -142,7 +142,7 @@ def take_steps(
         while waiting:
             collect()
     losses = [wait_for_loss(of_step) for of_step in shares]
-    return Interval(seconds=finished[-1] - start, step_seconds=durations(start, finished), losses=losses)
+    return TimedSteps(seconds=finished[-1] - start, step_seconds=durations(start, finished), losses=losses)
 
 
 def _is_early(start: float, finished: Sequence[float], begun: int, least_seconds: float) -> bool:

@@ -12,7 +12,7 @@ from results.schema import Case, Data, Device
 from tfbench.flags import KnownPeaks
 from tfbench.keras_types import Model
 from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
-from tfbench.measuring.timing import Interval, coefficient_of_variation, drift, percentile
+from tfbench.measuring.timing import TimedSteps, coefficient_of_variation, drift, percentile
 from tfbench.roofline.limits import work_per_sample
 from tfbench.roofline.peaks import matrix_flops_per_second, memory_bytes_per_second
 
@@ -47,7 +47,7 @@ class LimitFields(TypedDict, total=False):
     peaks_reused: bool
 
 
-def timed_fields(samples_per_step: int, timed: Interval) -> TimedFields:
+def timed_fields(samples_per_step: int, timed: TimedSteps) -> TimedFields:
     """Return the fields of a `Measurement` that follow from the timed steps.
 
     Args:
@@ -72,7 +72,7 @@ def limit_fields(
     case: Case,
     model: Model,
     samples_per_step: int,
-    timed: Interval,
+    timed: TimedSteps,
     measure_peaks: bool,
     known: KnownPeaks | None = None,
 ) -> LimitFields:
@@ -140,7 +140,7 @@ def credible_peak(measure: Callable[[], float | None], needed: float) -> float |
     return best
 
 
-def host_bytes_per_second(case: Case, bytes_per_example: int, timed: Interval) -> float | None:
+def host_bytes_per_second(case: Case, bytes_per_example: int, timed: TimedSteps) -> float | None:
     """Return what the input moved from the host to the devices; None where the batch stays on the device."""
     if case.data is Data.SYNTHETIC:
         return None

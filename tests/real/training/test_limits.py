@@ -94,7 +94,7 @@ def test_a_peak_that_the_network_has_passed_is_measured_again(tensorflow, rates,
 
 
 def test_a_record_has_the_better_peak(one_replica, monkeypatch):
-    from tfbench.measuring.timing import Interval
+    from tfbench.measuring.timing import TimedSteps
     from tfbench.roofline import sums
 
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
@@ -102,7 +102,7 @@ def test_a_record_has_the_better_peak(one_replica, monkeypatch):
     flops, bandwidth = [1e9, 1e12], [1e9, 1e12]
     monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: flops.pop(0))
     monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: bandwidth.pop(0))
-    timed = Interval(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
+    timed = TimedSteps(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
     fields = sums.limit_fields(case, model, 2, timed, measure_peaks=True)
     assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == 1e12
     assert fields["flops_utilisation"] == pytest.approx(20 * 9.26e9 / 1e12, rel=0.02)
@@ -110,14 +110,14 @@ def test_a_record_has_the_better_peak(one_replica, monkeypatch):
 
 @pytest.mark.parametrize(("known", "reused"), [((5e11, 5e11), True), ((1e9, 5e11), False), ((5e11, 1e9), False)])
 def test_a_known_limit_is_taken_unless_the_network_has_passed_it(one_replica, monkeypatch, known, reused):
-    from tfbench.measuring.timing import Interval
+    from tfbench.measuring.timing import TimedSteps
     from tfbench.roofline import sums
 
     case = Case(model="googlenet", batch_norm=NONE, device=Device.CPU, batch_per_gpu=2)
     model = NETWORKS["googlenet"].build(NONE, 224, one_replica)
     monkeypatch.setattr(sums, "matrix_flops_per_second", lambda *_: 1e12)
     monkeypatch.setattr(sums, "memory_bytes_per_second", lambda *_: 1e12)
-    timed = Interval(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
+    timed = TimedSteps(seconds=1.0, step_seconds=[0.1] * 10, losses=[1.0] * 10)
     fields = sums.limit_fields(case, model, 2, timed, measure_peaks=True, known=KnownPeaks(*known))
     assert fields["peak_flops_per_second"] == fields["peak_bytes_per_second"] == (5e11 if reused else 1e12)
     assert fields.get("peaks_reused", False) is reused

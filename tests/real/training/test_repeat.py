@@ -82,15 +82,15 @@ def test_warm_up_takes_the_fewest_steps_and_refuses_a_loss_that_is_no_number(ten
     from tfbench.outcomes.findings import Findings
     from tfbench.outcomes.outcome import CaseFailedError
     from tfbench.repeat import warm_through
-    from tfbench.workload import First
+    from tfbench.workload import FirstStep
 
     repeat, findings, built = repeat_of(tiny_case(warmup_steps=3)), Findings(), built_with([3.0, 2.0, 1.0])
-    warm = warm_through(repeat, built, First(4.0, 0.1), findings)
+    warm = warm_through(repeat, built, FirstStep(4.0, 0.1), findings)
     assert (warm.warmup.steps, warm.warmup.losses, warm.warmup.settled) == (3, [3.0, 2.0, 1.0], None)
     assert (warm.cooling.seconds, warm.cooling.celsius) == (None, None), "there are no GPUs"
     assert [(check.name, check.passed) for check in findings.checks] == [("loss_finite_before_timing", True)]
     with pytest.raises(CaseFailedError, match="loss_finite_before_timing") as caught:
-        warm_through(repeat, built_with([3.0, float("nan"), 1.0]), First(4.0, 0.1), Findings())
+        warm_through(repeat, built_with([3.0, float("nan"), 1.0]), FirstStep(4.0, 0.1), Findings())
     assert caught.value.status is Status.NOT_FINITE
 
 
@@ -113,17 +113,17 @@ def test_timing_takes_the_steps_asked_for_and_keeps_telemetry_also_when_a_loss_i
 
 
 def test_what_is_described_follows_from_the_steps_before(one_replica):
-    from tfbench.measuring.timing import Interval, Warmup
+    from tfbench.measuring.timing import TimedSteps, Warmup
     from tfbench.repeat import Timed, describe
-    from tfbench.workload import First
+    from tfbench.workload import FirstStep
 
     case = tiny_case(accumulate=2, num_steps=4)
     repeat = repeat_of(case, one_replica, seed=5)
     model = TinyNetwork().build(case.batch_norm, repeat.size, one_replica)
-    interval = Interval(seconds=2.0, step_seconds=[0.5] * 4, losses=[4.0, 3.0, 2.0, 1.0])
+    interval = TimedSteps(seconds=2.0, step_seconds=[0.5] * 4, losses=[4.0, 3.0, 2.0, 1.0])
     warmup = Warmup(steps=2, seconds=0.25, losses=[5.0, 4.5], settled=None)
     built = dataclasses.replace(built_with([]), model=model)
-    found = describe(repeat, built, First(6.0, 9.0), warmup, Timed(interval=interval))
+    found = describe(repeat, built, FirstStep(6.0, 9.0), warmup, Timed(interval=interval))
     assert (found.samples, found.samples_per_second, found.global_batch) == (16 * 2 * 4, 64.0, 32)
     assert (found.build_seconds, found.compile_seconds) == (1.5, 9.0)
     assert (found.warmup_steps, found.warmup_seconds, found.warmup_settled) == (2, 0.25, None)
@@ -132,4 +132,4 @@ def test_what_is_described_follows_from_the_steps_before(one_replica):
     assert (found.parameters_trainable, found.parameters_total) == (322, 338)
     assert (found.peak_flops_per_second, found.communication, found.ranks) == (None, None, [])
     assert describe(dataclasses.replace(repeat, options=dataclasses.replace(repeat.options, seed=None)), built,
-                    First(6.0, 9.0), warmup, Timed(interval=interval)).losses == []  # fmt: skip
+                    FirstStep(6.0, 9.0), warmup, Timed(interval=interval)).losses == []  # fmt: skip

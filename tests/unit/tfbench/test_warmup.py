@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tfbench.measuring import timing
-from tfbench.measuring.timing import Interval, default_ceiling, warm_up
+from tfbench.measuring.timing import TimedSteps, default_ceiling, warm_up
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def windows(monkeypatch):
     def take(step, count, report):
         mean = means.pop(0)
         report(count, mean)
-        return Interval(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count)
+        return TimedSteps(seconds=mean * count, step_seconds=[mean] * count, losses=[1.0] * count)
 
     monkeypatch.setattr(timing, "take_steps", take)
     return means
