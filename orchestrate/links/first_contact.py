@@ -16,8 +16,7 @@ from pathlib import Path
 from orchestrate.errors import Dropped, Unreachable, UserError
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.links.connections import Conversation, persist, starting
-from orchestrate.links.refusals import ssh_failure
+from orchestrate.links.connections import Conversation, persist, ssh_failure, starting
 from orchestrate.links.ssh import (
     OWN_CONNECTION,
     HostKey,

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
-from orchestrate.links.connections import persist, starting
-from orchestrate.links.refusals import ssh_failure, sudo_failure
+from orchestrate.links.connections import persist, ssh_failure, starting, sudo_failure
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 
 OPEN_DEADLINE_SECONDS = 30.0

@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.links.connections import Conversation, persist, starting
-from orchestrate.links.refusals import ssh_failure
+from orchestrate.links.connections import Conversation, persist, ssh_failure, starting
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text
 from results.schema import Status

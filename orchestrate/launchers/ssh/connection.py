@@ -17,8 +17,7 @@ from typing import Any
 from orchestrate.errors import LaunchFailed, Lost, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 from orchestrate.launchers.ssh import software
-from orchestrate.links.connections import MAX_LINE_BYTES, Conversation, attempts, starting
-from orchestrate.links.refusals import ssh_failure
+from orchestrate.links.connections import MAX_LINE_BYTES, Conversation, attempts, ssh_failure, starting
 from orchestrate.links.ssh import OWN_CONNECTION, ssh_command
 from orchestrate.text import plain_text, read_json
 

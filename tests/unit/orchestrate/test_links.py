@@ -12,8 +12,7 @@ import pytest
 
 from orchestrate.errors import Dropped, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
-from orchestrate.links.connections import ATTEMPTS, Conversation, Turns, persist
-from orchestrate.links.refusals import ssh_failure, sudo_failure
+from orchestrate.links.connections import ATTEMPTS, Conversation, Turns, persist, ssh_failure, sudo_failure
 from orchestrate.links.ssh import configuration, entrance, hops, read_key, read_keys, remember, ssh_command
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs an OpenSSH client")
