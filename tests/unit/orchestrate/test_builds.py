@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -151,6 +152,34 @@ def test_pip_config_is_in_the_context_and_not_in_the_arguments(tmp_path: Path):
         assert packed is not None and b"hunter2" in packed.read()
     with pytest.raises(BuildFailed, match=r"--pip-config .*none\.conf: No such file"):
         builds.build_context(pip_config=tmp_path / "none.conf")
+
+
+def test_packages_are_sorted_into_equal_layers_with_xlas_compilers_linked(tmp_path: Path):
+    dockerfile = (PROJECT / "containers" / "Dockerfile").read_text()
+    script = dockerfile.partition("    cd /build/site;")[2].partition("\n\n")[0]
+    site, layers = tmp_path / "site", tmp_path / "layers"
+    kept = {
+        "common": ("numpy/__init__.py", "nvidia_ml_py-1.dist-info/METADATA", "pynvml.py"),
+        "tensorflow": ("tensorflow/libtensorflow_cc.so.2", "tensorflow_cpu-2.dist-info/METADATA"),
+        "cuda": (
+            "nvidia/cuda_nvcc/bin/ptxas",
+            "nvidia/cufft/lib/libcufft.so.11",
+            "nvidia_nccl_cu12-2.dist-info/METADATA",
+        ),
+    }
+    removed = ("bin/pip", "nvidia/cuda_nvcc/bin/nvcc", "tensorflow/include/a.h", "numpy/tests/test_a.py", "numpy/b.a")
+    for name in (*itertools.chain(*kept.values()), *removed):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("x")
+    script = f"cd {site};{script.replace('/layers', str(layers))}"
+    subprocess.run(["sh", "-e", "-c", script], check=True)
+    for layer, names in kept.items():
+        found = {
+            str(path.relative_to(layers / layer / "opt/site")) for path in (layers / layer).rglob("*") if path.is_file()
+        }
+        assert found == set(names)
+    assert (layers / "cuda/usr/local/cuda").readlink() == Path("/opt/site/nvidia/cuda_nvcc")
+    assert {path.lstat().st_mtime for path in layers.rglob("*")} == {0.0}
 
 
 def test_the_list_shows_on_what_each_image_was_seen_to_work():
