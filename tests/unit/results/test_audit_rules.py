@@ -298,7 +298,7 @@ def test_a_number_of_gpus_that_one_case_alone_has_is_suspect_where_that_of_the_o
 
 def test_a_halved_column_of_a_known_gpu_is_found_by_its_published_figures(tmp_path):
     path = tmp_path / "table.csv"
-    a6000 = {"resnet50": (579, 1478), "resnet152": (232, 629), "inception_v3": (413, 959)}
+    a6000 = {"resnet50": (579, 1478), "resnet152": (232, 629), "inception_v3": (413, 959), "vgg16": (339, 772)}
     for factor, found in ((1.0, False), (0.5, True)):
         rows = [f"RTX A6000,{m},tf32,{a}\nRTX A6000,{m},fp16,{b * factor}" for m, (a, b) in a6000.items()]
         path.write_text("\n".join(["gpu,model,precision,img/s", *rows]))

@@ -1,4 +1,4 @@
-"""Questions that buyers ask, each with its expected winner, ratio and words: `questions/questions.yml`."""
+"""Questions that buyers ask, each with its expected winner, ratio and words; `docs/answers.md` has five of them."""
 
 import json
 import shlex
@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 import results.__main__ as program
 from results.runs.store import RunFolder
+from tests.docs import answers
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
 
 QUESTIONS = YAML(typ="safe").load((Path(__file__).parent / "questions" / "questions.yml").read_text(encoding="utf-8"))
@@ -49,3 +50,9 @@ def test_a_question_has_its_winner_its_ratio_and_its_words(question, tmp_path, m
 
 def test_there_are_thirty_questions_at_least():
     assert len(QUESTIONS) >= 30
+
+
+def test_the_page_of_answers_is_what_the_commands_print_today():
+    page = answers.PAGE.read_text(encoding="utf-8")
+    assert page == answers.page(), "run: make answers"
+    assert len([word for word in page.split() if any(map(str.isalpha, word))]) <= answers.MOST_WORDS
