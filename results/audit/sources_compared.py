@@ -33,7 +33,7 @@ Software moves a whole table: builds without XLA honestly have 0.6 of published 
 """
 
 ENOUGH_OF_GPU = 4
-"""Networks that such a column needs: one early build (RTX 3090, TF 2.4.1) ran three of six at half their later speed."""
+"""Networks that such a column needs: an early build (RTX 3090, TF 2.4.1) ran three of six at half speed."""
 
 SAME_WORK = 1.4
 """Networks whose FLOPs differ by less stand in either order in honest tables: Inception v4 and ResNet152."""
