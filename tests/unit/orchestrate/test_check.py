@@ -198,7 +198,7 @@ def test_variables_survive_in_the_plan_of_a_run():
     assert plan_from_json(plan_to_json(plan)) == plan
 
 
-def test_a_case_that_the_gpus_memory_cannot_hold_is_named_with_the_batch_that_fits():
+def test_a_case_too_large_for_the_gpu_is_named_with_the_batch_that_fits():
     cases = [case for case in read_suite("published").cases(Device.GPU) if case.num_gpus == 1]
     notes = memory_notes(host(), GOOD, cases)
     assert [note.partition(" needs")[0] for note in notes] == [
