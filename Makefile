@@ -22,7 +22,7 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting gpu-evidence check lock clean help
+.PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-evidence check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
@@ -55,6 +55,10 @@ test-pyxis: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test pyxis and enroot, 
 
 test-renting: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Check files for SkyPilot, dstack, Vast and Ansible with these tools (downloads 300 MB)
 	@TFBENCH_TEST_RENTING=1 $(PYTHON) -m pytest tests/real/renting $(ARGS)
+
+test-null-gpu: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test TensorFlow's CUDA build on GPUs that compute nothing (downloads 3 GB once)
+	@$(PYTHON) -m tests.support.null_gpu
+	@$(PYTHON) -m pytest tests/real/null_gpu $(ARGS)
 
 gpu-evidence: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
 	@$(PYTHON) -m tests.benchmarks.gpu_evidence --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)

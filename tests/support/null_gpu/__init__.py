@@ -1,0 +1,118 @@
+"""A null GPU: TensorFlow's CUDA wheel runs on it from end to end, and nothing is computed.
+
+One library stands for CUDA's driver and runtime, cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL and NVML, with two RTX
+A4000. Kernels and library calls are counted and dropped; copies are made; streams have clocks. So placement, order,
+counts, memory and the host's time are real, and numbers are not. `core.c` is memory, clocks and counts; `driver.c` and
+`runtime.c` are CUDA; `libraries.c` is all above it. Functions that matter to nothing answer 0 (`names.S`, written here).
+
+`environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs below `.cache`
+(6 GB). Settings are variables: NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_KERNEL_US (time of each kernel),
+NULLGPU_COPY_GBS (0: copies take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[2]
+FOLDER = REPOSITORY / ".cache" / "null-gpu"
+PYTHON = FOLDER / "venv" / "bin" / "python"
+HEADERS = FOLDER / "nvidia"
+"""NVIDIA's packages, moved out of the environment: else their libraries would be loaded."""
+
+SOURCES = ("core.c", "driver.c", "runtime.c", "libraries.c")
+NAMES = (
+    *("libcuda.so.1", "libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libcufft.so.11"),
+    *("libcusolver.so.11", "libcusparse.so.12", "libnccl.so.2", "libnvidia-ml.so.1"),
+)
+
+MENTIONED = re.compile(rb"(?:cu[A-Z]|cuda[A-Z]|__cuda[A-Z]|cublas|cudnn[A-Z]|cufft|cusolver|cusparse|nccl[A-Z]|nvml[A-Z]|cupti[A-Z])"
+                       rb"[A-Za-z0-9_]+(?=\0)")  # fmt: skip
+TAKES_STREAM = re.compile(r"^(cublas|cudnn|cusolver|cusparse|cufft)\w*[sS]etStream(_v2)?$")
+CREATES = re.compile(
+    r"^(cublas|cudnn|cusolver\w*|cusparse|cufft)(Lt)?\w*Create|^cu(GraphAdd\w+|GraphClone|GraphConditionalHandleCreate|UserObjectCreate)$"
+)
+COMPUTES = re.compile(
+    r"^cudnn(?!Get|Set|Create|Destroy).*(Forward|Backward|Execute|AddTensor|TransformTensor|OpTensor|ReduceTensor|ScaleTensor)"
+    r"|^cublas(?!Get|Set|Create|Destroy|Lt|Xt)[A-Z]|^cusolver(?!.*(Get|Set|Create|Destroy|bufferSize))|^cufftExec"
+)
+
+
+def install() -> None:
+    """Install TensorFlow's CUDA wheel of the version that is installed here."""
+    version = importlib.metadata.version("tensorflow")
+    subprocess.run([sys.executable, "-m", "venv", FOLDER / "venv"], check=True)
+    wheels = [f"tensorflow[and-cuda]=={version}", "absl-py", "nvidia-ml-py", "filelock"]
+    subprocess.run([PYTHON, "-m", "pip", "install", *wheels], check=True)
+    (packages,) = (FOLDER / "venv" / "lib").glob("python3*/site-packages")
+    shutil.move(packages / "nvidia", HEADERS)
+
+
+def environment(**settings: object) -> dict[str, str]:
+    """Return the variables of a process that has null GPUs; builds them once for each version of their sources."""
+    variables = {name: str(value) for name, value in settings.items()}
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(_built()),
+        "PYTHONPATH": str(REPOSITORY),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **variables,
+    }
+
+
+def _built() -> Path:
+    digest = hashlib.sha256()
+    nvml = HERE.parent / "fake_driver" / "nvml.c"
+    for path in (nvml, *sorted(HERE.iterdir())):
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    folder = FOLDER / digest.hexdigest()[:16]
+    with FileLock(FOLDER / "build.lock"):
+        if not folder.exists():
+            unfinished = folder.with_suffix(".tmp")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            _build(unfinished, nvml)
+            unfinished.rename(folder)
+    return folder
+
+
+def _build(folder: Path, nvml: Path) -> None:
+    (folder / "names.S").write_text(_weak_functions(), encoding="ascii")
+    fake = ["-DTABLE=\"nvml_table.h\"", f"-I{HERE}", f"-I{nvml.parent}", "-c", "-o", folder / "nvml.o", nvml]  # fmt: skip
+    subprocess.run(["gcc", "-O2", "-fPIC", *fake], check=True)
+    headers = [f"-I{HEADERS / package / 'include'}" for package in ("cuda_runtime", "cuda_nvcc")]
+    sources = [*(HERE / name for name in SOURCES), folder / "nvml.o", folder / "names.S"]
+    options = ["-O2", "-std=gnu17", "-shared", "-fPIC", "-fno-semantic-interposition", "-Wno-deprecated-declarations"]
+    linking = ["-Wl,-Bsymbolic", "-o", folder / "libnullgpu.so", *sources, "-lpthread", "-ldl"]
+    subprocess.run(["gcc", *options, *headers, *linking], check=True)
+    for name in NAMES:
+        (folder / name).symlink_to("libnullgpu.so")
+
+
+def _weak_functions() -> str:
+    """Return, in assembly, a weak function for each name of CUDA that TensorFlow's libraries mention."""
+    (tensorflow,) = (FOLDER / "venv" / "lib").glob("python3*/site-packages/tensorflow")
+    found: set[str] = set()
+    for name in ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2"):
+        whole = (tensorflow / name).read_bytes()
+        found |= {match.group().decode() for match in re.finditer(rb"(?<=\0)" + MENTIONED.pattern, whole)}
+    lines = ["\t.text"]
+    for index, name in enumerate(sorted(found)):
+        kind = 4 if TAKES_STREAM.match(name) else 1 if CREATES.match(name) else 3 if COMPUTES.match(name) else 0
+        lines += [f"\t.weak {name}", f"\t.type {name},@function", f"{name}:", "\tmovq %rsi,%rdx", "\tmovq %rdi,%rsi"]
+        lines += [f"\tmovl ${index},%edi", f"\tleaq .Ln{index}(%rip),%rcx", f"\tmovl ${kind},%r8d"]
+        lines += ["\tjmp nullgpu_default", f"\t.size {name},.-{name}"]
+    lines += ["nullgpu_default:", "\tsubq $8,%rsp", "\tcall nullgpu_note@PLT", "\taddq $8,%rsp", "\txorl %eax,%eax"]
+    lines += ["\tret", "\t.section .rodata"]
+    lines += [f'.Ln{index}: .string "{name}"' for index, name in enumerate(sorted(found))]
+    return "\n".join([*lines, '\t.section .note.GNU-stack,"",@progbits', ""])

@@ -1,0 +1,6 @@
+"""`python -m tests.support.null_gpu`: install TensorFlow's CUDA wheel for the null GPU, unless it is there."""
+
+from tests.support.null_gpu import PYTHON, install
+
+if not PYTHON.exists():
+    install()

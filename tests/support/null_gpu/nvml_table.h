@@ -1,0 +1,13 @@
+/* The null GPUs as the fake NVML (tests/support/fake_driver/nvml.c) shows them. */
+#define DRIVER "570.86.10"
+#define CUDA 12080
+#define CARD(n) {.name = "NVIDIA RTX A4000", .uuid = "GPU-6e756c6c-6770-7500-0000-00000000000" #n, .bus_id = "0000:0" BUS_##n ":00.0", \
+    .digits = {'n','u','l','l','g','p','u',0,0,0,0,0,0,0,0,n}, .major = 8, .minor = 6, .multiprocessors = 48, \
+    .memory_total = 16376ull << 20, .memory_used = 260ull << 20, .power_limit = 140000, .power_default = 140000, \
+    .power_min = 100000, .power_max = 140000, .power = 90000, .temperature = 45, .utilisation = 0, .clock = 1560, .clock_max = 2100, \
+    .application_clock = -1, .ecc = -1, .persistence = 1, .compute_mode = 0, .mig = -1, .generation = 4, .generation_max = 4, \
+    .width = 16, .width_max = 16, .reasons = 0, .first_process = 9999001}
+#define BUS_0 "1"
+#define BUS_1 "2"
+enum { COUNT = 2 };
+static Gpu gpus[COUNT] = {CARD(0), CARD(1)};
