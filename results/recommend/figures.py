@@ -23,8 +23,8 @@ from results.table.comparable import Setting, match, mode_text, setting_of, sett
 from results.table.fleets import FleetRate, mixture
 from results.text import counted
 
-HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped"})
-"""Statuses that say nothing about the GPU: published figures of it may still be used."""
+HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "invalid"})
+"""Statuses that say nothing about the GPU, also where it was simulated: published figures of it may still be used."""
 
 TASKS = {"squad": "SQuAD fine-tuning", "pretraining": "pre-training"}
 
