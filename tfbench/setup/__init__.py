@@ -28,8 +28,8 @@ def gpu_settings(case: Case) -> dict[str, str]:
     """Return environment variables for a case; they must be set before TensorFlow is imported.
 
     * `TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT`: without it TensorFlow's `FusedBatchNorm` turns every fp16 activation
-      from NHWC to NCHW and back, and Grappler fuses neither the ReLU nor the addition behind it. cuDNN may overflow for
-      extreme activations with it, which the validity gates would see.
+      from NHWC to NCHW and back, and Grappler does not fuse the ReLU behind it. (An addition between the two is never
+      fused.) cuDNN may overflow for extreme activations with it, which the validity checks would see.
     * `TF_GPU_THREAD_MODE`: each GPU's kernels are started by threads of their own, not by those that prepare the input.
 
     tf_cnn_benchmarks sets both. The stock variant, `--batch_norm=keras`, is left as TensorFlow comes.
