@@ -24,7 +24,7 @@ from orchestrate.display.display import describe, notify, stdout_console
 from orchestrate.display.live import make_display
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, JobStep, Stopping, Warned, event_document
-from orchestrate.inventory.hosts import Host, Place, read_hosts
+from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.links.first_contact import remember_new_keys
@@ -133,7 +133,7 @@ def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: 
     )
 
 
-def _deep_check(where: Where, hosts: list[Host], probed: Mapping[Place, Facts | str]) -> list[HostVerdict]:
+def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]) -> list[HostVerdict]:
     """Measure every host that answers, all side by side, and show what each is worth."""
     run_id = new_run_id()
     planned = plan_deep_check(hosts, probed, run_id)

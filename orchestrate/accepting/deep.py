@@ -18,7 +18,7 @@ from orchestrate.accepting.judging import (
     Rate,
     judge,
 )
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.suites import CaseBlock, Suite
@@ -53,7 +53,7 @@ SUITE = Suite(
 )
 
 
-def plan_deep_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], run_id: str) -> Plan:
+def plan_deep_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], run_id: str) -> Plan:
     """Plan one case for each host: over all of its GPUs, or its processor."""
     plan = make_plan(hosts, probed, lambda _: SUITE, run_id=run_id, seed=1, repeats=1)
     entries = [dataclasses.replace(entry, jobs=_largest(entry.jobs), left_out=()) for entry in plan.hosts]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.form import shown_environment
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.links.first_contact import NewKey
 from orchestrate.planning.doubts import doubts, memory_notes, sending_note, state_words
 from orchestrate.planning.durations import RunEstimate
@@ -24,7 +24,7 @@ from results.schema import GPU, Status
 from results.text import counted
 
 
-def render_check(hosts: Sequence[Host], probed: Mapping[Place, Facts | str], console: Console) -> None:
+def render_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], console: Console) -> None:
     """Show what every host reported, whether it can measure, and how to fix what is wrong."""
     table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
     for host in hosts:
@@ -191,7 +191,7 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
     return [f"{counted(number, 'repeat')}: {status}: {cause}" for (status, cause), number in causes.items()]
 
 
-def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> list[Facts]:
+def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> list[Facts]:
     """Return what all hosts of a host's fleet reported, its own facts among them."""
     reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return [facts for facts in reported if isinstance(facts, Facts)]

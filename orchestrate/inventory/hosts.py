@@ -39,7 +39,7 @@ CHOSEN_FOR = {"auto": "run", "per-fleet": "fleet", "per-host": "host"}
 """Words for `variant` that name none, and for which hosts one image is then chosen."""
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """Where a repeat runs: either name may hold dots, so that only both together are unique."""
 
     fleet: str
@@ -118,9 +118,9 @@ class Host:
         return self.ssh
 
     @property
-    def place(self) -> Place:
+    def place(self) -> HostPlace:
         """Name the host within a run, for programs."""
-        return Place(self.fleet, self.name)
+        return HostPlace(self.fleet, self.name)
 
     @property
     def key(self) -> str:

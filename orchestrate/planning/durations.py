@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrate.events import Event, HostLost, JobResult, JobSpared
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Gang, HostPlan, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
@@ -220,7 +220,7 @@ class RunEstimate:
     fleets: dict[str, RunEstimate] = field(default_factory=dict)
 
 
-def estimate(plan: Plan, durations: Durations, once: Mapping[Place, float] | None = None) -> RunEstimate:
+def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] | None = None) -> RunEstimate:
     """Estimate duration and cost of a plan.
 
     Args:
@@ -241,7 +241,7 @@ def _estimate(
     hosts: Sequence[HostPlan],
     gangs: Sequence[Gang],
     durations: Durations,
-    once: Mapping[Place, float],
+    once: Mapping[HostPlace, float],
     fleets: dict[str, RunEstimate],
 ) -> RunEstimate:
     """Estimate what some hosts do, alone and together."""
@@ -341,7 +341,7 @@ class Outlook:
         return total * factor / min(self._lanes.get(host, 1), max(1, len(left)))
 
 
-Meter = Place | str
+Meter = HostPlace | str
 """What costs are counted under: a host, or the id of a repeat in a queue."""
 
 
@@ -361,26 +361,26 @@ class Budget:
         self._rates = {entry.host.place: (hourly_usd(entry) or 0.0) / 3600 for entry in hosts}
         self._durations = durations
         self._seen: dict[tuple[str, str], float] = {}
-        self._began: dict[Meter, tuple[Place, float]] = {}
+        self._began: dict[Meter, tuple[HostPlace, float]] = {}
         self._reserved: dict[Meter, float] = {}
         self._reserved_usd = 0.0
         self._settled_usd = 0.0
         self._lock = threading.Lock()
 
-    def begin(self, host: Place, meter: str | None = None) -> None:
+    def begin(self, host: HostPlace, meter: str | None = None) -> None:
         """Start to count the time of a host, or of a repeat in its queue."""
         with self._lock:
             self._settle(meter or host)
             self._began[meter or host] = host, time.monotonic()
 
-    def end(self, host: Place, meter: str | None = None) -> None:
+    def end(self, host: HostPlace, meter: str | None = None) -> None:
         """Stop to count; nothing happens when nothing is counted."""
         with self._lock:
             if meter is None or meter in self._began:
                 self._reserve(meter or host, 0.0)
             self._settle(meter or host)
 
-    def allows(self, host: Place, case: str, meter: str | None = None) -> bool:
+    def allows(self, host: HostPlace, case: str, meter: str | None = None) -> bool:
         """Return whether one more repeat can end within the limit; if so, its cost is reserved."""
         with self._lock:
             seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import (
     Code,
     Fit,
@@ -149,8 +149,8 @@ class _Chooser:
 
 
 def share_images(
-    hosts: Sequence[Host], probed: Mapping[Place, Facts | str], variants: Sequence[Variant]
-) -> dict[Place, Image]:
+    hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], variants: Sequence[Variant]
+) -> dict[HostPlace, Image]:
     """Return the images of those hosts that share one with others, without digests.
 
     Args:
@@ -180,7 +180,7 @@ def share_images(
     return found
 
 
-def fleets_variants(hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> dict[Place, tuple[str, ...]]:
+def fleets_variants(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> dict[HostPlace, tuple[str, ...]]:
     """Return the variant of its fleet for each host that could not be asked, so that it measures with the same one.
 
     Args:
@@ -217,7 +217,7 @@ def _chooser(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Ch
     return _Chooser(host, facts, own, fits_of(host, facts, chosen))
 
 
-def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]) -> dict[Place, Image] | None:
+def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]) -> dict[HostPlace, Image] | None:
     """Give all these hosts one image; None: none suits all of them. Empty: they chose the same one by themselves."""
     if len({chooser.own.variant for chooser in choosers}) < 2:
         return {}

@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import ConfigDict
 
 from orchestrate.errors import UserError
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.members import Member, members_of
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.planning.facts import Facts, Image
@@ -62,9 +62,9 @@ class Job:
     known_peaks: tuple[float, float] | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> HostPlace:
         """Where it runs; of the whole of a gang, all of its hosts."""
-        return Place(self.origin.fleet, self.origin.host)
+        return HostPlace(self.origin.fleet, self.origin.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def new_run_id(now: datetime | None = None) -> str:
 
 def make_plan(
     hosts: Sequence[Host],
-    probed: Mapping[Place, Facts | str],
+    probed: Mapping[HostPlace, Facts | str],
     read_suite: Callable[[str], Suite],
     *,
     run_id: str,
@@ -248,7 +248,7 @@ def _has_data(host: Host) -> bool:
     return bool(host.queue.data_claim if isinstance(host.queue, KubernetesQueue) else host.data_dir)
 
 
-def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[Place, Facts | str]) -> Facts | None:
+def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> Facts | None:
     """Return what another host of the fleet reported: its machines are meant to be equal."""
     reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return next((facts for facts in reported if isinstance(facts, Facts)), None)

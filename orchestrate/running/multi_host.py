@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.plan import Gang, Job, Plan, learn, whole_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import HostSession, Left
@@ -71,7 +71,7 @@ class MemberRun:
         return f"the part on {self.host.key} ended with exit code {code}"
 
 
-def work_together(plan: Plan, alone: Mapping[Place, Future[None]], shared: Shared, done: Collection[str]) -> None:
+def work_together(plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: Shared, done: Collection[str]) -> None:
     """Do what is left of a plan's multi-host jobs, fleet by fleet; each when its hosts have done their own work.
 
     Args:
@@ -112,7 +112,7 @@ class MultiHostWorker(Worker):
         super().__init__(chief, [gang.job for gang in todo], shared, f"{chief.fleet}+together")
         self._every = every
         self._left = {gang.job.id: gang for gang in todo}
-        self._opened: dict[Place, HostSession] = {}
+        self._opened: dict[HostPlace, HostSession] = {}
 
     def _ready(self) -> bool:
         for place in dict.fromkeys(job.place for gang in self._every for job in gang.members):
@@ -124,12 +124,12 @@ class MultiHostWorker(Worker):
         self.jobs = [gang.job for gang in self._left.values()]
         return bool(self._left)
 
-    def _new_session(self, place: Place) -> HostSession:
+    def _new_session(self, place: HostPlace) -> HostSession:
         entry = self._entries[place]
         session = self._opened[place] = HostSession(entry, self.shared.make(entry.host), self.shared)
         return session
 
-    def _open(self, place: Place, ours: list[Job]) -> None:
+    def _open(self, place: HostPlace, ours: list[Job]) -> None:
         """Connect to a host, learn what it is, bring the images, and remove what an earlier controller left."""
         session = self._new_session(place)
         session.count_cost()
@@ -141,7 +141,7 @@ class MultiHostWorker(Worker):
         except HostError as error:
             session.problem = error
 
-    def _learn(self, session: HostSession, place: Place) -> None:
+    def _learn(self, session: HostSession, place: HostPlace) -> None:
         """Complete the parts of a host that could not be asked when the plan was made."""
         if (facts := session.learn()) is None:
             return
@@ -150,7 +150,7 @@ class MultiHostWorker(Worker):
             self._left[key] = Gang(job=whole_job(members), members=tuple(members))
 
     @staticmethod
-    def _parts(gangs: Collection[Gang], place: Place) -> list[Job]:
+    def _parts(gangs: Collection[Gang], place: HostPlace) -> list[Job]:
         """Return the parts that a host does."""
         return [job for gang in gangs for job in gang.members if job.place == place]
 

@@ -25,7 +25,7 @@ from orchestrate.events import (
     RunStarted,
     Warned,
 )
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
@@ -70,7 +70,7 @@ class RunOutcome:
     answers: tuple[str, ...] = ()
 
 
-def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Place, Facts | str]:
+def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[HostPlace, Facts | str]:
     """Ask all hosts what they are, side by side.
 
     Args:

@@ -28,7 +28,7 @@ MAY_PRINT = {"__main__", "cli", "commands", "command_line", "program", "tables",
 AGENT = "orchestrate/launchers/ssh/agent.py"
 """Its standard output is its connection to the controller."""
 
-DEFINED_TWICE = {"Place", "Setting"}
+DEFINED_TWICE = {"Setting"}
 """Public classes of one name that are still to be renamed."""
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import EventBus
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
@@ -41,7 +41,7 @@ GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
 def queue_plan(durations: dict[tuple[str, str], float] | None = None, **settings: Any) -> Plan:
     queue = SlurmQueue(container="none", shared_folder="/home/bench", gres="gpu:a5000:2", max_jobs=4)
     host = Host(fleet="lab", name="slurm", docker=None, queue=queue, **settings)
-    facts: dict[Place, Facts | str] = {host.place: Facts(gpus=GPUS)}
+    facts: dict[HostPlace, Facts | str] = {host.place: Facts(gpus=GPUS)}
     return make_plan([host], facts, lambda name: SUITE, run_id="r", seed=1, durations=durations)
 
 

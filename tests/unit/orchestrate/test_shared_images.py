@@ -12,7 +12,7 @@ from orchestrate.display.tables import render_plan
 from orchestrate.errors import PullFailed
 from orchestrate.events import EventBus
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import share_images, wanted_images
@@ -89,7 +89,7 @@ def test_hosts_that_were_not_asked_or_have_no_gpu_play_no_part():
 def test_a_host_that_could_not_be_asked_is_planned_with_its_fleets_image():
     asked = of_drivers()[:2]
     hosts = [*(of for of, _ in asked), host("gone"), host("other", "a5000"), host("own", image_for="host")]
-    probed: dict[Place, Facts | str] = {
+    probed: dict[HostPlace, Facts | str] = {
         **{of.place: reported for of, reported in asked},
         **{of.place: "?" for of in hosts[2:]},
     }

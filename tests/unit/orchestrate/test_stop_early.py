@@ -12,7 +12,7 @@ import pytest
 from orchestrate.display.display import describe
 from orchestrate.events import Decided, JobSpared
 from orchestrate.inventory.addresses import DockerAddress
-from orchestrate.inventory.hosts import Host, Place
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
@@ -58,7 +58,7 @@ class EarlyBench(Bench):
 
     def make_plan(self) -> Plan:
         self.hosts = [host(name[0], name, **self._settings) for name in self.machines]
-        probed: dict[Place, Facts | str] = {one.place: Facts() for one in self.hosts}
+        probed: dict[HostPlace, Facts | str] = {one.place: Facts() for one in self.hosts}
         plan = make_plan(self.hosts, probed, lambda name: SUITE, run_id="run1", seed=7)
         return plan_from_json(plan_to_json(dataclasses.replace(plan, stop_early=0.02)))
 
