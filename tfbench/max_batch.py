@@ -7,14 +7,15 @@ outright.
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from results.schema import Case, Status
-from results.schema.record_json import RecordError, from_json
+from results.schema import Case, Record, Status
+from results.schema.record_json import from_dict
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.supervisor import end_with_parent
 
@@ -83,8 +84,8 @@ def _fits(case: Case, reasons: list[str]) -> bool:
             command, stderr=subprocess.DEVNULL, check=False, preexec_fn=end_with_parent
         ).returncode
         try:
-            record = from_json(output.read_bytes())
-        except (OSError, RecordError) as error:
+            record = from_dict(Record, json.loads(output.read_bytes()))
+        except (OSError, ValueError) as error:
             raise CaseFailedError(
                 Status.ERROR, f"the trial of batch {trial.batch_per_gpu} died with exit code {exit_code}"
             ) from error

@@ -16,8 +16,9 @@ from orchestrate.inventory.variants import Variant, parse_version
 from orchestrate.launchers.container import RECORD_PATH, ContainerSpec, unique_name
 from orchestrate.launchers.docker.images import DockerEngine
 from orchestrate.project import PROJECT, containers_folder
+from results.runs.reading import from_json
 from results.schema import Case, Device, Precision, Record, Status
-from results.schema.record_json import RecordError, from_json
+from results.schema.record_json import RecordError
 from results.schema.version import __version__
 
 CONTEXT = ("containers", "tfbench", "results/__init__.py", "results/schema")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from orchestrate.text import plain_text, read_json
+from results.runs.reading import checked
 from results.schema import GPU, Status
 from results.schema.health import GPUFacts
-from results.schema.record_json import RecordError, from_dict
+from results.schema.record_json import RecordError
 
 MAX_PROBE_BYTES = 256 * 1024
 
@@ -93,7 +94,7 @@ def facts_from_probe(text: str | bytes) -> Facts:
     if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
         raise ValueError("the probe printed no object with gpus")
     try:
-        gpus = tuple(from_dict(GPU, gpu) for gpu in document["gpus"])
+        gpus = tuple(checked(GPU, gpu) for gpu in document["gpus"])
         states = tuple(_state(state) for state in document.get("gpu_states") or ())
     except (RecordError, TypeError) as error:
         raise ValueError(f"the probe's gpus are malformed: {error}") from error
@@ -106,7 +107,7 @@ def _state(document: object) -> GPUFacts:
     known = {item.name for item in fields(GPUFacts)}
     if not isinstance(document, dict):
         raise TypeError("a state is no object")
-    return from_dict(GPUFacts, {key: _plain(value) for key, value in document.items() if key in known})
+    return checked(GPUFacts, {key: _plain(value) for key, value in document.items() if key in known})
 
 
 def _plain(value: object) -> object:

@@ -11,8 +11,9 @@ from typing import cast
 from orchestrate.launchers.base import Ending
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
+from results.runs.reading import from_json
 from results.schema import Record, SoftWarning, Status
-from results.schema.record_json import MAX_RECORD_BYTES, RecordError, from_json
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError
 
 SUSPECT = "suspect"
 """Code of the warning that a record contradicts what the controller saw."""

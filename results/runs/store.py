@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
+from results.runs.reading import from_json
 from results.schema import Record
-from results.schema.record_json import MAX_RECORD_BYTES, RecordError, from_json, to_json
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
 from results.text import path_text
 
 MAX_NAME_LENGTH = 200

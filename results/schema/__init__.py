@@ -1,7 +1,7 @@
 """The contract between what measures and what reads: cases and records, and each of their words.
 
 Standard library only, because this file also runs in every container. A record is the JSON that one repeat
-(one fresh process measuring one case) writes, also when it failed; `record_json` writes, reads and checks it:
+(one fresh process measuring one case) writes, also when it failed; `results.runs.reading` reads and checks it:
 
     {"schema_version": 1, "method_version": 1, "status": "ok", "cause": null, "case": {…}, "origin": {…},
      "environment": {…}, "measurement": {…}, "telemetry": {…}, "validity": {…}, "warnings": […], …}

@@ -1,4 +1,4 @@
-"""A record: what one repeat leaves, also when it failed; `record_json` writes, reads and checks it."""
+"""A record: what one repeat leaves, also when it failed; `record_json` writes it, `results.runs.reading` checks it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.schema.record_json import from_json
+from results.runs.reading import from_json
 from tests.benchmarks.tf_cnn_benchmarks import (
     PAIRINGS,
     PROGRAM,

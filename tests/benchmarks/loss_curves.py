@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from results.runs.reading import from_json
 from results.schema import Record
-from results.schema.record_json import from_json
 from tfbench.models import NETWORKS
 
 TOLERANCE = 1e-4

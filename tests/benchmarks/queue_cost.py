@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from results.runs.reading import from_json
 from results.schema import Status
-from results.schema.record_json import from_json
 
 PROJECT = Path(__file__).parents[2]
 MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")

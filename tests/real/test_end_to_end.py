@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 import scipy
 
+from results.runs.reading import from_json
 from results.schema import Record, Status
-from results.schema.record_json import from_json
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage
 from tests.support.engines.servers import Registry, SshHost

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Status
-from results.schema.record_json import from_json
 from results.schema.version import __version__
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, pip_settings

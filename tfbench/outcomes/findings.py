@@ -12,7 +12,7 @@ from pathlib import Path
 from results.schema import Check, DeviceResult, Environment, Measurement, Phase, Record, SoftWarning, Telemetry
 from results.schema.health import GPUFacts
 from results.schema.progress import record_lines, state_line
-from results.schema.record_json import from_json, to_json
+from results.schema.record_json import RecordError, contradictions, to_json
 
 
 class Phases:
@@ -79,10 +79,11 @@ def write_record(record: Record, output: Path | None) -> None:
     The file appears complete or not at all: written beside its place, then renamed.
 
     Raises:
-        results.schema.record_json.RecordError: The record contradicts itself; nothing was written.
+        RecordError: The record contradicts itself; nothing was written.
     """
+    if problems := contradictions(record):
+        raise RecordError(problems)
     text = to_json(record)
-    from_json(text)
     if output is None:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from results.runs.reading import from_json
 from results.schema import Status
-from results.schema.record_json import from_json
 from tests.benchmarks.fleet.__main__ import socket_path
 
 PROJECT = Path(__file__).parents[3]

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from results.runs.reading import from_json
 from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
 from results.schema.progress import STATES, state_line, step_line
-from results.schema.record_json import from_json, to_json
+from results.schema.record_json import to_json
 from tests.benchmarks.fleet.http import Request, Response
 from tests.unit.orchestrate.fakes import ok_record
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from results.runs.reading import from_json
 from results.schema import Record, Status
-from results.schema.record_json import RecordError, from_json
+from results.schema.record_json import RecordError
 from tests.benchmarks.gpu_evidence.runner import Ended
 from tests.benchmarks.gpu_evidence.steps import NoFigure, Outcome
 from tests.benchmarks.tf_cnn_benchmarks import images_per_second

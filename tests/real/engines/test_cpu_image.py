@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from orchestrate.launchers.ssh.software import image_software
 from results import schema
-from results.schema import record_json
+from results.runs import reading
 from results.schema.progress import RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
 from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
@@ -121,7 +121,7 @@ def test_a_container_without_any_right_trains_and_leaves_its_record(engines: Eng
         engines.first.client, cpu_image.reference, [*case.flags(), f"--output={RECORD_PATH}"]
     ) as container:
         assert exit_code(container) == 0, container.logs().decode()
-        record = record_json.from_json(read_file(container, RECORD_PATH))
+        record = reading.from_json(read_file(container, RECORD_PATH))
     assert record.status is schema.Status.OK
     assert record.case == case
     assert record.measurement is not None and record.measurement.samples == 4
@@ -148,7 +148,7 @@ def test_a_user_that_the_image_does_not_know_trains_and_prints_its_record(
         reader.take(line)
     payload = reader.payload()
     assert payload is not None, output
-    record = record_json.from_json(payload)
+    record = reading.from_json(payload)
     assert (record.status, record.case) == (schema.Status.OK, case)
     assert "Traceback" not in output and "KeyError" not in output
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrate.inventory.variants import read_variants
 from results import schema
-from results.schema import record_json
+from results.runs import reading
 from tests.support.engines.containers import RECORD_PATH, exit_code, finished_container, read_file
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import build_image
@@ -120,7 +120,7 @@ def test_the_same_record_comes_out_of_every_image(engines: Engines, cuda_image: 
             engines.first.client, cuda_image, [*case.flags(), f"--output={RECORD_PATH}"]
         ) as container:
             assert exit_code(container) == 0, container.logs().decode()
-            record = record_json.from_json(read_file(container, RECORD_PATH))
+            record = reading.from_json(read_file(container, RECORD_PATH))
         assert record.case == case
         assert record.environment is not None and record.measurement is not None
         assert (record.environment.tensorflow, record.environment.keras) == (variant.tensorflow, variant.keras)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from results import schema
-from results.schema import record_json
+from results.runs import reading
 from results.schema.exit_codes import ExitCode
 from tests.support.engines.docker import Engines
 from tests.support.engines.images import REPOSITORY, PushedImage
@@ -129,7 +129,7 @@ def test_a_documented_command_works_as_written(user: User, cpu_image: PushedImag
         return
     assert done.returncode == ExitCode.SOME_FAILED, done
     output = user.folder / shlex.split(command)[-1]
-    record = record_json.from_json(output.read_bytes())
+    record = reading.from_json(output.read_bytes())
     assert record.status is schema.Status.NO_GPU, record.cause
     assert record.case.model in command and output.stat().st_uid == user.id
     assert "tfbench: no_gpu" in done.stderr, "what a person reads stays on the terminal"

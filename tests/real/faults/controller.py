@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Record
-from results.schema.record_json import from_json
 from tests.support.engines.docker import DockerEngine
 
 PROJECT = Path(__file__).parents[3]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Status
-from results.schema.record_json import from_json
 from tests.support.null_gpu import PYTHON, REPOSITORY, environment
 
 pytestmark = [

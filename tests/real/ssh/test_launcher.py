@@ -14,8 +14,8 @@ import pytest
 
 from orchestrate.errors import LaunchFailed, Lost, PullFailed
 from orchestrate.planning.plan import Job
+from results.runs.reading import from_json
 from results.schema import Case, Device, Origin, Status
-from results.schema.record_json import from_json
 
 CASE = Case(model="resnet50", batch_per_gpu=2, device=Device.CPU, num_steps=2, warmup_steps=1)
 

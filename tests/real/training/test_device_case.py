@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Mode, Status
-from results.schema.record_json import from_json
 from tests.real.training.conftest import REPOSITORY
 
 pytestmark = pytest.mark.tensorflow

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import XLA, Mode, Precision, Status
-from results.schema.record_json import from_json
 from tests.real.training.small import small_case
 from tests.real.training.test_main import SMALL
 from tests.real.training.test_networks import measured

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Case, Status
 from results.schema.progress import RecordReader, State, Step, parse_line
-from results.schema.record_json import MAX_RECORD_BYTES, from_json
+from results.schema.record_json import MAX_RECORD_BYTES
 from tests.real.training.conftest import REPOSITORY, run_tfbench
 
 pytestmark = pytest.mark.tensorflow

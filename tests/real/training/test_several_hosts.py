@@ -12,8 +12,8 @@ import time
 
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Status
-from results.schema.record_json import from_json
 from tests.real.training.conftest import REPOSITORY
 from tests.real.training.ranks import start_rank
 from tests.unit.tfbench.test_cluster import free_port

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Data, Status
 from results.schema.exit_codes import ExitCode
-from results.schema.record_json import from_json
 from tests.real.training.small import small_case
 from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, tiny_case
 from tfbench import make_dataset

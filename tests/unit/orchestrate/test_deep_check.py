@@ -24,10 +24,11 @@ from orchestrate.accepting.judging import Acceptance, judge
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.grid import print_grid
+from results.runs.reading import from_json
 from results.runs.store import RunFolder
 from results.schema import GPU, Check, Device, DeviceResult, Record, Status, Validity
 from results.schema.health import GPUFacts
-from results.schema.record_json import from_dict, from_json, to_json
+from results.schema.record_json import from_dict, to_json
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid, run_python
 from tests.unit.results.factory import make_environment
 from tfbench.machine.host_speed import disk_bytes_per_second, file_system

@@ -10,8 +10,9 @@ from results.compare.scaling import efficiencies
 from results.grid import markdown
 from results.report.comparison import communication_grid, scaling_grid, shares
 from results.report.tables import wide_grids
+from results.runs.reading import from_json
 from results.schema import Rank
-from results.schema.record_json import RecordError, from_json, to_json
+from results.schema.record_json import RecordError, to_json
 from results.stats import ratio_interval
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records

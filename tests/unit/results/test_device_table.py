@@ -13,8 +13,9 @@ from results.report.comparison import ratio_grids
 from results.report.device_table import device_grid
 from results.report.page import make_report, report_html, report_markdown
 from results.report.tables import results_grid, wide_grids
+from results.runs.reading import from_json
 from results.schema import DeviceResult, Latency, Mode
-from results.schema.record_json import RecordError, from_json, to_json
+from results.schema.record_json import RecordError, to_json
 from results.table.merge import merge_records
 from tests.unit.results.factory import (
     make_case,

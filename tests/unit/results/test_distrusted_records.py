@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import results.__main__ as program
+from results.runs.reading import from_json
 from results.runs.store import RunFolder
 from results.schema import Telemetry
 from results.schema.bounds import ANY_NUMBER, NAMES, NUMBERS, TIMES, bound_of
-from results.schema.record_json import RecordError, from_json, to_json
+from results.schema.record_json import RecordError, to_json
 from results.text import path_text, spreadsheet_text
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_record, repeats
 from tests.unit.results.fuzzing.commands import run

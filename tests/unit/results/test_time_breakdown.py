@@ -7,10 +7,11 @@ import json
 
 import pytest
 
+from results.runs.reading import from_json
 from results.runs.store import RunFolder
 from results.runs.time_breakdown import KINDS, time_breakdown, time_breakdown_grid
 from results.schema import Origin, Phase, Status
-from results.schema.record_json import RecordError, from_json, to_json
+from results.schema.record_json import RecordError, to_json
 from tests.unit.results.factory import make_case, make_record
 
 CASE = make_case(num_steps=4)

@@ -7,10 +7,11 @@ import pytest
 
 from orchestrate.errors import DocumentError
 from orchestrate.suites import read_suite
+from results.runs.reading import from_json
 from results.schema import TUNING, AllReduceDtype, Case, Device, Precision
 from results.schema.case import REMOVED_SETTINGS
 from results.schema.networks import tuning_refusal
-from results.schema.record_json import RecordError, from_json, to_json
+from results.schema.record_json import RecordError, to_json
 from results.table.columns import COLUMNS
 from tests.unit.results.factory import make_record
 from tfbench.flags import FlagsError, parse

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Case, Status
-from results.schema.record_json import from_json, to_json
+from results.schema.record_json import to_json
 from tests.real.training.memory_errors import MEMORY, PERHAPS_MEMORY
 from tests.unit.results.factory import make_failure, make_record
 from tfbench.max_batch import find_max_batch, largest_batch

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 import tfbench.__main__ as program
+from results.runs.reading import from_json
 from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Mode, Status
-from results.schema.record_json import RecordError, from_json, to_json
+from results.schema.record_json import RecordError, to_json
 from tests.unit.results.factory import make_record
 from tfbench.__main__ import summary
 from tfbench.flags import Request

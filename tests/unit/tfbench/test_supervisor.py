@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from results.runs.reading import from_json
 from results.schema import Status
-from results.schema.record_json import from_json
 from tests.real.training.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them

@@ -1,0 +1,220 @@
+"""Records as they come back from hosts, read distrustfully: pydantic checks what `results.schema` says of each field.
+
+A document is refused with all of its mistakes where it has unknown or repeated keys, wrong types, values outside of
+`results.schema.bounds`, numbers that do not follow from their parts, or an `ok` without a passed validity check.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import json
+import math
+import reprlib
+import types
+import typing
+from typing import Any, TypeVar
+
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, SchemaValidator, ValidationError
+from pydantic_core import core_schema as core
+
+from results.schema import SCHEMA_VERSION, Record
+from results.schema.bounds import MAX_LIST_LENGTH, Bound, bound_of, text_problem
+from results.schema.case import REMOVED_SETTINGS
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError, contradictions
+
+MAX_TEXTS = 1000
+"""Most entries of an object of texts: an environment has a dozen variables that matter."""
+
+MAX_PROBLEMS = 20
+"""Most mistakes that are reported of one document."""
+
+T = TypeVar("T")
+
+
+def from_json(text: str | bytes) -> Record:
+    """Read and check a record.
+
+    Args:
+        text: At most `MAX_RECORD_BYTES`; nothing in it is trusted.
+
+    Raises:
+        RecordError: Not a record; all mistakes at once (at most `MAX_PROBLEMS`).
+    """
+    if len(text) > MAX_RECORD_BYTES:
+        raise RecordError([f"larger than {MAX_RECORD_BYTES} bytes: {len(text)} came in"])
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise RecordError([f"not JSON: {error}"]) from error
+    if not isinstance(document, dict):
+        raise RecordError([f"must be a JSON object. Received: {_shown(document)}"])
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise RecordError(
+            [f"schema_version must be {SCHEMA_VERSION}, the one this tfbench reads. Received: {_shown(version)}"]
+        )
+    _without_removed_settings(document)
+    record = checked(Record, document)
+    if problems := contradictions(record):
+        raise RecordError(problems)
+    return record
+
+
+def checked(kind: type[T], document: object) -> T:
+    """Build a dataclass of the schema from parsed JSON, checking every field.
+
+    Raises:
+        RecordError: Missing or unknown keys, wrong types, values outside of their bounds; at most `MAX_PROBLEMS`.
+    """
+    try:
+        built: T = _validator(typing.cast(Any, kind)).validate_python(document)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        raise RecordError([_problem(item) for item in found[:MAX_PROBLEMS]]) from error
+    return built
+
+
+def _without_removed_settings(document: dict[str, Any]) -> None:
+    """Read a record of 0.9 or earlier, whose timed steps could end early (`target_ci`): those taken are its steps.
+
+    Raises:
+        RecordError: A removed setting was not at its default: nothing of today is comparable with that record.
+    """
+    case, measured = document.get("case"), document.get("measurement")
+    if not isinstance(case, dict):
+        return
+    for name, default in REMOVED_SETTINGS.items():
+        if case.pop(name, default) != default:
+            raise RecordError([f"case.{name} was removed. Measure the case again without it"])
+    if case.pop("target_ci", None) is not None and isinstance(measured, dict):
+        case["num_steps"] = measured.get("num_steps")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object of JSON, in which no key may come twice: readers disagree on which of the two counts."""
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        (key, count), *_ = collections.Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {_shown(key)} appears {count} times")
+    return built
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother = 2, 80, 80
+
+
+def _shown(value: object) -> str:
+    """Show what came in, short enough for a message and without characters that a terminal obeys."""
+    text = _BRIEF.repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _problem(error: ErrorDetails) -> str:
+    """Write one of pydantic's findings as a line: where, what was expected, what came in."""
+    where = "".join(_step(part) for part in error["loc"]).removeprefix(".") or "record"
+    match error["type"]:
+        case "missing":
+            return f"{where}: missing"
+        case "unexpected_keyword_argument":
+            return f"{where}: unknown key"
+        case "dataclass_type":
+            return f"{where}: must be an object. Received: {_shown(error['input'])}"
+        case _:
+            return f"{where}: {error['msg']}. Received: {_shown(error['input'])}"
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part if part.isidentifier() and part.isascii() else _shown(part)}"
+
+
+@functools.cache
+def _validator(kind: type) -> SchemaValidator:
+    """Return what checks a dataclass; it takes milliseconds to make."""
+    return SchemaValidator(_dataclass(kind))
+
+
+def _dataclass(kind: Any) -> CoreSchema:
+    hints = typing.get_type_hints(kind)
+    fields = []
+    for item in dataclasses.fields(kind):
+        schema = _value(hints[item.name], item.name, bound_of(kind.__name__, item.name))
+        if item.default is not dataclasses.MISSING:
+            schema = core.with_default_schema(schema, default=item.default)
+        elif item.default_factory is not dataclasses.MISSING:
+            schema = core.with_default_schema(schema, default_factory=item.default_factory)
+        fields.append(core.dataclass_field(item.name, schema, kw_only=True))
+    arguments = core.dataclass_args_schema(kind.__name__, fields, extra_behavior="forbid")
+    names = [item.name for item in dataclasses.fields(kind)]
+    return core.dataclass_schema(kind, arguments, names, post_init=hasattr(kind, "__post_init__"))
+
+
+def _value(hint: Any, name: str, bound: Bound) -> CoreSchema:
+    """Return what checks a value of a field, from its type."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    (kind,) = (part for part in kinds if part is not types.NoneType)
+    schema = _known(kind, name, bound)
+    return core.nullable_schema(schema) if types.NoneType in kinds else schema
+
+
+def _known(kind: Any, name: str, bound: Bound) -> CoreSchema:
+    """Return what checks a value that is not None."""
+    text = core.no_info_after_validator_function(functools.partial(_text, name), core.str_schema(strict=True))
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind)
+    if typing.get_origin(kind) is list:
+        return _list(typing.get_args(kind)[0], name, bound)
+    if typing.get_origin(kind) is dict:
+        return core.dict_schema(text, text, max_length=MAX_TEXTS, strict=True)
+    if issubclass(kind, enum.StrEnum):
+        return _expecting(f"must be one of {', '.join(kind)}", core.enum_schema(kind, list(kind), sub_type="str"))
+    if kind is str:
+        return text
+    if kind is bool:
+        return core.bool_schema(strict=True)
+    return _number(kind, bound)
+
+
+def _list(kind: Any, name: str, bound: Bound) -> CoreSchema:
+    if kind is not float:
+        return core.list_schema(_value(kind, name, bound), max_length=MAX_LIST_LENGTH, strict=True)
+    within = core.float_schema(ge=bound.low, le=bound.high, strict=True)  # step times: the long list of a record
+    values = core.list_schema(_expecting(f"must be {bound}", within), max_length=MAX_LIST_LENGTH, strict=True)
+    return core.no_info_after_validator_function(functools.partial(_far_from_zero, bound), values)
+
+
+def _number(kind: type, bound: Bound) -> CoreSchema:
+    if kind is int:
+        return _expecting(
+            f"must be an integer {bound}",
+            core.int_schema(ge=math.ceil(bound.low), le=math.floor(bound.high), strict=True),
+        )
+    within = core.float_schema(ge=bound.low, le=bound.high, strict=True)
+    return _expecting(
+        f"must be a number {bound}",
+        core.no_info_after_validator_function(lambda value: _far_from_zero(bound, [value])[0], within),
+    )
+
+
+def _expecting(message: str, schema: CoreSchema) -> CoreSchema:
+    return core.custom_error_schema(schema, "value", custom_error_message=message)
+
+
+def _far_from_zero(bound: Bound, values: list[float]) -> list[float]:
+    if any(-bound.closest_to_zero < value < bound.closest_to_zero and value != 0 for value in values):
+        raise PydanticCustomError("value", "must be 0 or not as close to it")
+    return values
+
+
+def _text(name: str, value: str) -> str:
+    if problem := text_problem(name, value):
+        raise PydanticCustomError("value", problem)
+    return value
