@@ -1,8 +1,8 @@
 """What each field of a record may hold: the range of its numbers, the form of its texts and times.
 
 Standard library only, because this file also runs in every container. `results.runs.reading` refuses what lies outside.
-The ranges are wide, so that no honest record is ever lost to them, and narrow enough that means, variances and ratios of
-what they let in are finite: that is what lets every command trust a record that was read.
+The ranges are wide, so that no honest record is ever lost to them, and narrow enough that means, variances and ratios
+of what they let in are finite: that is what lets every command trust a record that was read.
 """
 
 from __future__ import annotations
