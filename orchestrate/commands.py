@@ -23,7 +23,7 @@ from orchestrate.display import tables
 from orchestrate.display.display import describe, notify, stdout_console
 from orchestrate.display.live import make_display
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.events import Event, EventBus, JobStep, Stopping, Warned, event_document
+from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
@@ -362,7 +362,11 @@ def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host
         if bus is not None:
             bus.emit(Warned(host=host, message=message))
 
-    pulls = PullLimits(notify=notify)
+    def progress(host: str, image: str, done: int, total: int) -> None:
+        if bus is not None:
+            bus.emit(ImageProgress(host=host, image=image, done_bytes=done, total_bytes=total))
+
+    pulls = PullLimits(notify=notify, progress=progress)
     return partial(make_launcher, run_path=run_path, pulls=pulls)
 
 

@@ -28,12 +28,13 @@ Progress = Callable[[int, int], None]
 
 
 class PullLimits:
-    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who is notified.
+    """What the pulls of all hosts of a run share: how many a registry gets at a time, and who hears of them.
 
     Args:
         per_registry: Most pulls from one registry at a time.
         transfers: How many hosts this machine sends an image to at a time.
         notify: Receives a host's key and what its user should know about a pull.
+        progress: Receives a host's key, an image, and how far it is, while hosts are probed: see `Progress`.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class PullLimits:
         notify: Callable[[str, str], None] = lambda host, message: None,
         *,
         transfers: int = MAX_TRANSFERS,
+        progress: Callable[[str, str, int, int], None] = lambda host, image, done, total: None,
     ) -> None:
         self.notify = notify
+        self.progress = progress
         self._per_registry = per_registry
         self._lock = threading.Lock()
         self._registries = {TRANSFER: threading.Semaphore(transfers)}

@@ -13,6 +13,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
@@ -263,7 +264,8 @@ class ContainerLauncher:
     def _digest(self, reference: str) -> str:
         if self._host.pulls and self._engine.is_podman:
             with self._pulls.turn(registry_of(reference)):
-                return self._engine.pull_tag(reference, PullMeter(lambda done, total: None, self._report_retry))
+                report = partial(self._pulls.progress, self._host.key, reference)
+                return self._engine.pull_tag(reference, PullMeter(report, self._report_retry))
         if self._host.pulls:
             return self._engine.registry_digest(reference)
         found = (self._controller or self._engine).image_id(reference)
@@ -314,7 +316,8 @@ class ContainerLauncher:
             HostError: The container could not be started, or did not answer as expected.
         """
         reference = probe_reference(self._host)
-        image = self._bring(_pinned(reference, self._digest(reference), self._host), lambda done, total: None)
+        report = partial(self._pulls.progress, self._host.key, reference)
+        image = self._bring(_pinned(reference, self._digest(reference), self._host), report)
         while self._ways:
             way = self._ways[0]
             try:

@@ -76,8 +76,9 @@ CONVERSATIONS = {
 }
 """By host: how it answers without end, and to which request."""
 
-FROZEN = ("guardian", "child")
-"""Hosts of which a process is stopped while their benchmark runs, as one that waits for a broken disk."""
+FROZEN = {"guardian": "$PPID", "child": "$$"}
+"""By host: the process that stops while its benchmark runs, as one that waits for a broken disk. Its own shell stops it,
+because from here it might come too late: after the limit of the benchmark."""
 
 
 def make_runs(instance: Rented, tmp_path: Path, timeout_seconds: float) -> tuple[Runs, Path]:
@@ -86,18 +87,20 @@ def make_runs(instance: Rented, tmp_path: Path, timeout_seconds: float) -> tuple
     program.write_text(ENDLESS.format(python=sys.executable, ssh=shutil.which("ssh")))
     program.chmod(0o755)
     entries = {name: instance.entry(seconds=1) for name in ("good", *CONVERSATIONS)}
-    entries |= {name: instance.entry(seconds=600) for name in FROZEN}
+    entries |= {
+        name: instance.entry(seconds=600, first=f"(sleep 1; kill -STOP {pid}) &") for name, pid in FROZEN.items()
+    }
     endless = {entries[name]["ssh"]: conversation for name, conversation in CONVERSATIONS.items()}
     path = f"{program.parent}:{os.environ['PATH']}"
     runs = Runs(tmp_path, PATH=path, TFBENCH_TEST_ENDLESS=json.dumps(endless))
     return runs, runs.hosts({"all": {"hosts": entries, "timeout_minutes": timeout_seconds / 60}})
 
 
-def freeze(instance: Rented) -> None:
-    for name in FROZEN:
-        wait_until(lambda name=name: "step" in instance.output(name), f"the first step of {name}")  # type: ignore[misc]
-        (state,) = instance.root.glob(f"jobs/*/all.{name}.*/state.json")
-        os.kill(int(json.loads(state.read_text())[name].split()[0]), signal.SIGSTOP)
+def is_frozen(instance: Rented, name: str) -> bool:
+    for path in instance.root.glob(f"jobs/*/all.{name}.*/state.json"):
+        process = json.loads(path.read_text()).get(name)
+        return process is not None and "\nState:\tT" in Path(f"/proc/{process.split()[0]}/status").read_text()
+    return False
 
 
 @pytest.fixture
@@ -109,7 +112,6 @@ def test_no_conversation_outlasts_the_limits_of_the_hosts_file(instance: Rented,
     runs, hosts = make_runs(instance, tmp_path, TIMEOUT_SECONDS)
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
         try:
-            freeze(instance)
             assert controller.wait(120) == 3
         finally:
             controller.kill()
@@ -127,7 +129,8 @@ def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, 
     runs, hosts = make_runs(instance, tmp_path, 3600)
     with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
         try:
-            freeze(instance)
+            for name in FROZEN:
+                wait_until(lambda name=name: is_frozen(instance, name), f"the stopped process of {name}")  # type: ignore[misc]
             began = time.monotonic()
             for _ in range(2):
                 controller.send_signal(signal.SIGTERM)
