@@ -8,8 +8,8 @@ VARIANTS := $(basename $(notdir $(wildcard containers/requirements/*.in)))
 
 # The CUDA build of TensorFlow if the machine has an NVIDIA driver, otherwise the CPU build.
 BUILD := $(shell { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L; } >/dev/null 2>&1 && echo cuda || echo cpu)
-# For make gpu-evidence: its output folder and, optionally, a checkout of https://github.com/tensorflow/benchmarks.
-OUT := gpu-evidence
+# For make gpu-validation: its output folder and, optionally, a checkout of https://github.com/tensorflow/benchmarks.
+OUT := gpu-validation
 PEER :=
 # For make test-pyxis: the plugin, built against this machine's Slurm.
 PYXIS := /usr/local/lib/slurm/spank_pyxis.so
@@ -22,7 +22,7 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-evidence check lock clean help
+.PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-validation check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machine and print the table
 	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
@@ -60,8 +60,8 @@ test-null-gpu: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test TensorFlow's CU
 	@$(PYTHON) -m tests.support.null_gpu
 	@$(PYTHON) -m pytest tests/real/null_gpu $(ARGS)
 
-gpu-evidence: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
-	@$(PYTHON) -m tests.benchmarks.gpu_evidence --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)
+gpu-validation: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
+	@$(PYTHON) -m tests.benchmarks.gpu_validation --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)
 
 check: $(VENV)/dev.stamp  ## Lint, format check, types and import contracts
 	@$(PYTHON) -m ruff check .

@@ -26,7 +26,7 @@ SLOW_WITHOUT_WORK = (
     "tests/unit/orchestrate/test_slurm_simulation.py",
     "tests/unit/kubernetes/test_life_cycle.py",
     "tests/unit/tfbench/test_supervisor.py",
-    "tests/unit/gpu_evidence/test_session.py",
+    "tests/unit/gpu_validation/test_session.py",
 )
 """They wait for clocks and stand-ins: beside what trains, and not when nothing else is left."""
 

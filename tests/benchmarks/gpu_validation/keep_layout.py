@@ -1,4 +1,4 @@
-"""`python -m tfbench` on a GPU, with TensorFlow's layout optimiser off: convolutions keep channels last in 32 bits, too."""
+"""`python -m tfbench` without TensorFlow's layout optimiser: convolutions keep channels last in 32 bits, too."""
 
 from __future__ import annotations
 

@@ -1,0 +1,368 @@
+"""`python -m tests.benchmarks.gpu_validation`: everything that needs a real GPU, step by step, resumable. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tests.benchmarks.gpu_validation.figures import Ended, NoFigure, Reading, read_step
+from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, Run, Step, refusal, runs_of
+from tests.benchmarks.tf_cnn_benchmarks import PROGRAM, find_folder
+from tfbench.supervisor import end_with_parent
+
+ROOT = Path(__file__).parents[3]
+
+EXIT_BAD_FLAGS, EXIT_STOPPED = 2, 130
+
+FINAL = ("figure", "timeout", "failed")
+"""Outcomes that a later call does not try again; the machine may have changed for the others."""
+
+SECONDS_TO_ANSWER = 120.0
+"""For the facts of the machine: a driver without persistence mode takes many seconds to start."""
+
+SECONDS_TO_END = 5.0
+"""A process that was asked to end has this long until it is killed; a benchmark's own limit is this much shorter."""
+
+
+class NotUsable(Exception):
+    """Nothing can run here; the message says why and what to do."""
+
+
+def main(arguments: list[str], steps: Sequence[Step] = STEPS) -> int:
+    """Run the command line and return the exit code."""
+    options = _parser().parse_args(arguments)
+    unknown = [name for name in (*options.only, *options.again) if not any(matches(step, [name]) for step in steps)]
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        if unknown:
+            raise NotUsable(f"no step is named {unknown[0]!r}; --list shows all")
+        if options.list:
+            print("\n".join(map(listed, steps)))
+        else:
+            Session(options, steps).work()
+        return 0
+    except NotUsable as error:
+        print(f"gpu_validation: {error}", file=sys.stderr)
+        return EXIT_BAD_FLAGS
+    except KeyboardInterrupt:
+        print("gpu_validation: stopped; call again to go on", file=sys.stderr)
+        return EXIT_STOPPED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def listed(step: Step) -> str:
+    """Return a step as `--list` shows it."""
+    needs = f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}{', peer' if step.needs_peer else ''}"
+    lines = [f"{step.name:<42} {needs:<12} {step.limit:>4.0f} s  {step.question}"]
+    lines += [" ".join([f"    {run.name}:", *_variables(run), *run.command]) for run in step.runs]
+    return "\n".join(lines)
+
+
+def matches(step: Step, patterns: Sequence[str]) -> bool:
+    """Return whether a step is meant by a name, a group or a pattern."""
+    return any(pattern == step.name.partition(".")[0] or fnmatchcase(step.name, pattern) for pattern in patterns)
+
+
+class Session:
+    """One call: runs what is not done yet, in order, as long as the time lasts.
+
+    The output folder is the state: a step is done when its result is there, which is written last.
+
+    Args:
+        options: Of the command line.
+        steps: All of the table: the summary has a line for each.
+
+    Raises:
+        NotUsable: The interpreter, the peer or the folder cannot be used.
+    """
+
+    def __init__(self, options: argparse.Namespace, steps: Sequence[Step]) -> None:
+        self._options, self._steps, self._out = options, steps, options.out.resolve()
+        self._begin = time.perf_counter()
+        self._ran = 0
+        peer = find_folder(options.peer) if options.peer else None
+        if options.peer and peer is None:
+            raise NotUsable(
+                f"--peer={options.peer} holds no {PROGRAM}. Example: --peer=benchmarks, a clone of "
+                "https://github.com/tensorflow/benchmarks"
+            )
+        self._facts = machine_facts(options.python)
+        self._machine = Machine(gpus=self._facts["gpus"], peer=peer)
+        self._version = version()
+
+    def work(self) -> None:
+        """Run the steps; hold the folder meanwhile."""
+        for name in ("results", "records", "logs"):
+            (self._out / name).mkdir(parents=True, exist_ok=True)
+        with (self._out / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise NotUsable(f"another call is using {self._options.out}") from None
+            self._require_same_machine()
+            wanted = [step for step in self._steps if not self._options.only or matches(step, self._options.only)]
+            for step in wanted:
+                if not self._visit(step):
+                    break
+            self._summarise()
+            done = sum(self._result(step) is not None for step in wanted)
+        more = "" if done == len(wanted) else "; call again to go on"
+        print(f"{done} of {len(wanted)} steps done{more}. {self._out / 'summary.md'}")
+
+    def _require_same_machine(self) -> None:
+        """Refuse to mix the figures of two kinds of machine in one folder."""
+        file = self._out / "machine.json"
+        here = [gpu["name"] for gpu in self._machine.gpus]
+        before = [gpu["name"] for gpu in json.loads(file.read_text())["gpus"]] if file.exists() else here
+        if before != here:
+            raise NotUsable(
+                f"{self._out} holds figures of a machine with these GPUs: {', '.join(before) or 'none'}. "
+                f"This one has: {', '.join(here) or 'none'}. Use another --out"
+            )
+        _write(file, json.dumps(self._facts, indent=1) + "\n")
+
+    def _visit(self, step: Step) -> bool:
+        """Run a step if it can run and is not done; return whether there is time for another."""
+        result = self._result(step)
+        if (refused := refusal(step, self._machine)) is not None:
+            if result is None or result["outcome"] not in FINAL:
+                self._keep(step, outcome=refused[0], cause=refused[1])
+            return True
+        runs = runs_of(step, self._machine, self._options.pairs)
+        definition = _digest(json.dumps([[run.name, run.command, run.variables] for run in runs]).encode())
+        done = result is not None and result["outcome"] in FINAL and result.get("definition") == definition
+        blind = step.name == START and result is not None and result["outcome"] != "figure"
+        if not done or blind or matches(step, self._options.again):
+            left = self._options.budget_seconds - (time.perf_counter() - self._begin)
+            if self._ran and left <= SECONDS_TO_END:
+                return False
+            self._file("results", step).unlink(missing_ok=True)  # until it has run, it is not done
+            if not self._run(step, runs, definition, left):
+                return False
+        result = self._result(step)
+        if step.name == START and result is not None and result["outcome"] != "figure":
+            cause = f"step {START}: {result['cause']}"
+            self._machine = dataclasses.replace(self._machine, blind=cause)
+        return True
+
+    def _run(self, step: Step, runs: Sequence[Run], definition: str, left: float) -> bool:
+        """Run a step and keep its result; False: the budget cut it, so that another call runs it again."""
+        limit = min(step.limit, left)
+        _say(f"{step.name}: {step.question} (at most {limit:.0f} s)")
+        started_at, begin, ended = _now(), time.perf_counter(), list[Ended]()
+        for run in runs:
+            ended.append(self._process(step, run, limit - (time.perf_counter() - begin)))
+            if ended[-1].exit_code != 0:
+                break
+        self._ran += 1
+        found: dict[str, Any] = {"outcome": "figure"}
+        reading = Reading(figures={})
+        try:
+            reading = read_step(step.answer, ended)
+        except NoFigure as failure:
+            found = {"outcome": failure.outcome, "cause": failure.cause}
+        if found["outcome"] == "timeout" and limit < step.limit and self._ran > 1:
+            _say(f"{step.name}: cut by --budget-seconds, another call runs it again")
+            return False
+        shown = [self._shown(run) for run in ended]
+        seconds = round(time.perf_counter() - begin, 1)
+        found |= {**dataclasses.asdict(reading), "seconds": seconds, "limit": limit, "runs": shown}
+        self._keep(step, started_at=started_at, definition=definition, **found)
+        return True
+
+    def _process(self, step: Step, run: Run, seconds: float) -> Ended:
+        """Run one process and all that it starts, for at most `seconds`."""
+        record, log = self._file("records", step, f".{run.name}"), self._file("logs", step, f".{run.name}", "log")
+        record.unlink(missing_ok=True)
+        values = {
+            "{python}": self._options.python,
+            "{peer_python}": self._options.peer_python or self._options.python,
+            "{record}": str(record),
+            "{gpus}": str(max(1, len(self._machine.gpus))),
+            "{seconds}": f"{max(1.0, seconds - SECONDS_TO_END):.0f}",
+        }
+        command = list(run.command)
+        for name, value in values.items():
+            command = [part.replace(name, value) for part in command]
+        begin = time.perf_counter()
+        with log.open("wb") as errors, contextlib.ExitStack() as stack:
+            output = errors if "{record}" in " ".join(run.command) else stack.enter_context(record.open("wb"))
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **run.variables},
+                cwd=self._machine.peer if PROGRAM in run.command else ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                process_group=0,
+                preexec_fn=end_with_parent,
+            )
+            stack.callback(_end_all_of, process)
+            try:
+                exit_code = process.wait(max(0.0, seconds))
+            except subprocess.TimeoutExpired:
+                exit_code = None
+        took = time.perf_counter() - begin
+        return Ended(name=run.name, command=command, seconds=took, exit_code=exit_code, record=record, log=log)
+
+    def _shown(self, run: Ended) -> dict[str, Any]:
+        paths = {name: getattr(run, name).relative_to(self._out).as_posix() for name in ("record", "log")}
+        return {"name": run.name, "seconds": round(run.seconds, 1), "exit_code": run.exit_code, **paths}
+
+    def _file(self, folder: str, step: Step, run: str = "", ending: str = "json") -> Path:
+        return self._out / folder / f"{step.name}{run}.{ending}"
+
+    def _result(self, step: Step) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(self._file("results", step).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return None
+
+    def _keep(self, step: Step, **found: Any) -> None:
+        """Write a step's result."""
+        commands = [" ".join([*_variables(run), *run.command]) for run in step.runs]
+        about = {"step": step.name, "question": step.question, "answer": step.answer, "commands": commands}
+        result = {**about, "version": self._version, "started_at": _now(), **found}
+        _write(self._file("results", step), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        self._summarise()
+        if "runs" in found:
+            _say(f"{step.name}: {answer(result)}, {found['seconds']:.0f} s")
+
+    def _summarise(self) -> None:
+        """Write a line for each step."""
+        results = [self._result(step) for step in self._steps]
+        gpus = ", ".join(gpu["name"] for gpu in self._machine.gpus)
+        versions = {result["version"] for result in results if result and result["outcome"] == "figure"}
+        lines = [
+            f"# GPU validation\n\n{sum(map(bool, results))} of {len(results)} steps done. GPUs: "
+            + (gpus or "none; figures are of a CPU at reduced sizes and say nothing about a GPU"),
+            f"Version: {', '.join(sorted(versions)) or 'none yet'}.\n",
+            "| step | answer | power | utilisation | seconds | note | question |",
+            "|" + " --- |" * 7,
+        ]
+        lines += [_row(step, result or {}) for step, result in zip(self._steps, results, strict=True)]
+        _write(self._out / "summary.md", "\n".join(lines) + "\n")
+
+
+def answer(result: dict[str, Any]) -> str:
+    """Return a step's outcome in a few words: the figure that was asked for, or the word and why."""
+    if result.get("outcome") != "figure":
+        return f"{result.get('outcome', 'not run yet')}" + (f": {result['cause']}" if result.get("cause") else "")
+    figure = result["figures"][result["answer"]]
+    value, limit = figure["value"], figure["limit"]
+    number = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+    return f"{number} {figure['unit']}".rstrip() + (f" (limit {limit:.4g})" if limit is not None else "")
+
+
+def _row(step: Step, result: dict[str, Any]) -> str:
+    details = result.get("details", {})
+    power, utilisation = details.get("power_mean_watts"), details.get("flops_utilisation")
+    cells = [
+        *(step.name, answer(result), f"{power:.0f} W" if power else "", f"{utilisation:.1%}" if utilisation else ""),
+        *(f"{result['seconds']:.0f}" if "seconds" in result else "", result.get("note", ""), step.question),
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def machine_facts(python: str) -> dict[str, Any]:
+    """Return the facts of this machine, of whose GPUs it has those that a process can use.
+
+    Raises:
+        NotUsable: The interpreter does not print them, or has no TensorFlow.
+    """
+    command = [python, "-m", "tfbench.probe"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, check=True)
+        facts = dict(json.loads(done.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise NotUsable(f"--python={python}: {error}") from error
+    if facts.get("tensorflow") is None:
+        raise NotUsable(f"--python={python} has no TensorFlow")
+    return facts
+
+
+def version() -> str:
+    """Return what is measured: git's commit if it is known, and a digest of the files that decide a figure."""
+    files = sorted(path for package in ("tfbench", "results") for path in (ROOT / package).rglob("*.py"))
+    digest = _digest(b"\0".join(path.read_bytes() for path in files))
+    described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(described, capture_output=True, text=True, check=True)
+        return f"{done.stdout.strip()} (source {digest})"
+    return f"source {digest}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _variables(run: Run) -> list[str]:
+    return [f"{name}={value}" for name, value in run.variables.items()]
+
+
+def _end_all_of(process: subprocess.Popen[bytes]) -> None:
+    """End a process's whole group: what is left of it would disturb the next one."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_END)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file so that it is there complete or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _stop(*_: object) -> NoReturn:
+    """End as by Ctrl-C, so that no benchmark is left running."""
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu_validation", description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=Path("gpu-validation"), help="output folder, which is also the state"
+    )
+    parser.add_argument("--python", default=sys.executable, help="interpreter with TensorFlow")
+    parser.add_argument("--peer", type=Path, help="checkout that holds tf_cnn_benchmarks.py")
+    parser.add_argument("--peer-python", help="interpreter with TensorFlow and tf_keras. Default: that of --python")
+    parser.add_argument(
+        "--budget-seconds", type=float, default=540.0, help="end this call in time; inf: run until all is done"
+    )
+    parser.add_argument("--pairs", type=int, default=2, help="of each comparison")
+    parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="names, groups or patterns of steps")
+    parser.add_argument("--again", nargs="+", default=[], metavar="STEP", help="run these also when they are done")
+    parser.add_argument("--list", action="store_true", help="print all steps and end")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,201 @@
+"""Reads the figures of a process: from a record of tfbench, from a probe's JSON, or from what tf_cnn_benchmarks printed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from results.runs.reading import from_json
+from results.schema import Record, Status
+from results.schema.record_json import RecordError
+from tests.benchmarks.tf_cnn_benchmarks import images_per_second
+
+
+class NoFigure(Exception):
+    """A step has no figure.
+
+    Attributes:
+        outcome: What it has instead.
+        cause: For a person, one line.
+    """
+
+    def __init__(self, outcome: str, cause: str) -> None:
+        super().__init__(cause)
+        self.outcome, self.cause = outcome, " ".join(cause.split())
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its unit; `limit` is that of a validity check."""
+
+    value: float
+    unit: str
+    limit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one process, or a comparison of several, found.
+
+    Attributes:
+        figures: By name.
+        details: What a reader of a figure looks at next.
+        note: For the summary, one line.
+    """
+
+    figures: dict[str, Figure]
+    details: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """One process that has ended.
+
+    Attributes:
+        exit_code: Negative: the signal; None: cut by the limit.
+        record: What it wrote or printed; may be missing.
+        log: Its other output.
+    """
+
+    name: str
+    command: list[str]
+    seconds: float
+    exit_code: int | None
+    record: Path
+    log: Path
+
+
+def read_step(answer: str, runs: Sequence[Ended]) -> Reading:
+    """Read a step; of a comparison, divide the first side's median by the second's, over the complete pairs.
+
+    Args:
+        answer: Name of the figure that is asked for.
+        runs: In order; the last may have failed, and those after it are missing.
+
+    Raises:
+        NoFigure: There is no such figure, and why.
+    """
+    if not runs[0].name.endswith("-1"):
+        return read(answer, runs[0])
+    sides: dict[str, list[float]] = {}
+    details: dict[str, Any] = {}
+    broken = None
+    for run in runs:
+        side = run.name.rpartition("-")[0]
+        try:
+            reading = read(answer, run)
+        except NoFigure as error:
+            broken = NoFigure(error.outcome, f"{run.name}: {error.cause}")
+            break
+        sides.setdefault(side, []).append(reading.figures[answer].value)
+        details |= {f"{side}_{name}": value for name, value in reading.details.items()}
+    pairs = min(map(len, sides.values())) if len(sides) == 2 else 0
+    if pairs == 0:
+        raise broken or NoFigure("failed", "no pair was measured")
+    (first, ours), (second, theirs) = ((name, values[:pairs]) for name, values in sides.items())
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    ratio = Figure(statistics.median(ours) / statistics.median(theirs), f"× {second}")
+    note = f"{pairs} pair(s): {min(ratios):.3f} to {max(ratios):.3f}" + (f"; then {broken.cause}" if broken else "")
+    return Reading(figures={answer: ratio}, details=details | {first: ours, second: theirs}, note=note)
+
+
+def read(answer: str, run: Ended) -> Reading:
+    """Read one process.
+
+    Raises:
+        NoFigure: It has no figure of that name, and why.
+    """
+    with contextlib.suppress(RecordError):
+        record = _record(run)
+        reading = _of_record(record)
+        if record.status not in (Status.OK, Status.INVALID) or answer not in reading.figures:
+            raise NoFigure(_outcome(record.status), f"{record.status}: {record.cause or f'it has no {answer}'}")
+        return reading
+    text = run.record.read_text(encoding="utf-8", errors="replace") if run.record.exists() else ""
+    document = _printed_object(text)
+    if run.exit_code is None or (run.exit_code != 0 and "findings" not in document):
+        raise _ended_badly(run)
+    if "outcome" in document:
+        raise NoFigure(document["outcome"], document["cause"])
+    if "findings" in document:
+        count = Figure(len(document["findings"]), "findings")
+        return Reading(figures={"findings": count}, details=document, note=document["summary"])
+    if "figures" in document:
+        figures = {name: Figure(*figure) for name, figure in document["figures"].items()}
+        return Reading(figures=figures, details=document.get("details", {}), note=document.get("note", ""))
+    if (rate := images_per_second(text)) is not None:
+        return Reading(figures={"throughput": Figure(rate, "images/s")})
+    raise NoFigure("failed", "it printed no figure")
+
+
+def _record(run: Ended) -> Record:
+    """Return a run's record.
+
+    Raises:
+        RecordError: It wrote none.
+    """
+    try:
+        return from_json(run.record.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(["it wrote none"]) from None
+
+
+def _outcome(status: Status) -> str:
+    return str(status) if status in (Status.NO_GPU, Status.TIMEOUT) else "failed"
+
+
+def _of_record(record: Record) -> Reading:
+    figures: dict[str, Figure] = {}
+    details: dict[str, Any] = {"case": record.case.name, "method_version": record.method_version}
+    note = [warning.code for warning in record.warnings]
+    if record.validity is not None:
+        applied = [check for check in record.validity.checks if check.passed is not None]
+        passed = sum(bool(check.passed) for check in applied)
+        figures["checks_passed"] = Figure(passed, f"of {len(applied)} checks")
+        figures |= {check.name: Figure(check.value, "", check.limit) for check in applied if check.value is not None}
+        note += [f"FAILED {check.name}: {check.detail}" for check in applied if not check.passed]
+    if (measurement := record.measurement) is not None:
+        figures["throughput"] = Figure(measurement.samples_per_second, f"{measurement.unit}/s")
+        figures["batch"] = Figure(record.case.batch_per_gpu, "samples per GPU")
+        if (latency := measurement.latency) is not None:
+            figures["latency_p50"] = Figure(1000 * latency.p50_seconds, "ms")
+            figures["latency_p99"] = Figure(1000 * latency.p99_seconds, "ms")
+        names = ("step_p50_seconds", "step_cv", "flops_utilisation", "bandwidth_utilisation", "compile_seconds")
+        details |= {name: getattr(measurement, name) for name in names}
+    if record.telemetry is not None:
+        details |= vars(record.telemetry)
+    for result in record.device_results:
+        name = "-".join(filter(None, (result.metric, result.arithmetic)))
+        if result.value is None:
+            details[f"{name}_not_measured"] = result.reason
+        else:  # of an all-reduce, the largest comes last
+            scale, prefix = (1e12, "T") if result.unit.startswith(("FLOP", "OP")) else (1e9, "G")
+            figures[name] = Figure(result.value / scale, prefix + result.unit)
+    return Reading(
+        figures=figures,
+        details={name: value for name, value in details.items() if value is not None},
+        note="; ".join(note),
+    )
+
+
+def _printed_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that begins a line of a text; empty: there is none."""
+    for line in re.finditer(r"^{", text, re.MULTILINE):
+        with contextlib.suppress(ValueError):
+            return dict(json.JSONDecoder().raw_decode(text, line.start())[0])
+    return {}
+
+
+def _ended_badly(run: Ended) -> NoFigure:
+    """Report how a process ended that left nothing, with the last thing that it printed."""
+    if run.exit_code is None:
+        return NoFigure("timeout", f"cut after {run.seconds:.0f} s")
+    lines = [line for line in run.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return NoFigure("failed", f"exit code {run.exit_code}: {lines[-1][:300] if lines else 'it printed nothing'}")

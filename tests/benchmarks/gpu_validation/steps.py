@@ -1,0 +1,368 @@
+"""The steps of a GPU validation as one table, the most informative first."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from results.reference import GIBI
+from results.reference.networks import training_bytes
+from results.schema import Case, Precision
+from results.schema.networks import INPUTS
+from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, PROGRAM, cpu_flags, flags, variables
+
+START = "environment.tensorflow"
+"""Shows whether TensorFlow computes on the GPU at all; if it does not, no other step is tried on one."""
+
+TIMED, WARMUP = 50, 10
+"""Steps of a run: enough for a spread of 1 %, and a run of ResNet50 in well under a minute on a current GPU."""
+
+BENCHMARK = ("{python}", "-m", "tfbench", "--output={record}", "--max_seconds={seconds}", "--max_cooling_seconds=0")
+TIMING = (f"--num_steps={TIMED}", f"--warmup_steps={WARMUP}", f"--max_warmup_steps={2 * WARMUP}")
+PROBE = ("{python}", "-m", "tests.benchmarks.gpu_validation.{probe}")
+
+TINY = ("--device=cpu", "--precision=fp32", "--batch_size=2", "--image_size=64")
+SMALL = (*TINY, "--model=googlenet", "--warmup_steps=1", "--max_warmup_steps=1", "--num_steps=3", "--nopeaks")
+"""What makes a case small enough for a CPU. Its figures prove the step, and say nothing about a GPU nor a network."""
+
+HALF, FULL, BERT = 256, 128, 64
+BATCH = {"fp32": FULL, "tf32": FULL, "fp16": HALF, "bf16": HALF}
+"""Images per step: the defaults of `python -m tfbench`."""
+
+BEYOND_TRAINING_GIB = 1.5
+"""What context, libraries' workspaces and fragmentation take of a GPU's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One process of a step.
+
+    Attributes:
+        name: Within the step; of a comparison the side.
+        command: Arguments; `{…}` are filled in when it runs. Without `{record}` its standard output is its record.
+        variables: Added to the environment.
+        cpu: Flags added on a machine without GPUs, where later flags count; None: a CPU says nothing about this.
+    """
+
+    name: str = "run"
+    command: tuple[str, ...]
+    variables: dict[str, str] = field(default_factory=dict)
+    cpu: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One row of the table.
+
+    Attributes:
+        name: `group.what`: also the name of its files.
+        question: What its figure answers.
+        answer: Name of the figure that answers it; of two runs, of what is compared.
+        runs: One, or two that alternate: the ratio of the first to the second is the answer.
+        limit: Seconds, all runs together; then it is a `timeout`.
+        gpus: How many it needs, unless it has a form for CPUs.
+    """
+
+    name: str
+    question: str
+    answer: str
+    runs: tuple[Run, ...]
+    limit: float = 180
+    gpus: int = 1
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it proves something on a machine without GPUs."""
+        return all(run.cpu is not None for run in self.runs)
+
+    @property
+    def needs_peer(self) -> bool:
+        """Whether it runs tf_cnn_benchmarks."""
+        return any(PROGRAM in run.command for run in self.runs)
+
+
+def tfbench(*flags: str, name: str = "run", cpu: tuple[str, ...] | None = None, **environment: str) -> Run:
+    """Return a run of one case."""
+    return Run(name=name, command=(*BENCHMARK, *TIMING, *flags), variables=environment, cpu=cpu)
+
+
+def case(network: str, precision: str, batch: int | None = None, *extra: str) -> tuple[str, ...]:
+    """Return the flags of a case."""
+    batch = batch or (BERT if network == "bert_large" else BATCH[precision])
+    return (f"--model={network}", f"--precision={precision}", f"--batch_size={batch}", *extra)
+
+
+def probe(name: str, module: str, question: str, answer: str, *flags: str, cpu: tuple[str, ...] | None = None) -> Step:
+    """Return a step that runs a script of this folder."""
+    command = tuple(part.replace("{probe}", module) for part in PROBE)
+    return Step(
+        name=name, question=question, answer=answer, runs=(Run(command=(*command, *flags), cpu=cpu),), limit=150
+    )
+
+
+def checks(precision: str) -> Step:
+    """Return the validity checks of ResNet50 in a precision."""
+    run = tfbench(*case("resnet50", precision, 64, "--nopeaks"), cpu=SMALL if precision == "fp32" else None)
+    question = f"resnet50 in {precision} passes its validity checks"
+    return Step(name=f"checks.{precision}", question=question, answer="checks_passed", runs=(run,))
+
+
+def throughput(
+    network: str, precision: str, batch: int | None = None, xla: str = "off", cpu: tuple[str, ...] | None = None
+) -> Step:
+    """Return the throughput of one network."""
+    return Step(
+        name=f"throughput.{network}-{precision}" + ("" if xla == "off" else f"-xla-{xla}"),
+        question="throughput, power, utilisation",
+        answer="throughput",
+        runs=(tfbench(*case(network, precision, batch, f"--xla={xla}"), cpu=cpu),),
+        limit=180 if xla == "off" else 300,
+    )
+
+
+def peer(network: str, precision: str, batch: int) -> Step:
+    """Return the ratio to tf_cnn_benchmarks."""
+    pairing, tiny = PAIRINGS[network], network == "googlenet" and (precision, batch) == ("fp32", 64)
+    small = ("--device=cpu", "--batch_size=2", "--warmup_steps=2", "--max_warmup_steps=2", "--num_steps=10")
+    ours = case(network, precision, batch, "--nopeaks", f"--batch_norm={pairing.batch_norm}")
+    theirs = Run(
+        name="peer",
+        command=("{peer_python}", PROGRAM, *flags(pairing, precision, batch, TIMED, WARMUP)),
+        variables=variables(precision),
+        cpu=(*cpu_flags(2, 2), "--batch_size=2", "--num_batches=10", "--num_warmup_batches=2") if tiny else None,
+    )
+    return Step(
+        name=f"peer.{network}-{precision}-b{batch}",
+        question="throughput of tfbench over that of tf_cnn_benchmarks",
+        answer="throughput",
+        runs=(tfbench(*ours, name="tfbench", cpu=small if tiny else None), theirs),
+        limit=360,
+    )
+
+
+def switch(
+    name: str, *extra: str, network: str = "resnet50", precision: str = "fp16", gpus: int = 1, **environment: str
+) -> Step:
+    """Return the throughput with a switch over that without."""
+    flags = case(network, precision, None, "--nopeaks", *([ALL_GPUS] if gpus > 1 else []))
+    cpu = SMALL if name == "switch.no-memory-growth" else None
+    return Step(
+        name=name,
+        question=f"{network} {precision}: throughput with the switch over that without",
+        answer="throughput",
+        runs=(tfbench(*flags, *extra, name="switch", cpu=cpu, **environment), tfbench(*flags, name="default", cpu=cpu)),
+        limit=480,
+        gpus=gpus,
+    )
+
+
+ALL_GPUS = "--num_gpus={gpus}"
+
+
+def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240) -> Step:
+    """Return a step on two GPUs or more."""
+    return Step(name=f"replicas.{what}", question=question, answer=answer, runs=(run,), limit=limit, gpus=2)
+
+
+def layout(precision: str) -> Step:
+    """Compare channels last with the layout that TensorFlow's optimiser chooses in 32 bits."""
+    step = switch(f"layout.{precision}-channels-last", precision=precision)
+    kept, default = step.runs
+    module = "tests.benchmarks.gpu_validation.keep_layout"
+    command = tuple(module if part == "tfbench" else part for part in kept.command)
+    return dataclasses.replace(step, runs=(dataclasses.replace(kept, command=command), default))
+
+
+def largest_batch(network: str, start: int) -> Step:
+    """Search the largest batch of a network."""
+    run = tfbench(*case(network, "fp16", start, "--find_max_batch", "--nopeaks"))
+    question = "running out of memory is recognised; the largest batch"
+    return Step(name=f"max_batch.{network}-fp16", question=question, answer="batch", runs=(run,), limit=480)
+
+
+def latency(network: str) -> Step:
+    """Measure inference of one sample."""
+    cpu = SMALL if network == "resnet50" else None
+    run = tfbench(*case(network, "fp16", 64, "--mode=infer"), cpu=cpu)
+    return Step(name=f"latency.{network}-fp16", question="inference at batch 1", answer="latency_p50", runs=(run,))
+
+
+NETWORKS = ("resnet50", "resnet152", "inception_v3", "googlenet")
+EVERYWHERE = case("resnet50", "fp16", None, ALL_GPUS, "--nopeaks")
+DOCTOR = ("{python}", "-m", "tfbench.doctor", "--format=json")
+UPDATE = "update_equals_one_device"
+
+ROWS: tuple[Step, ...] = (
+    probe(
+        START,
+        "probe_tensorflow",
+        "TensorFlow sees the GPU, cuDNN convolves, XLA compiles",
+        "gpus",
+        cpu=("--device=cpu",),
+    ),
+    Step(
+        name="environment.doctor",
+        question="what of this machine is broken or costs speed",
+        answer="findings",
+        runs=(Run(command=DOCTOR, cpu=("--device=cpu",)),),
+    ),
+    checks("fp16"),
+    checks("fp32"),
+    throughput("resnet50", "fp16"),
+    probe(
+        "synchronisation.fp16",
+        "probe_step",
+        "a step's call returns before the step is done; share of a step in which the GPU is busy",
+        "call_share",
+        *case("resnet50", "fp16", 64),
+        cpu=(*TINY, "--model=googlenet"),
+    ),
+    throughput("resnet50", "fp32", cpu=SMALL),
+    throughput("resnet50", "tf32"),
+    replicas(
+        "checks",
+        "several replicas train like one device",
+        UPDATE,
+        tfbench(*EVERYWHERE, cpu=(*SMALL, "--num_gpus=2")),
+    ),
+    replicas(
+        "nccl",
+        "NCCL's own report, in the log; throughput",
+        "throughput",
+        tfbench(*EVERYWHERE, NCCL_DEBUG="INFO"),
+    ),
+    *(
+        dataclasses.replace(
+            replicas(
+                f"scaling-{count}",
+                f"throughput of {count} GPUs",
+                "throughput",
+                tfbench(*case("resnet50", "fp16", None, f"--num_gpus={count}", "--nopeaks")),
+            ),
+            gpus=count,
+        )
+        for count in (2, 4)  # all GPUs are above
+    ),
+    peer("resnet50", "fp16", HALF),
+    Step(
+        name="checks.fp16-accumulate-8",
+        question="fp16 gradients of a large global batch equal those of one device",
+        answer=UPDATE,
+        runs=(tfbench(*case("resnet50", "fp16", 64, "--accumulate=8", "--nopeaks"), cpu=(*SMALL, "--accumulate=2")),),
+    ),
+    Step(
+        name="device.peaks",
+        question="int8 above 1 TOP/s; matrix products, copies",
+        answer="matrix_product-int8",
+        runs=(Run(command=(*BENCHMARK, "--model=device")),),
+        limit=240,
+    ),
+    *(throughput(network, "fp16") for network in (*NETWORKS[1:], "bert_large")),
+    switch("replicas.no-all-reduce", "--noall_reduce", gpus=2),
+    switch("switch.no-persistent-batch-norm", TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT="0"),
+    layout("tf32"),
+    throughput("gpt2_small", "fp16", 16),
+    throughput("vit_b16", "fp16", 128, cpu=(*SMALL, "--model=vit_b16")),
+    latency("resnet50"),
+    latency("bert_large"),
+    largest_batch("resnet50", 512),
+    switch("switch.xla-replica", "--xla=replica"),
+    checks("tf32"),
+    checks("bf16"),
+    *(peer("resnet50", precision, 64) for precision in ("fp16", "fp32", "tf32")),
+    throughput("resnet50", "fp16", xla="replica"),
+    switch("switch.no-memory-growth", "--nomemory_growth"),
+    switch("switch.bf16", "--precision=bf16"),
+    switch("switch.no-telemetry", "--notelemetry"),
+    switch("switch.global-threads", TF_GPU_THREAD_MODE="global"),
+    switch("switch.xla-auto", "--xla=auto"),
+    switch("switch.cublaslt", network="bert_large", TF_USE_CUBLASLT="1"),
+    layout("fp32"),
+    largest_batch("bert_large", 256),
+    throughput("bert_large", "bf16", BERT),
+    throughput("gpt2_small", "fp16", 16, "replica"),
+    throughput("vit_b16", "fp16", 128, "replica"),
+    replicas(
+        "all-reduce",
+        "bus bandwidth of the all-reduce",
+        "all_reduce",
+        Run(command=(*BENCHMARK, "--model=device", ALL_GPUS)),
+        300,
+    ),
+    *(switch(f"replicas.pack-{size}", f"--all_reduce_pack_mb={size}", gpus=2) for size in (0, 8, 16, 50)),
+    switch("replicas.reduce-fp16", "--all_reduce_dtype=fp16", gpus=2),
+    *(peer("resnet50", precision, HALF) for precision in ("fp32", "tf32")),
+    *(
+        peer(name, precision, size)
+        for name in NETWORKS[1:]
+        for precision in ("fp16", "fp32", "tf32")
+        for size in (64, HALF)
+    ),
+    *(
+        throughput(network, precision, xla=xla)
+        for network in (*NETWORKS, "bert_large")
+        for precision in ("fp32", "tf32", "fp16")
+        for xla in ("off", "replica")
+    ),
+)
+
+STEPS = tuple({step.name: step for step in reversed(ROWS)}[name] for name in dict.fromkeys(step.name for step in ROWS))
+"""Each name once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What decides which steps can run.
+
+    Attributes:
+        gpus: Facts of each that a process can use (`python -m tfbench.probe`).
+        peer: Folder with tf_cnn_benchmarks.py; None: not given.
+        blind: Why no step can use the GPUs although they are there; empty: they can.
+    """
+
+    gpus: list[dict[str, Any]]
+    peer: Path | None = None
+    blind: str = ""
+
+
+def refusal(step: Step, machine: Machine) -> tuple[str, str] | None:
+    """Return the outcome and the cause of a step that this machine cannot run; None: it can."""
+    on_cpu = not machine.gpus and step.on_cpu
+    if machine.blind and step.name != START:
+        return "no_gpu", machine.blind
+    if len(machine.gpus) < step.gpus and not on_cpu:
+        return "no_gpu", f"needs {step.gpus} GPU{'s' if step.gpus > 1 else ''}, this machine has {len(machine.gpus)}"
+    if step.needs_peer and machine.peer is None:
+        return "no_peer", "--peer=FOLDER names a checkout of tf_cnn_benchmarks"
+    return None
+
+
+def runs_of(step: Step, machine: Machine, pairs: int) -> list[Run]:
+    """Return the processes that this machine runs for a step: with batches that fit its memory, in pairs where compared.
+
+    Args:
+        pairs: Of a comparison on GPUs; a CPU makes one.
+    """
+    if machine.gpus:
+        runs = _fitted(step.runs, min((gpu["memory_bytes"] or 0 for gpu in machine.gpus), default=0))
+    else:
+        runs, pairs = [dataclasses.replace(run, command=(*run.command, *(run.cpu or ()))) for run in step.runs], 1
+    if len(runs) == 1:
+        return runs
+    return [dataclasses.replace(run, name=f"{run.name}-{pair}") for pair in range(1, pairs + 1) for run in runs]
+
+
+def _fitted(runs: tuple[Run, ...], memory_bytes: int) -> list[Run]:
+    """Halve the batch of a step until its training fits into the GPU's memory, the same for all of its runs."""
+    ours = runs[0].command
+    given = dict(part.split("=", 1) for part in ours if part.startswith("--") and "=" in part)
+    model, batch = given.get("--model"), given.get("--batch_size")
+    if not memory_bytes or batch is None or model not in INPUTS or "--mode" in given:
+        return list(runs)
+    tried = Case(model=model, precision=Precision(given["--precision"]), batch_per_gpu=int(batch))
+    while tried.batch_per_gpu > 1 and (training_bytes(tried) or 0) > memory_bytes - BEYOND_TRAINING_GIB * GIBI:
+        tried = dataclasses.replace(tried, batch_per_gpu=tried.batch_per_gpu // 2)
+    fitting = {f"--batch_size={batch}": f"--batch_size={tried.batch_per_gpu}"}
+    return [dataclasses.replace(run, command=tuple(fitting.get(part, part) for part in run.command)) for run in runs]

@@ -1,0 +1,253 @@
+"""The runner end to end, as a command line, with steps that take no time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.gpu_validation.__main__ import SECONDS_TO_END, main
+from tests.benchmarks.gpu_validation.steps import START, Run, Step
+
+pytestmark = pytest.mark.slow  # starts programs and waits for them
+
+ROOT = Path(__file__).parents[3]
+
+INTERPRETER = """#!/bin/sh
+case "$*" in
+  *"-m tfbench.probe") cat {facts} ;;
+  *) exec {python} "$@" ;;
+esac
+"""
+
+COUNTING = """
+import json, sys, time
+marks, name, value, seconds = sys.argv[1:5]
+with open(marks, "a") as file:
+    file.write(name + chr(10))
+first = open(marks).read().split().count(name) == 1
+time.sleep(float(seconds) if first else 0.0)
+print(json.dumps({"figures": {"answer": [float(value), "apples"]}}))
+"""
+"""Marks in a file that it ran, sleeps if this is its first time, and prints a figure."""
+
+
+def counting_run(marks: Path, name: str, value: float = 1.0, seconds: float = 0.0, side: str = "run", **more) -> Run:
+    command = ("{python}", "-c", COUNTING, str(marks), name, str(value), str(seconds))
+    return Run(**{"name": side, "command": command, "cpu": (), **more})
+
+
+def counting_step(marks: Path, name: str, *, value: float = 1.0, seconds: float = 0.0, **changes) -> Step:
+    runs = (counting_run(marks, name, value, seconds),)
+    return Step(**{"name": name, "question": "how many", "answer": "answer", "limit": 60.0, "runs": runs, **changes})
+
+
+def interrupted_plan(marks: Path) -> list[Step]:
+    """Return three steps, of which the second is slow the first time."""
+    slow = counting_step(marks, "b.slow", seconds=600.0, limit=900.0)
+    return [counting_step(marks, "a.quick"), slow, counting_step(marks, "c.last", value=3.0)]
+
+
+class Bench:
+    """One output folder and calls of the runner."""
+
+    def __init__(self, folder: Path, capsys) -> None:
+        self.out, self.marks, self.capsys = folder / "out", folder / "marks", capsys
+        self.python, self.facts = folder / "python", folder / "facts.json"
+        self.python.write_text(INTERPRETER.format(python=sys.executable, facts=self.facts))
+        self.python.chmod(0o755)
+        self.marks.touch()
+        self.show()
+
+    def show(self, *gpus: str) -> None:
+        """Have the machine show these GPUs."""
+        rows = [{"name": name, "memory_bytes": 80 << 30} for name in gpus]
+        self.facts.write_text(json.dumps({"tensorflow": "2.21.0", "gpus": rows}))
+
+    def step(self, name: str, **changes) -> Step:
+        return counting_step(self.marks, name, **changes)
+
+    def call(self, steps, *arguments: str) -> str:
+        """Call the runner; return what it printed on stdout, or stderr where it failed."""
+        code = main([f"--out={self.out}", f"--python={self.python}", *arguments], tuple(steps))
+        printed = self.capsys.readouterr()
+        return printed.out if code == 0 else f"{code}: {printed.err}"
+
+    def process(self) -> subprocess.Popen[str]:
+        """Start the runner with the interrupted plan, and wait until its slow step runs."""
+        command = [sys.executable, "-m", "tests.unit.gpu_validation.test_session", str(self.marks)]
+        command += [f"--out={self.out}", f"--python={self.python}"]
+        started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: self.ran()["b.slow"] == 1)
+        return started
+
+    def result(self, step: str) -> dict:
+        return json.loads((self.out / "results" / f"{step}.json").read_text())
+
+    def outcomes(self) -> dict[str, str]:
+        return {path.stem: self.result(path.stem)["outcome"] for path in sorted((self.out / "results").glob("*"))}
+
+    def ran(self) -> Counter[str]:
+        return Counter(self.marks.read_text().split())
+
+
+@pytest.fixture
+def bench(tmp_path: Path, capsys) -> Bench:
+    return Bench(tmp_path, capsys)
+
+
+def test_every_step_ends_in_one_outcome_and_a_line_of_the_summary(bench: Bench):
+    failing = Run(command=("{python}", "-c", "import sys; sys.exit('no luck')"), cpu=())
+    steps = [
+        bench.step("a.figure", value=1234.5),
+        bench.step("b.gpu", runs=(counting_run(bench.marks, "b.gpu", cpu=None),)),
+        bench.step("c.peer", runs=(Run(command=("tf_cnn_benchmarks.py",), cpu=()),)),
+        bench.step("d.fails", runs=(failing,)),
+        bench.step("e.slow", seconds=60.0, limit=1.0),
+    ]
+    assert "5 of 5 steps done. " in bench.call(steps)
+    assert list(bench.outcomes().values()) == ["figure", "no_gpu", "no_peer", "failed", "timeout"]
+    summary = (bench.out / "summary.md").read_text()
+    for row in (
+        "| a.figure | 1,234 apples |",
+        "| b.gpu | no_gpu: needs 1 GPU, this machine has 0 |",
+        "| c.peer | no_peer: --peer=FOLDER names a checkout of tf_cnn_benchmarks |",
+        "| d.fails | failed: exit code 1: no luck |",
+        "| e.slow | timeout: cut after 1 s |",
+    ):
+        assert row in summary
+    assert (bench.out / "logs" / "d.fails.run.log").read_text() == "no luck\n"
+    bench.call(steps)
+    assert bench.ran() == {"a.figure": 1, "e.slow": 1}  # neither a figure nor a timeout is tried again
+
+
+def test_only_and_again_choose_by_name_group_or_pattern(bench: Bench):
+    steps = [bench.step("a.one"), bench.step("a.two"), bench.step("b.one")]
+    assert "2 of 2 steps done. " in bench.call(steps, "--only", "a")
+    assert "| b.one | not run yet |" in (bench.out / "summary.md").read_text()
+    bench.call(steps, "--again", "a.one")
+    bench.call(steps, "--again", "*.one")
+    assert bench.ran() == {"a.one": 3, "a.two": 1, "b.one": 2}
+    assert bench.call(steps, "--only", "a.three").startswith("2: gpu_validation: no step is named 'a.three'")
+
+
+def test_a_step_that_runs_something_else_now_runs_again(bench: Bench):
+    bench.call([bench.step("a.one", value=1.0), bench.step("b.one")])
+    bench.call([bench.step("a.one", value=2.0), bench.step("b.one")])
+    assert bench.ran() == {"a.one": 2, "b.one": 1}
+    assert bench.result("a.one")["figures"]["answer"]["value"] == 2.0
+
+
+def test_a_step_that_the_budget_cuts_is_run_by_the_next_call(bench: Bench):
+    steps = interrupted_plan(bench.marks)
+    began = time.perf_counter()
+    bench.call([bench.step("other.one")])
+    budget = (
+        SECONDS_TO_END + 2 + 4 * (time.perf_counter() - began)
+    )  # enough for the first step, however busy the machine is
+    assert "1 of 3 steps done; call again" in bench.call(steps, f"--budget-seconds={budget}")
+    assert "b.slow" not in bench.outcomes()
+    assert "3 of 3 steps done. " in bench.call(steps, "--budget-seconds=600")
+    assert bench.ran() == {"other.one": 1, "a.quick": 1, "b.slow": 2, "c.last": 1}
+
+
+def test_a_killed_call_leaves_no_process_and_the_next_goes_on(bench: Bench):
+    killed = bench.process()
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert "b.slow" not in bench.outcomes()
+    wait_until(lambda: not processes_with(str(bench.marks)), seconds=20.0)
+    assert "3 of 3 steps done. " in bench.call(interrupted_plan(bench.marks))
+    assert bench.ran() == {"a.quick": 1, "b.slow": 2, "c.last": 1}
+
+
+def test_a_stopped_call_ends_its_benchmark_and_shares_no_folder(bench: Bench):
+    stopped = bench.process()
+    assert bench.call([bench.step("a.one")]).startswith("2: gpu_validation: another call is using")
+    stopped.terminate()
+    _, errors = stopped.communicate(timeout=30)
+    assert stopped.returncode == 130 and "stopped; call again to go on" in errors
+    assert not processes_with(str(bench.marks))
+
+
+def test_two_sides_alternate_and_a_peer_runs_in_its_checkout(bench: Bench, tmp_path: Path):
+    bench.show("NVIDIA H200")
+    folder = tmp_path / "benchmarks" / "scripts" / "tf_cnn_benchmarks"
+    folder.mkdir(parents=True)
+    (folder / "tf_cnn_benchmarks.py").write_text("print('total images/sec: 50.00')\n")
+    rate = Run(name="ours", command=("{python}", "-c", "print('total images/sec: 100.00')"))
+    peer = Run(name="peer", command=("{peer_python}", "tf_cnn_benchmarks.py"))
+    step = bench.step("a.peer", answer="throughput", runs=(rate, peer))
+    bench.call([step], "--pairs=2", f"--peer={tmp_path / 'benchmarks'}")
+    result = bench.result("a.peer")
+    assert [run["name"] for run in result["runs"]] == ["ours-1", "peer-1", "ours-2", "peer-2"]
+    assert result["figures"]["throughput"] == {"value": 2.0, "unit": "× peer", "limit": None}
+    bench.call([step])  # without the checkout: what was measured stays
+    assert bench.outcomes() == {"a.peer": "figure"}
+    assert "holds no tf_cnn_benchmarks.py" in bench.call([step], f"--peer={tmp_path}")
+
+
+def test_a_step_may_need_more_gpus_than_there_are(bench: Bench):
+    bench.show("NVIDIA H200")
+    bench.call([bench.step("a.one"), bench.step("b.two", gpus=2)])
+    assert bench.outcomes() == {"a.one": "figure", "b.two": "no_gpu"}
+    assert bench.result("b.two")["cause"] == "needs 2 GPUs, this machine has 1"
+
+
+@pytest.mark.parametrize("outcome", ["no_gpu", "failed"])
+def test_where_tensorflow_cannot_compute_nothing_else_is_tried(bench: Bench, outcome: str):
+    bench.show("NVIDIA H200")
+    seen = json.dumps({"outcome": outcome, "cause": "a CPU build"})
+    blind = Run(command=("{python}", "-c", f"print({seen!r})"), cpu=())
+    steps = [bench.step(START, runs=(blind,)), bench.step("checks.one")]
+    bench.call(steps)
+    assert bench.outcomes() == {"checks.one": "no_gpu", START: outcome}
+    assert bench.result("checks.one")["cause"] == f"step {START}: a CPU build"
+    assert bench.ran() == {}
+    bench.call([dataclasses.replace(steps[0], runs=(counting_run(bench.marks, "start"),)), steps[1]])  # mended
+    assert set(bench.outcomes().values()) == {"figure"}
+
+
+def test_figures_of_two_kinds_of_machine_are_not_mixed(bench: Bench):
+    bench.call([bench.step("a.one")])
+    bench.show("NVIDIA H200")
+    refusal = bench.call([bench.step("a.one")])
+    assert refusal.startswith("2: ") and "GPUs: none. This one has: NVIDIA H200. Use another --out" in refusal
+
+
+def test_an_interpreter_without_tensorflow_is_named_at_once(bench: Bench):
+    assert main([f"--out={bench.out}", "--python=/no/such/python"], [bench.step("a.one")]) == 2
+    assert "--python=/no/such/python" in bench.capsys.readouterr().err
+    bench.facts.write_text('{"tensorflow": null, "gpus": []}')
+    assert "has no TensorFlow" in bench.call([bench.step("a.one")])
+
+
+def wait_until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def processes_with(argument: str) -> list[int]:
+    """Return the processes that have an argument, other than calls of the runner."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if argument in words and "-m" not in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:], interrupted_plan(Path(sys.argv[1]))))

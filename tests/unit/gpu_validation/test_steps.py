@@ -1,0 +1,168 @@
+"""The table of steps: what it runs is understood by what it calls; and what is read from records, probes and peers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from results.schema import Check, DeviceResult, Latency, Measurement, Mode, Record, Status, Telemetry, Validity
+from results.schema.networks import tuning_refusal
+from results.schema.record_json import to_json
+from tests.benchmarks.gpu_validation.figures import Ended, NoFigure, read_step
+from tests.benchmarks.gpu_validation.probe_step import PROFILED, timeline
+from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, refusal, runs_of
+from tests.unit.results.factory import make_case, make_failure, make_record
+from tfbench.flags import parse
+
+LONGEST_CALL = 540
+"""Seconds: a step that takes longer could never end within a call."""
+
+
+def gpus(count: int, gib: float = 80.0) -> Machine:
+    return Machine(gpus=[{"name": "NVIDIA H100", "memory_bytes": int(gib * 2**30)}] * count, peer=Path())
+
+
+@pytest.mark.parametrize(("machine", "at_least"), [(gpus(0), 7), (gpus(1), 60), (gpus(8), 70)])
+def test_every_benchmark_of_the_table_is_a_case_that_can_run(machine: Machine, at_least: int):
+    commands = [
+        [part.replace("{gpus}", "8").replace("{seconds}", "60") for part in run.command]
+        for step in STEPS
+        if refusal(step, machine) is None
+        for run in runs_of(step, machine, 1)
+    ]
+    asked = [parse(command[command.index("tfbench") + 1 :]).case for command in commands if "tfbench" in command]
+    assert len(asked) >= at_least and all(tuning_refusal(case) is None for case in asked)
+    assert {case.device for case in asked} == {"gpu" if machine.gpus else "cpu"}
+
+
+def test_the_first_steps_are_those_that_answer_most():
+    names = [step.name for step in STEPS]
+    assert names[0] == START, "what ends the call where nothing can work"
+    assert names.index("replicas.scaling-4") < 15 and names.index("throughput.googlenet-fp16") < 30
+    assert all(re.fullmatch(r"[\w-]+\.[\w.-]+", step.name) and 0 < step.limit < LONGEST_CALL for step in STEPS)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("gib", "name", "batch"),
+    [
+        (16, "throughput.resnet50-fp16", "256"),
+        (16, "throughput.resnet152-fp16", "128"),
+        (8, "throughput.resnet50-fp16", "128"),
+        (16, "throughput.bert_large-fp32", "32"),
+        (16, "peer.resnet50-fp32-b256", "128"),
+        (16, "peer.inception_v3-fp32-b256", "128"),
+    ],
+)
+def test_batches_are_halved_until_they_fit_the_gpu_on_both_sides(gib: float, name: str, batch: str):
+    (step,) = [step for step in STEPS if step.name == name]
+    commands = " ".join(" ".join(run.command) for run in runs_of(step, gpus(1, gib), 1))
+    assert set(re.findall(r"--batch_size=(\d+)", commands)) == {batch}
+
+
+def ended(
+    folder: Path, record: Record | str = "", *, name: str = "run", exit_code: int | None = 0, log: str = ""
+) -> Ended:
+    files = folder / f"{name}.json", folder / f"{name}.log"
+    files[1].write_text(log)
+    if record:
+        files[0].write_text(record if isinstance(record, str) else to_json(record))
+    return Ended(name=name, command=[], seconds=12.0, exit_code=exit_code, record=files[0], log=files[1])
+
+
+def cause_of(answer: str, *runs: Ended) -> str:
+    with pytest.raises(NoFigure) as error:
+        read_step(answer, runs)
+    return f"{error.value.outcome}: {error.value.cause}"
+
+
+def changed(record: Record, **changes) -> Record:
+    return Record(**{**vars(record), **changes})
+
+
+def test_throughput_power_and_clocks_come_from_the_record(tmp_path: Path):
+    telemetry = Telemetry(power_mean_watts=640.0, sm_clock_mean_mhz=1900.0)
+    record = make_record(250.0, telemetry=telemetry, warnings=("high_cv",))
+    reading = read_step("throughput", [ended(tmp_path, record, log="9999 images/s")])
+    assert (reading.figures["throughput"].value, reading.figures["throughput"].unit) == (250.0, "images/s")
+    assert reading.details["power_mean_watts"] == 640.0 and "power_limit_watts" not in reading.details
+    assert reading.note == "high_cv"
+
+
+def test_a_failed_check_is_a_figure_and_is_named(tmp_path: Path):
+    off = Check(name="update_equals_one_device", passed=False, detail="too far", value=0.07, limit=0.05)
+    checks = [Check(name="loss_finite", passed=True, detail=""), off, Check(name="equal", passed=None, detail="")]
+    validity = Validity(valid=False, checks=checks)
+    failed = {"validity": validity, "measurement": None, "cause": "a check failed"}
+    reading = read_step("checks_passed", [ended(tmp_path, changed(make_record(), status=Status.INVALID, **failed))])
+    assert (reading.figures["checks_passed"].value, reading.figures["checks_passed"].unit) == (1, "of 2 checks")
+    assert (reading.figures[off.name].value, reading.figures[off.name].limit) == (0.07, 0.05)
+    assert reading.note == "FAILED update_equals_one_device: too far"
+    out_of_memory = ended(tmp_path, changed(make_record(), status=Status.OOM, **failed), exit_code=3)
+    assert cause_of("checks_passed", out_of_memory) == "failed: oom: a check failed"
+
+
+def test_what_measured_nothing_gives_its_cause(tmp_path: Path):
+    hung = ended(tmp_path, make_failure("timeout", "not finished after --max_seconds=115"), exit_code=3)
+    assert cause_of("throughput", hung) == "timeout: timeout: not finished after --max_seconds=115"
+    assert cause_of("throughput", ended(tmp_path, make_failure("no_gpu", "0"), exit_code=3)) == "no_gpu: no_gpu: 0"
+    died = ended(tmp_path, name="died", exit_code=-11, log="loading\nSegmentation fault\n\n")
+    assert cause_of("throughput", died) == "failed: exit code -11: Segmentation fault"
+    assert cause_of("gpus", ended(tmp_path, name="cut", exit_code=None)) == "timeout: cut after 12 s"
+
+
+def test_peaks_are_in_tera_and_latency_in_milliseconds(tmp_path: Path):
+    def peak(value: float | None, metric: str, unit: str, **changes) -> DeviceResult:
+        seconds = None if value is None else 1.0
+        times = {"seconds": seconds, "p50_seconds": seconds, "p95_seconds": seconds}
+        return DeviceResult(amount=value, value=value, metric=metric, unit=unit, size=64, **times, **changes)
+
+    results = [
+        peak(9.9e14, "matrix_product", "OP/s", arithmetic="int8"),
+        peak(4.1e12, "memory_add", "B/s"),
+        peak(None, "matrix_product", "FLOP/s", arithmetic="fp64", reason="too slow"),
+    ]
+    case = make_case("device", mode=Mode.DEVICE, batch_norm="none")
+    record = changed(make_record(case=case), measurement=None, device_results=results)
+    reading = read_step("matrix_product-int8", [ended(tmp_path, record)])
+    int8, memory = reading.figures["matrix_product-int8"], reading.figures["memory_add"]
+    assert (int8.value, int8.unit, memory.value, memory.unit) == (990.0, "TOP/s", 4100.0, "GB/s")
+    assert reading.details["matrix_product-fp64_not_measured"] == "too slow"
+    record = make_record(case=make_case(mode=Mode.INFER))
+    latency = Latency(p50_seconds=0.002, p95_seconds=0.003, p99_seconds=0.004, step_seconds=[0.002, 0.004])
+    record = changed(record, measurement=Measurement(**{**vars(record.measurement), "latency": latency}))
+    figure = read_step("latency_p50", [ended(tmp_path, record)]).figures["latency_p50"]
+    assert (figure.value, figure.unit) == (2.0, "ms")
+
+
+def test_a_comparison_that_breaks_keeps_its_whole_pairs(tmp_path: Path):
+    runs = [ended(tmp_path, make_record(rate), name=name) for name, rate in (("ours-1", 300.0), ("ours-2", 330.0))]
+    peer = ended(tmp_path, "Step 1\ntotal images/sec: 200.00\n", name="peer-1")
+    cut = ended(tmp_path, name="peer-2", exit_code=None)
+    reading = read_step("throughput", [runs[0], peer, runs[1], cut])
+    assert (reading.figures["throughput"].value, reading.figures["throughput"].unit) == (1.5, "× peer")
+    assert reading.note == "1 pair(s): 1.500 to 1.500; then peer-2: cut after 12 s"
+    assert cause_of("throughput", runs[0], cut) == "timeout: peer-2: cut after 12 s"
+    bad = ended(tmp_path, "total images/sec: 50.00\n", name="peer-1", exit_code=1, log="killed")
+    assert cause_of("throughput", runs[0], bad) == "failed: peer-1: exit code 1: killed"
+
+
+def test_the_doctors_findings_count_whatever_its_exit_code(tmp_path: Path):
+    printed = 'loading {libraries}\n{"summary": "doubtful: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
+    reading = read_step("findings", [ended(tmp_path, printed, exit_code=3)])
+    assert (reading.figures["findings"].value, reading.note) == (1, "doubtful: 1 finding")
+
+
+def test_a_timeline_counts_overlapping_streams_once():
+    events = [
+        ("conv", 0.0, 4.0),
+        ("ncclAllReduce", 2.0, 3.0),  # on another stream, one second alone
+        ("void nchwToNhwcKernel", 6.0, 1.0),
+        ("MemcpyD2H", 9.0, 1.0),
+    ]
+    figures, details = timeline(events)
+    assert figures["busy"][0] == pytest.approx(70.0) and figures["longest_gap"][0] == pytest.approx(2000.0)
+    assert figures["layout"][0] == pytest.approx(100 / 8) and figures["kernels"][0] == 3 / PROFILED
+    assert details["copies_per_step"] == {"MemcpyD2H": 1 / PROFILED}
