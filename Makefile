@@ -121,12 +121,17 @@ lock-%:
 	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
 	    containers/requirements/$*.in --output-file containers/requirements/$*.txt
 
+.PHONY: site
+site: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Build the documentation site in build/site
+	@$(PYTHON) -m sphinx -W -q -d build/trees -c docs . build/site
+	@echo "build/site/README.html"
+
 .PHONY: answers
 answers: $(VENV)/$(BUILD).stamp  ## Update docs/answers.md from the published figures and prices
 	@$(PYTHON) -m tests.docs.answers
 
 .PHONY: pictures
-pictures: $(VENV)/$(BUILD).stamp  ## Measure this machine's CPU and redraw the pictures of the README (10 minutes; needs Chromium)
+pictures: $(VENV)/$(BUILD).stamp  ## Measure this machine's CPU and redraw the pictures of the documentation (10 minutes; needs Chromium)
 	@$(PYTHON) -m tests.docs.pictures $(ARGS)
 
 clean:  ## Remove environments and caches; runs stay

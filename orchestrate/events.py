@@ -182,11 +182,15 @@ NAMES: dict[type, str] = {Warned: "warning"}
 """Of events that are not named like their class."""
 
 
+def event_name(kind: type[Event]) -> str:
+    """Return the name of a kind of event, like its class: `job_result`."""
+    return NAMES.get(kind) or re.sub(r"(?<!^)([A-Z])", r"_\1", kind.__name__).lower()
+
+
 def event_document(event: Event) -> dict[str, Any]:
-    """Return plain data for JSON: `{"event": name, "at": UTC time, …}`, named like the class: `job_result`."""
-    name = NAMES.get(type(event)) or re.sub(r"(?<!^)([A-Z])", r"_\1", type(event).__name__).lower()
+    """Return plain data for JSON: `{"event": name, "at": UTC time, …}`."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"event": name, "at": now, **vars(event)}
+    return {"event": event_name(type(event)), "at": now, **vars(event)}
 
 
 class EventBus:

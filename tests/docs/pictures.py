@@ -1,11 +1,12 @@
 # ruff: noqa: T201 (a script prints its progress)
-"""Redraw docs/report.png and docs/live.png from a real run on this machine's CPU.
+"""Redraw the pictures of the documentation from a real run on this machine's CPU.
 
     python -m tests.docs.pictures               # or: make pictures
     python -m tests.docs.pictures --runs FOLDER # keep the runs in FOLDER, or draw those that FOLDER already holds
 
-Two runs, one after the other: a fleet that may use one CPU of this machine, and a fleet that may use two. The report is the
-one that `report` writes, without its calculator; the live table is fed with the events of the second run.
+Two runs, one after the other: a fleet that may use one CPU of this machine, and a fleet that may use two. From them: the
+report (without its calculator), the live table in the middle of the second run, that run on a time axis, and an
+interval explained.
 """
 
 from __future__ import annotations
@@ -25,18 +26,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import altair as alt
+import vl_convert
 from rich.console import Console
 
 from orchestrate.display.live import LiveDisplay
-from orchestrate.events import NAMES, Event, JobStep
+from orchestrate.events import Event, JobStep, event_name
 from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.plan import Plan
 from results.__main__ import main as results_main
+from results.report.charts import COLOURS
 from results.runs.store import RunFolder
-from tests.docs.palette import smaller_png
+from results.schema import Record
+from results.schema.record_json import from_json
+from results.stats import ratio_interval, t_interval
 
-DOCS = Path(__file__).parents[2] / "docs"
-MAX_BYTES = 150_000
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+MAX_BYTES = 300_000
 """Largest picture in the repository: a README must open fast."""
 
 FLEETS = {"one-cpu": 1, "two-cpus": 2}
@@ -62,14 +68,14 @@ REPORT_SIZE = (1040, 1180)
 """Width and height in CSS pixels: down to the end of the chart of speeds."""
 
 WITHOUT_CALCULATOR = "<style>#cost, #steps, details { display: none }</style></head>"
-LIVE_WIDTH = 1120
-"""Width of the picture of the live table in CSS pixels."""
-
 LIVE_COLUMNS = 120
 """Width of the terminal in the picture, in characters."""
 
-PIXELS_PER_POINT = 1.5
-"""Sharp on a high-resolution display, and below `MAX_BYTES`."""
+PHASES = ("starting", "building", "compiling", "checking", "cooling", "warming", "timing", "peaks", "writing")
+"""Of a repeat, in their order."""
+
+FONTS_OF_THE_NET = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""What rich adds to a drawing, and a page that works offline cannot use."""
 
 
 def measure(runs: Path) -> None:
@@ -99,12 +105,84 @@ def draw_report(runs: Path, picture: Path) -> None:
 
 
 def draw_live(runs: Path, picture: Path) -> None:
-    """Show the last run in the live table as it stood in the middle, and photograph it."""
+    """Show the last run in the live table as it stood in the middle."""
     run = RunFolder(runs / list(FLEETS)[-1])
-    page = runs / "live.html"
-    svg = live_table(plan_from_json(run.read_plan()), events(runs / f"{run.path.name}.jsonl"))
-    page.write_text(f"<!doctype html><meta charset=utf-8><style>body{{margin:0}}</style>{svg}", encoding="utf-8")
-    photograph(page, picture, _size(svg))
+    keep(live_table(plan_from_json(run.read_plan()), events(runs / f"{run.path.name}.jsonl")), picture)
+
+
+def draw_timeline(runs: Path, picture: Path) -> None:
+    """Draw the phases of each repeat of the last run on a time axis."""
+    records = records_of(runs / list(FLEETS)[-1])
+    began = min(datetime.fromisoformat(record.started_at) for record in records)
+    rows = []
+    for record in sorted(records, key=lambda record: record.started_at):
+        at = (datetime.fromisoformat(record.started_at) - began).total_seconds()
+        for phase in record.phases:
+            part = {"network": record.case.model, "phase": phase.name, "from": at, "to": at + phase.seconds}
+            rows.append(part)
+            at += phase.seconds
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(height=16)
+        .encode(
+            x=alt.X("from:Q", title="seconds since the first repeat started"),
+            x2="to:Q",
+            y=alt.Y("network:N", title=None),
+            color=alt.Color("phase:N", sort=list(PHASES), scale=alt.Scale(scheme="tableau10"), title="phase"),
+        )
+    )
+    keep(drawn(chart.properties(width=720, height=100, title="A run: three rounds of three networks")), picture)
+
+
+def draw_interval(runs: Path, picture: Path) -> None:
+    """Draw the repeats of one network in both fleets, their means with 95 % intervals, and the ratio."""
+    model = "resnet50"
+    repeats = {
+        fleet: [
+            record.measurement.samples_per_second
+            for record in records_of(runs / fleet)
+            if record.measurement and record.case.model == model
+        ]
+        for fleet in FLEETS
+    }
+    dots = [{"fleet": fleet, "rate": rate} for fleet, rates in repeats.items() for rate in rates]
+    means = []
+    for fleet, rates in repeats.items():
+        interval = t_interval(rates)
+        means.append({"fleet": fleet, "mean": interval.value, "low": interval.low, "high": interval.high})
+    ratio = ratio_interval(repeats["two-cpus"], repeats["one-cpu"])
+    colour = alt.Color("fleet:N", scale=alt.Scale(range=COLOURS[:2]), legend=None)
+    y = alt.Y("fleet:N", title=None)
+    chart = alt.layer(
+        alt.Chart(alt.Data(values=means))
+        .mark_rule(strokeWidth=3)
+        .encode(x=alt.X("low:Q", title="images per second"), x2="high:Q", y=y, color=colour),
+        alt.Chart(alt.Data(values=means)).mark_tick(thickness=3, size=26).encode(x="mean:Q", y=y, color=colour),
+        alt.Chart(alt.Data(values=dots))
+        .mark_circle(size=90, opacity=0.6, yOffset=14)
+        .encode(x="rate:Q", y=y, color=colour),
+    )
+    title = {
+        "text": f"{model}: two CPUs are {ratio.value:.2f} times as fast as one (95 % interval {ratio.low:.2f} to {ratio.high:.2f})",
+        "subtitle": "dots: repeats, each a fresh process; tick: their mean; line: its 95 % t-interval",
+    }
+    keep(drawn(chart.properties(width=720, height=130, title=title)), picture)
+
+
+def records_of(run: Path) -> list[Record]:
+    """Read the records of a run."""
+    return [from_json(path.read_bytes()) for path in sorted((run / "records").iterdir())]
+
+
+def drawn(chart: Any) -> str:
+    """Draw a chart on white, so that it can be read in a dark page too."""
+    return str(vl_convert.vegalite_to_svg(chart.configure(background="white").to_dict()))
+
+
+def keep(svg: str, picture: Path) -> None:
+    """Write a drawing that needs nothing from the network."""
+    picture.write_text(FONTS_OF_THE_NET.sub("", svg).rstrip() + "\n", encoding="utf-8")
+    print(f"{picture}: {picture.stat().st_size} bytes", file=sys.stderr)
 
 
 def events(path: Path) -> list[tuple[float, Event]]:
@@ -113,7 +191,7 @@ def events(path: Path) -> list[tuple[float, Event]]:
     Returns:
         Each with its seconds since the first one.
     """
-    kinds = {name: kind for kind, name in NAMES.items()}
+    kinds = {event_name(kind): kind for kind in Event.__subclasses__()}
     documents = [document for line in path.read_text(encoding="utf-8").splitlines() if (document := _document(line))]
     began = datetime.fromisoformat(documents[0]["at"])
     found = []
@@ -134,40 +212,23 @@ def _document(line: str) -> dict[str, Any] | None:
     return None
 
 
-def until_a_step(stream: Sequence[tuple[float, Event]]) -> Sequence[tuple[float, Event]]:
-    """Return the events up to the last progress line of a repeat in the middle of the run."""
+def until_the_middle(stream: Sequence[tuple[float, Event]]) -> Sequence[tuple[float, Event]]:
+    """Return the events up to the last progress line within two thirds of the run."""
     steps = [at for at, (_, event) in enumerate(stream) if isinstance(event, JobStep)]
-    last = [
-        at
-        for at, after in zip(steps, [*steps[1:], len(stream)], strict=True)
-        if _step(stream, after) <= _step(stream, at)
-    ]
-    return stream[: last[2 * len(last) // 3] + 1]
-
-
-def _step(stream: Sequence[tuple[float, Event]], at: int) -> int:
-    """Return the number of the step that an event reports; 0: none."""
-    event = stream[at][1] if at < len(stream) else None
-    return event.step if isinstance(event, JobStep) else 0
+    return stream[: steps[2 * len(steps) // 3] + 1]
 
 
 def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
     """Return the live table as it stood in the middle of the run, as SVG."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(file=nowhere, record=True, width=LIVE_COLUMNS, force_terminal=True)
-        seen = until_a_step(stream)
+        seen = until_the_middle(stream)
         display = LiveDisplay(console, began=time.monotonic() - seen[-1][0])
         display.planned(plan)
         for _, event in seen:
             display.show(event)
         console.print(display.render())
         return console.export_svg(title="tfbench run")
-
-
-def _size(svg: str) -> tuple[int, int]:
-    """Return width and height of a drawing in CSS pixels."""
-    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
-    return LIVE_WIDTH, round(LIVE_WIDTH * float(height) / float(width))
 
 
 def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
@@ -179,16 +240,13 @@ def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
         size: Width and height of the window, in CSS pixels.
     """
     with tempfile.TemporaryDirectory() as folder:
-        raw = Path(folder) / "raw.png"
         command = [
             *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"),
             *("--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=30000", "--hide-scrollbars"),
-            f"--force-device-scale-factor={PIXELS_PER_POINT}",
-            *(f"--window-size={size[0]},{size[1]}", f"--screenshot={raw}", page.resolve().as_uri()),
+            *(f"--window-size={size[0]},{size[1]}", f"--screenshot={picture.resolve()}", page.resolve().as_uri()),
         ]
         environment = {**os.environ, "HOME": folder}
         subprocess.run(command, capture_output=True, timeout=300, check=True, env=environment)
-        picture.write_bytes(smaller_png(raw.read_bytes()))
     assert picture.stat().st_size <= MAX_BYTES, f"{picture} has {picture.stat().st_size} bytes"
     print(f"{picture}: {picture.stat().st_size} bytes", file=sys.stderr)
 
@@ -204,8 +262,8 @@ def _folder(given: Path | None) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Measure where that is needed, then draw both pictures."""
-    parser = argparse.ArgumentParser(description="Redraw the pictures of the README from a real run.")
+    """Measure where that is needed, then draw all pictures."""
+    parser = argparse.ArgumentParser(description="Redraw the pictures of the documentation from a real run.")
     parser.add_argument("--runs", type=Path, help="keep the runs here; draw those that are already here")
     parsed = parser.parse_args()
     if shutil.which("chromium") is None:
@@ -213,8 +271,10 @@ def main() -> None:
     with _folder(parsed.runs) as runs:
         if not all((runs / fleet / "results.csv").exists() for fleet in FLEETS):
             measure(runs)
-        draw_report(runs, DOCS / "report.png")
-        draw_live(runs, DOCS / "live.png")
+        draw_report(runs, PICTURES / "report.png")
+        draw_live(runs, PICTURES / "live.svg")
+        draw_timeline(runs, PICTURES / "run.svg")
+        draw_interval(runs, PICTURES / "interval.svg")
 
 
 if __name__ == "__main__":
