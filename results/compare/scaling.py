@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from results.stats import Estimate, Interval, divided, estimate, ratio_of_estimates, sum_of_estimates
 from results.table.columns import Software
-from results.table.comparable import CLUSTER_COLUMNS, Setting, setting_of
+from results.table.comparable import CLUSTER_COLUMNS, SharedSetting, setting_of
 from results.table.fleets import FleetRate
 
 CEILING = 1.05
@@ -61,7 +61,7 @@ class _Baseline:
     """What a rate shares with its baseline: all but how many train together."""
 
     fleet: str
-    setting: Setting
+    setting: SharedSetting
     software: Software
 
 

@@ -19,7 +19,7 @@ from results.reference.gpus import gpu_key, gpus_named, roofline
 from results.reference.networks import networks, published_names
 from results.stats import Interval
 from results.table.columns import CASE_COLUMNS, Value
-from results.table.comparable import Setting, match, mode_text, setting_of, setting_text
+from results.table.comparable import SharedSetting, match, mode_text, setting_of, setting_text
 from results.table.fleets import FleetRate, mixture
 from results.text import counted
 
@@ -192,10 +192,10 @@ def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
 
 def _complete(
     question: RentalQuestion, rates: Sequence[FleetRate]
-) -> list[tuple[Setting, list[FleetRate]]]:  # fmt: skip
+) -> list[tuple[SharedSetting, list[FleetRate]]]:  # fmt: skip
     """Return for each fleet, count and setting its rates of all networks of the mix, in their order."""
     across = ("num_gpus", "model") if len(question.mix) > 1 else ("num_gpus",)
-    found: dict[tuple[str, int, Setting], dict[str, FleetRate]] = defaultdict(dict)
+    found: dict[tuple[str, int, SharedSetting], dict[str, FleetRate]] = defaultdict(dict)
     for rate in rates:
         found[rate.fleet, rate.case.num_gpus, setting_of(rate, across=across)][rate.case.model] = rate
     return [

@@ -321,8 +321,8 @@ def _bandwidths(merged: Merged) -> dict[tuple[str, Case], float]:
     """Return the mean bandwidth by fleet and case."""
     known: dict[tuple[str, Case], list[float]] = defaultdict(list)
     for row in merged.rows:
-        if row.statistics.all_reduce_bytes_per_second is not None:
-            known[row.fleet, row.case].append(row.statistics.all_reduce_bytes_per_second)
+        if row.numbers["all_reduce_bytes_per_second"] is not None:
+            known[row.fleet, row.case].append(row.numbers["all_reduce_bytes_per_second"])
     return {key: statistics.fmean(values) for key, values in known.items()}
 
 

@@ -17,7 +17,7 @@ from results.report.comparison import communication_grid, ratio_grids
 from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, Mode, Status
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
-from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Place, Row, Software, Value
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, cluster_name, cluster_names, differing
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
@@ -87,11 +87,11 @@ def results_grid(merged: Merged) -> Grid:
             *(_cell(row.named(name)) for name in [*varying, *software]),
             _rate(row),
             _repeats(row),
-            _scaled(row.statistics.step_p50_seconds, 1000),
-            _scaled(row.statistics.step_cv, 100),
-            _scaled(row.statistics.latency_p50_seconds, 1000),
-            _scaled(row.statistics.latency_p95_seconds, 1000),
-            _scaled(row.statistics.latency_p99_seconds, 1000),
+            _scaled(row.numbers["step_p50_seconds"], 1000),
+            _scaled(row.numbers["step_cv"], 100),
+            _scaled(row.numbers["latency_p50_seconds"], 1000),
+            _scaled(row.numbers["latency_p95_seconds"], 1000),
+            _scaled(row.numbers["latency_p99_seconds"], 1000),
             "valid" if row.status == Status.OK and row.valid else row.status,
             row.warnings or "",
         ]
@@ -159,7 +159,7 @@ _LATENCIES = [f"b1 {name} ms>" for name in ("p50", "p95", "p99")]
 
 def _varies_within_case(rows: Sequence[Row], column: str) -> bool:
     """Return whether two rows of one fleet, host and case differ in a column: then it must be shown."""
-    seen: dict[Place, Value] = {}
+    seen: dict[CaseOnHost, Value] = {}
     return any(seen.setdefault(row.place, row.named(column)) != row.named(column) for row in rows)
 
 
@@ -195,7 +195,7 @@ def _listed(cases: Sequence[str]) -> str:
 
 
 def _rate(row: Row) -> str:
-    mean, high = row.statistics.samples_per_second, row.statistics.ci95_high
+    mean, high = row.numbers["samples_per_second"], row.numbers["ci95_high"]
     if mean is None:
         return ""
     return with_error(mean, None if high is None else high - mean)
@@ -209,7 +209,7 @@ def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequenc
     same = [name for name, value in known.items() if name not in TUNING or value != getattr(Case, name)]
     shared = [f"{name.replace('_', ' ')} {known[name]}" for name in same]
     units = sorted({row.unit for row in rows if row.unit})
-    repeated = any(row.statistics.ci95_high is not None for row in rows)
+    repeated = any(row.numbers["ci95_high"] is not None for row in rows)
     interval = "± 95 % over repeats" if repeated else "from one repeat each, so without an interval"
     notes = [f"{', '.join(units) or 'samples'} per second {interval}; {', '.join(shared)}"]
     for fleet in dict.fromkeys(row.fleet for row in rows):

@@ -7,7 +7,7 @@ block, so that whoever reads a table by position is not surprised within a versi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
@@ -133,17 +133,31 @@ class Column:
         dtype: pandas type.
         unit: `-` where there is none.
         meaning: One sentence; says when the cell is empty.
+        of_repeat: What a repeat measured of it; None: not a measured number.
+        over: How a row puts its repeats together: `mean` or `median`.
     """
 
     dtype: str
     unit: str
     meaning: str
+    of_repeat: Callable[[Measurement, Telemetry], float | None] | None = None
+    over: str = "mean"
 
 
 def _column(name: str) -> Column:
     """Return the column of a case's setting."""
     setting, kinds = SETTINGS[name], {bool: FLAG, int: WHOLE, float: NUMBER}
     return Column(kinds.get(kind_of(name), TEXT), setting.unit, setting.column or setting.meaning)
+
+
+def _mean(unit: str, meaning: str, read: Callable[[Measurement, Telemetry], float | None]) -> Column:
+    """Return a column of means over the repeats."""
+    return Column(NUMBER, unit, meaning, read)
+
+
+def _median(unit: str, meaning: str, read: Callable[[Measurement], float | None]) -> Column:
+    """Return a column of medians over the repeats."""
+    return Column(NUMBER, unit, meaning, lambda measured, _: read(measured), over="median")
 
 
 _CASE_ORDER = in_order((*SETTINGS, "global_batch"), batch_norm="precision", mode="image_size", global_batch="xla")
@@ -167,34 +181,50 @@ COLUMNS: dict[str, Column] = {
     "cause": Column(TEXT, "-", "Status and cause of the repeats that failed; empty when none did."),
     "repeats_ok": Column(WHOLE, "-", "Repeats (fresh processes) that gave a number."),
     "repeats": Column(WHOLE, "-", "Repeats that were tried."),
-    "samples_per_second": Column(
-        NUMBER,
+    "samples_per_second": _mean(
         "samples/s",
         "Mean over the repeats of all replicas' throughput; empty when none gave a number.",
+        lambda m, _: m.samples_per_second,
     ),
     "ci95_low": Column(NUMBER, "samples/s", "Lower end of the 95 % t-interval over repeats; empty with fewer than 2."),
     "ci95_high": Column(NUMBER, "samples/s", "Upper end of that interval; empty with fewer than 2."),
-    "step_p50_seconds": Column(NUMBER, "seconds", "Median over the repeats of the median step."),
-    "step_p95_seconds": Column(NUMBER, "seconds", "Median over the repeats of the 95th percentile step."),
-    "step_cv": Column(NUMBER, "-", "Median over the repeats of standard deviation over mean of the steps."),
-    "latency_p50_seconds": Column(
-        NUMBER, "seconds", "Median over the repeats of the median latency at batch 1; inference only."
+    "step_p50_seconds": _median("seconds", "Median over the repeats of the median step.", lambda m: m.step_p50_seconds),
+    "step_p95_seconds": _median(
+        "seconds", "Median over the repeats of the 95th percentile step.", lambda m: m.step_p95_seconds
     ),
-    "latency_p95_seconds": Column(NUMBER, "seconds", "Likewise of the 95th percentile."),
-    "latency_p99_seconds": Column(NUMBER, "seconds", "Likewise of the 99th percentile."),
-    "samples_per_joule": Column(
-        NUMBER,
+    "step_cv": _median(
+        "-", "Median over the repeats of standard deviation over mean of the steps.", lambda m: m.step_cv
+    ),
+    "latency_p50_seconds": _median(
+        "seconds",
+        "Median over the repeats of the median latency at batch 1; inference only.",
+        lambda m: m.latency.p50_seconds if m.latency else None,
+    ),
+    "latency_p95_seconds": _median(
+        "seconds", "Likewise of the 95th percentile.", lambda m: m.latency.p95_seconds if m.latency else None
+    ),
+    "latency_p99_seconds": _median(
+        "seconds", "Likewise of the 99th percentile.", lambda m: m.latency.p99_seconds if m.latency else None
+    ),
+    "samples_per_joule": _mean(
         "samples/J",
         "Samples per joule of GPU board energy, averaged over the repeats; empty if no energy was measured.",
+        lambda m, seen: m.samples / seen.energy_joules if seen.energy_joules else None,
     ),
-    "power_mean_watts": Column(
-        NUMBER, "W", "Mean over the repeats of the power of all GPU boards together; empty where not sampled."
+    "power_mean_watts": _mean(
+        "W",
+        "Mean over the repeats of the power of all GPU boards together; empty where not sampled.",
+        lambda _, seen: seen.power_mean_watts,
     ),
-    "temperature_steady_celsius": Column(
-        NUMBER, "°C", "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty."
+    "temperature_steady_celsius": _mean(
+        "°C",
+        "Mean over the repeats of the hottest GPU in the last third of the timed steps; may be empty.",
+        lambda _, seen: seen.temperature_steady_celsius,
     ),
-    "all_reduce_bytes_per_second": Column(
-        NUMBER, "bytes/s", "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host."
+    "all_reduce_bytes_per_second": _mean(
+        "bytes/s",
+        "Mean over the repeats of the all-reduce's bus bandwidth between hosts; empty for one host.",
+        lambda m, _: m.all_reduce_bytes_per_second,
     ),
     "valid": Column(
         FLAG,
@@ -235,20 +265,15 @@ CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
 SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
 """Columns of a row's identity in addition to fleet, host and case; numbers are merged where all of them are equal."""
 
-REPEAT_NUMBERS = (
-    "samples_per_second",
-    *("step_p50_seconds", "step_p95_seconds", "step_cv"),
-    *("latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"),
-    *("samples_per_joule", "power_mean_watts", "temperature_steady_celsius", "all_reduce_bytes_per_second"),
-)
-"""What a repeat measured; units as in `COLUMNS`."""
+OF_REPEAT = {name: column.of_repeat for name, column in COLUMNS.items() if column.of_repeat is not None}
+"""What a repeat measured, by column."""
 
 REPEAT_TYPES = {
     "row": "int64",
     "run": "string",
     "repeat": "int64",
     "started_at": "string",
-    **dict.fromkeys(REPEAT_NUMBERS, "float64"),
+    **dict.fromkeys(OF_REPEAT, "float64"),
 }
 """Columns of `Merged.repeats`."""
 
@@ -258,7 +283,7 @@ NO_ORIGIN = "-"
 
 
 @dataclass(frozen=True)
-class Place:
+class CaseOnHost:
     """Where a case was measured."""
 
     fleet: str
@@ -270,32 +295,8 @@ class Place:
         return f"{self.fleet}/{self.host}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Statistics:
-    """The numbers of a row; units and meanings as `COLUMNS` has them. None: not measured.
-
-    Attributes:
-        ci95_low: Lower end of the 95 % interval of `samples_per_second`; None with fewer than two repeats.
-        ci95_high: Upper end, likewise.
-    """
-
-    samples_per_second: float | None = None
-    ci95_low: float | None = None
-    ci95_high: float | None = None
-    step_p50_seconds: float | None = None
-    step_p95_seconds: float | None = None
-    step_cv: float | None = None
-    latency_p50_seconds: float | None = None
-    latency_p95_seconds: float | None = None
-    latency_p99_seconds: float | None = None
-    samples_per_joule: float | None = None
-    power_mean_watts: float | None = None
-    temperature_steady_celsius: float | None = None
-    all_reduce_bytes_per_second: float | None = None
-
-
-STATISTICS: tuple[str, ...] = tuple(item.name for item in fields(Statistics))
-"""Columns that are numbers over repeats."""
+NO_NUMBERS: Mapping[str, float | None] = dict.fromkeys((*OF_REPEAT, "ci95_low", "ci95_high"))
+"""The numbers of a row without any, by column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,6 +304,7 @@ class Row:
     """One row; `COLUMNS` says what each value means. Its texts are safe for a terminal.
 
     Attributes:
+        numbers: Of `NO_NUMBERS`, over repeats; None: not measured.
         unit: What a sample is; None without a number.
         input_size: Height and width of an image in pixels, or tokens of a sequence, as trained.
         status: `ok` if a repeat gave a number, else the most frequent status of the repeats.
@@ -320,7 +322,7 @@ class Row:
     host: str
     case: Case
     software: Software
-    statistics: Statistics
+    numbers: Mapping[str, float | None]
     status: str
     repeats_ok: int
     repeats: int
@@ -334,13 +336,17 @@ class Row:
     usd_per_gpu_hour: float | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CaseOnHost:
         """Fleet, host and case."""
-        return Place(self.fleet, self.host, self.case)
+        return CaseOnHost(self.fleet, self.host, self.case)
 
     def named(self, column: str) -> Value:
         """Return the cell of a column."""
         return READERS[column](self)
+
+
+def _number(name: str) -> Callable[[Row], Value]:
+    return lambda row: row.numbers[name]
 
 
 READERS: dict[str, Callable[[Row], Value]] = {
@@ -348,12 +354,12 @@ READERS: dict[str, Callable[[Row], Value]] = {
     "global_batch": attrgetter("case.global_batch"),
     **{name: attrgetter(f"case.{name}") for name in CASE_COLUMNS},
     **{name: attrgetter(f"software.{name}") for name in SOFTWARE_COLUMNS},
-    **{name: attrgetter(f"statistics.{name}") for name in STATISTICS},
+    **{name: _number(name) for name in NO_NUMBERS},
 }
 """Where the value of each column lies in a row."""
 
 
-def sort_key(place: Place) -> tuple[object, ...]:
+def sort_key(place: CaseOnHost) -> tuple[object, ...]:
     """Order rows by fleet, kind of work, network and settings, then host; an empty cell comes after all others."""
     case = place.case
     length = case.sequence_length
@@ -363,20 +369,9 @@ def sort_key(place: Place) -> tuple[object, ...]:
     )
 
 
-def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> tuple[float | None, ...]:
-    """Return the values of `columns.REPEAT_NUMBERS` of one repeat; None for what was not measured."""
-    latency = measurement.latency
-    joules = telemetry.energy_joules if telemetry else None
-    return (
-        measurement.samples_per_second,
-        measurement.step_p50_seconds,
-        measurement.step_p95_seconds,
-        measurement.step_cv,
-        latency.p50_seconds if latency else None,
-        latency.p95_seconds if latency else None,
-        latency.p99_seconds if latency else None,
-        measurement.samples / joules if joules else None,
-        telemetry.power_mean_watts if telemetry else None,
-        telemetry.temperature_steady_celsius if telemetry else None,
-        measurement.all_reduce_bytes_per_second,
-    )
+_NOTHING_SEEN = Telemetry()
+
+
+def repeat_numbers(measurement: Measurement, telemetry: Telemetry | None) -> list[float | None]:
+    """Return the values of `OF_REPEAT` of one repeat; None for what was not measured."""
+    return [read(measurement, telemetry or _NOTHING_SEEN) for read in OF_REPEAT.values()]

@@ -58,7 +58,7 @@ T = TypeVar("T", bound=Measured)
 
 
 @dataclass(frozen=True)
-class Setting:
+class SharedSetting:
     """What two measurements must share to be compared; equal settings are comparable.
 
     Attributes:
@@ -91,7 +91,7 @@ class Match:
         return f"{', '.join(self.blocking)} differ: not the same is measured" if self.blocking else ""
 
 
-def setting_of(item: Measured, *, across: Collection[str] = ()) -> Setting:
+def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
     """Return what a measurement must share with any other that it is compared with.
 
     Args:
@@ -105,7 +105,7 @@ def setting_of(item: Measured, *, across: Collection[str] = ()) -> Setting:
         if name not in left_out:
             value = item.unit if name == "unit" else item.named(name)
             values.append((name, _own(item, name, value) if "model" in left_out else value))
-    return Setting(tuple(values))
+    return SharedSetting(tuple(values))
 
 
 def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
@@ -123,14 +123,14 @@ def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
     return Match(blocking, tuple(differs))
 
 
-def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[Setting, list[T]]:
+def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[SharedSetting, list[T]]:
     """Group measurements so that those of a group are comparable with each other, and with no other.
 
     Args:
         items: Measurements with numbers.
         across: Columns of the case that the comparison is about; see `setting_of`.
     """
-    groups: dict[Setting, list[T]] = defaultdict(list)
+    groups: dict[SharedSetting, list[T]] = defaultdict(list)
     for item in items:
         groups[setting_of(item, across=across)].append(item)
     return dict(groups)

@@ -16,16 +16,15 @@ from results.stats import LEVEL
 from results.table.columns import (
     CASE_COLUMNS,
     COLUMNS,
+    NO_NUMBERS,
     NO_ORIGIN,
     NUMBER,
+    OF_REPEAT,
     READERS,
-    REPEAT_NUMBERS,
     REPEAT_TYPES,
-    STATISTICS,
     TEXT,
     WHOLE,
     Row,
-    Statistics,
     Value,
     repeat_numbers,
 )
@@ -60,28 +59,25 @@ def _column(cells: list[Value], dtype: str) -> ExtensionArray:
     return pd.array(cells, dtype=dtype)  # type: ignore[call-overload, no-any-return]  # the stubs know literals only
 
 
-def row_statistics(repeats: pd.DataFrame) -> dict[int, Statistics]:
-    """Return mean, interval and step times of each `row` that has a number.
+def row_numbers(repeats: pd.DataFrame) -> dict[int, dict[str, float | None]]:
+    """Return the numbers of each `row` that has any.
 
     Source: Student 1908, as `stats.t_interval`, for all rows at once.
     """
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     groups = repeats.groupby("row", sort=False)
-    rates = groups["samples_per_second"].agg(["mean", "std", "count"])
+    rates = groups["samples_per_second"].agg(["std", "count"])
     count = rates["count"].to_numpy()
     # One repeat has no spread: its interval stays empty, because `std` is NaN there.
     quantile = stdtrit(np.maximum(count - 1, 1), 0.5 + LEVEL / 2)
     half = quantile * rates["std"] / np.sqrt(count)
-    means = ["samples_per_joule", "power_mean_watts", "temperature_steady_celsius", "all_reduce_bytes_per_second"]
-    power = groups[means].mean()
-    steps = groups[[name for name in REPEAT_TYPES if name.startswith(("step_", "latency_"))]].median()
-    frame = steps.join(power).assign(
-        samples_per_second=rates["mean"], ci95_low=rates["mean"] - half, ci95_high=rates["mean"] + half
-    )
-    columns = [[None if math.isnan(value) else value for value in frame[name].tolist()] for name in STATISTICS]
-    cells = (dict(zip(STATISTICS, values, strict=True)) for values in zip(*columns, strict=True))
-    return {row: Statistics(**of_row) for row, of_row in zip(frame.index.tolist(), cells, strict=True)}
+    frame = groups.agg({name: COLUMNS[name].over for name in OF_REPEAT})
+    mean = frame["samples_per_second"]
+    frame = frame.assign(ci95_low=mean - half, ci95_high=mean + half)
+    columns = [[None if math.isnan(value) else value for value in frame[name].tolist()] for name in NO_NUMBERS]
+    cells = (dict(zip(NO_NUMBERS, values, strict=True)) for values in zip(*columns, strict=True))
+    return dict(zip(frame.index.tolist(), cells, strict=True))
 
 
 REPEAT_COLUMNS: dict[str, str] = {
@@ -94,7 +90,7 @@ REPEAT_COLUMNS: dict[str, str] = {
     "cause": TEXT,
     **{name: COLUMNS[name].dtype for name in CASE_COLUMNS},
     "unit": TEXT,
-    **dict.fromkeys(REPEAT_NUMBERS, NUMBER),
+    **dict.fromkeys(OF_REPEAT, NUMBER),
 }
 """Columns of the table of repeats and their pandas types; units and meanings as in `COLUMNS`."""
 
@@ -135,7 +131,7 @@ def _row(item: StoredRecord, record: Record) -> list[Value]:
         place: tuple[Value, ...] = (NO_ORIGIN, NO_ORIGIN, path_text(item.path), 1)
     else:
         place = (origin.fleet, origin.host, origin.run_id, origin.repeat)
-    numbers = repeat_numbers(measurement, record.telemetry) if measurement else (None,) * len(REPEAT_NUMBERS)
+    numbers = repeat_numbers(measurement, record.telemetry) if measurement else [None] * len(OF_REPEAT)
     unit = measurement.unit if measurement else None
     cells = (*place, record.started_at, record.status, record.cause, *_case(record.case), unit, *numbers)
     return [printable(str(cell)) if isinstance(cell, str) else cell for cell in cells]

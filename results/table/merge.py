@@ -8,7 +8,7 @@ A group that failed is a row with its status and cause, never a 0. What is left 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from results.runs.store import StoredRecord
 from results.schema import Case, Measurement, Record, Status
 from results.table.columns import (
+    NO_NUMBERS,
     NO_ORIGIN,
-    Place,
+    CaseOnHost,
     Row,
     Software,
-    Statistics,
     Value,
     repeat_numbers,
     software_of,
@@ -88,7 +88,7 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
 class _Group:
     """What becomes a row."""
 
-    place: Place
+    place: CaseOnHost
     software: Software
     statuses: Counter[Status] = field(default_factory=Counter)
     causes: dict[str, None] = field(default_factory=dict)  # in the order they came
@@ -135,7 +135,7 @@ class _Collector:
     groups: list[_Group] = field(default_factory=list)
     measured: list[Value] = field(default_factory=list)  # values of REPEAT_TYPES, record after record
     _runs: defaultdict[str, _Run] = field(default_factory=lambda: defaultdict(_Run))
-    _places: list[Place] = field(default_factory=list)
+    _places: list[CaseOnHost] = field(default_factory=list)
     _numbers: dict[tuple[str, str, Case], int] = field(default_factory=dict)  # of places; a tuple is made in no time
     _rows: dict[tuple[int, Software], int] = field(default_factory=dict)  # by number of the place
     _by_environment: defaultdict[tuple[int, Software], set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -185,7 +185,7 @@ class _Collector:
 
     def merged(self) -> Merged:
         """Return the table of all that was taken."""
-        from results.table.frames import repeats_frame, row_statistics
+        from results.table.frames import repeats_frame, row_numbers
 
         for (number, software), row in self._rows.items():
             self._by_environment[number, software.known_early].add(row)
@@ -194,8 +194,8 @@ class _Collector:
         self._failed.clear()
         order = sorted(range(len(self.groups)), key=lambda index: sort_key(self.groups[index].place))
         repeats = repeats_frame(self.measured, order)
-        statistics = row_statistics(repeats)
-        rows = [_described(self.groups[i], statistics.get(row, Statistics())) for row, i in enumerate(order)]
+        numbers = row_numbers(repeats)
+        rows = [_described(self.groups[i], numbers.get(row, NO_NUMBERS)) for row, i in enumerate(order)]
         self.problems += [problem for group in self.groups if (problem := _price_problem(group))]
         return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices)
 
@@ -234,7 +234,7 @@ class _Collector:
             group.prices[price] = max(group.prices.get(price, ""), record.started_at)
 
 
-def _described(group: _Group, statistics: Statistics) -> Row:
+def _described(group: _Group, numbers: Mapping[str, float | None]) -> Row:
     """Return the row of a group."""
     repeats, repeats_ok = group.statuses.total(), group.statuses[Status.OK]
     failures = [status for status, _ in group.statuses.most_common() if status is not Status.OK]
@@ -244,7 +244,7 @@ def _described(group: _Group, statistics: Statistics) -> Row:
         host=group.place.host,
         case=group.place.case,
         software=group.software.shown(),
-        statistics=statistics,
+        numbers=numbers,
         unit=printable(measurement.unit) if measurement else None,
         input_size=(measurement.image_size or measurement.sequence_length) if measurement else None,
         status=str(Status.OK if repeats_ok else failures[0]),
@@ -259,10 +259,10 @@ def _described(group: _Group, statistics: Statistics) -> Row:
     )
 
 
-def _shown(fleet: str, host: str, case: Case) -> Place:
+def _shown(fleet: str, host: str, case: Case) -> CaseOnHost:
     """Return a place whose texts are safe for a terminal."""
     safe = case if case.model.isprintable() else replace(case, model=printable(case.model))
-    return Place(printable(fleet), printable(host), safe)
+    return CaseOnHost(printable(fleet), printable(host), safe)
 
 
 def _price_problem(group: _Group) -> str:
