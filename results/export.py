@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from results.errors import UserError
-from results.grid import latex, markdown
+from results.grid import markdown
 from results.report.comparison import ratio_grids
 from results.report.tables import result_grids, wide_grids
 from results.schema import DeviceResult, Record
@@ -51,32 +49,10 @@ def to_wide_markdown(merged: Merged) -> str:
     return "\n".join(markdown(grid) for grid in wide_grids(merged))
 
 
-def to_latex(merged: Merged) -> str:
-    """Return each fleet's table as LaTeX (package booktabs): a row per network and precision."""
-    return "\n".join(latex(grid) for grid in wide_grids(merged))
-
-
-def write_parquet(merged: Merged, path: Path) -> None:
-    """Write the table as Parquet.
-
-    Raises:
-        UserError: pyarrow is not installed, or the file cannot be written.
-    """
-    try:
-        merged.table.to_parquet(path, index=False)
-    except ImportError as error:
-        raise UserError(
-            "Parquet needs pyarrow, which is not installed with tfbench. Install it: pip install pyarrow"
-        ) from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file.") from error
-
-
 WRITERS: dict[str, Callable[[Merged], str]] = {
     "csv": to_csv,
     "json": to_json,
     "markdown": to_markdown,
     "wide": to_wide_markdown,
-    "latex": to_latex,
 }
 """What is text, by the name that `--format` takes."""

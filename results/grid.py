@@ -105,39 +105,8 @@ def _paragraph(text: str) -> str:
     return f"\\{escaped}" if escaped.startswith(("- ", "+ ", "# ")) else escaped
 
 
-def latex(grid: Grid) -> str:
-    """Write a table as LaTeX, for the package booktabs."""
-    columns = "".join("r" if name.endswith(">") else "l" for name in grid.columns)
-    lines = [" & ".join(map(_latex_cell, row)) + r" \\" for row in [grid.headings, *grid.rows]]
-    body = "\n".join([lines[0], r"\midrule", *lines[1:]])
-    caption = _latex_cell(". ".join([grid.title, *grid.notes]))
-    return (
-        f"\\begin{{table}}\n\\caption{{{caption}}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{body}\n"
-        "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
-    )
-
-
 def markdown_text(text: str) -> str:
     """Keep a text within its cell or line, and its characters from being read as markup."""
     for character in "\\|<>*_`[]":
         text = text.replace(character, f"\\{character}")
     return printable(text)
-
-
-LATEX_CHARACTERS = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "†": r"$\dagger$",
-    "≤": r"$\le$",
-    "≥": r"$\ge$",
-    "\u00a0": "~",
-}
-"""What LaTeX reads as a command, or fonts lack, and how it is written."""
-
-
-def _latex_cell(text: str) -> str:
-    return "".join(LATEX_CHARACTERS.get(character, character) for character in printable(text))

@@ -217,40 +217,6 @@ def logarithm(part: Estimate) -> Estimate:
     return Estimate(math.log(part.mean), part.variance / part.mean**2, part.degrees_of_freedom)
 
 
-def t_interval(values: Sequence[float], *, level: float = LEVEL) -> Interval:
-    """Estimate the mean of repeats with its interval.
-
-    Args:
-        values: One per repeat, shape (n,), n ≥ 2.
-        level: Probability of covering the true mean.
-
-    Raises:
-        TooFewRepeats: Fewer than two values.
-
-    Source: Student 1908.
-    """
-    return estimate(values).interval(level)
-
-
-def ratio_interval(a: Sequence[float], b: Sequence[float], *, level: float = LEVEL) -> Interval:
-    """Estimate how many times faster `a` is than `b`.
-
-    Args:
-        a: Throughput of each repeat in samples per second, shape (n,), n ≥ 2.
-        b: Likewise, shape (m,), m ≥ 2; independent of `a`.
-        level: Probability of covering the true ratio.
-
-    Returns:
-        mean(a) / mean(b) and its interval; no unit, above 1 means that `a` is faster.
-
-    Raises:
-        TooFewRepeats: Fewer than two values on a side.
-
-    Source: Fieller 1954, with the degrees of freedom of Welch 1947 from shared variances (`_shared_variances`).
-    """
-    return ratio_of_estimates(estimate(a), estimate(b), level=level, alike=True)
-
-
 def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike: bool = False) -> Interval:
     """Return mean(a) / mean(b) with Fieller's interval: all ratios r for which mean(a) − r mean(b) may be 0.
 

@@ -25,6 +25,9 @@ RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest
 SPELLINGS = {"md": "markdown", "table": "text"}
 """Other words for formats, which every `--format` accepts."""
 
+REMOVED_FORMATS = {"mllog": "json", "latex": "wide", "parquet": "csv"}
+"""Formats of earlier versions, and what to use instead."""
+
 
 class Removed(argparse.Action):
     """A flag or command of an earlier version: an error that names what to use instead."""
@@ -86,8 +89,8 @@ def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
 
 
 def _format(text: str) -> str:
-    if text == "mllog":
-        raise argparse.ArgumentTypeError("MLPerf logs were removed. Use --format json")
+    if text in REMOVED_FORMATS:
+        raise argparse.ArgumentTypeError(f"{text} was removed. Use --format {REMOVED_FORMATS[text]}")
     return SPELLINGS.get(text, text)
 
 

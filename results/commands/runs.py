@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 BY_HELP = "split the table by these software columns, which may then differ, e.g. keras,driver; `all`: any column"
 
-FORMATS = ["csv", "json", "markdown", "wide", "latex", "parquet"]
+FORMATS = ["csv", "json", "markdown", "wide"]
 
 
 def add_show(commands: Commands) -> None:
@@ -194,7 +194,7 @@ def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
 
 
 def _export(parsed: argparse.Namespace) -> int:
-    from results.export import WRITERS, write_parquet
+    from results.export import WRITERS
     from results.runs.sources import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records
@@ -202,12 +202,7 @@ def _export(parsed: argparse.Namespace) -> int:
     merged = merge_records(stored_records(placed(parsed.runs, parsed.runs_dir)))
     refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
     warn(merged.problems)
-    if parsed.format == "parquet":
-        if parsed.output is None:
-            raise UserError("--format parquet is not text: name a file with --output")
-        write_parquet(merged, parsed.output)
-    else:
-        put(WRITERS[parsed.format](merged), parsed.output)
+    put(WRITERS[parsed.format](merged), parsed.output)
     return ExitCode.OK
 
 

@@ -7,10 +7,8 @@ of what they let in are finite: that is what lets every command trust a record t
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -54,13 +52,6 @@ class Bound:
     def holds(self, value: float) -> bool:
         """Return whether a number lies within; compares integers of any length, and refuses NaN."""
         return self.low <= value <= self.high and (value == 0 or abs(value) >= self.closest_to_zero)
-
-    def holds_all(self, values: Sequence[float]) -> bool:
-        """Return whether all of many numbers lie within, at least one; looks closer only where some are tiny."""
-        least, most = min(values), max(values)
-        if not (self.low <= least and most <= self.high) or math.isnan(sum(values)):
-            return False
-        return least >= self.closest_to_zero or all(map(self.holds, values))
 
     def __str__(self) -> str:
         """Write the range for a message."""

@@ -29,11 +29,10 @@ class Setting:
     """What follows from a setting of a case: its flag, its key in a suite, its column and its part of the name.
 
     Attributes:
-        meaning: One sentence, for `--help`.
+        meaning: One sentence, for `--help` and the table.
         part: What a case's name says where the value is not the default; `{}` becomes the value. Empty: `Case.name`
             puts it in by itself.
         percent: Whether the name says the value in percent.
-        column: One sentence, for the table; empty: `meaning`.
         unit: Of the column; `-` where there is none.
         flag: Name of the flag, where it is not the field's.
         always: Whether a command line names it also at its default.
@@ -46,7 +45,6 @@ class Setting:
     meaning: str
     part: str = ""
     percent: bool = False
-    column: str = ""
     unit: str = "-"
     flag: str = ""
     always: bool = False
@@ -92,147 +90,73 @@ class Case:
       3.2.2).
     """
 
-    model: Annotated[str, Setting("Network, or the device itself.", column="Network, e.g. `resnet50`.", always=True)]
-    precision: Annotated[
-        Precision,
-        Setting(
-            "fp32 = IEEE, TF32 off.",
-            column="Arithmetic: `fp32` (IEEE, TF32 off), `tf32`, `fp16`, `bf16`.",
-            always=True,
-        ),
-    ] = Precision.FP32
+    model: Annotated[str, Setting("Network, e.g. resnet50, or the device itself.", always=True)]
+    precision: Annotated[Precision, Setting("Arithmetic: fp32 (IEEE, TF32 off), tf32, fp16 or bf16.", always=True)] = (
+        Precision.FP32
+    )
     batch_per_gpu: Annotated[
-        int,
-        Setting(
-            "Samples per GPU and step.",
-            column="Images or sequences per replica and pass.",
-            unit="samples",
-            flag="batch_size",
-            always=True,
-            least=1,
-        ),
+        int, Setting("Samples per GPU and step.", unit="samples", flag="batch_size", always=True, least=1)
     ] = 128
     num_gpus: Annotated[
-        int,
-        Setting(
-            "Replicas of each host; logical devices with --device=cpu.",
-            column="Replicas of each host: GPUs, or logical CPU devices where `device` is `cpu`.",
-            always=True,
-            least=1,
-        ),
+        int, Setting("Replicas of each host: GPUs, or logical devices on a CPU.", always=True, least=1)
     ] = 1
-    num_hosts: Annotated[
-        int,
-        Setting(
-            "Hosts that train together. TF_CONFIG lists them and names this process.",
-            column="Hosts that train together.",
-            least=1,
-        ),
-    ] = 1
+    num_hosts: Annotated[int, Setting("Hosts that train together, as TF_CONFIG lists them.", least=1)] = 1
     communication: Annotated[
-        Communication,
-        Setting(
-            "How several hosts add up their gradients.",
-            part="{}",
-            column="How several hosts add up their gradients: `auto`, `ring` or `nccl`.",
-        ),
+        Communication, Setting("How several hosts add up their gradients: auto, ring or nccl.", part="{}")
     ] = Communication.AUTO
     all_reduce: Annotated[
-        bool,
-        Setting(
-            "--noall_reduce shows what communication costs: replicas then train independently.",
-            part="no-all-reduce",
-            column="False: gradients were not added up, to see what communication costs.",
-        ),
+        bool, Setting("False: gradients are not added up, to see what communication costs.", part="no-all-reduce")
     ] = True
     xla: Annotated[
         XLA,
         Setting(
-            "auto = clusters chosen by TensorFlow; replica = the whole pass compiled.",
-            part="xla-{}",
-            column="What XLA compiles: `off`, `auto` or `replica`.",
-            always=True,
+            "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).", part="xla-{}", always=True
         ),
     ] = XLA.OFF
     mode: Annotated[
-        Mode,
-        Setting(
-            "infer = forward pass only, plus latency at batch 1; device needs --model=device.",
-            part="{}",
-            column="What is measured: `train` (forward, backward, all-reduce, update), `infer` or `device`.",
-            always=True,
-        ),
+        Mode, Setting("What is measured: train, infer (also latency at batch 1) or device.", part="{}", always=True)
     ] = Mode.TRAIN
     data: Annotated[
-        Data,
-        Setting(
-            "synthetic = on the device; host = tf.data; tfrecord = JPEG files.",
-            part="{}",
-            column="Where a batch comes from: `synthetic` (on the device), `host` or `tfrecord`.",
-            always=True,
-        ),
+        Data, Setting("Source of a batch: synthetic (on the device), host (tf.data), tfrecord.", part="{}", always=True)
     ] = Data.SYNTHETIC
-    device: Annotated[
-        Device,
-        Setting(
-            "Device to run on. gpu never falls back to the CPU.", column="What trains: `gpu` or `cpu`.", always=True
-        ),
-    ] = Device.GPU
+    device: Annotated[Device, Setting("What trains: gpu, which never falls back to the CPU, or cpu.", always=True)] = (
+        Device.GPU
+    )
     batch_norm: Annotated[
         BatchNorm | None,
         Setting(
-            "Variant of batch normalisation. Default: fused, or none if the network has none.",
+            "Variant of batch normalisation: fused, keras or none; default: fused, or none if the network has none.",
             part="bn-{}",
-            column="Variant of batch normalisation: `fused`, `keras` or `none`.",
             always=True,
         ),
     ] = None
     image_size: Annotated[
         int | None,
         Setting(
-            "Height and width of images in pixels. Default: the network's own.",
-            part="{}px",
-            column="Height and width of an image as asked for; empty: the network's own.",
-            unit="pixels",
-            least=SMALLEST_IMAGE,
+            "Height and width of images; empty: the network's own.", part="{}px", unit="pixels", least=SMALLEST_IMAGE
         ),
     ] = None
     sequence_length: Annotated[
         int | None,
         Setting(
-            "Tokens per sequence. Default: the network's own.",
-            part="seq{}",
-            column="Tokens of a sequence as asked for; empty: the network's own.",
-            unit="tokens",
-            least=SHORTEST_SEQUENCE,
+            "Tokens of a sequence; empty: the network's own.", part="seq{}", unit="tokens", least=SHORTEST_SEQUENCE
         ),
     ] = None
     optimizer: Annotated[
         Optimizer | None,
         Setting(
-            "Default: adamw for transformers, else SGD with momentum.",
+            "How weights are updated: momentum, adamw or lamb; default: adamw for transformers, else momentum.",
             part="{}",
-            column="How weights are updated: `momentum`, `adamw` or `lamb`.",
         ),
     ] = None
     accumulate: Annotated[
         int, Setting("Batches whose gradients are accumulated before an update.", part="acc{}", least=1)
     ] = 1
-    warmup_steps: Annotated[
-        int,
-        Setting(
-            "Minimum number of untimed steps.", column="Fewest steps before timing.", unit="steps", always=True, least=0
-        ),
-    ] = 10
+    warmup_steps: Annotated[int, Setting("Fewest untimed steps.", unit="steps", always=True, least=0)] = 10
     num_steps: Annotated[
         int,
         Setting(
-            "Timed steps.",
-            column="Timed steps of a repeat; the fewest with `min_seconds`.",
-            unit="steps",
-            always=True,
-            least=1,
-            most=MOST_STEPS,
+            "Timed steps of a repeat; the fewest with min_seconds.", unit="steps", always=True, least=1, most=MOST_STEPS
         ),
     ] = 100
     all_reduce_pack_mb: Annotated[
@@ -267,9 +191,8 @@ class Case:
     min_seconds: Annotated[
         float | None,
         Setting(
-            "After --num_steps, continue timing until this many seconds have passed. Default: stop at --num_steps.",
+            "A repeat takes more than num_steps until this time has passed; empty: it does not.",
             part="min{:g}s",
-            column="A repeat takes more steps than `num_steps` until this time has passed; empty: it does not.",
             unit="seconds",
             least=1.0,
             most=3600.0,
@@ -321,11 +244,6 @@ class Case:
         """Return the settings that are not at their default, nor the network's own; without its name."""
         usual = {**_DEFAULTS, "batch_norm": self._own_batch_norm, "optimizer": self._own_optimizer}
         return {name: value for name, value in vars(self).items() if name != "model" and value != usual[name]}
-
-    @property
-    def tuned(self) -> dict[str, Any]:
-        """Return the settings of `TUNING` that are not at their default."""
-        return {name: value for name, value in self.changed.items() if name in TUNING}
 
     def flags(self) -> list[str]:
         """Return the command line of `python -m tfbench` that measures this case."""

@@ -147,7 +147,7 @@ class Column:
 def _column(name: str) -> Column:
     """Return the column of a case's setting."""
     setting, kinds = SETTINGS[name], {bool: FLAG, int: WHOLE, float: NUMBER}
-    return Column(kinds.get(kind_of(name), TEXT), setting.unit, setting.column or setting.meaning)
+    return Column(kinds.get(kind_of(name), TEXT), setting.unit, setting.meaning)
 
 
 def _mean(unit: str, meaning: str, read: Callable[[Measurement, Telemetry], float | None]) -> Column:

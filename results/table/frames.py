@@ -62,7 +62,7 @@ def _column(cells: list[Value], dtype: str) -> ExtensionArray:
 def row_numbers(repeats: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """Return the numbers of each `row` that has any.
 
-    Source: Student 1908, as `stats.t_interval`, for all rows at once.
+    Source: Student 1908, as `stats.Estimate.interval`, for all rows at once.
     """
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 

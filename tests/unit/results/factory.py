@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from results.runs.store import StoredRecord, read_stored
 from results.schema import GPU, Case, Check, Environment, Measurement, Origin, Record, SoftWarning, Status, Validity
 from results.schema.record_json import to_json
+from results.stats import Interval, estimate, ratio_of_estimates
 
 PARAMETERS = {
     "resnet50": 25_557_032,
@@ -147,6 +149,14 @@ def make_failure(
         origin=origin or make_origin(),
         environment=environment,
     )
+
+
+def t_interval(values: Sequence[float]) -> Interval:
+    return estimate(values).interval()
+
+
+def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
+    return ratio_of_estimates(estimate(a), estimate(b), alike=True)
 
 
 def stored(*records: Record) -> list[StoredRecord]:

@@ -13,10 +13,9 @@ from results.report.tables import wide_grids
 from results.runs.reading import from_json
 from results.schema import Rank
 from results.schema.record_json import RecordError, to_json
-from results.stats import ratio_interval
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
-from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, make_record, ratio_interval, repeats, stored
 
 GPU = make_environment(gpus=8, gpu="NVIDIA RTX A5000")
 

@@ -13,11 +13,18 @@ from results.digits import with_interval
 from results.errors import MixedIdentities
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import METHOD_VERSION, Case, Telemetry
-from results.stats import ratio_interval
 from results.table.columns import Software
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
 from results.table.merge import merge_records
-from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
+from tests.unit.results.factory import (
+    make_case,
+    make_environment,
+    make_failure,
+    make_origin,
+    ratio_interval,
+    repeats,
+    stored,
+)
 
 GPU = make_environment(gpus=8)
 

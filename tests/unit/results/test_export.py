@@ -1,10 +1,8 @@
 import json
 
-import pandas as pd
 import pytest
 
 import results.__main__ as program
-from results.grid import Grid, latex
 from results.runs.store import RunFolder
 from results.table.columns import COLUMNS
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats
@@ -37,42 +35,15 @@ def test_every_text_format_has_the_columns_of_the_dictionary_or_the_wide_table(r
     assert {row["samples_per_second"] for row in document["rows"]} == {451.0, None}
     assert call("export", "--format=wide") == 0
     assert "| resnet50 | fp16 | 8 |" in capsys.readouterr().out
-    assert call("export", "--format=latex") == 0
-    out = capsys.readouterr().out
-    assert "\\toprule" in out and "$\\pm$" in out and "oom" in out
-
-
-def test_latex_has_nothing_that_latex_would_read_as_a_command():
-    text = latex(Grid("50 % & more_", ["a", "b>"], [["\\input{x}", "$1^2~"]]))
-    assert "50 \\% \\& more\\_" in text
-    assert "\\textbackslash{}input\\{x\\} & \\$1\\textasciicircum{}2\\textasciitilde{}" in text
-    assert "{lr}" in text
-
-
-def test_parquet_is_the_same_table(run, tmp_path, capsys):
-    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
-    path = tmp_path / "table.parquet"
-    assert call("export", "--format=parquet", f"--output={path}") == 0
-    assert list(pd.read_parquet(path).columns) == list(COLUMNS)
-
-
-def test_parquet_without_a_file_or_without_pyarrow_is_a_short_message(run, tmp_path, capsys, monkeypatch):
-    assert call("export", "--format=parquet") == 2
-    assert "name a file with --output" in capsys.readouterr().err
-
-    def missing(*arguments, **named):
-        raise ImportError("no engine")
-
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
-    assert call("export", "--format=parquet", f"--output={tmp_path / 'x'}") == 2
-    assert "pip install pyarrow" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "instead"),
     [
         (("adopt", "log.txt", "--gpu=A4000"), "adopt was removed. Use audit"),
-        (("export", "--format=mllog"), "Use --format json"),
+        (("export", "--format=mllog"), "mllog was removed. Use --format json"),
+        (("export", "--format=latex"), "latex was removed. Use --format wide"),
+        (("export", "--format=parquet"), "parquet was removed. Use --format csv"),
         (("show", "--foreign=old.csv"), "--foreign was removed. Use --with-published"),
     ],
 )

@@ -11,11 +11,11 @@ from results.compare.pairs import Mark, compare, compare_pair, geometric_mean, h
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode
-from results.stats import Estimate, ratio_interval, ratio_of_estimates, t_interval
+from results.stats import Estimate, ratio_of_estimates
 from results.table.fleets import fleet_rates, mixture
 from results.table.merge import merge_records
 from tests.benchmarks import coverage
-from tests.unit.results.factory import make_case, make_environment, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, ratio_interval, repeats, stored, t_interval
 
 GPU = make_environment(gpus=8)
 

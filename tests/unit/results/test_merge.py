@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from results.runs.store import read_stored
 from results.schema import METHOD_VERSION
-from results.stats import t_interval
 from results.table.merge import merge_records
 from tests.unit.results.factory import (
     make_case,
@@ -16,6 +15,7 @@ from tests.unit.results.factory import (
     make_record,
     repeats,
     stored,
+    t_interval,
     write_file,
 )
 

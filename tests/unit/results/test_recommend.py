@@ -12,10 +12,17 @@ from results.recommend.questions import RentalQuestion, asked_prices, read_quest
 from results.reference.gpus import specifications
 from results.reference.prices import Offer, import_skypilot, known_prices, prices_csv, read_prices
 from results.schema import Mode, Optimizer
-from results.stats import ratio_interval
 from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
-from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
+from tests.unit.results.factory import (
+    make_case,
+    make_environment,
+    make_failure,
+    make_origin,
+    ratio_interval,
+    repeats,
+    stored,
+)
 from tests.unit.results.test_questions import write_run
 
 CATALOG = """\

@@ -10,11 +10,10 @@ from results.errors import TooFewRepeats
 from results.stats import (
     estimate,
     nested_estimate,
-    ratio_interval,
     ratio_of_estimates,
-    t_interval,
     t_quantile,
 )
+from tests.unit.results.factory import ratio_interval, t_interval
 
 RATES = [9800.0, 9812.0, 9826.0]
 

@@ -48,7 +48,6 @@ def test_a_setting_survives_in_the_record_and_has_a_column(name):
 
 def test_defaults_change_neither_the_name_nor_the_command_line_of_a_case():
     case = Case(model="resnet50")
-    assert case.tuned == {}
     assert not any(name in flag for flag in case.flags() for name in TUNING)
 
 

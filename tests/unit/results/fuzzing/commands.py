@@ -55,8 +55,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "show": (("run-1",), ("run-1", "run-2"), ("run-1", "--with-published")),
     "merge": (("run-1",), ("run-1", "run-2", "--by=all")),
     "export": tuple(
-        ("run-1", "--by=all", f"--format={name}", "--output=table.out")
-        for name in ("csv", "json", "markdown", "wide", "latex", "parquet")
+        ("run-1", "--by=all", f"--format={name}", "--output=table.out") for name in ("csv", "json", "markdown", "wide")
     ),
     "compare": (
         ("run-1", "--by=all"),
