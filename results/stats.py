@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,6 +19,9 @@ Nested = dict[str, dict[str, list[float]]]
 
 LEVEL = 0.95
 """Probability that an interval covers the true value."""
+
+MIN_GROUPS = 3
+"""Of two groups it is unknown which is the outlying one."""
 
 
 @dataclass(frozen=True)
@@ -212,11 +215,6 @@ def _shared_variances(variances: Sequence[float], degrees: Sequence[float]) -> l
     ]
 
 
-def logarithm(part: Estimate) -> Estimate:
-    """Return the estimate of the logarithm of a mean far from 0, by the delta method (first order)."""
-    return Estimate(math.log(part.mean), part.variance / part.mean**2, part.degrees_of_freedom)
-
-
 def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike: bool = False) -> Interval:
     """Return mean(a) / mean(b) with Fieller's interval: all ratios r for which mean(a) − r mean(b) may be 0.
 
@@ -256,3 +254,48 @@ def inverse(interval: Interval) -> Interval:
     """Return the interval of 1 / value, for a value above 0."""
     high = 1 / interval.low if interval.low > 0 else math.inf
     return Interval(1 / interval.value, 1 / interval.high, high, interval.level)
+
+
+@dataclass(frozen=True)
+class Outlying:
+    """A group that differs from the others of its side.
+
+    Attributes:
+        side: Its index.
+        name: Of the group.
+        difference: From the mean of the others; its interval is where one more equal group would lie, around 0.
+    """
+
+    side: int
+    name: str
+    difference: Interval
+
+
+def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> Outlying | None:
+    """Name the group that is furthest from the others of its side, if beyond chance and `tolerance`.
+
+    Each value is compared with where one more value like the others of its side would lie. The spread is that of all
+    sides without it, or of its own side where that is larger: among three, two others alone say too little. The level
+    allows for looking at every value (Bonferroni).
+
+    Args:
+        sides: Values by group, e.g. by host; of a side with fewer than three, none can be named.
+        tolerance: Smallest difference worth naming.
+
+    Source: externally studentised residual, Beckman and Cook 1983; pooled variance as in the analysis of variance.
+    """
+    found = None
+    looked_at = sum(len(side) for side in sides if len(side) >= MIN_GROUPS)
+    for index, side in enumerate(sides):
+        for name, own in side.items() if len(side) >= MIN_GROUPS else ():
+            others = [value for other, value in side.items() if other != name]
+            rest = [of.values() for i, of in enumerate(sides) if i != index and len(of) > 1]
+            weighted = [(statistics.variance(values), len(values) - 1) for values in (others, *rest)]
+            total = sum(d for _, d in weighted)
+            variance = max(weighted[0][0], math.fsum(own_variance * d for own_variance, d in weighted) / total)
+            half = t_quantile(total, 1 - (1 - LEVEL) / looked_at) * math.sqrt(variance * (1 + 1 / len(others)))
+            difference = own - statistics.fmean(others)
+            beyond = abs(difference) > max(half, tolerance)
+            if beyond and (found is None or abs(difference) > abs(found.difference.value)):
+                found = Outlying(index, name, Interval(difference, -half, half))
+    return found

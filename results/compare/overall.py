@@ -11,13 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from results.compare.cost import price_sentence
-from results.compare.pairs import THRESHOLD, Comparison, Mark, geometric_mean
+from results.compare.pairs import (
+    Comparison,
+    Mark,
+    compare_pair,
+    geometric_mean,
+    levels_of,
+    log_ratios,
+    mark_of,
+)
 from results.digits import with_interval
 from results.schema import Communication, Device, Mode, Precision
-from results.stats import Interval, divided
+from results.stats import Interval, divided, outlying
 from results.table.columns import SOFTWARE_COLUMNS, Software
 from results.table.comparable import count_text, mode_text
-from results.table.fleets import FleetRate
+from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
+from results.text import enumerated
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class Answer:
         found: The comparisons that have an interval.
         ratio: Their geometric mean.
         prices: Price of a's GPU over that of b's; None where one is not known.
+        outliers: Hosts that differ from the rest of their fleet.
+        without: The comparisons without these hosts; empty where there are none.
     """
 
     a: str
@@ -52,13 +63,13 @@ class Answer:
     found: tuple[Comparison, ...]
     ratio: Interval
     prices: float | None
+    outliers: tuple[Outlier, ...] = ()
+    without: tuple[Comparison, ...] = ()
 
     @property
     def mark(self) -> Mark:
         """Which side is faster beyond doubt, and by more than a hundredth."""
-        if self.ratio.contains(1.0) or abs(self.ratio.value - 1) < THRESHOLD:
-            return Mark.SAME
-        return Mark.FASTER if self.ratio.value > 1 else Mark.SLOWER
+        return mark_of(self.ratio.value, self.ratio)
 
     @property
     def cases(self) -> str:
@@ -106,7 +117,7 @@ def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baselin
         made = [replace(item, b=f"{item.b} in the baseline", prices=None) for item in made]
     lines = [_summary(made)] if len(made) > 1 else []
     for item in made:
-        lines.append(_speed_line(item))
+        lines += [_speed_line(item), *_outlier_lines(item)]
         if item.prices is not None:
             lines.append(f"{_price_line(item)} ({item.kind})." if len(made) > 1 else f"{_price_line(item)}.")
     if not baseline and all(item.prices is None for item in made):
@@ -135,7 +146,33 @@ def _answer(group: Sequence[Comparison], ratio: Interval, software: Sequence[str
     left, right = [item.a for item in group], [item.b for item in group]
     prices = _price(left), _price(right)
     asked = prices[0] / prices[1] if prices[0] and prices[1] else None
-    return Answer(_subject(left), _subject(right), ", ".join(words), tuple(group), ratio, asked)
+    outliers, without = _without_outliers(group)
+    return Answer(_subject(left), _subject(right), ", ".join(words), tuple(group), ratio, asked, outliers, without)
+
+
+def _without_outliers(group: Sequence[Comparison]) -> tuple[tuple[Outlier, ...], tuple[Comparison, ...]]:
+    """Name hosts that differ from the rest of their fleet over all cases, and compare without them."""
+    found: list[Outlier] = []
+    rest = tuple(group)
+    while True:
+        by_side = (
+            [[log_ratios(item) for item in rest]]
+            if all(item.paired for item in rest)
+            else [[log_means(item.a) for item in rest], [log_means(item.b) for item in rest]]
+        )
+        host = outlying([levels_of(of_side) or {} for of_side in by_side], TOLERANCE)
+        if host is None:
+            return tuple(found), rest if found else ()
+        found.append(outlier_of([rest[0].a, rest[0].b][host.side], host))
+        rest = tuple(_without(item, host.name, host.side, paired=len(by_side) == 1) for item in rest)
+
+
+def _without(item: Comparison, host: str, side: int, *, paired: bool) -> Comparison:
+    a, b = (
+        rate.only([name for name in rate.rates if name != host], "outlier") if paired or side == index else rate
+        for index, rate in enumerate((item.a, item.b))
+    )
+    return compare_pair(a, b)
 
 
 def _subject(sides: Sequence[FleetRate]) -> str:
@@ -156,25 +193,47 @@ def _summary(made: Sequence[Answer]) -> str:
     least, most = f"{low.ratio.value:.2f} ×", f"{high.ratio.value:.2f} ×"
     span = f"{least} ({low.kind}) to {most} ({high.kind})" if least != most else least
     kinds = "both kinds of work" if len(made) == 2 else f"all {len(made)} kinds of work"
-    marks = {item.mark for item in made}
-    if marks == {Mark.FASTER}:
-        return f"{a} is faster than {b} in {kinds}: {span}."
-    if marks == {Mark.SLOWER}:
-        return f"{a} is slower than {b} in {kinds}: {span}."
-    if marks == {Mark.SAME}:
+    directions = [0 if item.ratio.contains(1.0) else 1 if item.ratio.value > 1 else -1 for item in made]
+    if not any(directions):
         either = "either kind of work" if len(made) == 2 else f"any of {len(made)} kinds of work"
         return f"No significant difference between {a} and {b} in {either}: {span}."
-    return f"Which of {a} and {b} is faster depends on the kind of work: {span}."
+    if {1, -1} <= set(directions):
+        return f"Which of {a} and {b} is faster depends on the kind of work: {span}."
+    word = "faster" if 1 in directions else "slower"
+    same = directions.count(0)
+    where = kinds if not same else f"{len(made) - same} of {len(made)} kinds of work"
+    return f"{a} is {word} than {b} in {where}: {span}."
+
+
+WHOSE = {"these two machines": "These two machines: ", "this machine": "This machine: "}
+"""How the sentence begins where it speaks of machines and not of fleets."""
 
 
 def _speed_line(item: Answer) -> str:
-    detail = f"{item.kind}; {item.cases}, 95 % interval"
+    """Say how fast one side is against the other; the words follow the interval."""
+    covers = item.found[0].covers
+    ratio = f"{item.a} is {with_interval(item.ratio)} × as fast as {item.b}"
+    if item.mark is Mark.SMALL:
+        ratio += f", less than 1 % {'faster' if item.ratio.value > 1 else 'slower'}"
     if item.mark is Mark.SAME:
-        return (
-            f"No significant difference in speed: {item.a} is {with_interval(item.ratio)} × as fast as {item.b} "
-            f"({detail})."
-        )
-    return f"{item.a} is {with_interval(item.ratio)} × as fast as {item.b} ({detail})."
+        ratio = f"no significant difference in speed: {ratio}"
+    text = f"{WHOSE.get(covers, '')}{ratio} ({item.kind}; {item.cases}, 95 % interval)"
+    if covers not in ("the fleets", "this machine"):
+        text += "; to compare the fleets, measure at least 2 hosts of each"
+    return f"{text[0].upper()}{text[1:]}." if item.mark is Mark.SAME else f"{text}."
+
+
+def _outlier_lines(item: Answer) -> list[str]:
+    """Name hosts that differ from the rest of their fleet, with the ratio with and without them."""
+    ratio = geometric_mean(item.without)
+    if ratio is None:
+        return []
+    it = "it" if len(item.outliers) == 1 else "them"
+    found = enumerated([outlier.difference for outlier in item.outliers])
+    return [
+        f"{found}: {with_interval(ratio)} × without {it}, {with_interval(item.ratio)} × with {it} ({item.kind}). "
+        "Look at cooling, power limit and neighbours."
+    ]
 
 
 def _price_line(item: Answer) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,13 +21,12 @@ from results.stats import (
     Estimate,
     Interval,
     estimate,
-    logarithm,
     ratio_of_estimates,
     sum_of_estimates,
 )
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, cluster_name, differing, match
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, log_means
 
 THRESHOLD = 0.01
 """Smallest relative difference that gets a mark: hosts of one model differ by up to 0.7 % in ResNet50.
@@ -40,7 +40,8 @@ class Mark(enum.StrEnum):
 
     FASTER = "+"
     SLOWER = "-"
-    SAME = "~"  # no significant difference, or one below the threshold
+    SMALL = "≈"  # a significant difference below the threshold
+    SAME = "~"
     FAILED = "!"  # only the second side has a number
     WORKS = "*"  # only the first side has a number
     NOT_COMPARABLE = "x"
@@ -49,6 +50,7 @@ class Mark(enum.StrEnum):
 MEANINGS = {
     Mark.FASTER: "faster",
     Mark.SLOWER: "slower",
+    Mark.SMALL: "significant, but below 1 %",
     Mark.SAME: "no significant difference",
     Mark.FAILED: "failed",
     Mark.WORKS: "works, the other failed",
@@ -108,7 +110,7 @@ def compare(
         a: First side.
         b: Second side.
         by: Columns of the identity that must be equal for a pair to be formed, so that a case may have several pairs.
-        threshold: Smallest relative difference that is more than `~`.
+        threshold: Smallest relative difference that is more than `≈`.
     """
     left, right = _by_case(a, by), _by_case(b, by)
     return [_compared(of_a, right[key], threshold) for key, of_a in left.items() if key in right]
@@ -158,9 +160,9 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
 def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     """Return the geometric mean of the ratios with its interval; None without ratios that have one.
 
-    Cases measured on the same hosts share what those hosts have of their own, so the logarithms are averaged over the
-    cases within each host first, cases that a host lacks filled in; with one host per side the cases are independent.
-    A single case keeps its own interval.
+    Cases measured on the same hosts share what those hosts have of their own, and cases of one host what a run or a
+    round has of its own: every case of a round runs next to the others. So the logarithms are averaged over the cases
+    within each host, run or round first, missing cases filled in. A single case keeps its own interval.
 
     Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
     """
@@ -168,14 +170,14 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     if len(usable) < 2:
         return usable[0].interval if usable else None
     if all(item.paired for item in usable):
-        levels = _levels([_log_ratios(item) for item in usable])
+        levels = levels_of([log_ratios(item) for item in usable])
         if levels is not None:
-            return _exponential(estimate(levels))
+            return _exponential(estimate([*levels.values()]))
     left = _mean_logarithm([item.a for item in usable])
     right = _mean_logarithm([item.b for item in usable])
     if left is None or right is None:
         return None
-    alike = usable[0].a.of_fleet and usable[0].b.of_fleet
+    alike = usable[0].a.repeated == usable[0].b.repeated
     return _exponential(sum_of_estimates([left, right], [1.0, -1.0], alike=alike))
 
 
@@ -185,13 +187,13 @@ def compare_pair(a: FleetRate, b: FleetRate, *, threshold: float = THRESHOLD, le
     Args:
         a: First side, with a number.
         b: Second side, with a number.
-        threshold: Smallest relative difference that is more than `~`.
+        threshold: Smallest relative difference that is more than `≈`.
         level: Of the interval.
     """
     a, b = _same_hosts(a, b)
     value, interval = _ratio(a, b, level)
     reason = "" if interval else "fewer than 2 repeats on a side: no interval"
-    return Comparison(a.case, a, b, _mark(value, interval, threshold), value, interval, reason, match(a, b).differs)
+    return Comparison(a.case, a, b, mark_of(value, interval, threshold), value, interval, reason, match(a, b).differs)
 
 
 def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate], threshold: float) -> Comparison:
@@ -234,10 +236,12 @@ def _failure(rate: FleetRate) -> str:
     return ", ".join(dict.fromkeys(rate.failures.values()))
 
 
-def _mark(value: float, interval: Interval | None, threshold: float) -> Mark:
-    """Mark a ratio; a difference must be both significant and larger than the threshold."""
-    if interval is None or interval.contains(1.0) or abs(value - 1) < threshold:
+def mark_of(value: float, interval: Interval | None, threshold: float = THRESHOLD) -> Mark:
+    """Mark a ratio; faster or slower is what is both significant and larger than the threshold."""
+    if interval is None or interval.contains(1.0):
         return Mark.SAME
+    if abs(value - 1) < threshold:
+        return Mark.SMALL
     return Mark.FASTER if value > 1 else Mark.SLOWER
 
 
@@ -263,19 +267,19 @@ def _ratio(a: FleetRate, b: FleetRate, level: float) -> tuple[float, Interval | 
     return interval.value, interval
 
 
-def _log_ratios(item: Comparison) -> dict[str, float]:
+def log_ratios(item: Comparison) -> dict[str, float]:
+    """Return the logarithm of each host's own ratio, of a pair that is `paired`."""
     left, right = item.a.host_means, item.b.host_means
     return {host: math.log(left[host] / right[host]) for host in left}
 
 
-def _levels(by_case: Sequence[dict[str, float]]) -> list[float] | None:
-    """Return each host's mean over the cases; None for one host, or where hosts and cases cannot be separated."""
+def levels_of(by_case: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """Return the mean over the cases of each host, run or round; None for one, or where cases separate them."""
     cells: dict[str, dict[int, float]] = {}
-    for case, of_hosts in enumerate(by_case):
-        for host, value in of_hosts.items():
-            cells.setdefault(host, {})[case] = value
-    levels = host_levels(cells) if len(cells) > 1 else None
-    return list(levels.values()) if levels else None
+    for case, values in enumerate(by_case):
+        for name, value in values.items():
+            cells.setdefault(name, {})[case] = value
+    return host_levels(cells) if len(cells) > 1 else None
 
 
 def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
@@ -284,13 +288,28 @@ def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
     Returns:
         None for several hosts that share too few cases to say what is a host's own.
     """
-    levels = _levels([{host: math.log(mean) for host, mean in rate.host_means.items()} for rate in rates])
-    if levels is not None:
-        return estimate(levels)
-    if len({host for rate in rates for host in rate.rates}) > 1:
-        return None
-    known = [logarithm(rate.estimate) for rate in rates if rate.estimate]
-    return sum_of_estimates(known, [1 / len(known)] * len(known))
+    levels = levels_of([log_means(rate) for rate in rates])
+    if levels is None and len({host for rate in rates for host in rate.rates}) == 1:
+        levels = levels_of([_by_run(rate) for rate in rates]) or levels_of([_by_round(rate) for rate in rates])
+    return estimate([*levels.values()]) if levels else None
+
+
+def _by_run(rate: FleetRate) -> dict[str, float]:
+    """Return the logarithm of the throughput of one host in each run, to first order around the mean of all runs."""
+    ((host, runs),) = rate.rates.items()
+    mean = rate.host_means[host]
+    return {run: math.log(mean) + statistics.fmean(values) / mean - 1 for run, values in runs.items()}
+
+
+def _by_round(rate: FleetRate) -> dict[str, float]:
+    """Return the logarithm of the throughput of one host in each round, likewise."""
+    ((host, runs),) = rate.rates.items()
+    mean, values = rate.host_means[host], defaultdict(list)
+    for run, of_run in runs.items():
+        numbers = rate.rounds.get(host, {}).get(run) or range(1, len(of_run) + 1)
+        for number, value in zip(numbers, of_run, strict=True):
+            values[f"{number:g}"].append(value)
+    return {number: math.log(mean) + statistics.fmean(of_round) / mean - 1 for number, of_round in values.items()}
 
 
 def _exponential(of_logarithm: Estimate, level: float = LEVEL) -> Interval:

@@ -9,18 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from results.compare.cost import per_dollar, price_ratio, samples_per_usd
-from results.compare.overall import answers
+from results.compare.overall import Answer, answers
 from results.compare.pairs import MEANINGS, Comparison, Mark, case_label, compare, compare_pair, fleets_of
 from results.compare.scaling import Efficiency, efficiencies
 from results.digits import significant, with_error, with_interval
 from results.grid import Grid
 from results.schema import Case, Device, Mode
-from results.stats import Interval
+from results.stats import LEVEL, Interval
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, value_text
 from results.table.columns import Software
 from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name, cluster_names, mode_text
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
+
+MANY = 3
+"""Cases from which on a table says how many marks chance gives."""
 
 
 def ratio_grids(merged: Merged) -> list[Grid]:
@@ -44,6 +47,8 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         only: Cases that one side never tried.
     """
     sides = [side for item in found for side in (item.a, item.b)]
+    made = answers(found)
+    without = {id(item): rest for of in made for item, rest in zip(of.found, of.without, strict=False)}
     rows = [
         [
             item.mark,
@@ -51,6 +56,7 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
             rate_text(item.a),
             rate_text(item.b),
             value_text(item.value, item.interval),
+            value_text(rest.value, rest.interval) if (rest := without.get(id(item))) else "",
             *_per_dollar(item),
             *_per_joule(item),
             _remark(item),
@@ -63,6 +69,7 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         f"{a}>",
         f"{b}>",
         "ratio>",
+        "without outliers>",
         f"{a} 1000/$>",
         f"{b} 1000/$>",
         "ratio per $>",
@@ -70,7 +77,7 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         f"{b} per J>",
     ]
     columns += ["also differs"]
-    return Grid(f"{a} / {b}", columns, rows, _notes(found, sides, only)).without_empty_columns()
+    return Grid(f"{a} / {b}", columns, rows, _notes(found, made, sides, only)).without_empty_columns()
 
 
 def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
@@ -131,14 +138,23 @@ def _remark(item: Comparison) -> str:
     return "; ".join(part for part in (item.reason, *differs) if part)
 
 
-def _notes(found: Sequence[Comparison], sides: Sequence[FleetRate], only: Sequence[FleetRate]) -> list[str]:
+def _notes(
+    found: Sequence[Comparison], made: Sequence[Answer], sides: Sequence[FleetRate], only: Sequence[FleetRate]
+) -> list[str]:
     marks = dict.fromkeys(item.mark for item in found)
     notes = [", ".join(f"{mark} {MEANINGS[mark]}" for mark in marks)]
-    made = answers(found)
     for item in made:
         kind = f" ({item.kind})" if len(made) > 1 else ""
         if len(item.found) > 1 or len(made) > 1:
             notes.append(f"{item.cases}: {with_interval(item.ratio)}{kind}")
+    compared = sum(item.interval is not None for item in found)
+    if compared >= MANY:
+        by_chance = significant((1 - LEVEL) * compared, 2)
+        notes.append(
+            f"{compared} intervals of 95 %: if all cases were equal, about {by_chance} would be marked by chance"
+        )
+    outliers = dict.fromkeys(outlier.difference for item in made for outlier in item.outliers)
+    notes += [f"without outliers: {text}" for text in outliers]
     over = [name for name in ("hosts", "runs", "repeats") if any(side.repeated == name for side in sides if side.rates)]
     how = " host by host" if any(item.paired for item in found) else " by Fieller"
     notes.append(f"ratio ± 95 %{how}, over {' or '.join(over) or 'repeats'}")

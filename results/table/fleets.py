@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from results.errors import MixedIdentities
 from results.schema import Case, Device
-from results.stats import LEVEL, Estimate, Interval, Nested, nested_estimate, t_quantile
+from results.stats import Estimate, Interval, Nested, Outlying, nested_estimate, outlying
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, Row, Software, Value
 from results.table.comparable import CPU_HOST_COLUMNS, HOST_COLUMNS, differing
 
@@ -35,6 +35,7 @@ class FleetRate:
         case: What was measured; of a `mixture` its `model` names all networks.
         software: What its hosts share; see `fleet_rates`.
         rates: Throughput of each repeat in samples per second, by host and run; empty when all failed.
+        rounds: Number of each repeat of `rates`: repeats of one number ran next to each other, whatever their case.
         per_joule: Samples per joule of each repeat, by host and run; empty where no energy was measured.
         failures: Status of the hosts that gave no number, by host.
         unit: What a sample is; empty without a number.
@@ -47,6 +48,7 @@ class FleetRate:
     case: Case
     software: Software
     rates: Nested = field(default_factory=dict)
+    rounds: Nested = field(default_factory=dict)
     per_joule: Nested = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unit: str = ""
@@ -165,6 +167,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
     for index, row in enumerate(merged.rows):
         groups[_Key(row.fleet, row.case, _shared(row, drivers, launchers))][index] = row
     rates = _by_host(merged.repeats, "samples_per_second", groups)
+    rounds = _by_host(merged.repeats, "repeat", groups)
     per_joule = _by_host(merged.repeats, "samples_per_joule", groups)
     found = []
     for key, failures in _failures(groups, rates).items():
@@ -176,6 +179,7 @@ def fleet_rates(merged: Rows, *, apart: Collection[str] = ()) -> list[FleetRate]
                 case=key.case,
                 software=key.software,
                 rates=rates[key],
+                rounds=rounds[key],
                 per_joule=per_joule[key],
                 failures=failures,
                 unit=next((row.unit for row in rows if row.unit), ""),
@@ -291,6 +295,7 @@ def mixture(parts: Sequence[FleetRate], shares: Sequence[float]) -> FleetRate | 
         case=replace(first.case, model=networks),
         software=replace(first.software, parameters=None),
         rates={host: _mixed_runs([part.rates[host] for part in parts], shares) for host in hosts},
+        rounds={},
         per_joule={},
         failures={**missing, **{host: status for part in parts for host, status in part.failures.items()}},
         unit=first.unit if len({part.unit for part in parts}) == 1 else "samples",
@@ -342,9 +347,6 @@ def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = ""
         raise MixedIdentities("\n".join([*lines, f"Numbers from different software cannot share a cell. {remedy}"]))
 
 
-MIN_HOSTS = 3
-"""With two hosts it is unknown which of them is the odd one."""
-
 TOLERANCE = 0.03
 """Smaller differences are not worth a look, however certain. Source: 39 hosts of one model spread by 0.3 % (ResNet50,
 TF32) to 6 % (BERT-Large) in a vendor's published logs; over five centres 8 % on average (Sinha et al., SC22)."""
@@ -362,39 +364,39 @@ class Outlier:
     host: str
     ratio: Interval
 
-    def __str__(self) -> str:
-        """Say it in a sentence, with what to do."""
+    @property
+    def difference(self) -> str:
+        """Say how it differs: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`."""
         direction = "slower" if self.ratio.value < 1 else "faster"
         return (
             f"{self.rate.fleet}/{self.host} is {abs(1 - self.ratio.value):.1%} {direction} than the "
-            f"{len(self.rate.rates) - 1} other hosts of its fleet ({self.rate.case.model}, "
-            f"{self.rate.case.precision}); an equal host would lie within "
+            f"{len(self.rate.rates) - 1} other hosts of its fleet"
+        )
+
+    def __str__(self) -> str:
+        """Say it in a sentence, with what to do."""
+        return (
+            f"{self.difference} ({self.rate.case.model}, {self.rate.case.precision}); an equal host would lie within "
             f"{self.ratio.low - 1:+.1%} to {self.ratio.high - 1:+.1%}. Look at its cooling, power limit and neighbours"
         )
 
 
-def outliers(rates: list[FleetRate]) -> list[Outlier]:
+def outliers(rates: Iterable[FleetRate]) -> list[Outlier]:
     """Name hosts that differ from the rest of their fleet beyond chance and beyond `TOLERANCE`.
-
-    Each host's mean is held against the prediction interval of the other hosts' means: where one more host of the same
-    kind would lie. The level is 1 - (1 - `LEVEL`) / hosts, because as many hosts are looked at (Bonferroni).
 
     Args:
         rates: From `fleet_rates`: one for each fleet, case and software.
-
-    Source: externally studentised residual, Beckman and Cook 1983.
     """
-    found = []
-    for rate in rates:
-        means = rate.host_means
-        if len(means) < MIN_HOSTS:
-            continue
-        for host, own in means.items():
-            others = [mean for name, mean in means.items() if name != host]
-            centre, spread = statistics.fmean(others), statistics.stdev(others)
-            quantile = t_quantile(len(others) - 1, 1 - (1 - LEVEL) / len(means))
-            half = quantile * spread * math.sqrt(1 + 1 / len(others)) / centre
-            ratio = Interval(own / centre, 1 - half, 1 + half)
-            if abs(ratio.value - 1) > max(half, TOLERANCE):
-                found.append(Outlier(rate, host, ratio))
-    return found
+    found = ((rate, outlying([log_means(rate)], TOLERANCE)) for rate in rates)
+    return [outlier_of(rate, item) for rate, item in found if item is not None]
+
+
+def outlier_of(rate: FleetRate, found: Outlying) -> Outlier:
+    """Return an outlying host of a fleet, whose values are logarithms of throughputs."""
+    limits = found.difference
+    return Outlier(rate, found.name, Interval(*map(math.exp, (limits.value, limits.low, limits.high))))
+
+
+def log_means(rate: FleetRate) -> dict[str, float]:
+    """Return the logarithm of each host's mean."""
+    return {host: math.log(mean) for host, mean in rate.host_means.items()}

@@ -5,7 +5,7 @@
     python -m tests.benchmarks.coverage --draws 300 --only drivers
 
 Throughputs are drawn as hosts that differ, and repeats of a host that differ; then the functions behind every table are
-asked. `!` marks what is outside of 93 to 97 %, `-` where no interval is printed. One host per side has no interval for its fleet; the row `1 × 3` asks whether it holds what that machine does.
+asked. `!` marks what is below 94 %, `-` where no interval is printed. One host per side has no interval for its fleet; the row `1 × 3` asks whether it holds what that machine does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from results.table.fleets import FleetRate
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
-LOW, HIGH = 0.93, 0.97
-"""What an interval of 95 % may cover."""
+LOW = 0.94
+"""What an interval of 95 % must cover at least; a wider one misleads nobody."""
 
 RATIO, EFFICIENCY, GPUS = 1.5, 0.92, 4
 """The truth: side a over side b, and scaling on four GPUs."""
@@ -61,6 +61,7 @@ class Design:
         repeats: Of each host in turn, over and over.
         between: Standard deviation between hosts of each side, as a share of the mean.
         within: Likewise between the repeats of a host.
+        rounds: Standard deviation between the rounds of a host, as a share, shared by all cases of a round.
         drivers: How far two drivers lie apart, as a share; each host has either by chance.
         lacks: Side, host and case that were not measured.
         itself: Whether side b is the same fleet at another time.
@@ -72,6 +73,7 @@ class Design:
     repeats: tuple[int, ...] = (3,)
     between: tuple[float, float] = (0.005, 0.005)
     within: float = 0.003
+    rounds: float = 0.0
     noise: Noise = normal
     drivers: float = 0.0
     lacks: frozenset[tuple[str, int, int]] = field(default_factory=frozenset)
@@ -81,7 +83,12 @@ class Design:
 
 DESIGNS = (
     Design("1 × 3, these machines", (1, 1), machines=True),
+    Design("1 × 3, these machines, rounds differ by 1 %", (1, 1), rounds=0.01, machines=True),
+    Design("1 × 3, these machines, rounds differ by 2 %", (1, 1), rounds=0.02, machines=True),
+    Design("1 × 5, these machines, rounds differ by 2 %", (1, 1), repeats=(5,), rounds=0.02, machines=True),
+    Design("1 × 3 against 1 × 9, rounds differ by 2 %", (1, 1), repeats=(3, 9), rounds=0.02, machines=True),
     Design("2 × 3", (2, 2)),
+    Design("3 × 3, rounds differ by 2 %", rounds=0.02),
     Design("3 × 3", (3, 3)),
     Design("5 × 3", (5, 5)),
     Design("2 against 3 hosts", (2, 3)),
@@ -136,13 +143,15 @@ def draw(
         Both sides' rates of one GPU, side a's first case on one and on four GPUs, and the truth.
     """
     effects = [_hosts(design, random, side) for side in (0, 1)]
+    rounds = [_rounds(design, random, side) for side in (0, 1)]
     if design.itself:
         effects[1] = effects[0]
     a, b = (
-        [_rate(design, random, side, number, rate, effects[side == "b"]) for number, rate in enumerate(BASE.values())]
+        [_rate(design, random, side, number, rate, effects[side == "b"], rounds[side == "b"])
+         for number, rate in enumerate(BASE.values())]
         for side in "ab"
-    )
-    four = _rate(design, random, "a", 0, GPUS * EFFICIENCY * BASE["network-0"], effects[0], gpus=GPUS)
+    )  # fmt: skip
+    four = _rate(design, random, "a", 0, GPUS * EFFICIENCY * BASE["network-0"], effects[0], rounds[0], gpus=GPUS)
     own = [1.0 + float(effect.mean()) if design.machines else 1.0 for effect in effects]
     ratio = RATIO * own[0] / own[1]
     kept_a, kept_b = ([rate for rate in side if rate.rates] for side in (a, b))
@@ -156,6 +165,13 @@ def _hosts(design: Design, random: np.random.Generator, side: int) -> NDArray[np
     return design.between[side] * design.noise(random, (count,)) + driver
 
 
+def _rounds(design: Design, random: np.random.Generator, side: int) -> list[NDArray[np.float64]]:
+    """Draw what each round of each host has of its own, likewise."""
+    hosts = design.hosts[side]
+    counts = (design.repeats[(host + side * (hosts == 1)) % len(design.repeats)] for host in range(hosts))
+    return [design.rounds * random.standard_normal(count) for count in counts]
+
+
 def _rate(
     design: Design,
     random: np.random.Generator,
@@ -163,14 +179,14 @@ def _rate(
     number: int,
     rate: float,
     effects: NDArray[np.float64],
+    rounds: Sequence[NDArray[np.float64]],
     gpus: int = 1,
 ) -> FleetRate:
     fleet = "a" if design.itself else side
     mean = rate * (RATIO if side == "a" else 1.0)
     rates = {}
     for host, effect in enumerate(effects):
-        count = design.repeats[(host + (side == "b") * (len(effects) == 1)) % len(design.repeats)]
-        values = mean * (1 + effect) * (1 + design.within * design.noise(random, (count,)))
+        values = mean * (1 + effect + rounds[host] + design.within * design.noise(random, rounds[host].shape))
         if (side, host, number) not in design.lacks:
             rates[f"{fleet}{host}"] = {"run": values.tolist()}
     case = Case(model=f"network-{number}", num_gpus=gpus)
@@ -203,11 +219,11 @@ class Count:
 
     @property
     def good(self) -> bool:
-        """Whether the share is within bounds, or nothing was printed."""
-        return self.share is None or LOW <= self.share <= HIGH
+        """Whether the share is high enough, or nothing was printed."""
+        return self.share is None or self.share >= LOW
 
     def __str__(self) -> str:
-        """Write the share, marked where it is out of bounds."""
+        """Write the share, marked where it is too low."""
         return "-" if self.share is None else f"{self.share:.3f}{'' if self.good else ' !'}"
 
 
@@ -234,7 +250,7 @@ def _speaks(covers: str, design: Design) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a row for each design; exit code 1 where an interval covers too little or too much."""
+    """Print a row for each design; exit code 1 where an interval covers too little."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=2000, help="default: %(default)s")
     parser.add_argument("--only", default="", help="rows whose name contains this")

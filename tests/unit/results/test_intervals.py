@@ -132,9 +132,47 @@ def test_one_host_a_side_speaks_of_two_machines_and_not_of_fleets():
     assert "a/a0 and b/b0: one host each; intervals describe these machines, not fleets" in (
         compare_grid([item], "a", "b").notes
     )
-    assert answer_lines([item])[0].startswith("a/a0 is 1.50")
+    said = answer_lines([item])[0]
+    assert said.startswith("These two machines: a/a0 is 1.50")
+    assert said.endswith("; to compare the fleets, measure at least 2 hosts of each.")
     (item,) = compare(*sides(*of_hosts("a", 150.0, 151.0), *of_hosts("b", 100.0, 101.0)))
     assert item.covers == "the fleets" and answer_lines([item])[0].startswith("a is 1.5")
+
+
+def test_the_sentence_follows_the_interval():
+    small = compare(*sides(*of_hosts("a", 100.49, 100.48, 100.5), *of_hosts("b", 100.0, 100.01, 99.99)))
+    assert answer_lines(small)[0].startswith("a is 1.00490 ± ")
+    assert "× as fast as b, less than 1 % faster (" in answer_lines(small)[0]
+    same = compare(*sides(*of_hosts("a", 101.0, 99.5, 100.0), *of_hosts("b", 100.0, 100.5, 99.5)))
+    assert answer_lines(same)[0].startswith("No significant difference in speed: a is 1.00")
+    assert [item.mark for item in (*small, *same)] == [Mark.SMALL, Mark.SAME]
+
+
+def test_a_table_says_how_many_marks_chance_gives():
+    found = compare(*sides(*(r for m in MODELS for f in "ab" for r in of_hosts(f, 100.0, 101.0, case=make_case(m)))))
+    note = "6 intervals of 95 %: if all cases were equal, about 0.30 would be marked by chance"
+    assert note in compare_grid(found, "a", "b").notes
+
+
+@pytest.mark.parametrize("others", [(100.2, 99.9), (100.2, 99.9, 100.1)])
+def test_a_bad_host_among_a_few_is_named_and_the_ratio_shown_without_it(others):
+    a = [r for m in MODELS[:2] for r in of_hosts("a", 150.0, 150.3, 149.8, case=make_case(m))]
+    b = [r for m in MODELS[:2] for r in of_hosts("b", 80.0, *others, case=make_case(m))]
+    found = compare(*sides(*a, *b))
+    speed, outlier, _ = answer_lines(found)
+    assert speed.startswith("No significant difference") or "± 0." in speed
+    whose = f"b/b0 is 20.{len(others) - 2}% slower than the {len(others)} other hosts of its fleet"
+    assert outlier.startswith(f"{whose}: 1.") and "× without it, 1." in outlier
+    grid = compare_grid(found, "a", "b")
+    assert {row[grid.headings.index("without outliers")][:4] for row in grid.rows} <= {"1.50", "1.49"}
+    assert f"without outliers: {whose}" in grid.notes
+    (item,) = answers(found)
+    assert item.ratio.half_width > 0.2 and geometric_mean(item.without).half_width < 0.04
+
+
+def test_a_host_that_is_slow_on_both_days_is_no_outlier_of_its_baseline():
+    found = compare(rates_of(*of_hosts("a", 80.0, 105.0, 105.2)), rates_of(*of_hosts("a", 76.2, 100.0, 100.1)))
+    assert answers(found)[0].outliers == ()
 
 
 def test_sides_that_surely_spread_differently_do_not_share_a_variance():

@@ -94,8 +94,9 @@ two-cores / one-core
  +  resnet50 fp32 2×cpu   24.4 ± 0.8  12.8 ± 0.4  1.90 ± 0.06
 
 + faster
-geometric mean of 2 cases: 1.90 ± 0.03 (training, fp32, 1 CPU)
-geometric mean of 2 cases: 1.90 ± 0.03 (training, fp32, 2 CPUs)
+geometric mean of 2 cases: 1.90 ± 0.06 (training, fp32, 1 CPU)
+geometric mean of 2 cases: 1.90 ± 0.06 (training, fp32, 2 CPUs)
+4 intervals of 95 %: if all cases were equal, about 0.20 would be marked by chance
 ratio ± 95 % by Fieller, over repeats
 two-cores/on-two-cores and one-core/on-one-core: one host each; intervals describe these machines, not fleets"""
     )
