@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from results.schema.exit_codes import ExitCode
-from tests.benchmarks.fleet.bench_fleet import PROJECT, socket_path, stand_in_engines, write_hosts
+from tests.benchmarks.controller_cost import PROJECT
+from tests.benchmarks.fleet.bench_fleet import socket_path, stand_in_engines, write_hosts
 
 COST = "1 host still answers and costs 0.17 USD per hour until you return it: fleet-00.node-0000 0.17"
 DEADLINE_SECONDS = 120.0

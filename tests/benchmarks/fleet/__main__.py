@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import gc
 import json
 import signal
 from collections import Counter
 from pathlib import Path
 
+from aiohttp import web
+
 from tests.benchmarks.fleet.engine import StandInEngine
-from tests.benchmarks.fleet.http import serve_connection
 
 
 def socket_path(folder: Path, number: int) -> Path:
@@ -31,10 +31,10 @@ async def serve(folder: Path, engines: int, seconds: float) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     counts: Counter[str] = Counter()
     fleet = [StandInEngine(f"node-{number:04d}", seconds, counts) for number in range(engines)]
-    servers = []
     for number, engine in enumerate(fleet):
-        serve_one = functools.partial(serve_connection, handler=engine.handle)
-        servers.append(await asyncio.start_unix_server(serve_one, str(socket_path(folder, number)), backlog=32))
+        runner = web.AppRunner(engine.application(), access_log=None)
+        await runner.setup()
+        await web.UnixSite(runner, socket_path(folder, number)).start()
     gc.freeze()
     print("ready", flush=True)
     await ended.wait()

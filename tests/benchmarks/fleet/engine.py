@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import io
 import json
 import struct
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from aiohttp import web
+
 from results.runs.reading import from_json
-from results.schema import XLA, BatchNorm, Case, Data, Device, Precision
+from results.schema import Case
 from results.schema.progress import STATES, state_line, step_line
 from results.schema.record_json import to_json
-from tests.benchmarks.fleet.http import Request, Response
+from tests.real.faults.benchmark import case_from_flags
 from tests.unit.orchestrate.fakes import ok_record
 
 DIGEST = "sha256:" + "5a" * 32
@@ -83,100 +86,83 @@ class StandInEngine:
         """Containers that are there, running or ended."""
         return list(self._containers)
 
-    async def handle(self, request: Request, response: Response) -> None:
-        """Answer one request."""
-        first, *rest = request.path.strip("/").split("/")
-        route = f"{request.method} {first}" + (f" {rest[-1]}" if rest else "")
-        if first == "containers" and request.method == "DELETE":
-            route = "DELETE containers"
-        if first == "containers" and rest == ["json"]:
-            route = "list"
-        self._counts[route] += 1
-        answer = self._routes().get(route)
-        if answer is None:
-            self._counts["unknown"] += 1
-            response.refuse(501, f"the stand-in does not know {request.method} {request.path}")
-            return
-        waiting = answer(request, response)
-        if waiting is not None:
-            await waiting
+    def application(self) -> web.Application:
+        """Return what answers requests."""
+        made = web.Application(middlewares=[self._count])
+        made.router.add_get("/_ping", _ping, name="ping")
+        for name, path, handler in (
+            ("GET info", "info", self._info),
+            ("GET distribution", "distribution/{name:.+}/json", self._distribution),
+            ("GET image", "images/{name:.+}/json", self._inspect_image),
+            ("POST images create", "images/create", self._pull),
+            ("POST create", "containers/create", self._create),
+            ("POST start", "containers/{name}/start", self._start),
+            ("POST stop", "containers/{name}/stop", self._stop),
+            ("GET list", "containers/json", self._list),
+            ("GET container", "containers/{name}/json", self._inspect),
+            ("GET logs", "containers/{name}/logs", self._logs),
+            ("GET archive", "containers/{name}/archive", self._archive),
+            ("DELETE containers", "containers/{name}", self._remove),
+        ):
+            made.router.add_route(name.partition(" ")[0], rf"/v1.{{minor:\d+}}/{path}", handler, name=_label(name))
+        return made
 
-    def _routes(self) -> dict[str, Callable[[Request, Response], Awaitable[None] | None]]:
-        return {
-            "HEAD _ping": lambda request, response: response.send(200, b"", "text/plain"),  # by Docker's own CLI
-            "GET _ping": lambda request, response: response.send(200, b"OK", "text/plain"),
-            "GET version": lambda request, response: response.send(200, _VERSION),
-            "GET info": lambda request, response: response.send_json(_info(self._name)),
-            "GET distribution json": lambda request, response: response.send(200, _DISTRIBUTION),
-            "GET images json": self._inspect_image,
-            "POST images create": self._pull,
-            "POST containers create": self._create,
-            "POST containers start": self._start,
-            "POST containers stop": self._stop,
-            "POST containers wait": self._wait,
-            "GET containers json": self._inspect,
-            "GET containers logs": self._logs,
-            "GET containers archive": self._archive,
-            "DELETE containers": self._remove,
-            "list": self._list,
-        }
+    @web.middleware
+    async def _count(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        name = request.match_info.route.name
+        self._counts[(name or "unknown").replace("-", " ")] += 1
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return web.json_response({**_INFO, "Name": self._name, "SystemTime": _stamp(datetime.now(UTC))})
 
     # -- images ------------------------------------------------------------------------------------------------
 
-    def _inspect_image(self, request: Request, response: Response) -> None:
-        name = request.path.removeprefix("/images/").removesuffix("/json")
-        if name not in self._images:
-            response.refuse(404, f"No such image: {name}")
-            return
-        response.send_json({**_IMAGE, "RepoDigests": [name]})
+    async def _distribution(self, request: web.Request) -> web.Response:
+        return web.json_response({"Descriptor": {"digest": DIGEST, "size": 1785}})
 
-    async def _pull(self, request: Request, response: Response) -> None:
+    async def _inspect_image(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self._images:
+            return refusal(404, f"No such image: {name}")
+        return web.json_response({"Id": IMAGE_ID, "RepoDigests": [name], "Size": 1_912_345_678, **_more(30)})
+
+    async def _pull(self, request: web.Request) -> web.StreamResponse:
         name, tag = request.query["fromImage"], request.query.get("tag", "latest")
         reference = f"{name}@{tag}" if tag.startswith("sha256:") else f"{name}:{tag}"
-        response.begin("application/json")
+        response = await _begin(request, "application/json")
         for message in _pull_messages(name, tag):
-            response.chunk(json.dumps(message).encode() + b"\r\n")
-            await asyncio.sleep(0)
+            await response.write(json.dumps(message).encode() + b"\r\n")
         self._images.add(name if "@" in name else reference)
-        response.end()
+        return response
 
     # -- containers --------------------------------------------------------------------------------------------
 
-    def _create(self, request: Request, response: Response) -> None:
-        name = request.query["name"]
+    async def _create(self, request: web.Request) -> web.Response:
+        name, config = request.query["name"], await request.json()
         if name in self._containers:
-            theirs = self._containers[name].id
-            response.refuse(
-                409, f'Conflict. The container name "/{name}" is already in use by container "{theirs}". You have to'
-                " remove (or rename) that container to be able to reuse that name.",
-            )  # fmt: skip
-            return
-        config = json.loads(request.body)
+            return refusal(409, f'Conflict. The container name "/{name}" is already in use')
         if config["Image"] not in self._images:
-            response.refuse(404, f"No such image: {config['Image']}")
-            return
+            return refusal(404, f"No such image: {config['Image']}")
         self._counts[f"created {name}"] += 1
-        number = zlib.crc32(name.encode())
-        container = Container(f"{number:08x}" * 8, name, config, _stamp(datetime.now(UTC)))
+        container = Container(f"{zlib.crc32(name.encode()):08x}" * 8, name, config, _stamp(datetime.now(UTC)))
         self._containers[name] = container
-        response.send_json({"Id": container.id, "Warnings": []}, 201)
+        return web.json_response({"Id": container.id, "Warnings": []}, status=201)
 
-    def _start(self, request: Request, response: Response) -> None:
-        container = self._find(request, response)
-        if container is None:
-            return
+    async def _start(self, request: web.Request) -> web.Response:
+        container = self._find(request)
         if container.status != "created":
-            response.send(304)
-            return
+            return web.Response(status=304)
         self._counts[f"started {container.name}"] += 1
         container.status, container.started = "running", _stamp(datetime.now(UTC))
         container.task = asyncio.get_running_loop().create_task(self._benchmark(container))
-        response.send(204)
+        return web.Response(status=204)
 
     async def _benchmark(self, container: Container) -> None:
         """Print what a benchmark prints, and end."""
         spread = 0.5 + zlib.crc32(container.name.encode()) % 1000 / 1000
-        texts = list(_output(_case(container)))
+        texts = list(_output(case_from_flags(_flags(container))))
         pause = self._seconds * spread / len(texts)
         for text in texts:
             container.lines.append((datetime.now(UTC), text))
@@ -190,37 +176,22 @@ class StandInEngine:
         container.status, container.finished = "exited", _stamp(datetime.now(UTC))
         container.notify()
 
-    async def _stop(self, request: Request, response: Response) -> None:
-        container = self._find(request, response)
-        if container is None:
-            return
+    async def _stop(self, request: web.Request) -> web.Response:
+        container = self._find(request)
         if container.task is None or container.task.done():
-            response.send(304)
-            return
+            return web.Response(status=304)
         container.kill.set()
         await container.task
-        response.send(204)
+        return web.Response(status=204)
 
-    async def _wait(self, request: Request, response: Response) -> None:
-        container = self._find(request, response)
-        if container is not None:
-            if container.task is not None:
-                await asyncio.wait([container.task])
-            response.send_json({"StatusCode": container.exit_code, "Error": None})
+    async def _inspect(self, request: web.Request) -> web.Response:
+        return web.json_response(_inspected(self._find(request)))
 
-    def _inspect(self, request: Request, response: Response) -> None:
-        container = self._find(request, response)
-        if container is not None:
-            response.send_json(_inspected(container))
-
-    async def _logs(self, request: Request, response: Response) -> None:
-        container = self._find(request, response)
-        if container is None:
-            return
-        response.begin("application/vnd.docker.raw-stream")
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        container = self._find(request)
+        response = await _begin(request, "application/vnd.docker.raw-stream")
         since = datetime.fromtimestamp(float(request.query.get("since", "0")), UTC)
-        follow = request.query.get("follow", "0").lower() in ("1", "true")
-        stamps = request.query.get("timestamps", "0").lower() in ("1", "true")
+        follow, stamps = (_is_set(request, name) for name in ("follow", "timestamps"))
         reported = 0
         while True:
             changed, lines, ended = container.changed, container.lines[reported:], container.status != "running"
@@ -228,95 +199,80 @@ class StandInEngine:
             for at, text in lines:
                 if at >= since:
                     data = f"{_stamp(at)} {text}\n".encode() if stamps else f"{text}\n".encode()
-                    response.chunk(struct.pack(">BxxxL", 1, len(data)) + data)
+                    await response.write(struct.pack(">BxxxL", 1, len(data)) + data)
             if ended or not follow:
-                break
+                return response
             await changed.wait()
-        response.end()
 
-    def _archive(self, request: Request, response: Response) -> None:
-        container = self._find(request, response)
-        if container is None:
-            return
-        path = request.query["path"]
-        if container.status != "exited" or container.exit_code != 0 or path != _output_path(container):
-            response.refuse(404, f"Could not find the file {path} in container {container.name}")
-            return
-        archive = _archive_of(_case(container))
+    async def _archive(self, request: web.Request) -> web.Response:
+        container, path = self._find(request), request.query["path"]
+        flags = _flags(container)
+        if container.status != "exited" or container.exit_code != 0 or path != flags.get("output"):
+            return refusal(404, f"Could not find the file {path} in container {container.name}")
+        archive = _archive_of(case_from_flags(flags))
         stat = {"name": "record.json", "size": len(archive), "mode": 420, "mtime": container.finished, "linkTarget": ""}
-        reported = base64.b64encode(json.dumps(stat).encode()).decode()
-        response.send(200, archive, "application/x-tar", X_Docker_Container_Path_Stat=reported)
+        headers = {"X-Docker-Container-Path-Stat": base64.b64encode(json.dumps(stat).encode()).decode()}
+        return web.Response(body=archive, content_type="application/x-tar", headers=headers)
 
-    def _remove(self, request: Request, response: Response) -> None:
-        container = self._find(request, response)
-        if container is None:
-            return
+    async def _remove(self, request: web.Request) -> web.Response:
+        container = self._find(request)
         if container.status == "running":
-            if request.query.get("force", "0").lower() not in ("1", "true"):
-                response.refuse(409, f"You cannot remove a running container {container.id}. Stop the container first")
-                return
+            if not _is_set(request, "force"):
+                return refusal(409, f"You cannot remove a running container {container.id}")
             container.kill.set()
         del self._containers[container.name]
-        response.send(204)
+        return web.Response(status=204)
 
-    def _list(self, request: Request, response: Response) -> None:
+    async def _list(self, request: web.Request) -> web.Response:
         filters = json.loads(request.query.get("filters", "{}"))
-        everything = request.query.get("all", "0").lower() in ("1", "true")
-        wanted = dict(text.partition("=")[::2] for text in filters.get("label", []))
-        response.send_json(
+        wanted = {tuple(text.split("=", 1)) for text in filters.get("label", [])}
+        return web.json_response(
             [
-                _listed(container)
-                for container in self._containers.values()
-                if (everything or container.status == "running") and _carries(container, wanted)
+                {"Id": c.id, "Names": [f"/{c.name}"], "Labels": c.config.get("Labels") or {}, "State": c.status}
+                for c in self._containers.values()
+                if (_is_set(request, "all") or c.status == "running")
+                and wanted <= (c.config.get("Labels") or {}).items()
             ]
         )
 
-    def _find(self, request: Request, response: Response) -> Container | None:
-        """Find the container that a path names, by name or id; refuse when there is none."""
-        name = request.path.split("/")[2]
-        container = self._containers.get(name)
-        if container is None:
-            container = next((c for c in self._containers.values() if c.id == name), None)
-        if container is None:
-            response.refuse(404, f"No such container: {name}")
-        return container
+    def _find(self, request: web.Request) -> Container:
+        """Find the container that a path names, by name or id."""
+        name = request.match_info["name"]
+        for container in self._containers.values():
+            if name in (container.name, container.id):
+                return container
+        raise web.HTTPNotFound(text=json.dumps({"message": f"No such container: {name}"}))
+
+
+async def _ping(request: web.Request) -> web.Response:
+    return web.Response(text="OK", headers={"Api-Version": "1.41"})
+
+
+async def _begin(request: web.Request, content_type: str) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    await response.prepare(request)
+    return response
+
+
+def refusal(status: int, message: str) -> web.Response:
+    """Return an error as the engine words it."""
+    return web.json_response({"message": message}, status=status)
+
+
+def _is_set(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "0").lower() in ("1", "true")
+
+
+def _label(name: str) -> str:
+    return name.replace(" ", "-")
 
 
 # -- what a benchmark prints and leaves --------------------------------------------------------------------------
 
 
-def _case(container: Container) -> Case:
-    """Read the case back from the command line, as `python -m tfbench` does."""
-    return _parse_case(tuple(container.config["Cmd"]))
-
-
-_cases: dict[tuple[str, ...], Case] = {}
-_archives: dict[Case, bytes] = {}
-
-
-def _parse_case(command: tuple[str, ...]) -> Case:
-    if command not in _cases:
-        flags = dict(flag.removeprefix("--").split("=", 1) for flag in command)
-        size = flags.get("image_size")
-        _cases[command] = Case(
-            model=flags["model"],
-            precision=Precision(flags["precision"]),
-            batch_per_gpu=int(flags["batch_size"]),
-            num_gpus=int(flags["num_gpus"]),
-            xla=XLA(flags["xla"]),
-            mode=flags["mode"],
-            data=Data(flags["data"]),
-            device=Device(flags["device"]),
-            batch_norm=BatchNorm(flags["batch_norm"]),
-            image_size=None if size is None else int(size),
-            warmup_steps=int(flags["warmup_steps"]),
-            num_steps=int(flags["num_steps"]),
-        )
-    return _cases[command]
-
-
-def _output_path(container: Container) -> str:
-    return next(flag.partition("=")[2] for flag in container.config["Cmd"] if flag.startswith("--output="))
+def _flags(container: Container) -> dict[str, str]:
+    """Return the flags of a container's command line."""
+    return dict(flag.removeprefix("--").split("=", 1) for flag in container.config["Cmd"])
 
 
 def _output(case: Case) -> Iterator[str]:
@@ -327,18 +283,17 @@ def _output(case: Case) -> Iterator[str]:
                 yield step_line(step * case.num_steps // STEP_LINES, 812.3, "images", 0.0812)
 
 
+@functools.cache
 def _archive_of(case: Case) -> bytes:
     """Return a tar archive with a record of `case` that the schema accepts."""
-    if case not in _archives:
-        record = to_json(ok_record(case, seconds=13.718281828)).encode()
-        from_json(record)
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as tar:
-            member = tarfile.TarInfo("record.json")
-            member.size = len(record)
-            tar.addfile(member, io.BytesIO(record))
-        _archives[case] = buffer.getvalue()
-    return _archives[case]
+    record = to_json(ok_record(case, seconds=13.718281828)).encode()
+    from_json(record)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        member = tarfile.TarInfo("record.json")
+        member.size = len(record)
+        tar.addfile(member, io.BytesIO(record))
+    return buffer.getvalue()
 
 
 # -- the engine's words ------------------------------------------------------------------------------------------
@@ -348,54 +303,22 @@ def _stamp(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S.%f}000Z"
 
 
-def _carries(container: Container, wanted: dict[str, str]) -> bool:
-    labels = container.config.get("Labels") or {}
-    return all(labels.get(key) == value for key, value in wanted.items())
-
-
-def _listed(container: Container) -> dict[str, Any]:
-    return {
-        "Id": container.id,
-        "Names": [f"/{container.name}"],
-        "Image": container.config["Image"],
-        "ImageID": IMAGE_ID,
-        "Labels": container.config.get("Labels") or {},
-        "State": container.status,
-        "Status": container.status,
-        "Mounts": [],
-    }
-
-
 def _inspected(container: Container) -> dict[str, Any]:
-    running = container.status == "running"
     return {
         "Id": container.id,
         "Created": container.created,
-        "Path": "python3.11",
-        "Args": ["-m", "tfbench", *container.config.get("Cmd", [])],
         "State": {
             "Status": container.status,
-            "Running": running,
-            "Paused": False,
-            "Restarting": False,
+            "Running": container.status == "running",
             "OOMKilled": False,
-            "Dead": False,
-            "Pid": 4242 if running else 0,
             "ExitCode": container.exit_code,
             "Error": "",
             "StartedAt": container.started,
             "FinishedAt": container.finished,
         },
-        "Image": IMAGE_ID,
         "Name": f"/{container.name}",
-        "RestartCount": 0,
-        "Driver": "overlay2",
-        "Platform": "linux",
-        "HostConfig": {**_HOST_CONFIG, **container.config.get("HostConfig", {})},
-        "GraphDriver": _GRAPH_DRIVER,
-        "Mounts": [],
-        "Config": {**container.config, "Tty": False, "Hostname": container.id[:12], "WorkingDir": "/opt/tfbench"},
-        "NetworkSettings": _NETWORK,
+        "HostConfig": {**container.config.get("HostConfig", {}), **_more(60)},
+        "Config": {**container.config, "Tty": False},
     }
 
 
@@ -416,123 +339,20 @@ def _pull_messages(name: str, tag: str) -> Iterator[dict[str, Any]]:
     yield {"status": f"Status: Downloaded newer image for {name}@{tag}"}
 
 
-_VERSION = json.dumps(
-    {
-        "Platform": {"Name": ""},
-        "Components": [{"Name": "Engine", "Version": "20.10.24", "Details": {"ApiVersion": "1.41"}}],
-        "Version": "20.10.24",
-        "ApiVersion": "1.41",
-        "MinAPIVersion": "1.12",
-        "GitCommit": "5d6db84",
-        "GoVersion": "go1.19.8",
-        "Os": "linux",
-        "Arch": "amd64",
-        "KernelVersion": "6.1.0",
-    }
-).encode()
+def _more(number: int) -> dict[str, None]:
+    """Return settings that nobody reads: a real engine's answers are full of them."""
+    return {f"SettingThatNobodyReads{index}": None for index in range(number)}
 
-_DISTRIBUTION = json.dumps(
-    {
-        "Descriptor": {
-            "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-            "digest": DIGEST,
-            "size": 1785,
-        },
-        "Platforms": [{"architecture": "amd64", "os": "linux"}],
-    }
-).encode()
 
 _INFO: dict[str, Any] = {
-    "ID": "AAAA:BBBB:CCCC:DDDD:EEEE:FFFF:GGGG:HHHH:IIII:JJJJ:KKKK:LLLL",
-    "Containers": 0,
-    "Images": 3,
-    "Driver": "overlay2",
-    "DriverStatus": [["Backing Filesystem", "extfs"], ["Supports d_type", "true"], ["Native Overlay Diff", "true"]],
-    "Plugins": {"Volume": ["local"], "Network": ["bridge", "host", "null"], "Log": ["json-file", "local"]},
-    "MemoryLimit": True,
-    "SwapLimit": True,
-    "CpuCfsQuota": True,
-    "PidsLimit": True,
-    "IPv4Forwarding": True,
-    "OomKillDisable": True,
-    "LoggingDriver": "json-file",
-    "CgroupDriver": "systemd",
-    "CgroupVersion": "2",
     "KernelVersion": "6.1.0-21-amd64",
     "OperatingSystem": "Debian GNU/Linux 12 (bookworm)",
-    "OSVersion": "12",
-    "OSType": "linux",
     "Architecture": "x86_64",
-    "IndexServerAddress": "https://index.docker.io/v1/",
-    "RegistryConfig": {"InsecureRegistryCIDRs": ["127.0.0.0/8"], "IndexConfigs": {}, "Mirrors": []},
     "NCPU": 8,
     "MemTotal": 67_108_864_000,
     "DockerRootDir": "/var/lib/docker",
-    "Labels": [],
-    "ExperimentalBuild": False,
     "ServerVersion": "20.10.24",
     "Runtimes": {"runc": {"path": "runc"}, "io.containerd.runc.v2": {"path": "runc"}},
-    "DefaultRuntime": "runc",
-    "Swarm": {"NodeID": "", "LocalNodeState": "inactive"},
-    "LiveRestoreEnabled": False,
-    "InitBinary": "docker-init",
     "SecurityOptions": ["name=apparmor", "name=seccomp,profile=default", "name=cgroupns"],
-    "Warnings": [],
-}
-
-_IMAGE: dict[str, Any] = {
-    "Id": IMAGE_ID,
-    "RepoTags": [],
-    "Created": "2026-11-01T08:00:00Z",
-    "Size": 1_912_345_678,
-    "VirtualSize": 1_912_345_678,
-    "Architecture": "amd64",
-    "Os": "linux",
-    "Config": {"Env": ["PATH=/usr/bin"], "Labels": {"tfbench.variant": "cpu"}, "Entrypoint": ["python3.11"]},
-    "RootFS": {"Type": "layers", "Layers": ["sha256:" + digit * 64 for digit in "012345"]},
-    "GraphDriver": {"Name": "overlay2", "Data": {}},
-}
-
-_HOST_CONFIG: dict[str, Any] = {
-    "Binds": None,
-    "ContainerIDFile": "",
-    "PortBindings": None,
-    "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
-    "AutoRemove": False,
-    "VolumesFrom": None,
-    "CapAdd": None,
-    "CgroupnsMode": "private",
-    "Dns": [],
-    "DnsOptions": [],
-    "DnsSearch": [],
-    "ExtraHosts": None,
-    "IpcMode": "private",
-    "Links": None,
-    "OomScoreAdj": 0,
-    "Privileged": False,
-    "PublishAllPorts": False,
-    "Runtime": "runc",
-    "CpuShares": 0,
-    "Memory": 0,
-    "MaskedPaths": ["/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
-    "ReadonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
-}
-
-_GRAPH_DRIVER: dict[str, Any] = {
-    "Name": "overlay2",
-    "Data": {
-        key: f"/var/lib/docker/overlay2/{'0123456789abcdef' * 4}/{key}"
-        for key in ("LowerDir", "MergedDir", "UpperDir", "WorkDir")
-    },
-}
-
-_NETWORK: dict[str, Any] = {
-    "Bridge": "",
-    "SandboxID": "ab" * 32,
-    "Ports": {},
-    "SandboxKey": "/var/run/docker/netns/abababababab",
-    "Gateway": "",
-    "IPAddress": "",
-    "MacAddress": "",
-    "Networks": {"none": {"NetworkID": "cd" * 32, "EndpointID": "", "Gateway": "", "IPAddress": "", "IPPrefixLen": 0}},
+    **_more(50),
 }

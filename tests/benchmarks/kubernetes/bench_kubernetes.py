@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.benchmarks.queue_cost import HEADER, Cost, find_faults, run_controller, show, write_plan
+from tests.benchmarks.controller_cost import HEADER, Cost, find_faults, run_controller, show, write_plan
 from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import Object, StandIn
 

@@ -17,7 +17,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.benchmarks.queue_cost import HEADER, PROJECT, Cost, find_faults, run_controller, show, write_plan
+from tests.benchmarks.controller_cost import HEADER, PROJECT, Cost, find_faults, run_controller, show, write_plan
 
 
 def measure(repeats: int, *, lanes: int, seconds: float, poll_seconds: float) -> Cost:

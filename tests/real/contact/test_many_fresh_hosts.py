@@ -19,8 +19,9 @@ from pathlib import Path
 
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
 from orchestrate.launchers.ssh.connection import Connection
+from tests.benchmarks.controller_cost import run_controller
 from tests.benchmarks.fleet.__main__ import socket_path
-from tests.benchmarks.fleet.bench_fleet import find_faults, run_controller, stand_in_engines, write_hosts
+from tests.benchmarks.fleet.bench_fleet import find_faults, stand_in_engines, write_hosts
 from tests.real.contact.conftest import FreshHosts
 from tests.support.wheel import PROJECT as ROOT
 
@@ -51,15 +52,14 @@ def test_no_fresh_host_behind_a_jump_host_is_lost(make_fresh_hosts: Callable[...
     fresh = make_fresh_hosts(count, *([] if MANY else [DROPS_SOON]))
     hosts_file = write_hosts(fresh.folder, count, cases=1)
     through_the_jump_host(fresh, hosts_file)
-    output = fresh.folder / "output.txt"
     with stand_in_engines(fresh.folder, count, seconds=0.3):
         checked = check(hosts_file)
-        exit_code, _, _, _ = run_controller(fresh.folder, hosts_file, output)
+        ran = run_controller(fresh.folder)
     assert checked.returncode == 0, checked.stderr
     for name in fresh.servers:
         assert checked.stdout.count(fresh.fingerprint(name)) == 1, f"{name}:\n{checked.stdout}"
     assert "unusable" not in checked.stdout and "cannot be measured" not in checked.stdout, checked.stdout
-    assert exit_code == 0, output.read_text()
+    assert ran.exit_code == 0, (fresh.folder / "output.txt").read_text()
     assert find_faults(fresh.folder) == []
     (run,) = (fresh.folder / "runs").iterdir()
     events = map(json.loads, (run / "events.jsonl").read_text().splitlines())

@@ -21,8 +21,9 @@ from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
 from orchestrate.launchers.docker.engine import ContainerEngine
 from orchestrate.links import ssh
+from tests.benchmarks.controller_cost import run_controller
 from tests.benchmarks.fleet.__main__ import socket_path
-from tests.benchmarks.fleet.bench_fleet import find_faults, run_controller, stand_in_engines, write_hosts
+from tests.benchmarks.fleet.bench_fleet import find_faults, stand_in_engines, write_hosts
 from tests.real.contact.conftest import FreshHosts
 from tests.support.engines.processes import find_program
 from tests.support.engines.required import skip_without
@@ -108,10 +109,9 @@ def test_a_run_by_sudo_through_a_jump_host_keeps_nothing(fresh: FreshHosts):
         "ssh_config": str(fresh.config),
     }
     hosts_file.write_text(json.dumps(document))
-    output = fresh.folder / "output.txt"
     with stand_in_engines(fresh.folder, 1, seconds=0.3):
-        exit_code, _, _, _ = run_controller(fresh.folder, hosts_file, output)
-    assert exit_code == 0, output.read_text()
+        ran = run_controller(fresh.folder)
+    assert ran.exit_code == 0, (fresh.folder / "output.txt").read_text()
     assert find_faults(fresh.folder) == []
 
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.fleet.bench_fleet import (
-    find_faults,
-    run_controller,
-    stand_in_engines,
-    write_hosts,
-)
+from tests.benchmarks.controller_cost import run_controller
+from tests.benchmarks.fleet.bench_fleet import find_faults, stand_in_engines, write_hosts
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
 
 HOSTS, REPEATS = 20, 3
-FEW_FILES = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh", sys.executable)
+FEW_FILES = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh")
 """Starts a controller that may open fewer files than its hosts take, unless it asks for more."""
 
 
@@ -34,25 +29,24 @@ def short_folder() -> Iterator[Path]:
 
 
 def test_twenty_engines_give_every_record_exactly_once_and_keep_nothing(short_folder: Path):
-    hosts_file = write_hosts(short_folder, HOSTS, cases=1)
-    output = short_folder / "output.txt"
+    write_hosts(short_folder, HOSTS, cases=1)
     with stand_in_engines(short_folder, HOSTS, seconds=0.3):
-        exit_code, cpu_seconds, peak_bytes, _ = run_controller(short_folder, hosts_file, output, FEW_FILES)
-    assert exit_code == 0, output.read_text()
+        ran = run_controller(short_folder, launcher=FEW_FILES)
+    assert ran.exit_code == 0, (short_folder / "output.txt").read_text()
     assert find_faults(short_folder) == []
     (run,) = (short_folder / "runs").iterdir()
     assert len(list((run / "records").iterdir())) == HOSTS * REPEATS
     assert (run / "results.csv").read_text().count("\n") == HOSTS + 1
-    assert cpu_seconds > 0 and peak_bytes > 0
+    assert ran.cpu_seconds > 0 and ran.peak_bytes > 0
     counts = json.loads((short_folder / "counts.json").read_text())["counts"]
     assert counts["POST images create"] == HOSTS, "an image is pulled once per host"
     assert counts["DELETE containers"] == HOSTS * REPEATS
 
 
 def test_a_missing_record_and_a_container_that_is_started_twice_are_faults(short_folder: Path):
-    hosts_file = write_hosts(short_folder, 1, cases=1)
+    write_hosts(short_folder, 1, cases=1)
     with stand_in_engines(short_folder, 1, seconds=0.05):
-        run_controller(short_folder, hosts_file, short_folder / "output.txt")
+        run_controller(short_folder)
     (run,) = (short_folder / "runs").iterdir()
     first, second, _ = sorted((run / "records").iterdir())
     first.unlink()

@@ -1,4 +1,4 @@
-"""What a controller costs on a queue: one run as its users start it, and what its own process took."""
+"""What a controller costs: one run as its users start it, and what its own process took."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Cost:
     Attributes:
         repeats: Of the plan.
         ran: The controller.
-        calls: What it asked of its queue, by kind.
+        calls: What it asked of its queue or engines, by kind.
         faults: What is wrong with the run; empty: nothing.
     """
 
@@ -54,10 +54,6 @@ class Cost:
     ran: Ran
     calls: Counter[str]
     faults: tuple[str, ...]
-
-    @property
-    def cpu_seconds(self) -> float:
-        return self.ran.cpu_seconds
 
     def row(self) -> str:
         """Return a line of the table; see `HEADER`."""
@@ -77,14 +73,27 @@ def write_plan(folder: Path, repeats: int, fleet: dict[str, Any]) -> None:
     (folder / "hosts.yml").write_text(json.dumps(document))
 
 
-def run_controller(folder: Path, environment: Mapping[str, str], *flags: str) -> Ran:
-    """Run the plan of a folder to its end."""
-    command = [sys.executable, "-m", "orchestrate", "run", f"--hosts={folder / 'hosts.yml'}", "--display=plain"]
-    variables = {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs"), "COLUMNS": "200", **environment}
+def run_controller(
+    folder: Path, environment: Mapping[str, str] | None = None, *flags: str, launcher: Sequence[str] = ()
+) -> Ran:
+    """Run the plan of a folder to its end.
+
+    Args:
+        folder: Has `hosts.yml`; gets `runs/`, and `output.txt` with what the controller prints.
+        environment: Added to this process's.
+        flags: Of `orchestrate run`.
+        launcher: Stands before the command.
+    """
+    command = [*launcher, sys.executable, "-m", "orchestrate", "run", f"--hosts={folder / 'hosts.yml'}"]
+    variables = {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs"), "COLUMNS": "200", **(environment or {})}
     began = time.perf_counter()
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--no-report", *flags], cwd=PROJECT, env=variables, stdout=output, stderr=output
+            [*command, "--display=plain", "--no-report", *flags],
+            cwd=PROJECT,
+            env=variables,
+            stdout=output,
+            stderr=output,
         )
         cpu_seconds, peak_bytes = _watch(process)
     return Ran(process.returncode, cpu_seconds, peak_bytes, time.perf_counter() - began)
