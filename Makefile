@@ -56,9 +56,9 @@ test-pyxis: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test pyxis and enroot, 
 test-renting: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Check files for SkyPilot, dstack, Vast and Ansible with these tools (downloads 300 MB)
 	@TFBENCH_TEST_RENTING=1 $(PYTHON) -m pytest tests/real/renting $(ARGS)
 
-test-null-gpu: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test TensorFlow's CUDA build on GPUs that compute nothing (downloads 3 GB once)
+test-null-gpu: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test TensorFlow's CUDA build on GPUs that compute nothing (downloads 0.6 GB once)
 	@$(PYTHON) -m tests.support.null_gpu
-	@$(PYTHON) -m pytest tests/real/null_gpu $(ARGS)
+	@TFBENCH_TEST_NULL_GPU=1 $(PYTHON) -m pytest tests/real/null_gpu $(ARGS)
 
 gpu-validation: $(VENV)/$(BUILD).stamp  ## Verify everything on a GPU, step by step, in OUT=folder; can be resumed (PEER=checkout)
 	@$(PYTHON) -m tests.benchmarks.gpu_validation --budget-seconds=inf --out=$(OUT) $(if $(PEER),--peer=$(PEER)) $(ARGS)

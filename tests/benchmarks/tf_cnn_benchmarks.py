@@ -26,6 +26,7 @@ PAIRINGS = {
     "resnet152": Pairing("resnet152", "resnet152"),
     "inception_v3": Pairing("inception_v3", "inception3"),
     "googlenet": Pairing("googlenet", "googlenet", "none"),
+    "vgg16": Pairing("vgg16", "vgg16", "none"),
 }
 
 

@@ -1,46 +1,258 @@
-"""`count.py OUT.json FLAGS`: `python -m tfbench` on null GPUs, without checks of values; what the timed steps asked for."""
+"""What a step asks of a GPU: `python -m tests.real.null_gpu.count [--seconds=N] [PATTERN]` writes it to `counts.csv`.
+
+A process with null GPUs imports TensorFlow once and forks a child for each case, which takes the case's steps as a
+repeat does, without its validity checks, and counts. Cases that are in the table already are not counted again: remove
+their rows first. PATTERN is part of a row's key, e.g. `resnet50,fp16`.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import csv
 import ctypes
+import importlib
+import itertools
 import json
+import os
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-NULL = ctypes.CDLL("libcuda.so.1")
-NULL.nullgpu_counts.restype = ctypes.c_char_p
+from tests.support.null_gpu import REPOSITORY, environment
+
+TABLE = Path(__file__).with_name("counts.csv")
+KEY = ("model", "precision", "mode", "gpus", "xla", "data", "batch")
+COUNTS = (
+    *("launches", "library_calls", "h2d", "h2d_bytes", "d2h", "d2h_bytes", "d2d", "d2d_bytes", "peer", "peer_bytes"),
+    *("waits", "waits_of_dispatching_thread", "all_reduces", "all_reduced_bytes", "gradient_bytes", "peak_mib"),
+)
+"""Of one step of all replicas; the last two of one replica, and the peak of TensorFlow's allocator for the small batch."""
+
+WAITS = ("cuCtxSynchronize", "cuStreamSynchronize", "cudaStreamSynchronize", "cuEventSynchronize", "sync.copy")
+STEPS, WARM_STEPS = 4, 3
+IMAGES, SEQUENCES = 8, 2
+"""Batches of the table: its counts, but the peak, are the same for larger ones."""
+
+TRANSFORMERS = ("bert_large", "gpt2_small")
+NETWORKS = (
+    *("resnet50", "resnet152", "inception_v3", "googlenet", "vgg16", "bert_large", "vit_b16", "gpt2_small"),
+    *("resnet50_v1.5", "alexnet", "efficientnet_b0", "resnet152_v1.5", "inception_v4", "efficientnet_v2_s"),
+)
+
+Row = dict[str, str]
 
 
-def main(output: str, flags: list[str]) -> int:
-    """Run the command line and write the counts of its timed steps."""
-    import tfbench.__main__ as program
+def keys() -> Iterator[Row]:
+    """Name the rows of the table, what matters first."""
 
-    attempt = program._attempt
+    def key(model: str, precision: str = "fp32", mode: str = "train", gpus: int = 1, **more: str) -> Row:
+        batch = SEQUENCES if model in TRANSFORMERS else IMAGES
+        values = {"xla": "off", "data": "synthetic", **more}
+        return dict(
+            zip(KEY, (model, precision, mode, str(gpus), values["xla"], values["data"], str(batch)), strict=True)
+        )
 
-    def attempt_counted(*arguments):
-        from tfbench.machine.cuda_libraries import prepare_gpu_libraries
+    for model, gpus, precision in itertools.product(NETWORKS, (1, 2), ("fp32", "fp16")):
+        yield key(model, precision, gpus=gpus)
+    for data, precision, gpus in itertools.product(("host", "tfrecord"), ("fp32", "fp16"), (1, 2)):
+        yield key("resnet50", precision, gpus=gpus, data=data)
+    for model, precision in itertools.product(NETWORKS, ("fp32", "fp16")):
+        yield key(model, precision, "infer")
+    for model, precision, gpus in itertools.product(("resnet50", "bert_large"), ("fp32", "fp16"), (1, 2)):
+        yield key(model, precision, gpus=gpus, xla="replica")
+    for gpus, model, precision in itertools.product((4, 8), NETWORKS[:5], ("fp32", "fp16")):
+        yield key(model, precision, gpus=gpus)
+    for model, precision, gpus in itertools.product(NETWORKS, ("tf32", "bf16"), (1, 2)):
+        yield key(model, precision, gpus=gpus)
+    for model, precision in itertools.product(NETWORKS, ("tf32", "bf16")):
+        yield key(model, precision, "infer")
+    for model, precision, gpus in itertools.product(NETWORKS, ("fp32", "fp16"), (1, 2)):
+        yield key(model, precision, gpus=gpus, xla="replica")
+    for model, precision, gpus in itertools.product(NETWORKS, ("fp32", "tf32", "fp16", "bf16"), (4, 8)):
+        yield key(model, precision, gpus=gpus)
 
-        prepare_gpu_libraries()
-        from tfbench import repeat, workload
 
-        repeat.require = workload.require = lambda *_: None  # what was not computed is not right
-        take = repeat.take_steps
+def flags(key: Row) -> list[str]:
+    """Return the command line of a row's case."""
+    return [
+        *(f"--model={key['model']}", f"--precision={key['precision']}", f"--mode={key['mode']}", f"--xla={key['xla']}"),
+        *(f"--num_gpus={key['gpus']}", f"--data={key['data']}", f"--batch_size={key['batch']}"),
+        *(f"--num_steps={STEPS}", f"--warmup_steps={WARM_STEPS}", f"--max_warmup_steps={WARM_STEPS}"),
+        *("--notelemetry", "--nopeaks", "--memory_growth", "--output=unused"),
+    ]
 
-        def take_counted(*others, **named):
-            NULL.nullgpu_reset()
-            NULL.nullgpu_mark(b"BEGIN")
-            interval = take(*others, **named)
-            NULL.nullgpu_mark(b"END")
-            found = json.loads(NULL.nullgpu_counts())
-            Path(output).write_text(json.dumps({"step_seconds": interval.step_seconds, **found}))
-            return interval
 
-        repeat.take_steps = take_counted
-        return attempt(*arguments)
+class Counter:
+    """Counts cases one after another; close it.
 
-    program._attempt = attempt_counted
-    return program.main(flags)
+    Args:
+        settings: Of the null GPUs.
+    """
+
+    def __init__(self, **settings: object) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        variables = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144, **settings}
+        command = [sys.executable, "-m", "tests.real.null_gpu.count", "--serve"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY, env=environment(**variables)
+        )
+
+    def count(self, arguments: list[str]) -> dict[str, Any]:
+        """Return what the timed steps of a command line asked for: see `_counts`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if "--data=tfrecord" in arguments:
+            arguments = [*arguments, f"--data_dir={self._images()}"]
+        self._process.stdin.write(json.dumps(arguments) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        if "problem" in answer:
+            raise RuntimeError(f"{' '.join(arguments)}: {answer['problem']}")
+        return answer
+
+    def _images(self) -> Path:
+        folder = Path(self._folder.name) / "images"
+        if not folder.exists():
+            command = [sys.executable, "-m", "tfbench.make_dataset", f"--output={folder}", "--images=32", "--shards=2"]
+            subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+        return folder
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+        self._folder.cleanup()
+
+
+def row(key: Row, found: dict[str, Any]) -> Row:
+    """Return a line of the table."""
+    calls, steps = found["calls"], found["steps"]
+
+    def total(*names: str, part: int = 0) -> int:
+        return sum(numbers[part] for name, numbers in calls.items() if name.startswith(names))
+
+    def of_kind(kind: str) -> tuple[int, int]:
+        return total(f"copy.{kind}"), total(f"copy.{kind}", part=1)
+
+    values = (
+        *(total("launch"), total("library"), *of_kind("h2d"), *of_kind("d2h"), *of_kind("d2d"), *of_kind("peer")),
+        *(total(*WAITS), total(*WAITS, part=2), total("ncclAllReduce"), total("ncclAllReduce", part=1)),
+    )
+    per_step = [f"{value / steps:g}" if value % steps else str(value // steps) for value in values]
+    own = (str(found["gradient_bytes"]), f"{found['peak_bytes'] / 2**20:.0f}")
+    return key | dict(zip(COUNTS, (*per_step, *own), strict=True))
+
+
+# ---- inside of a process with null GPUs
+
+
+def _serve() -> None:
+    """Answer each line of stdin, a command line, with what its steps asked for."""
+    null = ctypes.CDLL("libcuda.so.1")
+    null.nullgpu_counts.restype = ctypes.c_char_p
+    from tfbench.setup import collect_rarely
+
+    importlib.import_module("tfbench.repeat")  # with TensorFlow: not in each child
+    collect_rarely()
+    for line in sys.stdin:
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:
+            os.dup2(2, 1)
+            try:
+                answer = _counts(null, json.loads(line))
+            except BaseException as error:  # noqa: BLE001 (reported by the parent)
+                answer = {"problem": f"{type(error).__name__}: {error}"}
+            with os.fdopen(write, "w") as file:
+                json.dump(answer, file)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as file:
+            answer = file.read()
+        os.waitpid(child, 0)
+        print(answer or '{"problem": "crashed"}', flush=True)  # noqa: T201
+
+
+class _CountedError(Exception):
+    """The steps are counted: nothing that follows them matters."""
+
+
+def _counts(null: ctypes.CDLL, arguments: list[str]) -> dict[str, Any]:
+    """Take the steps of a command line; return calls with their number, bytes and the dispatching thread's part."""
+    from tfbench import repeat, workload
+    from tfbench.flags import parse
+    from tfbench.measuring import timing
+    from tfbench.outcomes.findings import Findings
+    from tfbench.setup import gpu_settings
+
+    request = parse(arguments)
+    os.environ.update(gpu_settings(request.case))
+    repeat.require = workload.require = lambda *_: None  # type: ignore[assignment]  # what was not computed is not right
+    workload.validity.OneDeviceReference = lambda *_: None  # type: ignore[assignment, misc]
+    found: dict[str, Any] = {}
+    take = repeat.take_steps
+
+    def take_counted(*others: Any, **named: Any) -> None:
+        read_loss = timing.wait_for_loss
+
+        def after_the_interval(shares: Any) -> float:
+            if not found:
+                found.update(json.loads(null.nullgpu_counts()))
+            return read_loss(shares)
+
+        timing.wait_for_loss = after_the_interval
+        null.nullgpu_reset()
+        begin = time.process_time()
+        interval = take(*others, **named)
+        found["cpu_seconds"] = time.process_time() - begin
+        found["step_seconds"], found["steps"] = interval.step_seconds, len(interval.losses)
+        found["peak_bytes"] = repeat.device_memory_peak_bytes(request.case)
+        variables = getattr(others[0].__self__.workload, "variables", [])
+        found["gradient_bytes"] = sum(4 * int(variable.shape.num_elements()) for variable in variables)
+        raise _CountedError
+
+    repeat.take_steps = take_counted  # type: ignore[assignment]
+    with contextlib.suppress(_CountedError):
+        repeat.run_repeat(request.case, request.options, Findings())
+    return found
+
+
+def main() -> int:
+    """Count what is missing from the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pattern", nargs="?", default="")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further case after this time")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        _serve()
+        return 0
+    order = {tuple(key.values()): key for key in keys()}
+    rows: dict[tuple[str, ...], Row] = {}
+    if TABLE.exists():
+        with TABLE.open(encoding="utf-8", newline="") as file:
+            rows = {tuple(line[name] for name in KEY): line for line in csv.DictReader(file)}
+    counter, begin, failed = Counter(), time.monotonic(), 0
+    for values, key in order.items():
+        if values in rows or options.pattern not in ",".join(values) or time.monotonic() - begin > options.seconds:
+            continue
+        try:
+            rows[values] = row(key, counter.count(flags(key)))
+        except RuntimeError as error:
+            failed += 1
+            print(error, file=sys.stderr, flush=True)  # noqa: T201
+            continue
+        print(*rows[values].values(), sep=",", flush=True)  # noqa: T201
+        with TABLE.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, (*KEY, *COUNTS), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows[known] for known in order if known in rows)
+    counter.close()
+    return failed > 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main())

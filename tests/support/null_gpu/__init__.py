@@ -6,29 +6,35 @@ counts, memory and the host's time are real, and numbers are not. `core.c` is me
 `runtime.c` are CUDA; `libraries.c` is all above it. Functions that matter to nothing answer 0 (`names.S`, written here).
 
 `environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs below `.cache`
-(6 GB). Settings are variables: NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_KERNEL_US (time of each kernel),
-NULLGPU_COPY_GBS (0: copies take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call).
+(1.8 GB), without NVIDIA's libraries and in front of the other packages of this Python. Settings are variables:
+NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_COPY_GBS (0: copies take no time),
+NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call).
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from filelock import FileLock
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 FOLDER = REPOSITORY / ".cache" / "null-gpu"
-PYTHON = FOLDER / "venv" / "bin" / "python"
-HEADERS = FOLDER / "nvidia"
-"""NVIDIA's packages, moved out of the environment: else their libraries would be loaded."""
+SITE = FOLDER / "site"
+"""TensorFlow's CUDA wheel, which hides the CPU's."""
+
+HEADERS = FOLDER / "headers" / "nvidia"
+"""NVIDIA's packages are not on the path: else their libraries would be loaded."""
+
+LOCK = REPOSITORY / "containers" / "requirements" / "cuda12.9.txt"
 
 SOURCES = ("core.c", "driver.c", "runtime.c", "libraries.c")
 NAMES = (
@@ -47,15 +53,28 @@ COMPUTES = re.compile(
     r"|^cublas(?!Get|Set|Create|Destroy|Lt|Xt)[A-Z]|^cusolver(?!.*(Get|Set|Create|Destroy|bufferSize))|^cufftExec"
 )
 
+needs_null_gpu = pytest.mark.skipif(
+    not SITE.exists() and "CI" not in os.environ,
+    reason="python -m tests.support.null_gpu installs TensorFlow's CUDA wheel",
+)
+
 
 def install() -> None:
-    """Install TensorFlow's CUDA wheel of the version that is installed here."""
-    version = importlib.metadata.version("tensorflow")
-    subprocess.run([sys.executable, "-m", "venv", FOLDER / "venv"], check=True)
-    wheels = [f"tensorflow[and-cuda]=={version}", "absl-py", "nvidia-ml-py", "filelock"]
-    subprocess.run([PYTHON, "-m", "pip", "install", *wheels], check=True)
-    (packages,) = (FOLDER / "venv" / "lib").glob("python3*/site-packages")
-    shutil.move(packages / "nvidia", HEADERS)
+    """Install TensorFlow's CUDA wheel and CUDA's headers in the versions of the newest image."""
+    locked = dict(re.findall(r"^([\w-]+)==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
+    headers = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-nvcc-cu12")
+    for folder, packages in ((HEADERS.parent, headers), (SITE, ("tensorflow",))):  # the largest last: it marks the end
+        pip_install(folder, [f"{name}=={locked[name]}" for name in packages])
+
+
+def pip_install(folder: Path, packages: Sequence[str]) -> None:
+    """Install packages, without what they need, into a folder, which exists when all is there."""
+    unfinished = folder.with_suffix(".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", unfinished]
+    subprocess.run([*pip, *packages], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
 
 
 def environment(**settings: object) -> dict[str, str]:
@@ -64,7 +83,8 @@ def environment(**settings: object) -> dict[str, str]:
     return {
         **os.environ,
         "LD_LIBRARY_PATH": str(_built()),
-        "PYTHONPATH": str(REPOSITORY),
+        "XLA_FLAGS": f"--xla_gpu_cuda_data_dir={HEADERS / 'cuda_nvcc'}",
+        "PYTHONPATH": f"{SITE}:{REPOSITORY}",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **variables,
     }
@@ -101,10 +121,9 @@ def _build(folder: Path, nvml: Path) -> None:
 
 def _weak_functions() -> str:
     """Return, in assembly, a weak function for each name of CUDA that TensorFlow's libraries mention."""
-    (tensorflow,) = (FOLDER / "venv" / "lib").glob("python3*/site-packages/tensorflow")
     found: set[str] = set()
     for name in ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2"):
-        whole = (tensorflow / name).read_bytes()
+        whole = (SITE / "tensorflow" / name).read_bytes()
         found |= {match.group().decode() for match in re.finditer(rb"(?<=\0)" + MENTIONED.pattern, whole)}
     lines = ["\t.text"]
     for index, name in enumerate(sorted(found)):

@@ -19,6 +19,7 @@ static long long kernel_ns;
 static double copy_ns_per_byte;
 static FILE *log_file;
 static hit *hits;
+static _Thread_local bool dispatches;  /* this thread reset the counts: its calls are also counted apart */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const size_t RANGE = 1ull << 40, ALIGN = 1 << 21;
 static char *pinned_base;
@@ -69,6 +70,7 @@ void touch(hit *h, long long bytes, const void *s) {
     }
     h = h->first;
     atomic_fetch_add(&h->count, 1);
+    if (dispatches) atomic_fetch_add(&h->own, 1);
     atomic_fetch_add(&h->bytes, bytes);
     if (log_file) fprintf(log_file, "%lld %ld %s %lld %p\n", now() / 1000, syscall(SYS_gettid), h->name, bytes, s);
 }
@@ -78,7 +80,7 @@ static void write_counts(FILE *f) {
     fprintf(f, "{\"calls\": {");
     const char *comma = "";
     for (hit *h = hits; h; h = h->next) if (h->count) {
-        fprintf(f, "%s\n \"%s\": [%ld, %ld]", comma, h->name, (long)h->count, (long)h->bytes);
+        fprintf(f, "%s\n \"%s\": [%ld, %ld, %ld]", comma, h->name, (long)h->count, (long)h->bytes, (long)h->own);
         comma = ",";
     }
     fprintf(f, "},\n\"kernels\": {");
@@ -102,7 +104,8 @@ const char *nullgpu_counts(void) {
     return text;
 }
 void nullgpu_reset(void) {
-    for (hit *h = hits; h; h = h->next) h->count = h->bytes = 0;
+    for (hit *h = hits; h; h = h->next) h->count = h->bytes = h->own = 0;
+    dispatches = true;
     for (int i = 0; i < KERNELS; ++i) kernels[i].count = 0;
     for (int i = 0; i < device_count; ++i) devices[i].peak = devices[i].used;
 }
@@ -282,6 +285,7 @@ int copy(void *to, const void *from, size_t n, const void *handle, bool async) {
     else if (slow) HIT_AS("copy.h2d.pageable", n, handle);
     else HIT_AS("copy.h2d.pinned", n, handle);
     if (!(a && b) || n <= 64 << 20) memcpy(to, from, n);
+    if (a && !b && n == 1) *(uint8_t *)to &= 1;  /* a bool that was not computed must still be one */
     stream *s = of(handle);
     advance(s, (long long)((double)n * copy_ns_per_byte));
     if (!async || (slow && a)) {

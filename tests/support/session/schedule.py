@@ -7,7 +7,7 @@ from xdist.scheduler import LoadScopeScheduling
 FIRST = ("images", "faults", "slurm", "wheel", "slurm training", "ssh")
 """Groups that mostly wait for engines, queues and connections. Each stays in one process, which starts what it needs once."""
 
-BY_FILE = ("training", "browser", "processes", "contact")
+BY_FILE = ("training", "null_gpu", "browser", "processes", "contact")
 """Folders of `tests/real` that share nothing between their files."""
 
 WITH_FAULTS = "tests/real/slurm/test_containers.py"
@@ -63,7 +63,7 @@ def rank_of(nodeid: str) -> int:
     group = group_of(nodeid)
     if group in FIRST:
         return FIRST.index(group)
-    if group in SLOW_WITHOUT_WORK:
+    if group in SLOW_WITHOUT_WORK or group.startswith("tests/real/null_gpu/"):
         return len(FIRST)
     if not group.startswith("tests/real/training/"):
         return 100

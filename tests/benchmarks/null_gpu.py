@@ -1,0 +1,128 @@
+# ruff: noqa: T201 (a script prints its result)
+"""Compare a step with tf_cnn_benchmarks' on the same null GPUs: what each asks of a GPU, and of the host.
+
+    python -m tests.benchmarks.null_gpu --checkout=…/benchmarks/scripts/tf_cnn_benchmarks [--networks=…] [--gpus=1,2,8]
+
+Needs the null GPU's environment (`python -m tests.support.null_gpu`) and `tf_keras`, which is installed there. Each line
+is one step of all replicas, ours and theirs. Counts do not depend on the load of this machine. The host's time is
+processor time of all threads; kernels take no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.tf_cnn_benchmarks import PAIRINGS, Pairing, flags, variables
+from tests.real.null_gpu.count import Counter, row
+from tests.support.null_gpu import FOLDER, REPOSITORY, environment, pip_install
+
+PEER_PACKAGES = FOLDER / "peer"
+COLUMNS = ("launches", "library_calls", "h2d", "d2h", "d2d", "waits", "all_reduces", "peak_mib", "host_ms")
+STEPS, WARM_STEPS = 10, 5
+MEMORY = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144}
+
+
+def ours(counter: Counter, pairing: Pairing, precision: str, gpus: int, batch: int) -> dict[str, str]:
+    """Count a step of this project."""
+    found = counter.count(
+        [
+            *(f"--model={pairing.ours}", f"--batch_norm={pairing.batch_norm}", f"--precision={precision}"),
+            *(f"--num_gpus={gpus}", f"--batch_size={batch}", f"--num_steps={STEPS}", f"--warmup_steps={WARM_STEPS}"),
+            *(f"--max_warmup_steps={WARM_STEPS}", "--notelemetry", "--nopeaks", "--output=unused"),
+        ]
+    )
+    return _columns(found)
+
+
+def theirs(checkout: Path, pairing: Pairing, precision: str, gpus: int, batch: int) -> dict[str, str]:
+    """Count a step of tf_cnn_benchmarks."""
+    with tempfile.NamedTemporaryFile() as output:
+        settings = environment(**MEMORY, **variables(precision))
+        settings["PYTHONPATH"] += f":{PEER_PACKAGES}"
+        command = [
+            *(sys.executable, "-m", "tests.benchmarks.null_gpu", "--peer", output.name, str(checkout)),
+            *flags(pairing, precision, batch, STEPS, WARM_STEPS),
+            "--init_learning_rate=0.1",  # its schedule asserts a value that a GPU has to compute
+            *(f"--num_gpus={gpus}", *(["--all_reduce_spec=nccl"] if gpus > 1 else [])),
+        ]
+        done = subprocess.run(command, cwd=REPOSITORY, env=settings, capture_output=True, text=True, check=False)
+        text = Path(output.name).read_text(encoding="utf-8")
+    if not text:
+        said = [line for line in done.stderr.splitlines() if not re.match(r"[IWE]\d{4} ", line)]
+        raise SystemExit("\n".join(["tf_cnn_benchmarks ended without a result:", *said[:40]]))
+    return _columns(json.loads(text))
+
+
+def _columns(found: dict[str, Any]) -> dict[str, str]:
+    key = {"gradient_bytes": 0, **found}
+    return {**row({}, key), "host_ms": f"{found['cpu_seconds'] / found['steps'] * 1000:.1f}"}
+
+
+def run_peer(output: str, checkout: str, arguments: list[str]) -> None:
+    """Run tf_cnn_benchmarks in this process and count its timed steps."""
+    null = ctypes.CDLL("libcuda.so.1")
+    null.nullgpu_counts.restype = ctypes.c_char_p
+    os.chdir(checkout)
+    sys.path.insert(0, checkout)
+    sys.argv = ["tf_cnn_benchmarks.py", *arguments]
+    import benchmark_cnn  # type: ignore[import-not-found]
+    import tensorflow as tf
+    import tf_cnn_benchmarks  # type: ignore[import-not-found]
+    from absl import app
+
+    take, begin = benchmark_cnn.benchmark_one_step, 0.0
+
+    def take_counted(session: Any, fetches: Any, step: int, *others: Any, **named: Any) -> Any:
+        nonlocal begin
+        if step == 0:
+            null.nullgpu_reset()
+            begin = time.process_time()
+        result = take(session, fetches, step, *others, **named)
+        if step == STEPS - 1:
+            found = {"steps": STEPS, "cpu_seconds": time.process_time() - begin, **json.loads(null.nullgpu_counts())}
+            found["peak_bytes"] = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+            Path(output).write_text(json.dumps(found), encoding="utf-8")
+        return result
+
+    benchmark_cnn.benchmark_one_step = take_counted
+    tf.compat.v1.disable_v2_behavior()
+    app.run(tf_cnn_benchmarks.main)
+
+
+def main() -> None:
+    """Print a line of CSV for each program, network, precision and number of GPUs."""
+    if sys.argv[1:2] == ["--peer"]:
+        run_peer(sys.argv[2], sys.argv[3], sys.argv[4:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkout", type=Path, required=True, help="folder with tf_cnn_benchmarks.py")
+    parser.add_argument("--networks", default=",".join(PAIRINGS))
+    parser.add_argument("--precisions", default="fp32,fp16")
+    parser.add_argument("--gpus", default="1,2,8")
+    parser.add_argument("--batch", type=int, default=32)
+    options = parser.parse_args()
+    if not PEER_PACKAGES.exists():
+        pip_install(PEER_PACKAGES, ["tf_keras"])
+    counter = Counter(**MEMORY)
+    print("network", "precision", "gpus", "program", *COLUMNS, sep=",")
+    lists = (options.gpus.split(","), options.networks.split(","), options.precisions.split(","))
+    for gpus, network, precision in itertools.product(*lists):
+        case = (PAIRINGS[network], precision, int(gpus), options.batch)
+        for program, found in (("tfbench", ours(counter, *case)), ("peer", theirs(options.checkout.resolve(), *case))):
+            print(network, precision, gpus, program, *(found[name] for name in COLUMNS), sep=",", flush=True)
+    counter.close()
+
+
+if __name__ == "__main__":
+    main()

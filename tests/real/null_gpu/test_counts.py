@@ -1,0 +1,72 @@
+"""Steps of TensorFlow's CUDA build on GPUs that compute nothing: what they ask of a GPU, and when."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import os
+import statistics
+
+import pytest
+
+from tests.real.null_gpu.count import COUNTS, KEY, TABLE, Counter, flags, row
+from tests.support.null_gpu import needs_null_gpu
+
+with TABLE.open(encoding="utf-8", newline="") as file:
+    ROWS = list(csv.DictReader(file))
+
+TRAINING = [line for line in ROWS if line["mode"] == "train" and line["data"] == "synthetic"]
+SHORT = [("resnet50", precision, "train", gpus, "off", "synthetic") for precision in ("fp32", "fp16") for gpus in "12"]
+EVERYTHING = "TFBENCH_TEST_NULL_GPU" in os.environ
+
+LARGEST_LIST_OF_TENSORS = 1024
+"""Bytes. To join or split more than eight tensors, TensorFlow sends a list of their addresses to the GPU."""
+
+PEAK_TOLERANCE = 0.1
+"""Of the peak memory: which of two operations that are ready comes first is a matter of chance."""
+
+
+def name_of(line):
+    return "-".join(line[name] for name in KEY)
+
+
+@pytest.mark.parametrize("line", TRAINING, ids=name_of)
+def test_the_table_meets_the_bars_of_a_training_step(line):
+    lists, of_data = float(line["h2d"]), float(line["d2h"])
+    assert of_data == 0
+    assert float(line["h2d_bytes"]) <= LARGEST_LIST_OF_TENSORS * lists
+    assert float(line["waits_of_dispatching_thread"]) == 0
+    gpus, gradients = int(line["gpus"]), int(line["gradient_bytes"])
+    wanted = gradients * gpus if gpus > 1 else 0
+    assert float(line["all_reduced_bytes"]) == pytest.approx(wanted, rel=0.01)
+    assert float(line["waits"]) == gpus, "the one that ends a step on each replica"
+
+
+@pytest.fixture(scope="module")
+def counter():
+    counter = Counter()
+    yield counter
+    counter.close()
+
+
+@needs_null_gpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", [line for line in ROWS if EVERYTHING or tuple(line.values())[: len(SHORT[0])] in SHORT], ids=name_of
+)
+def test_a_step_asks_for_what_the_table_says(counter, line):
+    key = {name: line[name] for name in KEY}
+    found = row(key, counter.count(flags(key)))
+    exact = [name for name in COUNTS if name != "peak_mib"]
+    assert {name: found[name] for name in exact} == {name: line[name] for name in exact}
+    assert float(found["peak_mib"]) == pytest.approx(float(line["peak_mib"]), rel=PEAK_TOLERANCE)
+
+
+@needs_null_gpu
+@pytest.mark.slow
+def test_steps_do_not_come_out_in_pairs():
+    counter = Counter(NULLGPU_KERNEL_US=60)
+    run = functools.partial(counter.count, ["--model=resnet50", "--batch_size=8", "--num_steps=30", "--warmup_steps=3"])
+    seconds = run()["step_seconds"]
+    counter.close()
+    assert statistics.stdev(seconds) / statistics.fmean(seconds) < 0.25

@@ -1,0 +1,33 @@
+"""`python -m tfbench` on GPUs that compute nothing: what its records say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.runs.reading import from_json
+from results.schema import Status
+from tests.support.null_gpu import REPOSITORY, environment, needs_null_gpu
+
+pytestmark = [pytest.mark.slow, needs_null_gpu]
+
+
+def tfbench(output, *flags, **settings):
+    command = [sys.executable, "-m", "tfbench", f"--output={output}", "--model=resnet50", "--nopeaks", *flags]
+    subprocess.run(command, cwd=REPOSITORY, env=environment(**settings), check=False, timeout=600, capture_output=True)
+    return from_json(Path(output).read_bytes())
+
+
+def test_a_gpu_that_computes_nothing_is_invalid_and_its_record_simulated(tmp_path):
+    record = tfbench(tmp_path / "record.json", "--batch_size=8", "--num_steps=5")
+    assert record.status is Status.INVALID and "loss_of_an_untrained_network" in (record.cause or "")
+    assert record.simulated
+
+
+def test_memory_that_does_not_suffice_is_oom_with_the_size_asked_for(tmp_path):
+    record = tfbench(tmp_path / "record.json", "--batch_size=256", NULLGPU_MEMORY_MIB=8192)
+    assert record.status is Status.OOM and re.search(r"shape ?\[256,\d+", record.cause or "")
