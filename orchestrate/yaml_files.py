@@ -13,9 +13,9 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictStr, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Form(BaseModel):
-    """Part of a file that people write."""
+    """Part of a file that people write; its validators receive the file's folder as context, and None for a plan."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,6 +41,11 @@ class Form(BaseModel):
             entry: All that stands next to it.
         """
         return None
+
+
+def described(description: str, example: str | None = None, default: Any = None) -> Any:  # noqa: ANN401 (as `Field`)
+    """Return a field that need not be set, in the words of messages: `NAME must be DESCRIPTION. Example: …`."""
+    return Field(default, description=description, examples=[] if example is None else [example])
 
 
 Path_ = tuple[str | int, ...]
@@ -64,6 +69,7 @@ class Document:
 
     Attributes:
         name: The file's name, as the user gave it.
+        folder: Paths in the file are relative to it.
         data: Plain dictionaries, lists and scalars.
         lines: Line of every key and list item, from 1.
         problems: Mistakes found while parsing (duplicate keys, keys that are no text) and after.
@@ -71,6 +77,7 @@ class Document:
     """
 
     name: str
+    folder: Path
     data: Any = None
     lines: dict[Path_, int] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)
@@ -83,16 +90,27 @@ class Document:
         return self.lines.get(path, 1)
 
     def problem(self, path: Path_, text: str) -> None:
-        """Note a mistake at `path`."""
-        self.problems.append((self.line(path), text))
+        """Note a mistake at `path`, with the name of the host, fleet or case that it stands in."""
+        self.problems.append((self.line(path), f"{_place(path)}{text}"))
 
     def is_whole(self, path: Path_) -> bool:
         """Return whether nothing at `path` or below it was left out."""
         return not any(gone[: len(path)] == path for gone in self.left_out)
 
     def report(self) -> list[str]:
-        """Return the mistakes, in the order of their lines."""
-        return [f"{self.name}:{line}: {text}" for line, text in sorted(self.problems)]
+        """Return the mistakes, each once, in the order of their lines."""
+        return [f"{self.name}:{line}: {text}" for line, text in sorted(set(self.problems))]
+
+
+def _place(path: Path_) -> str:
+    """Say where in the file's own words: `fleet a4000: host node-b: `."""
+    words = []
+    for parent, part in itertools.pairwise(path):
+        if parent in ("fleets", "hosts"):
+            words.append(f"{str(parent)[:-1]} {part}: ")
+        elif parent == "cases" and isinstance(part, int):
+            words.append(f"case {part + 1}: ")
+    return plain_text("".join(words[-1:]), 200)
 
 
 def resolve_path(text: str, folder: Path) -> Path:
@@ -103,12 +121,18 @@ def resolve_path(text: str, folder: Path) -> Path:
     return folder / path
 
 
-def is_file(path: Path) -> bool:
-    """Return whether there is a file; what cannot be a path is none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+def _existing(text: str, info: ValidationInfo) -> str:
+    if info.context is None:
+        return text
+    path = resolve_path(text, info.context)
+    with contextlib.suppress(OSError, ValueError):  # what cannot be a path is no file
+        if path.is_file():
+            return str(path)
+    raise ValueError(f"{info.field_name}: no such file: {plain_text(str(path), 300)}")
+
+
+ExistingFile = Annotated[StrictStr, AfterValidator(_existing)]
+"""Path of a file, relative to the document; becomes a path of this machine."""
 
 
 def read_document(path: Path) -> Document:
@@ -127,7 +151,7 @@ def read_document(path: Path) -> Document:
         raise DocumentError([f"{name}:1: larger than {MAX_DOCUMENT_BYTES} bytes. Received: {len(text)}"])
     yaml = YAML(typ="safe", pure=True)  # "rt" would also collect comments
     yaml.composer.warn_double_anchors = False  # YAML allows them: an alias means the last
-    document = Document(name)
+    document = Document(name, path.parent)
     try:
         node = yaml.compose(text.decode("utf-8"))
         if node is not None:
@@ -153,66 +177,60 @@ def _convert(node: Node, path: Path_, document: Document) -> object:
     if len(document.lines) > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values")
     document.lines.setdefault(path, node.start_mark.line + 1)
-    kind = str(node.tag).removeprefix("tag:yaml.org,2002:")
-    if kind not in _TAGS:
-        _refuse_tag(node, document)
+    if isinstance(node, ScalarNode):
+        return _scalar(node, path, document)
+    _refuse_tag(node, document)
     if isinstance(node, SequenceNode):
         return [_convert(item, (*path, i), document) for i, item in enumerate(node.value)]
-    if isinstance(node, ScalarNode):
-        if kind in _WORDS:
-            return _word(node, _WORDS[kind], document)
-        return _number(node, kind, document) if kind in ("int", "float") else node.value
     converted: dict[str, object] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, ScalarNode):
             document.problems.append((line, "a key must be text. Received: a list or a mapping"))
-            continue
-        key = str(key_node.value)
-        if key in converted:
+        elif (key := str(key_node.value)) in converted:
             first = document.lines[(*path, key)]
-            document.problems.append(
-                (line, f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them")
-            )
-            continue
-        document.lines[(*path, key)] = line
-        converted[key] = _convert(value_node, (*path, key), document)
+            text = f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them"
+            document.problems.append((line, text))
+        else:
+            document.lines[(*path, key)] = line
+            converted[key] = _convert(value_node, (*path, key), document)
     return converted
 
 
-def _refuse_tag(node: Node, document: Document) -> None:
-    line, tag = node.start_mark.line + 1, shown(str(node.tag))
-    document.problems.append((line, f"a value must have no tag. Received: {tag}. Remove the tag"))
+def _refuse_tag(node: Node, document: Document, known: tuple[str, ...] = _TAGS) -> None:
+    if str(node.tag).removeprefix("tag:yaml.org,2002:") not in known:
+        text = f"a value must have no tag. Received: {shown(str(node.tag))}. Remove the tag"
+        document.problems.append((node.start_mark.line + 1, text))
 
 
-_WORDS: dict[str, dict[str, bool | None]] = {
-    "null": {"": None, "~": None, "null": None, "Null": None, "NULL": None},
-    "bool": {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False},
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 """YAML 1.2's only words: `yes`, `on` and what a tag declares to be one of these are refused, not guessed."""
 
 
-def _word(node: ScalarNode, words: dict[str, bool | None], document: Document) -> bool | None:
-    if node.value not in words:
-        _refuse_tag(node, document)
-    return words.get(node.value)
-
-
-def _number(node: ScalarNode, kind: str, document: Document) -> int | float | str:
-    """Resolve a number by YAML 1.2's core rules; octals and the like stay text."""
-    text: str = node.value
+def _scalar(node: ScalarNode, path: Path_, document: Document) -> object:
+    """Resolve a scalar by YAML 1.2's core rules; octals and the like stay text."""
+    _refuse_tag(node, document)
+    text, kind = str(node.value), str(node.tag).rpartition(":")[2]
+    if "${" in text:  # other tools' files expand them
+        document.problem(path, f"variables are not expanded. Received: {shown(text)}. Write the value itself")
+    if kind in ("null", "bool"):
+        if text not in _WORDS:
+            _refuse_tag(node, document, ())
+        return _WORDS.get(text)
+    if kind not in ("int", "float") or len(text) > MAX_DIGITS:
+        return text
     if text.lower().lstrip("+-.")[:1] not in {*"0123456789", "i", "n"}:
-        _refuse_tag(node, document)  # `!!int x`; infinities and `not a number` are refused where a number is needed
-    elif len(text) <= MAX_DIGITS:
-        digits = text.replace("_", "")
-        try:
-            if kind == "int":
-                return int(digits, 16 if digits.lstrip("+-").startswith("0x") else 10)
-            number = float(digits.replace(".inf", "inf").replace(".nan", "nan"))
-        except ValueError:
-            return text
-        return number if math.isfinite(number) else text
-    return text
+        _refuse_tag(node, document, ())  # `!!int x`
+    digits = text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan")
+    try:
+        number = int(digits, 16 if "0x" in digits else 10) if kind == "int" else float(digits)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
 
 
 def validate_document(model: type[M], document: Document) -> M | None:
@@ -229,30 +247,65 @@ def validate_document(model: type[M], document: Document) -> M | None:
     data = copy.deepcopy(document.data)
     while data:
         try:
-            return model.model_validate(data)
+            return model.model_validate(data, context=document.folder)
         except ValidationError as error:
             details = error.errors(include_url=False)
+        spots = [_spot(model, data, detail["loc"]) for detail in details]
         if not document.left_out:  # the first time: later ones follow from what is left out
-            reported: dict[tuple[int, str], str] = {}
-            for detail in details:
-                line, text = _explain(model, document, detail)
-                # Each branch of a union reports the same mistake.
-                reported[line, text.partition(" Received: ")[0]] = text
-            document.problems.extend((line, text) for (line, _), text in reported.items())
-        gone = {_wrong_part(data, _document_path(data, detail["loc"])) for detail in details}
+            reported: dict[tuple[int, str], tuple[Path_, str]] = {}
+            for detail, (path, owner, name) in zip(details, spots, strict=True):
+                for text in _explanation(data, detail, path, owner, name).split("\n"):
+                    # Each branch of a union reports the same mistake.
+                    reported[document.line(path), text.partition(" Received: ")[0]] = path, text
+            for path, text in reported.values():
+                document.problem(path, text)
+        gone = {_wrong_part(data, path) for path, *_ in spots}
         document.left_out |= gone
         for path in gone:
             _leave_out(data, path)
     return None
 
 
+def _spot(
+    model: type[BaseModel], data: object, location: tuple[int | str, ...]
+) -> tuple[Path_, type[BaseModel], str | None]:
+    """Return where a mistake stands in the document, and the model and field that it breaks.
+
+    A location also has parts that pydantic adds for branches of unions and for keys: they are not in the document.
+    """
+    path: Path_ = ()
+    owner, name = model, None
+    inner: type[BaseModel] | None = model
+    for position, part in enumerate(location):
+        is_last = position + 1 == len(location)
+        if isinstance(data, dict) and (part in data or (is_last and part != "[key]")):
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            continue
+        path = (*path, part)
+        if inner is not None and part in inner.model_fields:
+            owner, name = inner, str(part)
+            inner = _model_within(owner.model_fields[name].annotation)
+        elif inner is not None and is_last and isinstance(part, str):
+            owner, name = inner, None  # an unknown key
+    return path, owner, name
+
+
+def _model_within(annotation: object) -> type[BaseModel] | None:
+    """Return the pydantic model inside a field's annotation, if there is one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_within(part) for part in getattr(annotation, "__args__", ()))
+    return next((model for model in found if model is not None), None)
+
+
 def _wrong_part(data: dict[str, Any], path: Path_) -> Path_:
     """Return what must go for a mistake at a path: of a list all of it, and where a key is missing, what lacks it."""
     owner: object = data
     for depth, part in enumerate(path):
-        if not isinstance(owner, dict):
-            return path[:depth]
-        if part not in owner:
+        if not isinstance(owner, dict) or part not in owner:
             return path[:depth]
         owner = owner[part]
     return path
@@ -283,99 +336,29 @@ def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"{all_of_them}: {', '.join(known)}"
 
 
-def _explain(model: type[BaseModel], document: Document, detail: ErrorDetails) -> tuple[int, str]:
-    """Turn one of pydantic's findings into a line and a sentence with a remedy."""
-    path = _document_path(document.data, detail["loc"])
-    owner, field_name = _owner(model, path)
-    place = _place(path)
-    line = document.line(path)
-    kind = detail["type"]
+def _explanation(data: object, detail: ErrorDetails, path: Path_, owner: type[BaseModel], name: str | None) -> str:
+    """Turn one of pydantic's findings into a sentence with a remedy; several mistakes stand on a line each."""
+    kind, key = detail["type"], str(path[-1]) if path else "value"
+    known = owner.model_fields.get(name or "")
+    example = f" Example: {name}: {known.examples[0]}" if known is not None and known.examples else ""
     if kind == "extra_forbidden":
-        entry = _at(document.data, path[:-1])
-        instead = owner.instead(str(path[-1]), entry) if issubclass(owner, Form) and isinstance(entry, dict) else None
-        hint = instead or did_you_mean(str(path[-1]), sorted(owner.model_fields), "Known keys")
-        return line, f"{place}unknown key {shown(str(path[-1]))}. {hint}"
+        for part in path[:-1]:
+            data = data[part]  # type: ignore[index]
+        instead = owner.instead(key, data) if issubclass(owner, Form) and isinstance(data, dict) else None
+        return f"unknown key {shown(key)}. {instead or did_you_mean(key, sorted(owner.model_fields), 'Known keys')}"
     if kind == "missing":
-        return line, f"{place}{field_name or path[-1]} is missing.{_example(owner, field_name)}"
+        return f"{name or key} is missing.{example}"
     if kind == "value_error":
-        message = str(detail["ctx"]["error"]) if "ctx" in detail else detail["msg"]
-        return line, f"{place}{message}"
-    if kind == "less_than_equal" and "ctx" in detail:
-        limit = detail["ctx"]["le"]
-        return line, f"{place}{field_name or 'value'} must be at most {limit}. Received: {shown(detail['input'])}"
-    what = _description(owner, field_name) or detail["msg"][0].lower() + detail["msg"][1:]
-    quoted = kind in ("int_type", "float_type", "bool_type") and _NUMBER.fullmatch(str(detail["input"]))
-    example = " Remove the quotes" if quoted else _example(owner, field_name)
-    return line, f"{place}{field_name or 'value'} must be {what}. Received: {shown(detail['input'])}.{example}"
+        return str(detail["ctx"]["error"])
+    received = f"Received: {shown(detail['input'])}."
+    if kind == "less_than_equal":
+        return f"{name or 'value'} must be at most {detail['ctx']['le']}. {received}"
+    what = (
+        known.description if known is not None and known.description else detail["msg"][0].lower() + detail["msg"][1:]
+    )
+    if kind in ("int_type", "float_type", "bool_type") and _NUMBER.fullmatch(str(detail["input"])):
+        example = " Remove the quotes"
+    return f"{name or 'value'} must be {what}. {received}{example}"
 
 
 _NUMBER = re.compile(r"[+-]?[0-9][0-9_.]*|true|false")
-
-
-def _document_path(data: object, location: tuple[int | str, ...]) -> Path_:
-    """Drop the parts that pydantic adds for union branches: they are not in the document."""
-    path: list[str | int] = []
-    node = data
-    for position, part in enumerate(location):
-        if isinstance(node, dict):
-            if part not in node and position + 1 < len(location):
-                continue
-            path.append(part)
-            node = node.get(part) if isinstance(part, str) else None
-        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
-            path.append(part)
-            node = node[part]
-    return tuple(path)
-
-
-def _owner(model: type[BaseModel], path: Path_) -> tuple[type[BaseModel], str | None]:
-    """Find the model and field that a path leads to, through dictionaries and lists of models."""
-    owner, name = model, None
-    for part in path:
-        if name is not None:
-            inner = _inner_model(owner, name)
-            if inner is not None and isinstance(part, str) and part in inner.model_fields:
-                owner, name = inner, part
-            elif inner is not None and part == path[-1] and isinstance(part, str):
-                return inner, None
-        elif isinstance(part, str) and part in owner.model_fields:
-            name = part
-    return owner, name
-
-
-def _inner_model(owner: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """Return the pydantic model inside a field's annotation, if there is one."""
-    pending = [owner.model_fields[name].annotation]
-    while pending:
-        annotation = pending.pop()
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return annotation
-        pending.extend(getattr(annotation, "__args__", ()))
-    return None
-
-
-def _at(data: object, path: Path_) -> object:
-    """Return what stands at a path; None: nothing."""
-    for part in path:
-        data = data.get(part) if isinstance(data, dict) and isinstance(part, str) else None
-    return data
-
-
-def _description(owner: type[BaseModel], name: str | None) -> str | None:
-    return owner.model_fields[name].description if name in owner.model_fields else None
-
-
-def _example(owner: type[BaseModel], name: str | None) -> str:
-    examples = owner.model_fields[name].examples if name in owner.model_fields else None
-    return f" Example: {name}: {examples[0]}" if examples else ""
-
-
-def _place(path: Path_) -> str:
-    """Say where in the file's own words: `fleet a4000: host node-b: `."""
-    words = []
-    for parent, part in itertools.pairwise(path):
-        if parent in ("fleets", "hosts"):
-            words.append(f"{str(parent)[:-1]} {part}: ")
-        elif parent == "cases" and isinstance(part, int):
-            words.append(f"case {part + 1}: ")
-    return plain_text("".join(words[-1:]), 200)

@@ -168,35 +168,29 @@ def _pairs(results: Iterable[DeviceResult], index_of: Mapping[int, int]) -> tupl
 
 def verdict_grid(verdicts: Sequence[HostVerdict]) -> Grid:
     """Return a row for each host and each of its GPUs; every finding is a line below."""
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes: list[str] = []
     for verdict in verdicts:
         name, figures = f"{verdict.fleet}/{verdict.host}", verdict.figures
-        of_host = [_shown(rate, figures.rates) if figures else "" for rate in OF_HOST]
+        of_host = _cells(OF_HOST, figures.rates if figures else {})
         rows.append([name, "", str(verdict.verdict), *([""] * (len(OF_GPU) + 4)), *of_host])
         for gpu in figures.gpus if figures else ():
             link = "" if gpu.pcie_width is None else f"{gpu.pcie_generation or '?'} x{gpu.pcie_width}"
             readings = (gpu.sm_clock_mhz, gpu.power_watts, gpu.temperature_celsius)
-            rows.append(
-                [
-                    *("", f"GPU {gpu.index} {gpu.name or ''}", str(verdict.gpus[gpu.index])),
-                    *(_shown(rate, gpu.rates) for rate in OF_GPU),
-                    *(link, *("" if reading is None else f"{reading:.0f}" for reading in readings)),
-                    *([""] * len(OF_HOST)),
-                ]
-            )
-        for found in verdict.findings:
-            where = "" if found.gpu is None else f", GPU {found.gpu}"
-            notes.append(f"{name}{where}: {found.verdict}: {found.figure}: {found.text}")
+            shown = ["" if reading is None else f"{reading:.0f}" for reading in readings]
+            label, found = f"GPU {gpu.index} {gpu.name or ''}", str(verdict.gpus[gpu.index])
+            rows.append(["", label, found, *_cells(OF_GPU, gpu.rates), link, *shown, *([""] * len(OF_HOST))])
+        for finding in verdict.findings:
+            where = "" if finding.gpu is None else f", GPU {finding.gpu}"
+            notes.append(f"{name}{where}: {finding.verdict}: {finding.figure}: {finding.text}")
     of_gpu, of_host = ([f"{rate.name} {rate.unit}>" for rate in rates] for rates in (OF_GPU, OF_HOST))
     columns = ["host", "device", "verdict", *of_gpu, "link", "clock MHz>", "power W>", "°C>", *of_host]
     return Grid("Deep check", columns, rows, notes).without_empty_columns()
 
 
-def _shown(rate: Rate, figures: Mapping[str, float]) -> str:
-    if rate.name not in figures:
-        return ""
-    value = figures[rate.name] * rate.scale
-    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+def _cells(rates: Sequence[Rate], figures: Mapping[str, float]) -> list[str]:
+    values = [rate.shown(figures[rate.name]) if rate.name in figures else None for rate in rates]
+    return ["" if value is None else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}" for value in values]
 
 
 def verdicts_json(verdicts: Sequence[HostVerdict]) -> str:

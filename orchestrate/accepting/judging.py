@@ -95,15 +95,15 @@ class HostVerdict:
         return {gpu.index: _worst(found for found in self.findings if found.gpu == gpu.index) for gpu in gpus}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rate:
     """A figure of which more is better, where a record has it, and its limits.
 
     Attributes:
         name: As a reader knows it.
         metrics: Of the record's device results; the first that was measured counts.
-        unit: Of the shown figure.
-        scale: The figure in `unit`.
+        arithmetic: Of these results.
+        unit: Of the shown figure; see `SCALES`.
         doubt: Share below its mates' median, or its own earlier figure, at which it is doubtful.
         specified: Quantity of `gpu_specs.csv`; None: there is none.
         of_specification: Share of the specification below which it is doubtful.
@@ -111,13 +111,19 @@ class Rate:
 
     name: str
     metrics: tuple[str, ...]
-    arithmetic: str | None = None
-    unit: str = "GB/s"
-    scale: float = 1e-9
+    arithmetic: str | None
+    unit: str
     doubt: float
     specified: str | None = None
     of_specification: float | None = None
 
+    def shown(self, value: float) -> float:
+        """Return a figure in the unit in which it is shown."""
+        return value * SCALES[self.unit]
+
+
+SCALES = {"TFLOP/s": 1e-12, "GFLOP/s": 1e-9, "GB/s": 1e-9, "MB/s": 1e-6, "million loops/s": 1e-6}
+"""What a record's figure is multiplied by for each unit."""
 
 REJECT = 0.25
 """Share below the mates' median at which a GPU is rejected: all replicas wait for the slowest one, so that a machine
@@ -160,51 +166,26 @@ LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9
 """Of a PCIe lane by generation, after line coding. Source: PCI Express base specifications 1 to 6."""
 
 
-def _products(arithmetic: str, specified: str) -> Rate:
-    return Rate(
-        name=f"{arithmetic} products",
-        metrics=("sustained_product",),
-        arithmetic=arithmetic,
-        unit="TFLOP/s",
-        scale=1e-12,
-        doubt=PRODUCT_DOUBT,
-        specified=specified,
-        of_specification=PRODUCT_OF_SPECIFICATION,
-    )
-
-
-def _copies(name: str, metric: str) -> Rate:
-    return Rate(name=name, metrics=(metric,), doubt=COPY_DOUBT, of_specification=COPY_OF_LINK)
-
-
+_PRODUCT, _SUSTAINED = ("matrix_product", "sustained_product"), ("sustained_product",)
 OF_GPU = (
-    _products("fp32", "fp32"),
-    _products("tf32", "tf32_tensor"),
-    _products("fp16", "fp16_tensor_fp32_accumulate"),
+    Rate("fp32 products", _SUSTAINED, "fp32", "TFLOP/s", PRODUCT_DOUBT, "fp32", PRODUCT_OF_SPECIFICATION),
+    Rate("tf32 products", _SUSTAINED, "tf32", "TFLOP/s", PRODUCT_DOUBT, "tf32_tensor", PRODUCT_OF_SPECIFICATION),
     Rate(
-        name="memory",
-        metrics=("memory_add",),
-        doubt=MEMORY_DOUBT,
-        specified="memory_bandwidth",
-        of_specification=MEMORY_OF_SPECIFICATION,
+        *("fp16 products", _SUSTAINED, "fp16", "TFLOP/s", PRODUCT_DOUBT),
+        *("fp16_tensor_fp32_accumulate", PRODUCT_OF_SPECIFICATION),
     ),
-    _copies("copies to the GPU", "host_to_device"),
-    _copies("copies from the GPU", "device_to_host"),
+    Rate("memory", ("memory_add",), None, "GB/s", MEMORY_DOUBT, "memory_bandwidth", MEMORY_OF_SPECIFICATION),
+    Rate("copies to the GPU", ("host_to_device",), None, "GB/s", COPY_DOUBT, None, COPY_OF_LINK),
+    Rate("copies from the GPU", ("device_to_host",), None, "GB/s", COPY_DOUBT, None, COPY_OF_LINK),
 )
 """Rates of a GPU."""
 
 OF_HOST = (
-    Rate(name="all-reduce", metrics=("all_reduce",), doubt=ALL_REDUCE_DOUBT),
-    Rate(
-        name="processor products",
-        metrics=("matrix_product", "sustained_product"),
-        arithmetic="fp32",
-        unit="GFLOP/s",
-        doubt=CPU_DOUBT,
-    ),
-    Rate(name="processor, one core", metrics=("python_loop",), unit="loops/s", scale=1e-6, doubt=CPU_DOUBT),
-    Rate(name="host memory", metrics=("memory_add",), doubt=CPU_DOUBT),
-    Rate(name="disk", metrics=("disk_read",), unit="MB/s", scale=1e-6, doubt=DISK_DOUBT),
+    Rate("all-reduce", ("all_reduce",), None, "GB/s", ALL_REDUCE_DOUBT),
+    Rate("processor products", _PRODUCT, "fp32", "GFLOP/s", CPU_DOUBT),
+    Rate("processor, one core", ("python_loop",), None, "million loops/s", CPU_DOUBT),
+    Rate("host memory", ("memory_add",), None, "GB/s", CPU_DOUBT),
+    Rate("disk", ("disk_read",), None, "MB/s", DISK_DOUBT),
 )
 """Rates of a host."""
 
@@ -228,13 +209,8 @@ def judge(
         findings = [*_of_host(host, mates, before), *_of_pairs(host)]
         for gpu in host.gpus:
             equal = [other.rates for mate in mates for other in mate.gpus if other.name == gpu.name]
-            own = [
-                # a card that was exchanged has no earlier figures
-                other.rates
-                for check in before
-                for other in check.gpus
-                if (other.index, other.name) == (gpu.index, gpu.name)
-            ]
+            same = (gpu.index, gpu.name)  # a GPU that was exchanged has no earlier figures
+            own = [other.rates for check in before for other in check.gpus if (other.index, other.name) == same]
             findings += _of_gpu(gpu, equal, own)
         findings.sort(key=lambda found: (-_WORSE.index(found.verdict), found.gpu is None, found.gpu or 0))
         verdicts.append(HostVerdict(host.fleet, host.host, tuple(findings), host))
@@ -316,8 +292,8 @@ def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:
         return lane * gpu.pcie_width, f"what PCIe {gpu.pcie_generation} x{gpu.pcie_width} carries"
     names = specified_gpus(gpu.name or "")
     known = [figures[rate.specified] for name in names if rate.specified in (figures := specifications()[name])]
-    return (min(known) / rate.scale, "the specification") if known else None
+    return (min(known) / SCALES[rate.unit], "the specification") if known else None
 
 
 def _shown(value: float, rate: Rate) -> str:
-    return f"{value * rate.scale:.3g} {rate.unit}"
+    return f"{rate.shown(value):.3g} {rate.unit}"

@@ -6,10 +6,9 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from orchestrate.errors import BuildFailed
 from orchestrate.inventory.variants import Variant, parse_version
@@ -40,13 +39,8 @@ VERIFY_CASE = Case(
 Line = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageCheck:
-    """One thing that `verify` looked at.
-
-    Attributes:
-        passed: Whether it is as it should be.
-    """
+class ImageCheck(NamedTuple):
+    """One thing that `verify` looked at."""
 
     what: str
     passed: bool
@@ -146,15 +140,20 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Ima
     spec = ContainerSpec(image=image, name=unique_name("verify"), entrypoint=("python3.11", "-m", "tfbench.verify"))
     output, _ = _run(engine, spec)
     try:
-        reported: dict[str, Any] = json.loads(output.splitlines()[-1])
-        findings = _versions(variant, reported) + _libraries(reported)
+        checks = list(_contents(variant, json.loads(output.splitlines()[-1])))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
-        return [ImageCheck(what="the image describes its contents", passed=False, seen=f"printed no JSON: {tail!r}")]
-    trains = ContainerSpec(
-        image=image, name=unique_name("verify"), command=(*VERIFY_CASE.flags(), f"--output={RECORD_PATH}")
-    )
-    return [*findings, _training(_run(engine, trains)[1])]
+        return [ImageCheck("the image describes its contents", False, f"printed no JSON: {tail!r}")]
+    command = (*VERIFY_CASE.flags(), f"--output={RECORD_PATH}")
+    _, payload = _run(engine, ContainerSpec(image=image, name=unique_name("verify"), command=command))
+    what = "trains two steps on the CPU"
+    if payload is None:
+        return [*checks, ImageCheck(what, False, "left no record")]
+    try:
+        record: Record = from_json(payload)
+    except RecordError as error:
+        return [*checks, ImageCheck(what, False, str(error))]
+    return [*checks, ImageCheck(what, record.status is Status.OK, f"{record.status} {record.cause or ''}".strip())]
 
 
 def _run(engine: DockerEngine, spec: ContainerSpec) -> tuple[bytes, bytes | None]:
@@ -168,59 +167,18 @@ def _run(engine: DockerEngine, spec: ContainerSpec) -> tuple[bytes, bytes | None
         engine.remove(spec.name)
 
 
-def _versions(variant: Variant, reported: dict[str, Any]) -> list[ImageCheck]:
-    wanted = {
-        "Python": (variant.python, reported["python"]),
-        "TensorFlow": (variant.tensorflow, reported["tensorflow"]),
-        "Keras": (variant.keras, reported["keras"]),
-    }
-    findings = [
-        ImageCheck(what=what, passed=_matches(expected, seen), seen=f"{seen}, expected {expected}")
-        for what, (expected, seen) in wanted.items()
-    ]
-    findings.append(
-        ImageCheck(
-            what="TensorFlow was built with this CUDA or an older one of its major version",
-            passed=_admits(variant.cuda, reported["cuda"]),
-            seen=f"built with {reported['cuda']}, libraries of {variant.cuda}",
-        )
+def _contents(variant: Variant, reported: dict[str, Any]) -> Iterator[ImageCheck]:
+    """Compare what an image reports of itself with its row."""
+    for what, expected in {"Python": variant.python, "TensorFlow": variant.tensorflow, "Keras": variant.keras}.items():
+        seen = reported[what.lower()]
+        fits = expected is None or f"{seen}.".startswith(f"{expected}.")  # also a patch release: `3.11.2` of `3.11`
+        yield ImageCheck(what, fits, f"{seen}, expected {expected}")
+    ours, theirs = (parse_version(version or "0")[:2] for version in (variant.cuda, reported["cuda"]))
+    yield ImageCheck(
+        "TensorFlow was built with this CUDA or an older one of its major version",
+        ours[0] == theirs[0] and ours >= theirs,
+        f"built with {reported['cuda']}, libraries of {variant.cuda}",
     )
-    findings.append(
-        ImageCheck(what="runs as an unprivileged user", passed=reported["user"] != 0, seen=f"uid {reported['user']}")
-    )
-    return findings
-
-
-def _matches(expected: str | None, seen: str | None) -> bool:
-    """Return whether a version is the expected one, or a patch release of it: `12.5.1` of `12.5`."""
-    if expected is None or seen is None:
-        return expected == seen
-    return seen == expected or seen.startswith(f"{expected}.")
-
-
-def _admits(libraries: str | None, built_with: str | None) -> bool:
-    """Return whether CUDA libraries serve a TensorFlow that was built with some CUDA version."""
-    if libraries is None or built_with is None:
-        return libraries == built_with
-    ours, theirs = parse_version(libraries), parse_version(built_with)
-    return ours[0] == theirs[0] and ours[:2] >= theirs[:2]
-
-
-def _libraries(reported: dict[str, Any]) -> list[ImageCheck]:
-    return [
-        ImageCheck(what=f"{name} loads", passed=problem is None, seen=str(problem or "yes"))
-        for name, problem in reported["libraries"].items()
-    ]
-
-
-def _training(payload: bytes | None) -> ImageCheck:
-    what = "trains two steps on the CPU"
-    if payload is None:
-        return ImageCheck(what=what, passed=False, seen="left no record")
-    try:
-        record: Record = from_json(payload)
-    except RecordError as error:
-        return ImageCheck(what=what, passed=False, seen=str(error))
-    return ImageCheck(
-        what=what, passed=record.status is Status.OK, seen=f"{record.status} {record.cause or ''}".strip()
-    )
+    yield ImageCheck("runs as an unprivileged user", reported["user"] != 0, f"uid {reported['user']}")
+    for name, problem in reported["libraries"].items():
+        yield ImageCheck(f"{name} loads", problem is None, str(problem or "yes"))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from orchestrate.errors import HostError, UserError
-from orchestrate.images.builds import ImageCheck, build_variant, source_revision, verify_image
+from orchestrate.images.builds import build_variant, source_revision, verify_image
 from orchestrate.inventory.variants import Variant, read_variants, unknown_variant
 from orchestrate.launchers.docker.images import (
     DockerEngine,
@@ -38,37 +39,36 @@ def images(parsed: argparse.Namespace) -> int:
         return ExitCode.OK
     if parsed.action == "inspect-wheel":
         raise UserError("images inspect-wheel was removed. Use NVIDIA's: cuobjdump --list-elf --list-ptx LIBRARY")
-    engine = DockerEngine(controller_address(parsed.engine))
-    try:
+    with contextlib.closing(DockerEngine(controller_address(parsed.engine))) as engine:
         if parsed.action == "load":
             return _load(engine, parsed.folder)
-        failed = False
-        for variant in _chosen(parsed.variants, variants):
-            try:
-                failed = not _act(parsed, engine, variant) or failed
-            except HostError as error:
-                _say(f"{variant.name}: {error.cause}")
-                failed = True
-        return ExitCode.SOME_FAILED if failed else ExitCode.OK
-    finally:
-        engine.close()
+        act = {"build": _build, "push": _push, "save": _save, "verify": _verify}[parsed.action]
+        is_good = [_tried(act, parsed, engine, variant) for variant in _chosen(parsed.variants, variants)]
+    return ExitCode.OK if all(is_good) else ExitCode.SOME_FAILED
 
 
-def _act(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant) -> bool:
-    """Do one thing with one variant."""
-    reference = image_name(parsed.registry, variant)
-    if parsed.action == "build":
-        _build(parsed, engine, variant, reference)
-    elif parsed.action == "push":
-        digest = engine.push(reference, _progress(reference))
-        _answer(f"{reference}@{digest}")
-    elif parsed.action == "save":
-        _save(engine, variant, reference, parsed.output)
-    else:
-        findings = verify_image(engine, variant, reference)
-        _show_findings(reference, findings)
-        return all(finding.passed for finding in findings)
+Action = Callable[[argparse.Namespace, DockerEngine, Variant, str], bool]
+"""Does one thing with one variant, by its reference; returns whether that is as it should be."""
+
+
+def _tried(act: Action, parsed: argparse.Namespace, engine: DockerEngine, variant: Variant) -> bool:
+    try:
+        return act(parsed, engine, variant, image_name(parsed.registry, variant))
+    except HostError as error:
+        _say(f"{variant.name}: {error.cause}")
+        return False
+
+
+def _push(_: argparse.Namespace, engine: DockerEngine, __: Variant, reference: str) -> bool:
+    _answer(f"{reference}@{engine.push(reference, _progress(reference))}")
     return True
+
+
+def _verify(_: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+    checks = verify_image(engine, variant, reference)
+    for check in checks:
+        _answer(f"{reference}: {'ok' if check.passed else 'FAILED'}: {check.what}: {check.seen}")
+    return all(check.passed for check in checks)
 
 
 def image_name(registry: str | None, variant: Variant) -> str:
@@ -87,26 +87,20 @@ def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
 
 
 def _list(variants: Sequence[Variant]) -> None:
-    rows = []
-    for variant in variants:
-        rows.append(
-            [
-                variant.name,
-                variant.tensorflow,
-                variant.keras or "of its base",
-                variant.cuda or "none",
-                variant.cudnn or "none",
-                " ".join(variant.sass),
-                variant.minor_driver or "none",
-                variant.why if variant.verified else f"{variant.why} (unverified)",
-                variant.seen.gpu or ("not yet" if variant.cuda else "needs none"),
-                variant.seen.cpu or "not yet",
-            ]
+    rows = [
+        (
+            *(variant.name, variant.tensorflow, variant.keras or "of its base", variant.cuda or "none"),
+            *(variant.cudnn or "none", " ".join(variant.sass), variant.minor_driver or "none"),
+            variant.why if variant.verified else f"{variant.why} (unverified)",
+            variant.seen.gpu or ("not yet" if variant.cuda else "needs none"),
+            variant.seen.cpu or "not yet",
         )
+        for variant in variants
+    ]
     print_grid(Grid("", (*ABOUT, *SEEN), rows), Console(highlight=False))
 
 
-def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> None:
+def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     arguments = dict(_build_argument(text) for text in parsed.build_arg)
     _say(f"{reference}: building from {source_revision()[:12]}")
     identity = build_variant(
@@ -119,6 +113,7 @@ def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, r
         on_line=lambda line: _say(f"{variant.name}: {line}") if line.strip() else None,
     )
     _answer(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
+    return True
 
 
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
@@ -139,17 +134,17 @@ def _build_argument(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _save(engine: DockerEngine, variant: Variant, reference: str, folder: Path) -> None:
+def _save(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     """Write an image and its entry in the folder's index."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"tfbench-{__version__}-{variant.name}.tar"
+    parsed.output.mkdir(parents=True, exist_ok=True)
+    path, index_path = parsed.output / f"tfbench-{__version__}-{variant.name}.tar", parsed.output / INDEX_NAME
     save_to_file(engine, reference, path, _progress(reference))
-    index_path = folder / INDEX_NAME
     index = json.loads(index_path.read_text(encoding="utf-8")) if index_path.exists() else {}
     document = engine.image_document(reference)
     index[reference] = {"file": path.name, "id": document["Id"], "content": image_content(document)}
     index_path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     _answer(str(path))
+    return True
 
 
 def _load(engine: DockerEngine, folder: Path) -> int:
@@ -182,11 +177,6 @@ def _is_there(engine: DockerEngine, reference: str, entry: dict[str, object]) ->
         return False
     document = engine.image_document(reference)
     return document["Id"] == entry.get("id") or image_content(document) == entry.get("content")
-
-
-def _show_findings(reference: str, findings: Sequence[ImageCheck]) -> None:
-    for finding in findings:
-        _answer(f"{reference}: {'ok' if finding.passed else 'FAILED'}: {finding.what}: {finding.seen}")
 
 
 def _progress(what: str) -> Progress:

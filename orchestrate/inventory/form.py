@@ -1,16 +1,33 @@
-"""The form of `hosts.yml`: its keys and their types. What types cannot express is checked in `hosts.py`."""
+"""The form of `hosts.yml`: its keys and their values. What keys mean together is checked in `hosts.py`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    model_validator,
+)
 
+from orchestrate.errors import UserError
+from orchestrate.inventory.addresses import DockerAddress, SSHAddress, docker_address, ssh_address
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.inventory.variants import read_variants, unknown_variant
+from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
-from orchestrate.yaml_files import Form
+from orchestrate.yaml_files import ExistingFile, Form, described
 
 MOST = 1_000_000
 """Larger numbers are slips, and would end as infinities or as plans that no memory holds."""
@@ -30,7 +47,6 @@ Reference = Annotated[
 _SUITE_KEYS = frozenset({"batch", "batch_size", "batch_per_gpu", "model", "precision", "num_gpus", "cases"})
 _PRICE_KEYS = frozenset({"price", "cost", "usd", "usd_per_hour"})
 _KEY_FILES = frozenset({"identity_file", "identityfile", "identity", "key", "key_file", "ssh_key", "private_key"})
-_USERS = frozenset({"user", "username"})
 
 
 def _not_a_count(value: object) -> object:
@@ -40,6 +56,93 @@ def _not_a_count(value: object) -> object:
     first = f"; for the first {value}: gpus: {list(range(value))}" if 1 < value <= 16 else ""
     index = f" For GPU {value} alone: gpus: [{value}]{first}" if value >= 0 else ""
     raise ValueError(f"gpus must be 'all' or a list of GPU indices from 0. Received: {value}.{index}")
+
+
+T = TypeVar("T")
+
+
+def _each_once(value: T, info: ValidationInfo) -> T:
+    if isinstance(value, list) and any(value.count(item) > 1 for item in value):
+        raise ValueError(f"{info.field_name} lists a value twice. Received: {shown(value)}. List each once")
+    return value
+
+
+def _known_suite(name: str, info: ValidationInfo) -> str:
+    """Check that a suite exists and, if it is the user's own, that it has no mistakes; return its name or path."""
+    source = suite_source(name, info.context or Path())
+    try:
+        read_suite(source)
+    except UserError as error:
+        raise ValueError("\n".join(f"suite: {line}" for line in str(error).splitlines())) from error
+    return source
+
+
+CHOSEN_FOR = {"auto": "run", "per-fleet": "fleet", "per-host": "host"}
+"""Words for `variant` that name none, and for which hosts one image is then chosen."""
+
+
+@cache
+def _variant_names() -> tuple[str, ...]:
+    return (*CHOSEN_FOR, *(variant.name for variant in read_variants()))
+
+
+def _known_variants(value: str | list[str]) -> str | list[str]:
+    """Check that variants are rows of `containers/images.toml`."""
+    names = [value] if isinstance(value, str) else value
+    problems = [
+        f"{unknown_variant(name, _variant_names())}. To use an image of your own, set image:"
+        for name in names
+        if name not in _variant_names()
+    ]
+    problems += [
+        f"{word} cannot be combined with other variants. Write variant: {word}, or remove it"
+        for word in names
+        if word in CHOSEN_FOR and isinstance(value, list)
+    ]
+    if problems:
+        raise ValueError("\n".join(problems))
+    return value
+
+
+# ---- environment: variables that every benchmark of a host gets. Only those can be given that a record
+# keeps as part of what was measured (`_VARIABLES` in tfbench/environment.py), and none that says more than its value:
+# two records with the same variables were measured alike.
+
+MAX_VALUE_LENGTH = 500
+"""Of what a record keeps of a value."""
+
+_INSTEAD = {
+    "CUDA_VISIBLE_DEVICES": "use gpus:",
+    "NVIDIA_VISIBLE_DEVICES": "use gpus:",
+    "TF_CONFIG": "put the hosts into one fleet and set num_hosts in a suite",
+    "TF_XLA_FLAGS": "use xla: in a suite",
+    "NVIDIA_TF32_OVERRIDE": "use precision: tf32 or fp32 in a suite",
+    "NCCL_CONF_FILE": "list its variables here",
+}
+
+
+def _kept_variable(name: str) -> str:
+    """Refuse a variable that cannot be given."""
+    if name in _INSTEAD:
+        why = f"cannot be set here: {_INSTEAD[name]} instead"
+    elif not re.fullmatch(r"NCCL_[A-Z0-9_]{1,100}|XLA_FLAGS", name):
+        why = "cannot be set here: only NCCL_… and XLA_FLAGS can, because a record keeps them"
+    elif name.endswith("_FILE"):
+        why = "names a file, whose contents a record would not keep"
+    else:
+        return name
+    raise ValueError(f"environment: {plain_text(name, 80)} {why}. Remove it")
+
+
+def _kept_value(value: str) -> str:
+    if re.fullmatch(rf"[ -~]{{0,{MAX_VALUE_LENGTH}}}", value):
+        return value
+    what = f"environment: a value must be at most {MAX_VALUE_LENGTH} printable ASCII characters"
+    raise ValueError(f"{what}. Received: {shown(value)}. Example: NCCL_DEBUG: INFO")
+
+
+Variable = Annotated[StrictStr, AfterValidator(_kept_variable)]
+Value = Annotated[StrictStr, AfterValidator(_kept_value)] | StrictInt
 
 
 class Settings(Form):
@@ -52,87 +155,86 @@ class Settings(Form):
             return f"It belongs in a suite: suite: my.yml. There: {'batch_per_gpu' if 'batch' in key else key}"
         return "Write the price of one GPU: usd_per_gpu_hour" if key in _PRICE_KEYS else None
 
-    suite: StrictStr | None = Field(
-        None, description="the name of a suite or the path of a suite file", examples=["standard"]
+    suite: Annotated[StrictStr, AfterValidator(_known_suite)] | None = described(
+        "the name of a suite or the path of a suite file", "standard"
     )
-    repeats: Count | None = Field(None, description="a whole number of at least 1", examples=["3"])
+    repeats: Count | None = described("a whole number of at least 1", "3")
     gpus: Annotated[
         Literal["all"] | Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)] | None,
         BeforeValidator(_not_a_count),
-    ] = Field(None, description="'all' or a list of integers", examples=["[0, 1]"])
-    device: Literal["auto", "gpu", "cpu"] | None = Field(
-        None, description="auto, gpu or cpu (auto: gpu where the host has one)", examples=["auto"]
+        AfterValidator(_each_once),
+    ] = described("'all' or a list of integers", "[0, 1]")
+    device: Literal["auto", "gpu", "cpu"] | None = described(
+        "auto, gpu or cpu (auto: gpu where the host has one)", "auto"
     )
-    variant: StrictStr | Annotated[list[StrictStr], Field(min_length=1)] | None = Field(
-        None,
-        description="'auto' (one for the whole run), 'per-fleet', 'per-host', an image variant of "
+    variant: (
+        Annotated[
+            StrictStr | Annotated[list[StrictStr], Field(min_length=1)],
+            AfterValidator(_known_variants),
+            AfterValidator(_each_once),
+        ]
+        | None
+    ) = described(
+        "'auto' (one for the whole run), 'per-fleet', 'per-host', an image variant of "
         "containers/images.toml, or a list of them",
-        examples=["cuda12.5"],
+        "cuda12.5",
     )
-    registry: Repository | None = Field(
-        None, description="an image registry and path, without a tag", examples=["ghcr.io/you"]
+    registry: Repository | None = described("an image registry and path, without a tag", "ghcr.io/you")
+    image: Reference | None = described(
+        "an image reference, instead of registry and variant", "ghcr.io/you/tfbench:mine"
     )
-    image: Reference | None = Field(
-        None,
-        description="an image reference, instead of registry and variant",
-        examples=["ghcr.io/you/tfbench:mine"],
+    image_source: Literal["pull", "local", "transfer"] | None = described(
+        "pull (from the registry), local (built on the host) or transfer (from this machine's engine)", "pull"
     )
-    image_source: Literal["pull", "local", "transfer"] | None = Field(
-        None,
-        description="pull (from the registry), local (built on the host) or transfer (from this machine's engine)",
-        examples=["pull"],
+    cpus: Positive | None = described("a number above 0: CPUs that a benchmark may use", "2")
+    memory_gb: Positive | None = described("a number above 0, in gigabytes (10⁹ bytes)", "16")
+    usd_per_gpu_hour: Annotated[Number, Field(ge=0, le=MOST)] | None = described(
+        "a price in US dollars, at least 0", "0.17"
     )
-    cpus: Positive | None = Field(None, description="a number above 0: CPUs that a benchmark may use", examples=["2"])
-    memory_gb: Positive | None = Field(None, description="a number above 0, in gigabytes (10⁹ bytes)", examples=["16"])
-    usd_per_gpu_hour: Annotated[Number, Field(ge=0, le=MOST)] | None = Field(
-        None, description="a price in US dollars, at least 0", examples=["0.17"]
+    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = described(
+        "the absolute path of a folder of TFRecords on the host or on Slurm's nodes, for data: tfrecord",
+        "/data/imagenet",
     )
-    data_dir: Annotated[StrictStr, Field(pattern=r"^/[^:,\"\x00-\x1f]+$")] | None = Field(
-        None,
-        description="the absolute path of a folder of TFRecords on the host or on Slurm's nodes, for data: tfrecord",
-        examples=["/data/imagenet"],
+    environment: Annotated[dict[Variable, Value], Field(max_length=100)] | None = described(
+        "a mapping of environment variables to strings or whole numbers", "{NCCL_DEBUG: INFO}"
     )
-    environment: Annotated[dict[StrictStr, StrictStr | StrictInt], Field(max_length=100)] | None = Field(
-        None,
-        description="a mapping of environment variables to strings or whole numbers",
-        examples=["{NCCL_DEBUG: INFO}"],
-    )
-    timeout_minutes: Positive | None = Field(
-        None, description="a number above 0: maximum duration of a repeat, in minutes", examples=["60"]
-    )
-    silence_minutes: Positive | None = Field(
-        None, description="a number above 0: minutes without output after which a repeat is ended", examples=["15"]
+    timeout_minutes: Positive | None = described("a number above 0: maximum duration of a repeat, in minutes", "60")
+    silence_minutes: Positive | None = described(
+        "a number above 0: minutes without output after which a repeat is ended", "15"
     )
 
-    host_keys: Literal["strict", "accept-new"] | None = Field(
-        None,
-        description="strict (only host keys in the fleet's file) or accept-new (new hosts are added to it), for ssh",
-        examples=["accept-new"],
+    host_keys: Literal["strict", "accept-new"] | None = described(
+        "strict (only host keys in the fleet's file) or accept-new (new hosts are added to it), for ssh", "accept-new"
     )
-    docker_via: Literal["sudo"] | None = Field(
-        None,
-        description="sudo: reach the engine by `sudo docker`, for users who are not in the group docker",
-        examples=["sudo"],
+    docker_via: Literal["sudo"] | None = described(
+        "sudo: reach the engine by `sudo docker`, for users who are not in the group docker", "sudo"
     )
 
-    network: Literal["bridge", "host"] | None = Field(
-        None,
-        description="bridge (only the required ports) or host, for cases with several hosts",
-        examples=["bridge"],
+    network: Literal["bridge", "host"] | None = described(
+        "bridge (only the required ports) or host, for cases with several hosts", "bridge"
     )
-    cluster_port: Annotated[StrictInt, Field(ge=1024, le=60_000)] | None = Field(
-        None,
-        description="a port from 1024 to 60000: the first one that hosts use to train together",
-        examples=["29500"],
+    cluster_port: Annotated[StrictInt, Field(ge=1024, le=60_000)] | None = described(
+        "a port from 1024 to 60000: the first one that hosts use to train together", "29500"
     )
+
+
+def _name(text: str) -> str:
+    """Check the name of a fleet or host, which becomes part of names of files and containers."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
+        what = "a name is letters, digits, '.', '_' and '-', at most 63 of them"
+        raise ValueError(f"{what}. Received: {shown(text)}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
 
 
 class TLSFiles(Form):
     """Files for a `tcp://` engine: mutual TLS, both sides verified."""
 
-    ca: StrictStr = Field(description="the path of a PEM file", examples=["ca.pem"])
-    cert: StrictStr = Field(description="the path of a PEM file", examples=["cert.pem"])
-    key: StrictStr = Field(description="the path of a PEM file", examples=["key.pem"])
+    ca: ExistingFile = Field(description="the path of a PEM file", examples=["ca.pem"])
+    cert: ExistingFile = Field(description="the path of a PEM file", examples=["cert.pem"])
+    key: ExistingFile = Field(description="the path of a PEM file", examples=["key.pem"])
 
 
 class HostEntry(Settings):
@@ -158,72 +260,52 @@ class HostEntry(Settings):
         host, _, port = rest.partition(":") if not rest.startswith("[") else (rest, "", "")
         user, port = str(entry.get("user", entry.get("username", user))), str(entry.get("port", port))
         address = f"{scheme}{separator}{user}{'@' if user else ''}{host}{':' if port else ''}{port}"
-        if key in ("port", *_USERS):
+        if key in ("port", "user", "username"):
             return f"Write it into the address: {way}: {plain_text(address, 200)}"
         if key in _KEY_FILES:
             where, file = plain_text(host, 100), plain_text(entry[key], 200)
             return f"Write it into ~/.ssh/config: the line `Host {where}`, and below it `IdentityFile {file}`"
         return super().instead(key, entry)
 
-    docker: StrictStr | None = Field(
-        None,
-        description="the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port",
-        examples=["ssh://bench@10.0.0.11"],
+    docker: Annotated[DockerAddress, PlainValidator(docker_address)] | None = described(
+        "the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port"
     )
-    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = Field(
-        None,
-        description="the absolute path of the engine's socket on the host, for ssh://",
-        examples=["/run/user/1000/docker.sock"],
+    docker_socket: Annotated[StrictStr, Field(pattern=r"^/[^:\x00-\x1f]+$")] | None = described(
+        "the absolute path of the engine's socket on the host, for ssh://", "/run/user/1000/docker.sock"
     )
-    ssh_config: StrictStr | None = Field(
-        None,
-        description="the path of an ssh configuration file, instead of ~/.ssh/config",
-        examples=["ssh_config"],
+    ssh_config: ExistingFile | None = described(
+        "the path of an ssh configuration file, instead of ~/.ssh/config", "ssh_config"
     )
-    address: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}$")] | None = Field(
-        None,
-        description="the name or address at which the fleet's other hosts reach this one, without a port",
-        examples=["10.0.0.11"],
+    address: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,252}$")] | None = described(
+        "the name or address at which the fleet's other hosts reach this one, without a port", "10.0.0.11"
     )
-    ssh: StrictStr | None = Field(
-        None,
-        description="an ssh destination without a Docker engine: user@host:port, or an alias of the ssh configuration",
-        examples=["root@203.0.113.7:22044"],
+    ssh: Annotated[SSHAddress, PlainValidator(ssh_address)] | None = described(
+        "an ssh destination without a Docker engine: user@host:port, or an alias of the ssh configuration"
     )
-    python: Annotated[StrictStr, Field(pattern=r"^[/A-Za-z0-9][^\x00-\x1f]*$")] | None = Field(
-        None,
-        description="the path of a Python with TensorFlow on an ssh: host, instead of locked packages",
-        examples=["/opt/conda/bin/python"],
+    python: Annotated[StrictStr, Field(pattern=r"^[/A-Za-z0-9][^\x00-\x1f]*$")] | None = described(
+        "the path of a Python with TensorFlow on an ssh: host, instead of locked packages", "/opt/conda/bin/python"
     )
-    process: StrictBool | None = Field(
-        None, description="true: a subprocess of this Python, without Docker", examples=["true"]
-    )
-    tls: TLSFiles | None = Field(
-        None,
-        description="a mapping of ca, cert and key to files",
-        examples=["{ca: ca.pem, cert: cert.pem, key: key.pem}"],
+    process: StrictBool | None = described("true: a subprocess of this Python, without Docker", "true")
+    tls: TLSFiles | None = described(
+        "a mapping of ca, cert and key to files", "{ca: ca.pem, cert: cert.pem, key: key.pem}"
     )
 
-    insecure: StrictBool | None = Field(
-        None, description="true: allow tcp:// without TLS; every table then has a warning", examples=["true"]
-    )
+    insecure: StrictBool | None = described("true: allow tcp:// without TLS; every table then has a warning", "true")
 
 
 class Fleet(Settings):
     """A group of machines that are meant to be equal: named one by one, or given by a queue."""
 
-    hosts: Annotated[dict[str, HostEntry], Field(min_length=1)] | None = Field(
-        None, description="a mapping of names to hosts", examples=["{node-a: {docker: 'ssh://node-a'}}"]
+    hosts: Annotated[dict[Name, HostEntry], Field(min_length=1)] | None = described(
+        "a mapping of names to hosts", "{node-a: {docker: 'ssh://node-a'}}"
     )
-    slurm: SlurmQueue | None = Field(
-        None,
-        description="a mapping that describes a Slurm cluster",
-        examples=["{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}"],
+    slurm: SlurmQueue | None = described(
+        "a mapping that describes a Slurm cluster",
+        "{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}",
     )
-    kubernetes: KubernetesQueue | None = Field(
-        None,
-        description="a mapping that describes a namespace of a Kubernetes cluster",
-        examples=["{context: my-cluster, node_selector: {nvidia.com/gpu.product: NVIDIA-L4}}"],
+    kubernetes: KubernetesQueue | None = described(
+        "a mapping that describes a namespace of a Kubernetes cluster",
+        "{context: my-cluster, node_selector: {nvidia.com/gpu.product: NVIDIA-L4}}",
     )
 
 
@@ -233,71 +315,11 @@ class HostsFile(Form):
     version: Annotated[StrictInt, Field(ge=1, lt=2)] = Field(
         description="1, the version of this file's format", examples=["1"]
     )
-    defaults: Settings = Field(Settings(), description="a mapping of settings", examples=["{suite: standard}"])
-    fleets: Annotated[dict[str, Fleet], Field(min_length=1)] = Field(
+    defaults: Settings = described("a mapping of settings", "{suite: standard}", default=Settings())
+    fleets: Annotated[dict[Name, Fleet], Field(min_length=1)] = Field(
         description="a mapping of names to fleets",
         examples=["{here: {hosts: {this-machine: {process: true}}}}"],
     )
-
-
-# ---- environment: variables that every benchmark of a host gets. Only those can be given that a record
-# keeps as part of what was measured (`_VARIABLES` in tfbench/environment.py), and none that says more than its value:
-# two records with the same variables were measured alike.
-
-ALLOWED = "NCCL_… and XLA_FLAGS"
-
-MAX_VALUE_LENGTH = 500
-"""Of what a record keeps of a value."""
-
-_NAME = re.compile(r"NCCL_[A-Z0-9_]{1,100}|XLA_FLAGS")
-_VALUE = re.compile(rf"[ -~]{{0,{MAX_VALUE_LENGTH}}}")
-
-_INSTEAD = {
-    "CUDA_VISIBLE_DEVICES": "use gpus:",
-    "NVIDIA_VISIBLE_DEVICES": "use gpus:",
-    "TF_CONFIG": "put the hosts into one fleet and set num_hosts in a suite",
-    "TF_XLA_FLAGS": "use xla: in a suite",
-    "NVIDIA_TF32_OVERRIDE": "use precision: tf32 or fp32 in a suite",
-    "NCCL_CONF_FILE": "list its variables here",
-}
-
-
-def environment_problems(given: Mapping[Any, object]) -> list[tuple[str, str]]:
-    """Check the variables of one level; what types alone can refuse is not judged again.
-
-    Args:
-        given: As it stands in the document.
-
-    Returns:
-        Name and mistake, with a remedy.
-    """
-    problems = []
-    for name, value in given.items():
-        if not isinstance(name, str):
-            continue
-        if why := _refusal(name):
-            problems.append((name, why))
-        elif isinstance(value, str) and not _VALUE.fullmatch(value):
-            what = f"must be at most {MAX_VALUE_LENGTH} printable ASCII characters"
-            problems.append((name, f"{what}. Received: {shown(value)}. Example: NCCL_DEBUG: INFO"))
-    return problems
-
-
-def _refusal(name: str) -> str | None:
-    """Say why a variable cannot be given; None: it can."""
-    if name in _INSTEAD:
-        return f"cannot be set here: {_INSTEAD[name]} instead. Remove it"
-    if not _NAME.fullmatch(name):
-        return f"cannot be set here: only {ALLOWED} can, because a record keeps them. Remove it"
-    if name.endswith("_FILE"):
-        return "names a file, whose contents a record would not keep. Remove it"
-    return None
-
-
-def merge_environments(*levels: Mapping[str, str | int] | None) -> dict[str, str]:
-    """Join the variables of all levels, sorted by name; the innermost value of each wins."""
-    merged = {name: str(value) for level in levels for name, value in (level or {}).items()}
-    return dict(sorted(merged.items()))
 
 
 def shown_environment(environment: Mapping[str, str]) -> str:

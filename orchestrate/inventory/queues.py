@@ -1,13 +1,12 @@
 """Fleets behind a queue: `hosts.yml` names the queue, and the queue chooses the machines.
 
-A queue stands in the plan as one host of its fleet, worked through by several lanes. What it is asked for is a frozen
-model that is both the file's form and what launchers read.
+A queue stands in the plan as one host of its fleet, with several worker slots. What it is asked for is a frozen model
+that is both the file's form and what launchers read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -21,8 +20,8 @@ from pydantic import (
 )
 
 from orchestrate.inventory.addresses import SSHAddress
-from orchestrate.text import plain_text, shown
-from orchestrate.yaml_files import Form, is_file, resolve_path
+from orchestrate.text import shown
+from orchestrate.yaml_files import ExistingFile, Form, described
 
 MAX_LANES = 1000
 """Most jobs of a queue that are followed at a time: each takes a thread."""
@@ -30,7 +29,7 @@ MAX_LANES = 1000
 MOST_MINUTES = 100_000
 
 Level = Mapping[str, Any]
-"""The settings of one level of `hosts.yml`: those that are set."""
+"""Settings of `hosts.yml`: those that are set."""
 
 Lanes = Annotated[StrictInt, Field(ge=1, le=MAX_LANES)]
 Minutes = Annotated[StrictInt | StrictFloat, Field(ge=1, le=MOST_MINUTES)]
@@ -70,60 +69,53 @@ class SlurmQueue(Form):
     shared_folder: FolderPath = Field(
         description="the absolute path of a folder that the login host and all nodes share", examples=["/home/bench"]
     )
-    partition: Word | None = Field(None, description="the name of a partition", examples=["gpu"])
-    gres: Annotated[StrictStr, Field(pattern=_GRES)] | None = Field(
-        None, description="the GPUs of one node, as Slurm names them: gpu:TYPE:COUNT", examples=["gpu:a5000:4"]
+    partition: Word | None = described("the name of a partition", "gpu")
+    gres: Annotated[StrictStr, Field(pattern=_GRES)] | None = described(
+        "the GPUs of one node, as Slurm names them: gpu:TYPE:COUNT", "gpu:a5000:4"
     )
-    gpus_per_node: Annotated[StrictStr, BeforeValidator(_as_text), Field(pattern=_GPUS_PER_NODE)] | None = Field(
-        None,
-        description="the GPUs of one node, TYPE:COUNT or COUNT, instead of gres if Slurm requires --gpus-per-node",
-        examples=["a5000:4"],
+    gpus_per_node: Annotated[StrictStr, BeforeValidator(_as_text), Field(pattern=_GPUS_PER_NODE)] | None = described(
+        "the GPUs of one node, TYPE:COUNT or COUNT, instead of gres if Slurm requires --gpus-per-node", "a5000:4"
     )
-    image_file: FolderPath | None = Field(
-        None,
-        description="the absolute path of a file made from the image: .sqsh (pyxis) or .sif (apptainer)",
-        examples=["/home/bench/tfbench.sqsh"],
+    image_file: FolderPath | None = described(
+        "the absolute path of a file made from the image: .sqsh (pyxis) or .sif (apptainer)", "/home/bench/tfbench.sqsh"
     )
-    modules: tuple[Annotated[StrictStr, Field(pattern=_MODULE)], ...] = Field(
-        (), description="a list of modules that the nodes load first", examples=["[apptainer/1.4]"]
+    modules: tuple[Annotated[StrictStr, Field(pattern=_MODULE)], ...] = described(
+        "a list of modules that the nodes load first", "[apptainer/1.4]", default=()
     )
-    account: Word | None = Field(None, description="the account that is charged", examples=["physics"])
-    qos: Word | None = Field(None, description="the name of a quality of service", examples=["low"])
-    constraint: Annotated[StrictStr, Field(pattern=_CONSTRAINT)] | None = Field(
-        None, description="features that a node must have, as sbatch --constraint takes them", examples=["a5000"]
+    account: Word | None = described("the account that is charged", "physics")
+    qos: Word | None = described("the name of a quality of service", "low")
+    constraint: Annotated[StrictStr, Field(pattern=_CONSTRAINT)] | None = described(
+        "features that a node must have, as sbatch --constraint takes them", "a5000"
     )
-    options: tuple[Annotated[StrictStr, Field(pattern=_OPTION)], ...] = Field(
-        (), description="a list of further options of sbatch", examples=["['--reservation=bench']"]
+    options: tuple[Annotated[StrictStr, Field(pattern=_OPTION)], ...] = described(
+        "a list of further options of sbatch", "['--reservation=bench']", default=()
     )
-    ssh: Annotated[StrictStr, Field(pattern=_DESTINATION)] | None = Field(
-        None, description="the login host: user@host or an alias of ~/.ssh/config", examples=["bench@login"]
+    ssh: Annotated[StrictStr, Field(pattern=_DESTINATION)] | None = described(
+        "the login host: user@host or an alias of ~/.ssh/config", "bench@login"
     )
-    ssh_config: StrictStr | None = Field(
-        None, description="the path of an ssh configuration file, instead of ~/.ssh/config", examples=["ssh_config"]
+    ssh_config: ExistingFile | None = described(
+        "the path of an ssh configuration file, instead of ~/.ssh/config", "ssh_config"
     )
-    max_jobs: Lanes = Field(
-        8, description=f"a whole number from 1 to {MAX_LANES}: maximum number of jobs at a time", examples=["8"]
+    max_jobs: Lanes = described(
+        f"a whole number from 1 to {MAX_LANES}: maximum number of jobs at a time", "8", default=8
     )
-    time_limit_minutes: Minutes | None = Field(
-        None, description="a number of at least 1: Slurm's time limit for a repeat, in minutes", examples=["90"]
+    time_limit_minutes: Minutes | None = described(
+        "a number of at least 1: Slurm's time limit for a repeat, in minutes", "90"
     )
-    poll_seconds: Annotated[StrictInt | StrictFloat, Field(ge=0.2, le=600)] = Field(
-        5, description="a number from 0.2 to 600: seconds between queries to Slurm", examples=["5"]
+    poll_seconds: Annotated[StrictInt | StrictFloat, Field(ge=0.2, le=600)] = described(
+        "a number from 0.2 to 600: seconds between queries to Slurm", "5", default=5
     )
-    exclusive: StrictBool = Field(
-        True, description="true or false (false: jobs may share a node and disturb each other)", examples=["true"]
+    exclusive: StrictBool = described(
+        "true or false (false: jobs may share a node and disturb each other)", "true", default=True
     )
-    requeue: StrictBool = Field(
-        False, description="true: a preempted repeat is started again automatically, once", examples=["true"]
+    requeue: StrictBool = described(
+        "true: a preempted repeat is started again automatically, once", "true", default=False
     )
-    python: FolderPath | None = Field(
-        None,
-        description="the absolute path of a Python with TensorFlow on the nodes, for container: none",
-        examples=["/home/bench/tfbench/.venv/bin/python"],
+    python: FolderPath | None = described(
+        "the absolute path of a Python with TensorFlow on the nodes, for container: none",
+        "/home/bench/tfbench/.venv/bin/python",
     )
-    project: FolderPath | None = Field(
-        None, description="the absolute path of tfbench's folder on the nodes", examples=["/home/bench/tfbench"]
-    )
+    project: FolderPath | None = described("the absolute path of tfbench's folder on the nodes", "/home/bench/tfbench")
 
     @property
     def gpu_count(self) -> int:
@@ -159,33 +151,25 @@ class SlurmQueue(Form):
         target, colon, port = self.ssh.removeprefix("ssh://").partition(":")
         return SSHAddress(target=target, port=int(port) if colon else None, ssh_config=self.ssh_config)
 
-    def in_folder(self, folder: Path) -> SlurmQueue:
-        """Return it with paths of this machine resolved: they are relative to the hosts file."""
-        config = None if self.ssh_config is None else str(resolve_path(self.ssh_config, folder))
-        return self.model_copy(update={"ssh_config": config})
-
-    def problems(self, defaults: Level, fleet: Level, folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    def problems(self, own: Level, merged: Level) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield what types cannot express: where it stands in the fleet, and the mistake with its remedy.
 
         Args:
-            defaults: What is set for all fleets.
-            fleet: What is set for this one.
-            folder: Of the hosts file.
+            own: What is set for the fleet.
+            merged: The same, with what is set for all fleets.
         """
-        if self.container == "none":
-            for key in ("registry", "variant", "image"):
-                if key in fleet:
-                    yield (key,), f"{key} is for containers only. Remove it, or name a container"
-            for key in ("python", "project"):
-                if self.ssh is not None and getattr(self, key) is None:
-                    yield ("slurm", "ssh"), f"container: none over ssh needs {key}, a path on the nodes. Add it"
-        else:
-            for key in ("python", "project"):
-                if getattr(self, key) is not None:
-                    yield ("slurm", key), f"{key} is for container: none only. Remove it"
-            if not any("image" in level or level.get("variant", "auto") != "auto" for level in (fleet, defaults)):
-                text = "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5"
-                yield ("slurm", "container"), text
+        bare = self.container == "none"
+        if not (bare or "image" in merged or merged.get("variant", "auto") != "auto"):
+            text = "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5"
+            yield ("slurm", "container"), text
+        for key in ("registry", "variant", "image") if bare else ():
+            if key in own:
+                yield (key,), f"{key} is for containers only. Remove it, or name a container"
+        for key in ("python", "project"):
+            if bare and self.ssh is not None and getattr(self, key) is None:
+                yield ("slurm", "ssh"), f"container: none over ssh needs {key}, a path on the nodes. Add it"
+            if not bare and getattr(self, key) is not None:
+                yield ("slurm", key), f"{key} is for container: none only. Remove it"
         if self.image_file is not None and self.container not in ("pyxis", "apptainer"):
             yield ("slurm", "image_file"), "image_file is for container: pyxis or apptainer only. Remove it"
         if self.gres is not None and self.gpus_per_node is not None:
@@ -195,11 +179,8 @@ class SlurmQueue(Form):
             if option.removeprefix("--").partition("=")[0] in SET_BY_US:
                 text = f"{shown(option)} is set by tfbench. Remove it; use its key in hosts.yml if it has one"
                 yield ("slurm", "options"), text
-        if self.ssh_config is not None:
-            if self.ssh is None:
-                yield ("slurm", "ssh_config"), "ssh_config is for ssh: only. Remove it, or add ssh"
-            if not is_file(file := resolve_path(self.ssh_config, folder)):
-                yield ("slurm", "ssh_config"), f"ssh_config: no such file: {plain_text(str(file), 300)}"
+        if self.ssh_config is not None and self.ssh is None:
+            yield ("slurm", "ssh_config"), "ssh_config is for ssh: only. Remove it, or add ssh"
 
 
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -215,11 +196,11 @@ LabelValue = Annotated[StrictStr, Field(pattern=_LABEL_VALUE)]
 class Toleration(Form):
     """A taint of nodes that repeats put up with."""
 
-    key: LabelKey | None = Field(None, description="the key of a taint", examples=["nvidia.com/gpu"])
-    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists or Equal", examples=["Exists"])
-    value: LabelValue | None = Field(None, description="the value of a taint, for Equal", examples=["present"])
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="NoSchedule, PreferNoSchedule or NoExecute (default: all of them)", examples=["NoSchedule"]
+    key: LabelKey | None = described("the key of a taint", "nvidia.com/gpu")
+    operator: Literal["Exists", "Equal"] = described("Exists or Equal", "Exists", default="Equal")
+    value: LabelValue | None = described("the value of a taint, for Equal", "present")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = described(
+        "NoSchedule, PreferNoSchedule or NoExecute (default: all of them)", "NoSchedule"
     )
 
 
@@ -228,55 +209,45 @@ class KubernetesQueue(Form):
 
     kind: ClassVar[str] = "kubernetes"
 
-    context: Annotated[StrictStr, Field(min_length=1, max_length=253)] | None = Field(
-        None, description="the name of a context in the kubeconfig file", examples=["my-cluster"]
+    context: Annotated[StrictStr, Field(min_length=1, max_length=253)] | None = described(
+        "the name of a context in the kubeconfig file", "my-cluster"
     )
-    kubeconfig: StrictStr | None = Field(
-        None, description="the path of a kubeconfig file, instead of KUBECONFIG or ~/.kube/config", examples=["k.yml"]
+    kubeconfig: ExistingFile | None = described(
+        "the path of a kubeconfig file, instead of KUBECONFIG or ~/.kube/config", "k.yml"
     )
-    namespace: Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}$")] | None = Field(
-        None, description="the name of a namespace (default: that of the context)", examples=["tfbench"]
+    namespace: Annotated[StrictStr, Field(pattern=rf"^{_DNS_LABEL}$")] | None = described(
+        "the name of a namespace (default: that of the context)", "tfbench"
     )
-    node_selector: dict[LabelKey, LabelValue] = Field(
-        {}, description="a mapping of labels that nodes must have", examples=["{nvidia.com/gpu.product: NVIDIA-L4}"]
+    node_selector: dict[LabelKey, LabelValue] = described(
+        "a mapping of labels that nodes must have", "{nvidia.com/gpu.product: NVIDIA-L4}", default={}
     )
-    tolerations: tuple[Toleration, ...] = Field(
-        (), description="a list of tolerations", examples=["[{key: nvidia.com/gpu, operator: Exists}]"]
+    tolerations: tuple[Toleration, ...] = described(
+        "a list of tolerations", "[{key: nvidia.com/gpu, operator: Exists}]", default=()
     )
-    image_pull_secrets: tuple[DNSName, ...] = Field(
-        (), description="a list of names of secrets in the namespace", examples=["[registry]"]
+    image_pull_secrets: tuple[DNSName, ...] = described(
+        "a list of names of secrets in the namespace", "[registry]", default=()
     )
-    queue: Annotated[LabelValue, Field(min_length=1)] | None = Field(
-        None, description="the name of a LocalQueue of Kueue", examples=["bench"]
+    queue: Annotated[LabelValue, Field(min_length=1)] | None = described("the name of a LocalQueue of Kueue", "bench")
+    service_account: DNSName | None = described("the name of a service account; its token is never mounted", "bench")
+    runtime_class: DNSName | None = described("the name of a runtime class", "nvidia")
+    data_claim: DNSName | None = described("the name of a volume claim with TFRecords, for data: tfrecord", "imagenet")
+    gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = described(
+        "a whole number: GPUs of a node, for clusters where no node runs yet or nodes cannot be listed", "4"
     )
-    service_account: DNSName | None = Field(
-        None, description="the name of a service account; its token is never mounted", examples=["bench"]
+    gpu_resource: Annotated[StrictStr, Field(pattern=_RESOURCE)] = described(
+        "the resource name of the GPUs", "nvidia.com/gpu", default="nvidia.com/gpu"
     )
-    runtime_class: DNSName | None = Field(None, description="the name of a runtime class", examples=["nvidia"])
-    data_claim: DNSName | None = Field(
-        None, description="the name of a volume claim with TFRecords, for data: tfrecord", examples=["imagenet"]
+    security: Literal["standard", "openshift"] = described(
+        "standard or openshift (openshift: the cluster chooses the user of pods)", "openshift", default="standard"
     )
-    gpus_per_node: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
-        None,
-        description="a whole number: GPUs of a node, for clusters where no node runs yet or nodes cannot be listed",
-        examples=["4"],
+    exclusive: StrictBool = described(
+        "true or false (false: repeats may share a node and disturb each other)", "true", default=True
     )
-    gpu_resource: Annotated[StrictStr, Field(pattern=_RESOURCE)] = Field(
-        "nvidia.com/gpu", description="the resource name of the GPUs", examples=["nvidia.com/gpu"]
+    max_jobs: Lanes = described(
+        f"a whole number from 1 to {MAX_LANES}: maximum number of Jobs at a time", "8", default=8
     )
-    security: Literal["standard", "openshift"] = Field(
-        "standard",
-        description="standard or openshift (openshift: the cluster chooses the user of pods)",
-        examples=["openshift"],
-    )
-    exclusive: StrictBool = Field(
-        True, description="true or false (false: repeats may share a node and disturb each other)", examples=["true"]
-    )
-    max_jobs: Lanes = Field(
-        8, description=f"a whole number from 1 to {MAX_LANES}: maximum number of Jobs at a time", examples=["8"]
-    )
-    pending_minutes: Minutes = Field(
-        60, description="a number of at least 1: maximum minutes that a repeat waits for a free node", examples=["60"]
+    pending_minutes: Minutes = described(
+        "a number of at least 1: maximum minutes that a repeat waits for a free node", "60", default=60
     )
 
     @property
@@ -284,16 +255,9 @@ class KubernetesQueue(Form):
         """GPUs of a node, as `hosts.yml` states them; 0 where it does not."""
         return self.gpus_per_node or 0
 
-    def in_folder(self, folder: Path) -> KubernetesQueue:
-        """Return it with paths of this machine resolved: they are relative to the hosts file."""
-        config = None if self.kubeconfig is None else str(resolve_path(self.kubeconfig, folder))
-        return self.model_copy(update={"kubeconfig": config})
-
-    def problems(self, defaults: Level, fleet: Level, folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    def problems(self, own: Level, merged: Level) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield what types cannot express; see `SlurmQueue.problems`."""
-        if self.kubeconfig is not None and not is_file(file := resolve_path(self.kubeconfig, folder)):
-            yield ("kubernetes", "kubeconfig"), f"kubeconfig: no such file: {plain_text(str(file), 300)}"
-        if not any("image" in level or "registry" in level for level in (fleet, defaults)):
+        if "image" not in merged and "registry" not in merged:
             text = "registry is missing: nodes pull images from it. Example: registry: ghcr.io/you"
             yield ("kubernetes",), text
         for item in self.tolerations:

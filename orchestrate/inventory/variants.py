@@ -174,27 +174,33 @@ def choose_variant(driver_version: str | None, compute_capability: str | None, v
     Args:
         driver_version: Of the NVIDIA driver, e.g. `550.127.05`; None: there is none.
         compute_capability: Of the host's GPUs, e.g. `8.6`; None: there is no GPU.
-        variants: From `read_variants`; those that are opt-in are left out.
+        variants: From `read_variants`; those that are opt-in are excluded.
     """
     if driver_version is None or compute_capability is None:
-        return _without_gpu(driver_version, variants)
-    candidates = [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
-    fits = [(variant, check_variant(variant, driver_version, compute_capability)) for variant in candidates]
+        cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
+        what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
+        offer = f"; {cpu.name} measures its processor, in cases that ask for it" if cpu else ""
+        return Fit(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
+    fits = [check_variant(variant, driver_version, compute_capability) for variant in candidates(variants)]
     if not fits:
         return Fit(variant=None, status=Status.UNSUPPORTED, reason="no image with CUDA is known")
-    _, best = max(fits, key=lambda found: rank(found[0], [found[1]]))
+    best = max(fits, key=lambda fit: rank([fit]))
     if best.status is Status.OK:
         return best
-    waiting = [fit for _, fit in fits if fit.status is Status.DRIVER_TOO_OLD]
+    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD]
     if waiting:
         easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver or "0"))
         reason = f"driver {driver_version} is too old for compute capability {compute_capability} with every image. "
         return Fit(variant=None, status=Status.DRIVER_TOO_OLD, reason=f"{reason}Nearest is {easiest.reason}")
-    named = [variant for variant in variants if variant.opt_in and variant.cuda is not None]
-    usable = [v.name for v in named if check_variant(v, driver_version, compute_capability).status is Status.OK]
-    names = " or ".join(usable)
-    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if usable else ""
+    named = [check_variant(variant, driver_version, compute_capability) for variant in variants if variant.opt_in]
+    names = " or ".join(fit.variant.name for fit in named if fit.variant and fit.status is Status.OK)
+    advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
     return Fit(variant=None, status=Status.UNSUPPORTED, reason=best.reason + advice)
+
+
+def candidates(variants: Sequence[Variant]) -> list[Variant]:
+    """Return those that are chosen for GPUs without being named."""
+    return [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
 
 
 def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
@@ -274,26 +280,18 @@ def _runs_some(variant: Variant, gpu: Version) -> bool:
     return any(parse_version(sm)[0] == gpu[0] and parse_version(sm) <= gpu for sm in variant.sass_some)
 
 
-def rank(variant: Variant, fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
+def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
     """Order variants, the best highest, by how one of them goes with each of some GPUs."""
-    native = all(fit.native for fit in fits)
-    cuda = parse_version(variant.cuda or "0")
+    variant, native = fits[0].variant, all(fit.native for fit in fits)
+    cuda = parse_version((variant and variant.cuda) or "0")
     return (
         all(fit.status is Status.OK for fit in fits),
         all(fit.code is Code.MACHINE for fit in fits),
-        parse_version(variant.tensorflow),
+        parse_version(variant.tensorflow if variant else "0"),
         native,
         # Natively the newest libraries, else those nearest to the driver.
         cuda if native else tuple(-part for part in cuda),
     )
-
-
-def _without_gpu(driver_version: str | None, variants: Sequence[Variant]) -> Fit:
-    """Choose for a host that cannot run GPU cases."""
-    cpu = next((variant for variant in variants if variant.cuda is None and not variant.opt_in), None)
-    what = "no NVIDIA driver" if driver_version is None else f"driver {driver_version}, but no GPU"
-    offer = f"; {cpu.name} measures its processor, in cases that ask for it" if cpu else ""
-    return Fit(variant=cpu, status=Status.NO_GPU, reason=f"{what}: cases for GPUs cannot run here{offer}")
 
 
 def _mistakes(error: ValidationError | TypeError) -> list[str]:

@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrate.events import Event, HostLost, JobResult, JobSpared
@@ -35,7 +35,7 @@ CORE_FLOPS = 5e10
 """Of one core that was not probed: 16 fp32 operations a cycle at 3 GHz."""
 
 GPU_UTILISATION, GPU_BANDWIDTH_SHARE = 0.8, 0.7
-"""Shares of a card's peak and of its bandwidth; a step takes the sum of both times, because its layers take turns in
+"""Shares of a GPU's peak and of its bandwidth; a step takes the sum of both times, because its layers take turns in
 being bound by either. Of a grid, what suits 174 published rows of one GPU best: half of them are within a factor of
 1.23, nine in ten within 1.6, and a test holds it to that."""
 
@@ -117,8 +117,7 @@ def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> No
     try:
         event = json.loads(line)
         if event["status"] == "ok":
-            fleet = event.get("fleet") or event["host"].partition(".")[0]  # older journals name no fleet
-            seconds.setdefault((fleet, event["case"]), []).append(float(event["seconds"]))
+            seconds.setdefault((event["fleet"], event["case"]), []).append(float(event["seconds"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return
 
@@ -146,12 +145,10 @@ class Speed:
     Attributes:
         flops_per_second: What training reaches, of one device.
         bytes_per_second: None: operations alone count.
-        slowness: Time of Python code, over that on the machine whose seconds stand above.
     """
 
     flops_per_second: float
     bytes_per_second: float | None
-    slowness: float
 
 
 def host_seconds(entry: HostPlan) -> float:
@@ -165,7 +162,7 @@ def host_seconds(entry: HostPlan) -> float:
 
 def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
     """Return how long a repeat takes from its start to its record; None: nobody can know."""
-    slowness = 1.0 if facts is None or facts.cpu_loop_seconds is None else facts.cpu_loop_seconds / LOOP_SECONDS
+    slowness = ((facts and facts.cpu_loop_seconds) or LOOP_SECONDS) / LOOP_SECONDS
     if case.model == "device":
         return DEVICE_CASE_SECONDS * slowness
     work, speed = work_of(case), speed_of(case, host, facts)
@@ -180,25 +177,24 @@ def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
     start = START_SECONDS if case.device is Device.CPU else GPU_START_SECONDS
     warm = case.warmup_steps * (SETTLING if case.warmup_steps >= 10 else 1.0)
     timed = max(case.num_steps * step, (case.min_seconds or 0.0) + 1.5 * step)
-    return (start + traced) * speed.slowness + (1 + warm) * step + timed
+    return (start + traced) * slowness + (1 + warm) * step + timed
 
 
 def speed_of(case: Case, host: Host, facts: Facts | None) -> Speed | None:
-    """Return how fast a host trains a case; None: its card is not in the reference, or it reported nothing."""
+    """Return how fast a host trains a case; None: its GPU is not in the reference, or it reported nothing."""
     if facts is None:
         return None
-    slowness = 1.0 if facts.cpu_loop_seconds is None else facts.cpu_loop_seconds / LOOP_SECONDS
     if case.device is Device.CPU:
         cores = facts.cpu_limit or 1.0
         peak = facts.cpu_flops_per_second or CORE_FLOPS * cores
         share = min(1.0, (host.cpus or cores) / cores)
-        return Speed(peak * CPU_UTILISATION * share, None, slowness)
+        return Speed(peak * CPU_UTILISATION * share, None)
     members = specified_gpus(facts.gpus[0].name) if facts.gpus else ()
     figures = loosest_figures(members) if members else {}
     compute, bandwidth = figures.get(PEAK_OF.get(case.precision, HALF_PEAK)), figures.get("memory_bandwidth")
     if compute is None or bandwidth is None:
         return None
-    return Speed(compute * 1e12 * GPU_UTILISATION, bandwidth * 1e9 * GPU_BANDWIDTH_SHARE, slowness)
+    return Speed(compute * 1e12 * GPU_UTILISATION, bandwidth * 1e9 * GPU_BANDWIDTH_SHARE)
 
 
 @dataclass(frozen=True)
@@ -229,40 +225,34 @@ def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] |
         once: Seconds of what a host does once in the run, by host; None: computed.
     """
     once = {entry.host.place: host_seconds(entry) for entry in plan.hosts} if once is None else once
-    fleets = {}
-    for name in dict.fromkeys(entry.host.fleet for entry in plan.hosts):
-        hosts = [entry for entry in plan.hosts if entry.host.fleet == name]
-        gangs = [gang for gang in plan.gangs if gang.job.origin.fleet == name]
-        fleets[name] = _estimate(hosts, gangs, durations, once, {})
-    return _estimate(plan.hosts, plan.gangs, durations, once, fleets)
+    fleets = {
+        name: _estimate([entry for entry in plan.hosts if entry.host.fleet == name], plan.gangs, durations, once)
+        for name in dict.fromkeys(entry.host.fleet for entry in plan.hosts)
+    }
+    return replace(_estimate(plan.hosts, plan.gangs, durations, once), fleets=fleets)
 
 
 def _estimate(
-    hosts: Sequence[HostPlan],
-    gangs: Sequence[Gang],
-    durations: Durations,
-    once: Mapping[HostPlace, float],
-    fleets: dict[str, RunEstimate],
+    hosts: Sequence[HostPlan], gangs: Sequence[Gang], durations: Durations, once: Mapping[HostPlace, float]
 ) -> RunEstimate:
     """Estimate what some hosts do, alone and together."""
     keys: list[tuple[str, str]] = []
     slowest, usd = 0.0, 0.0
-    prices = [hourly_usd(entry) for entry in hosts]
-    for entry, price in zip(hosts, prices, strict=True):
-        alone = [(entry.host.fleet, job.case.name) for job in entry.jobs if job.blocked is None]
+    for entry in hosts:
         place = entry.host.place
-        together = [gang.job for gang in gangs if any(part.place == place for part in gang.members)]
-        keys += alone + [(job.origin.fleet, job.case.name) for job in together if job.origin.fleet == entry.host.fleet]
-        begin = once.get(place, 0.0) if alone else 0.0
+        alone = [(place.fleet, job.case.name) for job in entry.jobs if job.blocked is None]
+        together = [
+            (place.fleet, gang.job.case.name) for gang in gangs if any(part.place == place for part in gang.members)
+        ]
+        keys += alone + together
         repeats = sum(durations.seconds(*key) for key in alone)
-        rest = begin + sum(durations.seconds(job.origin.fleet, job.case.name) for job in together)
+        rest = sum(durations.seconds(*key) for key in together) + (once.get(place, 0.0) if alone else 0.0)
         slowest = max(slowest, repeats / min(entry.host.lanes, max(1, len(alone))) + rest)
-        usd += (price or 0.0) * (repeats + rest) / 3600  # of a queue, each lane is paid
-    seen = sum(key in durations.seen for key in keys)
-    computed = sum(key not in durations.seen and key in durations.computed for key in keys)
-    count = len(keys) or 1
-    cost = None if None in prices else usd
-    return RunEstimate(slowest, cost, seen / count if keys else 1.0, computed / count, fleets)
+        usd += (hourly_usd(entry) or 0.0) * (repeats + rest) / 3600  # of a queue, each worker slot is paid
+    seen = sum(key in durations.seen for key in keys) / len(keys) if keys else 1.0
+    computed = sum(key not in durations.seen and key in durations.computed for key in keys) / max(1, len(keys))
+    is_priced = all(hourly_usd(entry) is not None for entry in hosts)
+    return RunEstimate(slowest, usd if is_priced else None, seen, computed)
 
 
 def hourly_usd(entry: HostPlan) -> float | None:
@@ -297,31 +287,15 @@ class Outlook:
             self._left[entry.host.key] = {job.id: durations.seconds(job.origin.fleet, job.case.name) for job in jobs}
 
     def note(self, event: Event) -> None:
-        """Take in what an event says of the time that is left."""
-        match event:
-            case JobResult():
-                self.ended(event.host, event.job, event.seconds if event.status == Status.OK else None)
-            case JobSpared():
-                self.ended(event.host, event.job, None)
-            case HostLost():
-                self.drop(event.host)
-
-    def ended(self, host: str, job: str, seconds: float | None) -> None:
-        """Take in a repeat that ended.
-
-        Args:
-            host: Key of the host that it counts for.
-            job: Its id.
-            seconds: That it took; None or 0: it says nothing of the others, because it was left out or never began.
-        """
-        expected = self._left.get(host, {}).pop(job, None)
-        if expected is not None and seconds:
-            took, planned = self._factors.get(host, (0.0, 0.0))
-            self._factors[host] = took + seconds, planned + expected
-
-    def drop(self, host: str) -> None:
-        """Expect no more of a host that was set aside."""
-        self._left.get(host, {}).clear()
+        """Take in what an event says of the time that is left; of what was skipped or never began, it says nothing."""
+        if isinstance(event, HostLost):
+            self._left.get(event.host, {}).clear()
+        if not isinstance(event, JobResult | JobSpared):
+            return
+        expected = self._left.get(event.host, {}).pop(event.job, None)
+        if expected is not None and isinstance(event, JobResult) and event.status == Status.OK and event.seconds:
+            took, planned = self._factors.get(event.host, (0.0, 0.0))
+            self._factors[event.host] = took + event.seconds, planned + expected
 
     def seconds_left(self, host: str | None = None) -> float:
         """Return the seconds until a host is done, or the slowest of all; counted from the last repeat's end.
@@ -363,7 +337,6 @@ class Budget:
         self._seen: dict[tuple[str, str], float] = {}
         self._began: dict[Meter, tuple[HostPlace, float]] = {}
         self._reserved: dict[Meter, float] = {}
-        self._reserved_usd = 0.0
         self._settled_usd = 0.0
         self._lock = threading.Lock()
 
@@ -377,19 +350,18 @@ class Budget:
         """Stop to count; nothing happens when nothing is counted."""
         with self._lock:
             if meter is None or meter in self._began:
-                self._reserve(meter or host, 0.0)
+                self._reserved.pop(meter or host, None)
             self._settle(meter or host)
 
     def allows(self, host: HostPlace, case: str, meter: str | None = None) -> bool:
         """Return whether one more repeat can end within the limit; if so, its cost is reserved."""
         with self._lock:
             seconds = self._seen.get((host.fleet, case)) or self._durations.seconds(host.fleet, case)
-            wanted = self._rates[host] * seconds
-            others = self._reserved_usd - self._reserved.get(meter or host, 0.0)
-            if self._spent() + others + wanted > self._limit_usd:
-                return False
-            self._reserve(meter or host, wanted)
-            return True
+            wanted = {**self._reserved, (meter or host): self._rates[host] * seconds}
+            fits = self._spent() + sum(wanted.values()) <= self._limit_usd
+            if fits:
+                self._reserved = wanted
+            return fits
 
     def learn(self, fleet: str, case: str, seconds: float) -> None:
         """Take in how long a repeat took."""
@@ -412,8 +384,3 @@ class Budget:
         if meter in self._began:
             self._settled_usd += self._running_usd(meter)
             del self._began[meter]
-
-    def _reserve(self, meter: Meter, usd: float) -> None:
-        self._reserved_usd += usd - self._reserved.pop(meter, 0.0)
-        if usd:
-            self._reserved[meter] = usd

@@ -17,13 +17,14 @@ from orchestrate.inventory.variants import (
     Code,
     Fit,
     Variant,
+    candidates,
     check_variant,
     choose_variant,
     parse_version,
     rank,
 )
 from orchestrate.planning.facts import Facts, Image
-from results.schema import GPU, Device, Status
+from results.schema import Device, Status
 from results.schema.version import __version__
 
 ARCHITECTURE = "amd64"
@@ -97,29 +98,20 @@ def _chosen(host: Host, facts: Facts, variants: Sequence[Variant]) -> Image:
     """Choose one variant that suits all GPUs of the host that are used."""
     if host.device is Device.CPU or not facts.gpus:
         return Image(variant="cpu", reference=image_reference(host, "cpu"), reason="trains on the processor")
-    capabilities = used_capabilities(host, facts)
+    capabilities: list[str | None] = [*used_capabilities(host, facts)] or [None]
     choices = [choose_variant(facts.driver, capability, variants) for capability in capabilities]
     for choice in choices:
-        if choice.variant is None or choice.status is not Status.OK:
-            return _impossible(host, choice)
-    for choice in choices:
-        if choice.variant is not None and all(fit.status is Status.OK for fit in fits_of(host, facts, choice.variant)):
-            name = choice.variant.name
-            return Image(variant=name, reference=image_reference(host, name), reason=choice.reason)
+        if choice.status is not Status.OK:
+            reference = image_reference(host, choice.variant.name if choice.variant else "none")
+            reason = "chosen by driver and compute capability"
+            return Image(variant=None, reference=reference, reason=reason, status=choice.status, problem=choice.reason)
+    fits = max((fits_of(host, facts, variant) for variant in candidates(variants)), key=rank)
+    if rank(fits)[0] and fits[0].variant is not None:
+        name = fits[0].variant.name
+        return Image(variant=name, reference=image_reference(host, name), reason=fits[0].reason)
     names = ", ".join(sorted(choice.variant.name for choice in choices if choice.variant is not None))
     problem = f"its GPUs need different images ({names}). Write the host twice, with gpus: and variant:"
     return Image(variant=None, reference="", reason="mixed GPUs", status=Status.UNSUPPORTED, problem=problem)
-
-
-def _impossible(host: Host, choice: Fit) -> Image:
-    name = choice.variant.name if choice.variant else "none"
-    return Image(
-        variant=None,
-        reference=image_reference(host, name),
-        reason="chosen by driver and compute capability",
-        status=choice.status,
-        problem=choice.reason,
-    )
 
 
 def fits_of(host: Host, facts: Facts, variant: Variant) -> tuple[Fit, ...]:
@@ -130,12 +122,8 @@ def fits_of(host: Host, facts: Facts, variant: Variant) -> tuple[Fit, ...]:
 
 def used_capabilities(host: Host, facts: Facts) -> list[str]:
     """Return the compute capabilities of the GPUs that are used, lowest first."""
-    known = {gpu.compute_capability for gpu in _used_gpus(host, facts) if gpu.compute_capability}
-    return sorted(known, key=parse_version)
-
-
-def _used_gpus(host: Host, facts: Facts) -> list[GPU]:
-    return [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or list(facts.gpus)
+    used = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus] or facts.gpus
+    return sorted({gpu.compute_capability for gpu in used if gpu.compute_capability}, key=parse_version)
 
 
 @dataclass(frozen=True)
@@ -221,23 +209,21 @@ def _share(choosers: Sequence[_Chooser], whose: str, variants: Sequence[Variant]
     """Give all these hosts one image; None: none suits all of them. Empty: they chose the same one by themselves."""
     if len({chooser.own.variant for chooser in choosers}) < 2:
         return {}
-    candidates = [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
-    fitting = [(rank(variant, fits), variant) for variant in candidates if (fits := _suits_all(choosers, variant))]
-    if not fitting:
-        return None
-    _, best = max(fitting, key=lambda found: found[0])
-    return {chooser.host.place: _shared_image(chooser, best, whose) for chooser in choosers}
+    fitting = [fits for variant in candidates(variants) if (fits := _suits_all(choosers, variant))]
+    best = max(fitting, key=rank)[0].variant if fitting else None
+    return None if best is None else {chooser.host.place: _shared_image(chooser, best, whose) for chooser in choosers}
 
 
 def _suits_all(choosers: Sequence[_Chooser], variant: Variant) -> list[Fit]:
     """Return how a variant goes with the GPUs of all hosts; empty: one of them would fail or be slowed down."""
-    found: list[Fit] = []
-    for chooser in choosers:
-        for fit, own in zip(fits_of(chooser.host, chooser.facts, variant), chooser.own_fits, strict=True):
-            if fit.status is not Status.OK or _compiled(fit) > _compiled(own):
-                return []
-            found.append(fit)
-    return found
+    pairs = [
+        pair
+        for chooser in choosers
+        for pair in zip(fits_of(chooser.host, chooser.facts, variant), chooser.own_fits, strict=True)
+    ]
+    if any(fit.status is not Status.OK or _compiled(fit) > _compiled(own) for fit, own in pairs):
+        return []
+    return [fit for fit, _ in pairs]
 
 
 def _compiled(fit: Fit) -> int:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import math
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Final, Literal, TypeVar
 
 from pydantic import ConfigDict
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.members import Member, members_of
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.images import fleets_variants, named_images
 from orchestrate.suites import Suite
-from results.schema import Case, Data, Device, Origin, Status
+from results.schema import Case, Communication, Data, Device, Origin, Status
 from results.schema.version import __version__
 
-PLAN_VERSION = 1
+PLAN_VERSION: Final = 1
 DEFAULT_SUITE = "standard"
 
 T = TypeVar("T")
@@ -34,6 +35,37 @@ MAX_NAMED = 20
 SHORTEST_LIMIT_SECONDS = 600.0
 LIMIT_FACTOR = 3.0
 """A queue gets so many times what a case took before as its limit: short limits start earlier, but nodes differ."""
+
+
+PORTS_PER_RANK = 2
+"""TensorFlow's own, and above it the one at which the chief hears the others; the same for all is simpler to allow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A host's part in a case of several hosts.
+
+    Attributes:
+        rank: From 0; rank 0 writes the record.
+        addresses: `host:port` of every rank, as the others reach it.
+        network: `bridge`: the container's own, with only its ports published; `host`: the machine's.
+    """
+
+    rank: int
+    addresses: tuple[str, ...]
+    network: str = "bridge"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What TensorFlow reads who it is from."""
+        task = {"type": "worker", "index": self.rank}
+        return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(self.addresses)}, "task": task})}
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """TCP ports at which the other hosts reach this one."""
+        port = int(self.addresses[self.rank].rpartition(":")[2])
+        return (port, port + 1) if self.rank == 0 else (port,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +150,7 @@ class Plan:
     gangs: tuple[Gang, ...] = ()
     stop_early: float | None = None
     tfbench: str = __version__
-    plan_version: int = PLAN_VERSION
+    plan_version: Literal[1] = PLAN_VERSION
 
     @property
     def jobs(self) -> list[Job]:
@@ -188,16 +220,11 @@ def make_plan(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     plan = Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(entries), gangs=tuple(gangs))
     if not plan.jobs:
-        raise _empty_plan(entries)
+        left = [f"{entry.host.key}: {text}" for entry in entries for text in entry.left_out]
+        more = [f"and {len(left) - MAX_NAMED} more"] if len(left) > MAX_NAMED else []
+        lines = ["the plan is empty: no case of the suite fits any host", *left[:MAX_NAMED], *more]
+        raise UserError("\n  ".join(lines))
     return plan
-
-
-def _empty_plan(plans: Sequence[HostPlan]) -> UserError:
-    """Return the error of a plan without a repeat: what was left out on which host, and why."""
-    left_out = [f"{entry.host.key}: {text}" for entry in plans for text in entry.left_out]
-    more = [f"and {len(left_out) - MAX_NAMED} more"] if len(left_out) > MAX_NAMED else []
-    lines = [*left_out[:MAX_NAMED], *more]
-    return UserError("\n  ".join(["the plan is empty: no case of the suite fits any host", *lines]))
 
 
 def _rounds(cells: Iterable[T], repeats: int, seed: str) -> Iterator[tuple[int, T]]:
@@ -211,11 +238,8 @@ def _rounds(cells: Iterable[T], repeats: int, seed: str) -> Iterator[tuple[int, 
 
 def _limit_seconds(host: Host, case: Case, durations: Mapping[tuple[str, str], float]) -> float | None:
     """Return the limit of a case's repeats in a queue: a scheduler fits short jobs in earlier; None: no queue."""
-    if host.queue is None:
-        return None
-    most = host.timeout_minutes * 60
-    known = durations.get((host.fleet, case.name))
-    return most if known is None else min(most, max(SHORTEST_LIMIT_SECONDS, LIMIT_FACTOR * known))
+    known = LIMIT_FACTOR * durations.get((host.fleet, case.name), math.inf)
+    return None if host.queue is None else min(host.timeout_minutes * 60, max(SHORTEST_LIMIT_SECONDS, known))
 
 
 def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
@@ -230,9 +254,10 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
             known = facts is not None or host.queue is not None or host.gpus is not None
             offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be queried"
             left_out.append(f"{case.name}: needs more GPUs {offers}")
-        elif case.data is Data.TFRECORD and not _has_data(host):
-            where = "data_claim for the cluster" if isinstance(host.queue, KubernetesQueue) else "data_dir for the host"
-            left_out.append(f"{case.name}: hosts.yml names no {where}")
+        elif case.data is Data.TFRECORD and isinstance(host.queue, KubernetesQueue) and not host.queue.data_claim:
+            left_out.append(f"{case.name}: hosts.yml names no data_claim for the cluster")
+        elif case.data is Data.TFRECORD and not isinstance(host.queue, KubernetesQueue) and not host.data_dir:
+            left_out.append(f"{case.name}: hosts.yml names no data_dir for the host")
         else:
             cases.append(case)
     return cases, left_out
@@ -241,11 +266,6 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
 def _device(host: Host, gpu_count: int) -> Device:
     """Return what a host trains on; one with a price never falls back to its CPU, which nobody rents it for."""
     return host.device or (Device.GPU if gpu_count or host.usd_per_gpu_hour else Device.CPU)
-
-
-def _has_data(host: Host) -> bool:
-    """Return whether `hosts.yml` says where a host's TFRecords are."""
-    return bool(host.queue.data_claim if isinstance(host.queue, KubernetesQueue) else host.data_dir)
 
 
 def _fleet_mate(host: Host, hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> Facts | None:
@@ -332,6 +352,35 @@ def learn(job: Job, host: Host, facts: Facts) -> Job:
     return dataclasses.replace(made, id=job.id, member=job.member)
 
 
+def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
+    """Give each host its part in a case.
+
+    Args:
+        hosts: In the order of their ranks.
+        case: Of as many hosts.
+
+    Returns:
+        The members by rank, or why these hosts cannot train it together.
+    """
+    if len(hosts) < case.num_hosts:
+        return f"needs {case.num_hosts} hosts, the fleet has {len(hosts)}"
+    if case.device is Device.CPU and case.num_gpus > 1:
+        return "with several hosts, TensorFlow uses only one CPU device per host"
+    addresses = []
+    for rank, host in enumerate(hosts):
+        where = host.cluster_address
+        if where is None:
+            return f"the address at which other hosts reach {host.key} is unknown. Set its address: in the hosts file"
+        if host.network == "bridge" and case.device is Device.GPU and case.communication is not Communication.RING:
+            return (
+                f"NCCL opens additional ports, which {host.key} would not publish. Set network: host if you trust the "
+                "network, or else communication: ring"
+            )
+        shown = f"[{where}]" if ":" in where else where
+        addresses.append(f"{shown}:{host.cluster_port + PORTS_PER_RANK * rank}")
+    return tuple(Member(rank=rank, addresses=tuple(addresses), network=host.network) for rank, host in enumerate(hosts))
+
+
 def _gangs(
     fleet: Sequence[HostPlan], suite: Suite, repeats: int | None, run_id: str, seed: int
 ) -> tuple[list[Gang], list[str]]:
@@ -343,7 +392,7 @@ def _gangs(
     chief = fleet[0]
     if chief.host.queue is not None:
         return [], []  # the queue chooses the machines, and its own jobs are of several of them
-    gpus = min(_gpu_count(entry) for entry in fleet)
+    gpus = min(len(_usable_gpus(entry.host, entry.facts)) for entry in fleet)
     device = _device(chief.host, gpus)
     cases, left_out = [], []
     for case in suite.cases(device):
@@ -377,10 +426,3 @@ def whole_job(members: Sequence[Job]) -> Job:
     hosts = "+".join(job.origin.host for job in members)
     blocked = next((job.blocked for job in members if job.blocked is not None), None)
     return dataclasses.replace(chief, origin=dataclasses.replace(chief.origin, host=hosts), blocked=blocked)
-
-
-def _gpu_count(entry: HostPlan) -> int:
-    if entry.facts is None:
-        return len(entry.host.gpus or ())
-    present = {gpu.index for gpu in entry.facts.gpus}
-    return len(present if entry.host.gpus is None else present & set(entry.host.gpus))

@@ -25,18 +25,15 @@ from pydantic import (
 
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
-from orchestrate.yaml_files import did_you_mean, read_document, resolve_path, validate_document
+from orchestrate.yaml_files import described, did_you_mean, read_document, resolve_path, validate_document
 from results.schema import (
     DEVICE_MODEL,
     SETTINGS,
-    XLA,
-    BatchNorm,
     Case,
     Communication,
     Data,
     Device,
     Mode,
-    Optimizer,
     Precision,
     default_of,
     kind_of,
@@ -48,116 +45,58 @@ FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
 """What ends in one of these is a file of the user's."""
 
-MAX_STEPS = 100_000
-"""Most timed steps: a record keeps the duration of each."""
-
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
-Steps = Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)]
 Repeats = Annotated[StrictInt, Field(ge=1, le=1000)]
 T = TypeVar("T")
 Few = Annotated[list[T], Field(min_length=1, max_length=100)]
 
+ONE_FOR_A_BLOCK = ("communication", "image_size", "warmup_steps", "num_steps")
+"""Settings of which a block has one value."""
 
-WRITTEN_OUT = frozenset(
-    {
-        *("model", "mode", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce"),
-        *("xla", "data", "batch_norm", "device", "image_size", "sequence_length", "optimizer", "accumulate"),
-        *("warmup_steps", "num_steps"),
-    }
-)
-"""Settings of a case that `CaseBlock` spells out, or that belong to the whole suite."""
+SPECIAL = ("model", "batch_per_gpu", "device")
+"""Settings that `CaseBlock` spells out; the fields of all others follow from their rows in `results.schema.case`."""
 
-SWEPT = tuple(name for name in SETTINGS if name not in WRITTEN_OUT)
-"""All others: a value or a list of values, as their rows in `results.schema.case` say."""
-
-
-LISTED = (
-    *("model", "precision", "mode", "num_gpus", "num_hosts", "all_reduce", "xla", "data", "batch_norm"),
-    *("sequence_length", "optimizer", "accumulate"),
-    *SWEPT,
-)
+LISTED = ("model", *(name for name in SETTINGS if name not in (*ONE_FOR_A_BLOCK, *SPECIAL)))
 """Settings whose lists multiply, in the order of the cases."""
 
 
-def _swept_fields() -> dict[str, Any]:
-    """Return a field for each setting of `SWEPT`."""
-    fields: dict[str, Any] = {}
-    for name in SWEPT:
-        setting, default = SETTINGS[name], default_of(name)
-        kind: Any = kind_of(name)
-        value: Any = kind
-        if kind is bool:
-            words, value = "true, false or both", StrictBool
-        elif kind in (int, float):
-            words = "a whole number or a list" if kind is int else "a number or a list"
-            most = 1_000_000 if setting.most is None else setting.most
-            value = Annotated[StrictInt if kind is int else float, Field(ge=setting.least, le=most)]
-        else:
-            words = f"one or more of {', '.join(kind)}"
-        text = f"{words}: {setting.meaning.removesuffix('.')}"
-        optional = None if default is None else value
-        example = (setting.least if kind in (int, float) else next(iter(kind))) if default is None else default
-        fields[name] = (
-            value | Few[value] | optional,
-            Field(default, description=text, examples=[str(example).lower()]),
-        )
-    return fields
+def _field(name: str) -> tuple[Any, Any]:
+    """Return the type and the default of a setting's key, with its description and an example."""
+    setting, default = SETTINGS[name], default_of(name)
+    kind: Any = kind_of(name)
+    value: Any = kind
+    if kind is bool:
+        words, value, example = "true or false", StrictBool, str(default).lower()
+    elif kind in (int, float):
+        least, most = max(setting.least or 0, int(name.endswith("_steps"))), setting.most or 1_000_000
+        words, example = f"a {'whole ' if kind is int else ''}number of at least {least:g}", str(default or least)
+        value = Annotated[StrictInt if kind is int else float, Field(ge=least, le=most)]
+    else:
+        words, example = f"one of {', '.join(kind)}", str(default or next(iter(kind)))
+    if name not in ONE_FOR_A_BLOCK:
+        words, value = f"{words}, or a list", value | Few[value]
+    text = f"{words}: {setting.meaning.removesuffix('.')}"
+    return value | None if default is None else value, described(text, example, default)
 
 
-_SweptBlock = create_model("_SweptBlock", **_swept_fields())
+_FIELDS: dict[str, Any] = {name: _field(name) for name in SETTINGS if name not in SPECIAL}
+_Settings = create_model("_Settings", **_FIELDS)
 
 
-class CaseBlock(_SweptBlock):
-    """A matrix of cases; lists multiply. The settings of `SWEPT` are fields too."""
+class CaseBlock(_Settings):
+    """A matrix of cases; lists multiply."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: StrictStr | Few[StrictStr] = Field(
         description="a network or a list of networks; device: none", examples=["[resnet50, googlenet]"]
     )
-    mode: Mode | Few[Mode] = Field(
-        Mode.TRAIN, description="train, infer or both; device goes with its model", examples=["[train, infer]"]
+    batch_per_gpu: Count | dict[Precision, Count] | None = described(
+        "a whole number, or one for each precision", "{fp32: 128, fp16: 256}"
     )
-    precision: Precision | Few[Precision] = Field(
-        Precision.FP32, description="one or more of fp32, tf32, fp16 and bf16", examples=["[fp32, fp16]"]
+    device: Literal["auto"] | Device = described(
+        "auto, gpu or cpu (auto: gpu where the host has one)", "gpu", default="auto"
     )
-    batch_per_gpu: Count | dict[Precision, Count] | None = Field(
-        None, description="a whole number, or one for each precision", examples=["{fp32: 128, fp16: 256}"]
-    )
-    num_gpus: Count | Few[Count] = Field(
-        1, description="a whole number or a list of whole numbers", examples=["[1, 2, 4, 8]"]
-    )
-    num_hosts: Count | Few[Count] = Field(
-        1, description="a whole number or a list: hosts of a fleet that train together", examples=["[1, 2, 4]"]
-    )
-    communication: Communication = Field(
-        Communication.AUTO, description="auto, ring or nccl: between several hosts", examples=["ring"]
-    )
-    all_reduce: StrictBool | Few[StrictBool] = Field(
-        True, description="true, false (to see what communication costs) or both", examples=["[true, false]"]
-    )
-    xla: XLA | Few[XLA] = Field(XLA.OFF, description="one or more of off, auto and replica", examples=["[off, auto]"])
-    data: Data | Few[Data] = Field(
-        Data.SYNTHETIC, description="one or more of synthetic, host and tfrecord", examples=["host"]
-    )
-    batch_norm: BatchNorm | Few[BatchNorm] | None = Field(
-        None, description="one or more of fused, keras and none; left out: the network's own", examples=["fused"]
-    )
-    device: Literal["auto"] | Device = Field(
-        "auto", description="auto, gpu or cpu (auto: gpu where the host has one)", examples=["gpu"]
-    )
-    image_size: Count | None = Field(None, description="pixels; left out: the network's own", examples=["224"])
-    sequence_length: Count | Few[Count] | None = Field(
-        None, description="tokens, one length or a list; left out: the network's own", examples=["[128, 384, 512]"]
-    )
-    optimizer: Optimizer | Few[Optimizer] | None = Field(
-        None, description="one or more of momentum, adamw and lamb; left out: the network's own", examples=["lamb"]
-    )
-    accumulate: Count | Few[Count] = Field(
-        1, description="a whole number or a list: batches of one update", examples=["[1, 4]"]
-    )
-    warmup_steps: Steps = Field(10, description="a whole number of at least 1", examples=["20"])
-    num_steps: Steps = Field(100, description="a whole number of at least 1: timed steps", examples=["100"])
 
     @model_validator(mode="before")
     @classmethod
@@ -183,8 +122,8 @@ class SuiteFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    description: StrictStr = Field("", description="a sentence", examples=["what it shows"])
-    repeats: Repeats = Field(3, description="a whole number of at least 1; a result needs 3", examples=["3"])
+    description: StrictStr = described("a sentence", "what it shows", default="")
+    repeats: Repeats = described("a whole number of at least 1; a result needs 3", "3", default=3)
     cases: Annotated[list[CaseBlock], Field(min_length=1)] = Field(
         description="a list of cases", examples=["[{model: resnet50, batch_per_gpu: 128}]"]
     )
@@ -247,7 +186,7 @@ def read_suite(name: str) -> Suite:
     if checked is not None:
         for index, block in enumerate(checked.cases):
             for key, problem in _contradictions(block):
-                document.problem(("cases", index, key), f"case {index + 1}: {problem}")
+                document.problem(("cases", index, key), problem)
     if document.problems or checked is None:
         raise DocumentError(document.report())
     return Suite(Path(name).stem, checked.description, checked.repeats, tuple(checked.cases))
@@ -255,13 +194,14 @@ def read_suite(name: str) -> Suite:
 
 def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
     """Name mistakes that no value shows by itself: the key that is wrong, and what to write."""
-    modes = _listed(block.mode)
-    if DEVICE_MODEL in _listed(block.model):
-        if _listed(block.model) != [DEVICE_MODEL]:
+    said = dict(block)
+    values = {name: _listed(said[name]) for name in LISTED}
+    modes = values["mode"]
+    if DEVICE_MODEL in values["model"]:
+        if values["model"] != [DEVICE_MODEL]:
             yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {block.model}"
-        said = block.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}
-        if said:
-            yield min(said), f"{min(said)} has no effect with model: {DEVICE_MODEL}. Remove it"
+        if useless := block.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}:
+            yield min(useless), f"{min(useless)} has no effect with model: {DEVICE_MODEL}. Remove it"
         if "mode" in block.model_fields_set and modes != [Mode.DEVICE]:
             yield "mode", f"model: {DEVICE_MODEL} implies mode: {Mode.DEVICE}. Remove mode"
         return
@@ -269,32 +209,34 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
         yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
     if block.batch_per_gpu is None:
         yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
-    elif missing := [precision for precision in _listed(block.precision) if precision not in _batches(block)]:
+    elif missing := [precision for precision in values["precision"] if precision not in _batches(block)]:
         example = f"Example: batch_per_gpu: {{{missing[0]}: 128}}"
         yield "batch_per_gpu", f"batch_per_gpu has no value for {', '.join(missing)}. {example}"
-    many = max(_listed(block.num_hosts)) > 1
-    if many and (modes != [Mode.TRAIN] or Data.TFRECORD in _listed(block.data)):
+    many, has_files = max(values["num_hosts"]) > 1, Data.TFRECORD in values["data"]
+    if many and (modes != [Mode.TRAIN] or has_files):
         yield "num_hosts", "several hosts require mode: train and data: synthetic or host. Write a separate case"
-    if not many and block.communication is not Communication.AUTO:
+    if not many and said["communication"] is not Communication.AUTO:
         yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
-    if False in _listed(block.all_reduce) and modes != [Mode.TRAIN]:
-        yield "all_reduce", "all_reduce: false is for mode: train only. Write a separate case"
-    if Data.TFRECORD in _listed(block.data) and modes != [Mode.TRAIN]:
-        yield "data", "data: tfrecord is for mode: train only. Write a separate case"
-    if max(_listed(block.accumulate)) > 1 and modes != [Mode.TRAIN]:
-        yield "accumulate", "accumulate is for mode: train only. Write a separate case"
+    for key, text, is_said in (
+        ("all_reduce", "all_reduce: false", False in values["all_reduce"]),
+        ("data", "data: tfrecord", has_files),
+        ("accumulate", "accumulate", max(values["accumulate"]) > 1),
+    ):
+        if is_said and modes != [Mode.TRAIN]:
+            yield key, f"{text} is for mode: train only. Write a separate case"
     for refused in dict.fromkeys(_refusals(block)):
         yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
 
 
 def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
     """Ask every network about every value; one value at a time, because lists multiply."""
+    said = dict(block)
     for model in _listed(block.model):
         for name in ("batch_norm", "sequence_length", "data", "image_size"):
-            for value in _listed(getattr(block, name)):
+            for value in _listed(said[name]):
                 if refused := INPUTS[model].refusal(Case(model=model, **{name: value})):
                     yield refused
-    if not set(_listed(block.precision)) <= set(_batches(block)):
+    if not set(_listed(said["precision"])) <= set(_batches(block)):
         return  # reported by itself
     for case in _cases(block, Device.GPU):
         if refused := tuning_refusal(case):
@@ -312,7 +254,7 @@ def _batches(block: CaseBlock) -> dict[Precision, int]:
 
 def _cases(block: CaseBlock, device: Device) -> list[Case]:
     """Return every combination of the listed values, the last setting of `LISTED` fastest."""
-    fixed = {name: getattr(block, name) for name in ("image_size", "warmup_steps", "num_steps")}
+    fixed = {name: getattr(block, name) for name in ONE_FOR_A_BLOCK}
     fixed["device"] = device if block.device == "auto" else block.device
     values = {name: _listed(getattr(block, name)) for name in LISTED}
     if DEVICE_MODEL in values["model"]:
@@ -323,6 +265,7 @@ def _cases(block: CaseBlock, device: Device) -> list[Case]:
         if not chosen["all_reduce"] and chosen["num_gpus"] * chosen["num_hosts"] == 1:
             continue  # one replica has no all-reduce to leave out
         chosen["batch_per_gpu"] = _batches(block)[chosen["precision"]]
-        chosen["communication"] = block.communication if chosen["num_hosts"] > 1 else Communication.AUTO
+        if chosen["num_hosts"] == 1:
+            chosen["communication"] = Communication.AUTO
         cases.append(Case(**chosen))
     return cases

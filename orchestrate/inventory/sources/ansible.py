@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from typing import Any
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.sources.machines import (
     STDIN,
+    Described,
     Found,
     Machine,
     destination,
+    output_of,
+    parsed,
     port_number,
     read_text,
     validated,
 )
-from orchestrate.inventory.sources.rented import Described
-from orchestrate.text import plain_text
 from results.reference.gpus import gpus_named
 
 PROGRAM = "ansible-inventory"
@@ -33,8 +32,6 @@ IN_SSH_CONFIG = {
     "ansible_ssh_extra_args": "its options",
 }
 """Variables that `hosts.yml` has no key for, and what says the same in an ssh configuration."""
-
-SECONDS = 120.0
 
 
 class _Group(Described):
@@ -61,42 +58,20 @@ def from_ansible(path: str) -> Found:
 
 
 def _listed(path: str) -> dict[str, Any]:
-    """Return the inventory as Ansible lists it; asks Ansible itself where the file is not that already."""
+    """Return the inventory as Ansible lists it; Ansible itself does that where the file is not that already."""
     if path == STDIN or path.endswith(".json"):
         text, origin = read_text(path), path
-        if not text.lstrip().startswith("{"):
-            raise UserError(f"{path}: not JSON. Expected the output of: {COMMAND}")
-    else:
-        text, origin = _ask_ansible(path), f"{PROGRAM} -i {path}"
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{origin}: not JSON: {error}. Expected the output of: {COMMAND}") from error
-    if not isinstance(document, dict):
-        raise UserError(f"{origin}: not the output of: {COMMAND}")
-    return document
-
-
-def _ask_ansible(path: str) -> str:
-    if shutil.which(PROGRAM) is None:
+    elif shutil.which(PROGRAM) is None:
         raise UserError(
             f"{path}: {PROGRAM} is needed to read it, because only Ansible knows all rules of its inventories. "
             f"Install ansible-core, or: {PROGRAM} -i {path} --list | tfbench hosts --from ansible -"
         )
-    try:
-        done = subprocess.run(
-            [PROGRAM, "-i", path, "--list"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-            text=True,
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        raise UserError(f"{PROGRAM} -i {path}: {error}") from error
-    if done.returncode != 0:
-        raise UserError(f"{PROGRAM} -i {path}: {plain_text(done.stderr.strip(), 1000)}")
-    return done.stdout
+    else:
+        text, origin = output_of(PROGRAM, "-i", path, "--list"), f"{PROGRAM} -i {path}"
+    document = parsed(text, origin, COMMAND)
+    if not isinstance(document, dict):
+        raise UserError(f"{origin}: not the output of: {COMMAND}")
+    return document
 
 
 def _groups_of(host: str, groups: dict[str, _Group]) -> list[str]:
@@ -112,16 +87,15 @@ def _add(host: str, variables: dict[str, Any], groups: list[str], found: Found) 
     if connection not in SSH:
         found.left_out.append(f"{host}: ansible_connection is {connection}, not ssh")
         return
-    address = variables.get("ansible_host", variables.get("ansible_ssh_host", host))
-    user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
-    port = variables.get("ansible_port", variables.get("ansible_ssh_port"))
-    given = {"ansible_host": address, "ansible_user": user, "ansible_port": port}
-    for name, value in given.items():
+    address, user, port = (
+        variables.get(f"ansible_{name}", variables.get(f"ansible_ssh_{name}")) for name in ("host", "user", "port")
+    )
+    address = host if address is None else address
+    for name, value in (("host", address), ("user", user), ("port", port)):
         if "{{" in str(value):
-            found.left_out.append(f"{host}: {name} is a template, which only an Ansible play fills in: {value}")
+            found.left_out.append(f"{host}: ansible_{name} is a template, which only an Ansible play fills in: {value}")
             return
-    target = destination(None if user is None else str(user), str(address))
-    number = port_number(port)
+    target, number = destination(None if user is None else str(user), str(address)), port_number(port)
     if target is None or (port is not None and number is None):
         found.left_out.append(f"{host}: no ssh address: user {user}, host {address}, port {port}")
         return
@@ -134,13 +108,5 @@ def _add(host: str, variables: dict[str, Any], groups: list[str], found: Found) 
         for name, means in IN_SSH_CONFIG.items()
         if variables.get(name)
     ]
-    found.machines.append(
-        Machine(
-            name=host,
-            way="docker",
-            target=target,
-            port=number,
-            gpu=gpus[0] if len(gpus) == 1 else None,
-            notes=tuple(notes),
-        )
-    )
+    gpu = gpus[0] if len(gpus) == 1 else None
+    found.machines.append(Machine(name=host, way="docker", target=target, port=number, gpu=gpu, notes=tuple(notes)))

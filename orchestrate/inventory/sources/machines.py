@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestrate.errors import UserError
 from orchestrate.text import plain_text
@@ -18,6 +20,7 @@ from results.reference.gpus import gpu_key
 
 MAX_BYTES = 64 << 20
 STDIN = "-"
+TOOL_SECONDS = 120.0
 MAX_REPORTED = 5
 """Mistakes of a document that are shown: all of its entries tend to have the same one."""
 
@@ -104,6 +107,12 @@ def port_number(value: object) -> int | None:
     return number if 0 < number <= MAX_PORT else None
 
 
+class Described(BaseModel):
+    """Part of a tool's output; what we do not use, and what its next version adds, is passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
+
+
 def read_text(path: str) -> str:
     """Read a file or standard input.
 
@@ -111,7 +120,8 @@ def read_text(path: str) -> str:
         UserError: It cannot be read.
     """
     try:
-        content = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STDIN else _head(Path(path).expanduser())
+        with sys.stdin.buffer if path == STDIN else Path(path).expanduser().open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise UserError(f"{path}: larger than {MAX_BYTES >> 20} MB")
         return content.decode("utf-8-sig")
@@ -119,25 +129,38 @@ def read_text(path: str) -> str:
         raise UserError(f"{path}: {error}") from error
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
-
-
-def read_json(path: str, command: str) -> object:
-    """Read what a tool printed as JSON.
-
-    Args:
-        path: File, or `-`.
-        command: What prints it, for messages.
+def output_of(*command: str) -> str:
+    """Run a tool and return what it prints.
 
     Raises:
-        UserError: It cannot be read, or is no JSON.
+        UserError: It cannot be run, or fails; in its own words.
     """
     try:
-        document: object = json.loads(read_text(path))
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_SECONDS, check=False, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+        raise UserError(f"{shlex.join(command)}: {error}") from error
+    if done.returncode != 0:
+        raise UserError(f"{shlex.join(command)}: {plain_text(done.stderr.strip(), 1000)}")
+    return done.stdout
+
+
+def parsed(text: str, origin: str, command: str) -> object:
+    """Parse what a tool printed as JSON.
+
+    Args:
+        text: What it printed.
+        origin: Where that came from, for messages.
+        command: What prints it, likewise.
+
+    Raises:
+        UserError: It is no JSON.
+    """
+    try:
+        document: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON: {error}. Expected the output of: {command}") from error
+        raise UserError(f"{origin}: not JSON: {error}. Expected the output of: {command}") from error
     return document
 
 
@@ -179,17 +202,18 @@ def hosts_file(found: Found, source: str) -> str:
         source: Name of the tool.
     """
     machines, twins = _single(found.machines)
-    lines = [HEADER.format(source=source).rstrip("\n")]
-    lines += [f"# {_comment(note)}" for note in found.notes]
+    lines = [*HEADER.format(source=source).splitlines(), *(f"# {_comment(note)}" for note in found.notes)]
     lines += ["version: 1", "", "defaults:", "  suite: standard"]
     if any(machine.way == "docker" for machine in machines):
         lines.append("  # registry: ghcr.io/you   # where hosts with Docker pull images from: docs/images.md")
+    fleets: dict[str, list[Machine]] = {}
+    for machine in machines:
+        fleets.setdefault(fleet_name(machine.gpu), []).append(machine)
     lines += ["", "fleets:"]
-    names = _Names()
-    for fleet, members in _fleets(machines).items():
-        lines += _fleet(fleet, members, names)
-    left_out = [*found.left_out, *twins]
-    if left_out:
+    taken: set[str] = set()
+    for fleet in sorted(fleets, key=lambda fleet: fleet == UNKNOWN_FLEET):
+        lines += _fleet(fleet, fleets[fleet], taken)
+    if left_out := [*found.left_out, *twins]:
         lines += ["", "# Left out:", *(f"#   {_comment(reason)}" for reason in left_out)]
     return "\n".join(lines) + "\n"
 
@@ -207,14 +231,7 @@ def fleet_name(gpu: str | None) -> str:
     return re.sub(r"^rtx-(?=a\d{4})", "", words)[:MAX_NAME] or UNKNOWN_FLEET
 
 
-def _fleets(machines: Sequence[Machine]) -> dict[str, list[Machine]]:
-    fleets: dict[str, list[Machine]] = {}
-    for machine in sorted(machines, key=lambda machine: fleet_name(machine.gpu) == UNKNOWN_FLEET):
-        fleets.setdefault(fleet_name(machine.gpu), []).append(machine)
-    return fleets
-
-
-def _fleet(fleet: str, members: Sequence[Machine], names: _Names) -> list[str]:
+def _fleet(fleet: str, members: Sequence[Machine], taken: set[str]) -> list[str]:
     lines = [f"  {_key(fleet)}:"]
     if fleet == UNKNOWN_FLEET:
         lines.append("    # The source does not name the GPUs. `tfbench check` shows them: one fleet per kind of GPU.")
@@ -226,25 +243,16 @@ def _fleet(fleet: str, members: Sequence[Machine], names: _Names) -> list[str]:
         lines.append("    # usd_per_gpu_hour:   # the source has no price; add it to see costs")
     lines.append("    hosts:")
     for machine in members:
-        price = None if common is not None else machine.usd_per_gpu_hour
+        entry = [f"{machine.way}: {json.dumps(('ssh://' if machine.way == 'docker' else '') + machine.address)}"]
+        if machine.ssh_config is not None:
+            entry.append(f"ssh_config: {json.dumps(machine.ssh_config)}")
+        if common is None and machine.usd_per_gpu_hour is not None:
+            entry.append(f"usd_per_gpu_hour: {machine.usd_per_gpu_hour:g}")
+        count = "" if machine.gpus is None else f"{machine.gpus} × "
+        gpu = "" if machine.gpu is None else f"   # {count}{_comment(machine.gpu)}"
         lines += [f"      # {_comment(note)}" for note in machine.notes]
-        lines.append(f"      {_key(names.unique(machine.name))}: {{{_entry(machine, price)}}}{_host_comment(machine)}")
+        lines.append(f"      {_key(_unique(machine.name, taken))}: {{{', '.join(entry)}}}{gpu}")
     return lines
-
-
-def _entry(machine: Machine, price: float | None) -> str:
-    address = f"ssh://{machine.address}" if machine.way == "docker" else machine.address
-    parts = [f"{machine.way}: {json.dumps(address)}"]
-    parts += [f"ssh_config: {json.dumps(machine.ssh_config)}"] if machine.ssh_config is not None else []
-    parts += [f"usd_per_gpu_hour: {price:g}"] if price is not None else []
-    return ", ".join(parts)
-
-
-def _host_comment(machine: Machine) -> str:
-    if machine.gpu is None:
-        return ""
-    count = "" if machine.gpus is None else f"{machine.gpus} × "
-    return f"   # {count}{_comment(machine.gpu)}"
 
 
 def _single(machines: Iterable[Machine]) -> tuple[list[Machine], list[str]]:
@@ -258,21 +266,15 @@ def _single(machines: Iterable[Machine]) -> tuple[list[Machine], list[str]]:
     return list(kept.values()), twins
 
 
-class _Names:
-    """Makes names for `hosts.yml`, each of them once."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def unique(self, name: str) -> str:
-        """Return a name that looks like a tool's own."""
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:MAX_NAME] or "host"
-        number, unique = 1, plain
-        while unique in self._taken:
-            number += 1
-            unique = f"{plain}-{number}"
-        self._taken.add(unique)
-        return unique
+def _unique(name: str, taken: set[str]) -> str:
+    """Return a name for `hosts.yml` that looks like a tool's own, and note that it is taken."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:MAX_NAME] or "host"
+    number, unique = 1, plain
+    while unique in taken:
+        number += 1
+        unique = f"{plain}-{number}"
+    taken.add(unique)
+    return unique
 
 
 def _key(name: str) -> str:

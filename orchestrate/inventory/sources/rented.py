@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import ast
-import ipaddress
 import re
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasPath, BeforeValidator, Field
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.sources.machines import (
     SSH_PORT,
+    Described,
     Found,
     Machine,
     Price,
     destination,
+    parsed,
     port_number,
-    read_json,
+    read_text,
     validated,
 )
+from orchestrate.text import plain_text
 
 SPOT = "a spot instance: it can be stopped at any time"
-
-
-class Described(BaseModel):
-    """Part of a tool's output; what we do not use, and what its next version adds, is passed over."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
 
 
 class Rented(Described):
@@ -54,7 +50,7 @@ def _read(path: str, command: str, kind: type[list[R]], unwrap: Callable[[object
         notes: What holds for the whole file.
     """
     found = Found(notes=list(notes))
-    for entry in validated(kind, unwrap(read_json(path, command)), path, command):
+    for entry in validated(kind, unwrap(parsed(read_text(path), path, command)), path, command):
         machines = entry.machines()
         if isinstance(machines, str):
             found.left_out.append(machines)
@@ -155,17 +151,8 @@ class _Run(Rented):
         notes = [SPOT] if last.spot else []
         if len(self.jobs) > 1:
             notes.append(f"the first of {len(self.jobs)} jobs: dstack attaches to one job of a run at a time")
-        return [
-            Machine(
-                name=name,
-                way="ssh",
-                target=target,
-                gpu=kinds.pop() if len(kinds) == 1 else None,
-                gpus=len(last.gpus) or None,
-                usd_per_hour=last.price,
-                notes=tuple(notes),
-            )
-        ]
+        gpu, count = kinds.pop() if len(kinds) == 1 else None, len(last.gpus) or None
+        return [_container(name, target, None, gpu, count, last.price, notes)]
 
 
 def from_dstack(path: str) -> Found:
@@ -223,8 +210,8 @@ class _Instance(Rented):
         target, port = self._address()
         if target is None or port is None:
             return f"{name} ({self.id}): no ssh address. Start it with ssh (runtype ssh)"
-        notes = ("interruptible: it can be stopped at any time by a higher bid",) if self.is_bid else ()
-        return [_reached_as_root(name, target, port, self.gpu_name, self.num_gpus, self.dph_total, notes)]
+        notes = ["interruptible: it can be stopped at any time by a higher bid"] if self.is_bid else []
+        return [_container(name, target, port, self.gpu_name, self.num_gpus, self.dph_total, notes)]
 
     def _address(self) -> tuple[str | None, int | None]:
         """Return the direct address, else that of Vast's proxy; as `vastai ssh-url` does."""
@@ -247,94 +234,59 @@ def from_vast(path: str) -> Found:
     return _read(path, "vastai show instances --raw", list[_Instance], instances, note)
 
 
-# ---- RunPod: a pod is a container with root. REST API (versions 1 and 2), or GraphQL, which the Python package uses.
+# ---- RunPod: a pod is a container with root, as its REST API describes it.
 
 RUNPOD = 'curl -H "Authorization: Bearer $RUNPOD_API_KEY" "https://rest.runpod.io/v1/pods?includeMachine=true"'
-_INSIDE = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 
 
-class _Port(Described):
-    """A port of a running pod: GraphQL and REST 2 name its parts differently."""
-
-    ip: str | None = None
-    private: int | None = Field(None, validation_alias=AliasChoices("privatePort", "private"))
-    public: int | None = Field(None, validation_alias=AliasChoices("publicPort", "public"))
-    is_public: bool | None = Field(None, validation_alias="isIpPublic")
-    type: str | None = None
-
-    def from_outside(self) -> bool:
-        """Return whether it is reached from outside: GraphQL says so, of REST 2 the address does."""
-        if self.is_public is not None:
-            return self.is_public
-        try:
-            address = ipaddress.ip_address(self.ip or "")
-        except ValueError:
-            return True  # a name
-        return not any(address in network for network in _INSIDE)
-
-
-class _Runtime(Described):
-    ports: list[_Port] | None = None
+class _PodGPU(Described):
+    count: int | None = None
+    displayName: str | None = None  # noqa: N815 (as RunPod writes it)
 
 
 class _Pod(Rented):
     id: str
     name: str | None = None
-    status: str | None = Field(None, validation_alias=AliasChoices("desiredStatus", "status"))
-    cost: Price | None = Field(None, validation_alias=AliasChoices("adjustedCostPerHr", "costPerHr", "cost"))
-    gpus: int | None = Field(None, validation_alias=AliasChoices(AliasPath("gpu", "count"), "gpuCount"))
-    machine_gpu: str | None = Field(None, validation_alias=AliasPath("machine", "gpuDisplayName"))
-    pod_gpu: str | None = Field(None, validation_alias=AliasPath("gpu", "displayName"))
-    machine_gpu_id: str | None = Field(None, validation_alias=AliasPath("machine", "gpuTypeId"))
-    pod_gpu_id: str | None = Field(None, validation_alias=AliasPath("gpu", "id"))
-    gpu_id: str | None = Field(None, validation_alias="gpuId")
+    status: str | None = Field(None, validation_alias="desiredStatus")
+    cost: Price | None = Field(None, validation_alias="costPerHr")
+    adjusted: Price | None = Field(None, validation_alias="adjustedCostPerHr")
+    gpu: _PodGPU = _PodGPU()
+    gpu_type: str | None = Field(None, validation_alias=AliasPath("machine", "gpuTypeId"))
     interruptible: bool | None = None
-    kind: str | None = Field(None, validation_alias="podType")
     public_ip: str | None = Field(None, validation_alias="publicIp")
     mappings: dict[str, int] | None = Field(None, validation_alias="portMappings")
-    runtime: _Runtime | None = None
 
     def machines(self) -> list[Machine] | str:
         name = self.name or f"runpod-{self.id}"
-        if (self.status or "").upper() != "RUNNING":
+        if self.status != "RUNNING":
             return f"{name} (pod {self.id}): its status is {self.status}, not RUNNING"
-        target, port = self._address()
+        port = port_number((self.mappings or {}).get(str(SSH_PORT)))
+        target = destination("root", self.public_ip or "")
         if target is None or port is None:
             return (
                 f"{name} (pod {self.id}): no public address for port 22. RunPod's proxy (ssh.runpod.io) does not "
                 "pass on commands: use a template with 22/tcp, and a machine with a public IP address"
             )
-        spot = self.interruptible or self.kind == "INTERRUPTABLE"  # as the API spells it
-        notes = ("interruptible: it can be stopped at any time",) if spot else ()
-        gpu = self.machine_gpu or self.pod_gpu or self.machine_gpu_id or self.pod_gpu_id or self.gpu_id
-        return [_reached_as_root(name, target, port, gpu, self.gpus, self.cost, notes)]
-
-    def _address(self) -> tuple[str | None, int | None]:
-        """Return where its port 22 is reached from outside."""
-        mapped = (self.mappings or {}).get(str(SSH_PORT))
-        if self.public_ip and mapped:
-            return destination("root", self.public_ip), port_number(mapped)
-        for port in (self.runtime.ports if self.runtime else None) or []:
-            if port.private == SSH_PORT and port.type in (None, "tcp") and port.ip and port.from_outside():
-                return destination("root", port.ip), port_number(port.public)
-        return None, None
+        notes = ["interruptible: it can be stopped at any time"] if self.interruptible else []
+        gpu, cost = self.gpu.displayName or self.gpu_type, self.cost if self.adjusted is None else self.adjusted
+        return [_container(name, target, port, gpu, self.gpu.count, cost, notes)]
 
 
 def from_runpod(path: str) -> Found:
-    """Read pods, whichever API lists them."""
+    """Read pods."""
 
     def pods(document: object) -> object:
-        if isinstance(document, dict) and document.get("errors"):
-            raise UserError(f"{path}: RunPod answered with an error: {str(document['errors'])[:300]}")
-        for key in ("data", "myself", "pods"):
-            if isinstance(document, dict) and key in document:
-                document = document[key]
+        if isinstance(document, dict) and ("errors" in document or "error" in document):
+            errors = document.get("errors") or document.get("error")
+            raise UserError(f"{path}: RunPod answered with an error: {plain_text(str(errors), 300)}")
         return [document] if isinstance(document, dict) else document
 
     return _read(path, RUNPOD, list[_Pod], pods)
 
 
-def _reached_as_root(
-    name: str, target: str, port: int, gpu: str | None, gpus: int | None, usd: float | None, notes: tuple[str, ...]
+def _container(
+    name: str, target: str, port: int | None, gpu: str | None, gpus: int | None, usd: float | None, notes: list[str]
 ) -> Machine:
-    return Machine(name=name, way="ssh", target=target, port=port, gpu=gpu, gpus=gpus, usd_per_hour=usd, notes=notes)
+    return Machine(
+        name=name, way="ssh", target=target, port=port, gpu=gpu, gpus=gpus, usd_per_hour=usd, notes=tuple(notes)
+    )

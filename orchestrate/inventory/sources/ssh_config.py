@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrate.errors import UserError
-from orchestrate.inventory.sources.machines import STDIN, Found, Machine, destination, read_text
-from orchestrate.text import plain_text
+from orchestrate.inventory.sources.machines import STDIN, Found, Machine, destination, output_of, read_text
 
-SECONDS = 30.0
 MAX_DEPTH = 16
 """Of files that include each other, as in ssh itself."""
 
@@ -62,23 +59,10 @@ def from_ssh_config(path: str) -> Found:
 
 
 def _meaning(file: Path, alias: str) -> dict[str, str]:
-    """Ask ssh what an alias means; it connects to nothing.
-
-    Raises:
-        UserError: There is no ssh, or it refuses the file.
-    """
-    command = ["ssh", "-G", "-F", str(file), "--", alias]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False, text=True
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        raise UserError(f"{shlex.join(command)}: {error}") from error
-    if done.returncode != 0:
-        raise UserError(f"{file}: ssh rejects it: {plain_text(done.stderr.strip(), 500)}")
-    pairs = (line.partition(" ") for line in done.stdout.splitlines())
+    """Return what an alias means, in the words of ssh, which connects to nothing for that."""
     found: dict[str, str] = {}
-    for key, _, value in pairs:
+    for line in output_of("ssh", "-G", "-F", str(file), "--", alias).splitlines():
+        key, _, value = line.partition(" ")
         found.setdefault(key.lower(), value)
     return found
 
@@ -88,7 +72,10 @@ def _aliases(file: Path, depth: int = 0) -> Iterator[str]:
     if depth > MAX_DEPTH:
         return
     for line in read_text(str(file)).splitlines():
-        words = _words(line)
+        try:
+            words = shlex.split(re.sub(r"^(\s*\w+)\s*=\s*", r"\1 ", line), comments=True)  # `Keyword=value` too
+        except ValueError:  # a quote that never ends: ssh refuses the file, and says where
+            words = []
         keyword = words[0].lower() if words else ""
         if keyword == "host":
             yield from (word for word in words[1:] if not set(word) & set("*?!"))
@@ -115,12 +102,3 @@ def _folder() -> Path:
         return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".ssh"
     except (ImportError, KeyError):  # or a user without a name
         return Path("~/.ssh").expanduser()
-
-
-def _words(line: str) -> list[str]:
-    """Split a line as ssh does: quoted words, comments, and `Keyword=value` beside `Keyword value`."""
-    try:
-        words = shlex.split(re.sub(r"^(\s*\w+)\s*=\s*", r"\1 ", line), comments=True)
-    except ValueError:  # a quote that never ends: ssh refuses the file, and says where
-        return []
-    return words

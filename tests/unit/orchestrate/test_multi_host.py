@@ -18,12 +18,11 @@ from orchestrate.errors import Lost, Unreachable, UserError
 from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.members import Member, members_of
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job, Plan, make_plan
+from orchestrate.planning.plan import Job, Member, Plan, make_plan, members_of
 from orchestrate.running import multi_host
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.run import RunOutcome, execute, probe_hosts, stop_run
