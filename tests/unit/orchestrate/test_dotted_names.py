@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import threading
 from pathlib import Path
 
@@ -67,13 +66,6 @@ def test_what_a_repeat_took_counts_for_its_fleet_and_for_no_other(tmp_path: Path
     plan = plan_for(hosts_named(("a.b", "c"), ("a", "d.e")))
     run(plan, tmp_path, FakeLauncher, FakeHost())
     assert {fleet for fleet, _ in earlier_durations(tmp_path)} == {"a.b", "a"}
-
-
-def test_a_journal_of_before_events_named_fleets_is_read_by_the_first_dot(tmp_path: Path):
-    (tmp_path / "old").mkdir()
-    line = {"event": "job_result", "host": "lab.10.0.0.11", "case": "x", "status": "ok", "seconds": 5}
-    (tmp_path / "old" / "events.jsonl").write_text(json.dumps(line))
-    assert earlier_durations(tmp_path) == {("lab", "x"): 5}
 
 
 def test_two_hosts_of_one_joined_name_cost_what_each_costs():

@@ -126,20 +126,24 @@ def test_each_fleet_has_its_own_estimate_and_cost():
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (40.4, "40 s"),
-        (59.6, "60 s"),
-        (360, "6 min"),
-        (447, "7 min 30 s"),
-        (599, "10 min"),
-        (2600, "43 min"),
-        (12000, "3 h 20 min"),
-    ],
-)
-def test_a_duration_has_the_digits_that_an_estimate_has(seconds, text):
-    assert duration(seconds) == text
+def test_a_duration_has_the_digits_that_an_estimate_has():
+    shown = {
+        40.4: "40 s",
+        59.6: "60 s",
+        360: "6 min",
+        447: "7 min 30 s",
+        599: "10 min",
+        2600: "43 min",
+        12000: "3 h 20 min",
+    }
+    assert {seconds: duration(seconds) for seconds in shown} == shown
+
+
+def ended(job, seconds: float = 30.0, status: str = "ok") -> JobResult:
+    return JobResult(
+        **{"host": "here.this-machine", "job": job.id, "status": status, "cause": None, "seconds": seconds},
+        **{"samples_per_second": 5.0, "unit": "images"},
+    )
 
 
 def test_what_is_left_follows_the_repeats_that_have_ended():
@@ -148,11 +152,11 @@ def test_what_is_left_follows_the_repeats_that_have_ended():
     outlook = Outlook(plan, Durations({("here", job.case.name): 30.0 for job in jobs}))
     assert outlook.seconds_left() == 360
     for job in jobs[:6]:
-        outlook.ended("here.this-machine", job.id, 60.0)
+        outlook.note(ended(job, 60.0))
     assert 300 < outlook.seconds_left("here.this-machine") < 360, "the rest will take twice as long, too"
-    outlook.ended("here.this-machine", jobs[6].id, None)
+    outlook.note(ended(jobs[6], 1.0, "oom"))
     assert outlook.seconds_left() < 300
-    outlook.drop("here.this-machine")
+    outlook.note(HostLost(host="here.this-machine", status="lost", cause=""))
     assert outlook.seconds_left() == 0
 
 
@@ -162,8 +166,7 @@ def test_plain_lines_say_what_is_left():
     stream = io.StringIO()
     display = PlainDisplay(stream)
     display.planned(plan, Durations({("here", job.case.name): 30.0 for job in plan.jobs}))
-    result = {"host": "here.this-machine", "status": "ok", "cause": None, "samples_per_second": 5.0, "unit": "images"}
-    display.show(JobResult(job=first.id, seconds=30.0, **result))
+    display.show(ended(first))
     display.show(JobSpared(job=second.id, host="here.this-machine", case="", why=""))
     display.show(HostLost(host="here.this-machine", status="lost", cause=""))
     lines = stream.getvalue().splitlines()
@@ -184,19 +187,18 @@ def events(folder: Path, *rows: tuple[str, float, str]) -> None:
     run = folder / "earlier"
     run.mkdir()
     lines = [
-        json.dumps({"event": "job_result", "host": "f.h", "case": case, "status": status, "seconds": seconds})
+        json.dumps(
+            {"event": "job_result", "fleet": "f", "host": "f.h", "case": case, "status": status, "seconds": seconds}
+        )
         for case, seconds, status in rows
     ]
     (run / "events.jsonl").write_text("\n".join([*lines, '{"event": "job_result", "ho']))
 
 
-def test_without_earlier_runs_everything_is_a_guess():
-    estimated = estimate(plan_of(0.5), Durations(), {})
-    assert (estimated.seconds, estimated.seen) == (4 * GUESSED_REPEAT_SECONDS, 0)
-    assert estimated.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"
-
-
 def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
+    guessed = estimate(plan_of(0.5), Durations(), {})
+    assert (guessed.seconds, guessed.seen) == (4 * GUESSED_REPEAT_SECONDS, 0)
+    assert guessed.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"
     plan = plan_of(None)
     names = sorted({job.case.name for job in plan.jobs})
     events(tmp_path, (names[0], 10, "ok"), (names[0], 30, "ok"), (names[0], 9999, "timeout"), (names[1], 40, "ok"))

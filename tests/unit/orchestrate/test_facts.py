@@ -13,9 +13,7 @@ from orchestrate.launchers.container import ContainerSpec
 from orchestrate.launchers.docker.client import launch_refusal
 from orchestrate.launchers.docker.launcher import ContainerLauncher, _engine_facts, gpu_ways
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts, facts_from_probe
-from orchestrate.planning.plan import HostPlan, Plan
 from results.schema import GPU
 from results.schema.health import GPUFacts
 from tests.unit.orchestrate.test_check import host
@@ -35,19 +33,6 @@ def test_gpus_and_their_states_come_from_the_probe():
     assert facts.gpus == (GPU(index=0, name="A4000"),)
     assert facts.gpu_states == (GPUFacts(index=0, utilisation=0.5, processes=1),)
     assert [problem.endswith("lost") and "\x1b" not in problem for problem in facts.gpu_problems] == [True]
-
-
-def test_facts_of_a_plan_are_read_back_and_older_plans_have_no_states():
-    facts = Facts(gpus=(GPU(index=0, name="A4000"),), gpu_states=(GPUFacts(index=0, processes=1),), gpu_problems=("x",))
-    entry = HostPlan(host=host(), suite="s", facts=facts, problem=None, jobs=())
-    text = plan_to_json(Plan(run_id="r", created_at="now", seed=1, hosts=(entry,)))
-    assert plan_from_json(text).hosts[0].facts == facts
-    document = json.loads(text)
-    reported = document["hosts"][0]["facts"]
-    del reported["gpu_states"], reported["gpu_problems"]
-    reported["raw"] = "{}"
-    older = plan_from_json(json.dumps(document)).hosts[0].facts
-    assert older is not None and older.gpu_states == ()
 
 
 @pytest.mark.parametrize("states", [[{"index": "x"}], [7], [{}], 3, {"index": 0}])

@@ -119,11 +119,11 @@ hosts.yml:5: fleet a4000: usd_per_gpu_hour must be a price in US dollars, at lea
 hosts.yml:8: host node-b: gpus must be 'all' or a list of integers. Received: 'one'. Example: gpus: [0, 1]
 hosts.yml:9: 'node-a' appears twice, also in line 7. Remove or rename one of them
 hosts.yml:11: fleet a5000: unknown key 'hoosts'. Did you mean 'hosts'?
-hosts.yml:13: host node-c: tls.ca: no such file: ca.pem
-hosts.yml:13: host node-c: tls.cert: no such file: cert.pem
-hosts.yml:13: host node-c: tls.key: no such file: key.pem
+hosts.yml:13: host node-c: ca: no such file: ca.pem
+hosts.yml:13: host node-c: cert: no such file: cert.pem
+hosts.yml:13: host node-c: key: no such file: key.pem
 hosts.yml:14: host node-d: process must be true: a subprocess of this Python, without Docker. Received: 'yes'. Example: process: true
-hosts.yml:14: suite: my.yml:1: cannot be read: No such file or directory. Check the path
+hosts.yml:14: host node-d: suite: my.yml:1: cannot be read: No such file or directory. Check the path
 hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once. To compare its GPUs, make two runs: gpus: [0] in one hosts file, gpus: [1] in another, then tfbench compare
 hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitlines()
     )
@@ -140,8 +140,11 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{docker: 'ssh://u:secret@a'}", "must not hold a password"),
         ("{docker: 'ssh://a:99999'}", "is not an address"),
         ("{docker: 'tcp://a:2375'}", "without TLS"),
-        ("{docker: 'ssh://a', tls: {ca: x, cert: y, key: z}}", "tls is for tcp:// only"),
+        ("{docker: 'ssh://a', tls: {ca: x, cert: x, key: x}}", "tls is for tcp:// only"),
+        ("{docker: 'tcp://a:1', insecure: true, tls: {ca: x, cert: x, key: x}}", "insecure: true and tls exclude"),
+        ("{docker: 'ssh://a/run/x.sock', docker_socket: /y}", "docker already contains a socket: /run/x.sock"),
         ("{process: true, ssh_config: x}", "ssh_config is for ssh:// only"),
+        ("{ssh: a, ssh_config: y}", "ssh_config: no such file: "),
         ("{docker: 'ssh://a', image: x, registry: y}", "image replaces registry"),
         ("{process: true, repeats: 0}", "repeats must be a whole number of at least 1. Received: 0"),
         ("{process: true, repeats: 2.5}", "repeats must be a whole number"),
@@ -149,10 +152,8 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, gpus: [-1]}", "gpus must be 'all' or a list of integers"),
         ("{process: true, device: tpu}", "device must be auto, gpu or cpu"),
         ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
-        (
-            "{docker: 'ssh://a', variant: cuda13}",
-            "unknown variant 'cuda13'. Did you mean 'cuda12.3'?",
-        ),
+        ("{docker: 'ssh://a', variant: cuda13}", "unknown variant 'cuda13'. Did you mean 'cuda12.3'?"),
+        ("{docker: 'ssh://a', variant: [auto, cpu]}", "auto cannot be combined with other variants"),
         ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto' (one for the whole run)"),
         ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),
         ("{process: true, environment: {PATH: /x}}", "host h: environment: PATH cannot be set here"),
@@ -190,15 +191,13 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{ssh: '${HOST}'}", "variables are not expanded. Received: '${HOST}'. Write the value itself"),
         ("{process: true, gpus: 2}", "Received: 2. For GPU 2 alone: gpus: [2]; for the first 2: gpus: [0, 1]"),
         ("{process: true, usd_per_gpu_hour: '0.17'}", "Received: '0.17'. Remove the quotes"),
-        (
-            "{process: true, batch: 32}",
-            "unknown key 'batch'. It belongs in a suite: suite: my.yml. There: batch_per_gpu",
-        ),
+        ("{process: true, batch: 32}", "It belongs in a suite: suite: my.yml. There: batch_per_gpu"),
         ("{process: true, price: 1}", "Write the price of one GPU: usd_per_gpu_hour"),
         ("[1, 2]", "host h: value must be"),
     ],
 )
 def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry: str, said: str):
+    (tmp_path / "x").write_text("")
     problems = mistakes(tmp_path, one_host(entry))
     assert all(problem.startswith("hosts.yml:5: ") for problem in problems), problems
     assert any(said in problem for problem in problems), problems
@@ -219,7 +218,7 @@ def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry
         ("version: 2\nfleets: {f: {hosts: {h: {process: true}}}}", "hosts.yml:1: version must be 1"),
         ("version: 1", "fleets is missing"),
         ("version: 1\nfleets: {}", "hosts.yml:2: fleets must be a mapping of names to fleets"),
-        ("version: 1\nfleets: {f: {hosts: {'a b': {process: true}}}}", "host names are letters"),
+        ("version: 1\nfleets: {f: {hosts: {'a b': {process: true}}}}", "host a b: a name is letters"),
         ("version: 1\nfleets: {f: {hosts: {h: {process: true}, i: {process: true}}}}", "the same machine"),
         (
             "a: &a [x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
@@ -276,18 +275,47 @@ fleets:
 @pytest.mark.parametrize(
     ("slurm", "said"),
     [
+        ("container: docker", "the nodes' driver cannot be queried. Choose an image that suits it"),
+        ("ssh: login", "container: none over ssh needs python, a path on the nodes. Add it"),
+        ("container: docker, python: /p", "python is for container: none only. Remove it"),
+        ("ssh_config: x", "ssh_config is for ssh: only. Remove it, or add ssh"),
         ('gres: "gpu:4", gpus_per_node: 4', "gres and gpus_per_node request the same GPUs. Remove one of them"),
         ('options: ["--gpus-per-node=4"]', "'--gpus-per-node=4' is set by tfbench"),
-        ("gpus_per_node: many", "TYPE:COUNT or COUNT"),
-        ('modules: ["a; rm -rf /"]', "a list of modules"),
+        ("gpus_per_node: many", "gpus_per_node must be the GPUs of one node, TYPE:COUNT or COUNT"),
+        ('modules: ["a; rm -rf /"]', "modules must be a list of modules"),
         ("image_file: /x.sqsh", "image_file is for container: pyxis or apptainer only. Remove it"),
     ],
 )
 def test_gpus_modules_and_image_of_a_slurm_fleet_are_checked(tmp_path: Path, slurm: str, said: str):
-    text = f"version: 1\nfleets:\n  a:\n    slurm: {{container: none, shared_folder: /x, {slurm}}}\n"
-    with pytest.raises(DocumentError) as caught:
-        read_hosts(write(tmp_path, text))
-    assert said in str(caught.value)
+    (tmp_path / "x").write_text("")
+    container = "" if "container" in slurm else "container: none, "
+    text = f"version: 1\nfleets:\n  a:\n    slurm: {{{container}shared_folder: /x, {slurm}}}\n"
+    assert any(f"fleet a: {said}" in problem for problem in mistakes(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "said"),
+    [
+        ("{}", "registry is missing: nodes pull images from it. Example: registry: ghcr.io/you"),
+        ("{tolerations: [{key: a, operator: Exists, value: b}]}", "a toleration with operator: Exists has no value"),
+        ("{tolerations: [{}]}", "a toleration needs a key, or operator: Exists for all taints"),
+        ("{kubeconfig: y}", "kubeconfig: no such file: "),
+        ("{}\n    gpus: [0]", "gpus is for hosts only: the queue chooses GPUs and nodes bring images"),
+        ("{}\n    slurm: {container: none, shared_folder: /x}", "set exactly one of hosts, slurm and kubernetes"),
+    ],
+)
+def test_a_fleet_on_kubernetes_is_checked(tmp_path: Path, kubernetes: str, said: str):
+    text = f"version: 1\nfleets:\n  a:\n    kubernetes: {kubernetes}\n"
+    assert any(f"fleet a: {said}" in problem for problem in mistakes(tmp_path, text))
+
+
+@pytest.mark.parametrize("key", Settings.model_fields)
+def test_every_setting_reaches_the_host(tmp_path: Path, key: str):
+    example = {"suite": "quick", "gpus": "[0]", "device": "cpu"}.get(key, Settings.model_fields[key].examples[0])
+    (plain,) = read_hosts(write(tmp_path, one_host("{docker: 'ssh://a'}")))
+    (host,) = read_hosts(write(tmp_path, f"{one_host('{docker: ssh://a}')}defaults: {{{key}: {example!s}}}\n"))
+    at_default = ("timeout_minutes", "silence_minutes", "network", "cluster_port")
+    assert (host != plain) is (key not in at_default), f"{key}: {example} says nothing"
 
 
 def test_a_limit_names_fleets_and_hosts(tmp_path: Path):

@@ -96,16 +96,11 @@ def test_the_reason_can_be_read(driver: str, gpu: str, reason: str):
     assert choose_variant(driver, gpu, VARIANTS).reason == reason
 
 
-def test_a_host_without_a_driver_measures_its_processor_and_no_gpu_case():
-    choice = choose_variant(None, None, VARIANTS)
-    assert (choice.variant, choice.status) == (named("cpu"), Status.NO_GPU)
-    assert choice.reason.startswith("no NVIDIA driver: cases for GPUs cannot run here")
-
-
-def test_a_driver_without_a_gpu_is_no_gpu():
-    choice = choose_variant("580.126.09", None, VARIANTS)
-    assert choice.status is Status.NO_GPU
-    assert choice.reason.startswith("driver 580.126.09, but no GPU")
+def test_a_host_without_a_driver_or_a_gpu_measures_its_processor_alone():
+    for driver, seen in ((None, "no NVIDIA driver"), ("580.126.09", "driver 580.126.09, but no GPU")):
+        choice = choose_variant(driver, None, VARIANTS)
+        assert (choice.variant, choice.status) == (named("cpu"), Status.NO_GPU)
+        assert choice.reason.startswith(f"{seen}: cases for GPUs cannot run here")
 
 
 def test_a_named_image_is_checked_like_a_chosen_one():
@@ -113,11 +108,9 @@ def test_a_named_image_is_checked_like_a_chosen_one():
     assert (fit.status, fit.code, fit.needed_driver) == (Status.DRIVER_TOO_OLD, Code.COMPILED, "535.54.03")
     assert check_variant(named("ngc25.02"), "580.126.09", RTX_5090).status is Status.OK
     assert check_variant(named("cpu"), "580.126.09", A4000).status is Status.UNSUPPORTED
-
-
-def test_machine_code_of_another_major_architecture_does_not_run():
-    fit = check_variant(named("cuda12.5"), "525.60.13", H200)
+    fit = check_variant(named("cuda12.5"), "525.60.13", H200)  # machine code of another major architecture does not run
     assert (fit.status, fit.code) == (Status.DRIVER_TOO_OLD, Code.COMPILED)
+    assert choose_variant("580.126.09", RTX_5090, [named("ngc25.02")]).variant is None, "opt-in: never chosen"
 
 
 @pytest.mark.parametrize("gpu", [TURING, A4000, ADA, H200])
@@ -126,11 +119,6 @@ def test_a_newer_driver_never_makes_an_image_unusable(gpu: str):
     for variant in VARIANTS:
         usable = [check_variant(variant, driver, gpu).status is Status.OK for driver in drivers]
         assert usable == sorted(usable), variant.name
-
-
-def test_opt_in_images_are_never_chosen():
-    only = [named("ngc25.02")]
-    assert choose_variant("580.126.09", RTX_5090, only).variant is None
 
 
 def test_all_mistakes_in_the_table_come_at_once(tmp_path: Path):
@@ -142,9 +130,6 @@ def test_all_mistakes_in_the_table_come_at_once(tmp_path: Path):
     assert "variants.a: why: Input should be a valid string" in str(caught.value)
     assert "variants.a: colour: Unexpected keyword argument" in str(caught.value)
     assert "variants.b" in str(caught.value)
-
-
-def test_a_missing_table_is_a_mistake_of_the_user(tmp_path: Path):
     with pytest.raises(DocumentError, match="not a table of variants"):
         read_variants(tmp_path / "none.toml")
 
@@ -168,12 +153,7 @@ def test_the_table_says_what_the_lock_holds(variant):
 
 
 def test_build_arguments_say_what_the_image_needs():
-    assert named("cuda12.5").build_arguments(version="1.2.3", revision="abc") == {
-        "VARIANT": "cuda12.5",
-        "VERSION": "1.2.3",
-        "REVISION": "abc",
-        "CUDA": "12.5",
-        "MIN_DRIVER": "525.60.13",
-        "SM": "6.0,7.0,8.0,8.9",
-    }
+    arguments = {"VARIANT": "cuda12.5", "VERSION": "1.2.3", "REVISION": "abc", "CUDA": "12.5"}
+    arguments |= {"MIN_DRIVER": "525.60.13", "SM": "6.0,7.0,8.0,8.9"}
+    assert named("cuda12.5").build_arguments(version="1.2.3", revision="abc") == arguments
     assert "CUDA" not in named("cpu").build_arguments(version="1.2.3", revision="abc")
