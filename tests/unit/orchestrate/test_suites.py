@@ -69,7 +69,7 @@ RESNET = "model: resnet50, batch_per_gpu: 8"
         (f"{RESNET}, mode: device", "mode: device is for model: device only"),
         (f"{RESNET}, mode: [train, infer], data: tfrecord", "data: tfrecord is for mode: train only"),
         (f"{RESNET}, mode: serve", "mode must be one of train, infer, device, or a list"),
-        (f"{RESNET}, min_seconds: [x]", "min_seconds must be a number of at least 1, or a list: After --num_steps"),
+        (f"{RESNET}, min_seconds: [x]", "min_seconds must be a number of at least 1, or a list: "),
         (f"{RESNET}, num_steps: 100001", "num_steps must be at most 100000. Received: 100001"),
         (f"{RESNET}, num_hosts: [1, 2], mode: infer", "several hosts require mode: train"),
         (f"{RESNET}, num_hosts: 2, data: tfrecord", "several hosts require mode: train and data: synthetic or host"),
