@@ -162,7 +162,6 @@ class Worker(ABC):
         with self._lock:
             left = list(self._todo)
             self._todo.clear()
-            self._faults = 0
         if left and not self.shared.stop.running.is_set():
             status = record.status if record.status in HOST_FAULTS else Status.LOST
             set_aside(self.host, status, record.cause or "", left, self.shared)

@@ -39,23 +39,6 @@ def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(
     assert {"queued", "on n1", "on n2", "timing", "collecting"} <= states
 
 
-def test_repeats_of_decided_cases_leave_the_queue_and_resume_agrees(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
-):
-    runs = make_runs(seconds=2)
-    hosts = runs.hosts({name: fleet(slurm_cluster, pretender) for name in ("lab", "other")}, 12)
-    done = runs.run("run", f"--hosts={hosts}", "--stop-early=2%", "--display=plain")
-    assert done.returncode == 0, done.stderr
-    measured = set(runs.records())
-    assert 4 <= len(measured) < 24, "equal repeats decide the case early"
-    assert {record.status for record in runs.records().values()} == {Status.OK}
-    assert "lab / other is known to ± " in done.stderr
-    assert slurm_cluster.queue() == [] and left_behind(slurm_cluster) == []
-    resumed = runs.run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
-    assert set(runs.records()) == measured, "what is decided stays decided"
-
-
 def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):

@@ -85,12 +85,30 @@ def test_terminal_control_characters_are_removed_from_causes():
     assert judged(to_json(failed).encode(), Ending(exit_code=3)).cause == "GPU memory full"
 
 
+def test_every_text_of_a_good_record_is_cleaned_and_no_figure_is_lost():
+    good = ok_record(CASE)
+    assert good.environment is not None
+    hostile = dataclasses.replace(good, environment=dataclasses.replace(good.environment, cpu="\x1b[2Jcpu \u202e9"))
+    record = judged(to_json(hostile).encode())
+    assert record.environment == dataclasses.replace(good.environment, cpu="cpu 9")
+    assert record.measurement == good.measurement and record.validity == good.validity
+
+
+@pytest.mark.parametrize(("reported", "digest"), [("sha256:b", "sha256:b"), (None, "sha256:a")])
+def test_a_record_names_the_node_of_a_queue_and_what_it_started(reported: str | None, digest: str):
+    job = dataclasses.replace(JOB, origin=dataclasses.replace(JOB.origin, image_digest="sha256:a"))
+    ending = Ending(exit_code=0, node="n7", image_digest=reported)
+    origin = judge(job, ending, changed(), started_at=NOW).origin
+    assert origin is not None and (origin.host, origin.image_digest) == ("n7", digest)
+
+
 @pytest.mark.parametrize(
     ("ending", "status", "said"),
     [
         (Ending(exit_code=137, out_of_memory=True), Status.OOM, "memory"),
         (Ending(exit_code=137), Status.ERROR, "SIGKILL"),
         (Ending(exit_code=139), Status.ERROR, "SIGSEGV"),
+        (Ending(exit_code=143), Status.ERROR, "SIGTERM"),
         (Ending(exit_code=1, detail="engine's word"), Status.ERROR, "engine's word"),
         (Ending(exit_code=0), Status.BAD_RESULT, "left no record"),
         (Ending(exit_code=None), Status.LOST, "while this controller was not watching"),
@@ -100,6 +118,7 @@ def test_without_a_record_the_ending_decides(ending: Ending, status: Status, sai
     record = judged(None, ending, last_line="last words")
     assert record.status is status and said in (record.cause or "")
     assert status is Status.OOM or "last words" in (record.cause or "")
+    assert ("kernel may have" in (record.cause or "")) is (said == "SIGKILL")
 
 
 def test_what_we_ended_ourselves_says_why():

@@ -265,6 +265,15 @@ def test_a_killed_rank_ends_the_others_and_leaves_one_lost_record(tmp_path: Path
     assert bench.machines["a"].containers == {} and bench.machines["b"].containers == {}
 
 
+def test_parts_that_end_by_themselves_in_time_are_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(multi_host, "GRACE_SECONDS", 10.0)
+    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost(ending=Ending(exit_code=1)))
+    bench.waits["a"] = threading.Event()
+    threading.Timer(0.5, bench.waits["a"].set).start()
+    bench.run()
+    assert bench.machines["a"].count("stop") == 0
+
+
 def test_a_host_that_is_lost_gives_a_lost_record_with_its_name(tmp_path: Path):
     bench = Bench(
         tmp_path, suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}), repeats=1), a=FakeHost(), b=FakeHost()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,13 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.durations import Budget
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import RunOutcome, count_records, execute, probe_hosts, stop_run
+from orchestrate.running.watchdog import Watchdog
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
@@ -204,6 +209,22 @@ def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
     assert sum("clean up" in warned.message for warned in bench.seen(Warned)) == 12
 
 
+def test_no_request_takes_longer_than_a_repeat_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    limits: list[float] = []
+
+    def call(self: Watchdog, function: Callable[[], object], until: Callable[[], float]) -> object:
+        limits.append(until() - time.monotonic())
+        return function()
+
+    bench = Bench(tmp_path, a=FakeHost())
+    bench.hosts = [dataclasses.replace(bench.hosts[0], timeout_minutes=2.0)]
+    bench.plan = bench.make_plan()
+    monkeypatch.setattr(Watchdog, "call", call)
+    bench.run()
+    requests, images, end, follows = 2 * 60 + 15, 24 * 3600, 5, math.inf
+    assert {limit if math.isinf(limit) else round(limit) for limit in limits} == {requests, images, end, follows}
+
+
 def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orchestrate.running.session.MAX_LOG_BYTES", 1000)
     bench = Bench(tmp_path, a=FakeHost(lines=("x" * 99,) * 10_000))
@@ -330,6 +351,19 @@ def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path)
     assert bench.run(max_usd=0.1) == RunOutcome(ok=0, failed=0, missing=12)
     assert any("near its limit" in event.message for event in bench.events if isinstance(event, Warned))
     assert bench.run(max_usd=2.0) == RunOutcome(ok=12, failed=0, missing=0)
+
+
+def test_a_host_costs_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    counted: list[tuple[str, object, object]] = []
+    for name in ("begin", "end"):
+        monkeypatch.setattr(
+            Budget, name, lambda self, host, meter=None, name=name: counted.append((name, host.host, meter))
+        )
+    bench = Bench(tmp_path, a=FakeHost())
+    bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]
+    bench.plan = bench.make_plan()
+    assert bench.run(max_usd=1000.0).ok == 12
+    assert counted == [("begin", "a", None), ("end", "a", None)]
 
 
 def test_a_limit_of_cost_without_prices_is_refused(tmp_path: Path):

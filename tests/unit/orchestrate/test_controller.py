@@ -1,0 +1,144 @@
+"""The process of a run: one at a time, ended on request, with as many open files as it needs."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrate.errors import UserError
+from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.running.controller import (
+    CONTROLLER,
+    allow_open_files,
+    collect_rarely,
+    controlling,
+    end_controller,
+    files_needed,
+    is_controlled,
+)
+
+RUNS = """
+import signal, sys, threading
+from pathlib import Path
+from orchestrate.running.controller import controlling
+asked, needed = [], int(sys.argv[2])
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: (asked.append(1), len(asked) == needed and ended.set()))
+with controlling(Path(sys.argv[1])):
+    print("controls", flush=True)
+    ended.wait()
+"""
+"""Controls a run until it has been asked to end for a number of times."""
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+    """Start a controller that ends when it is asked for the n-th time."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(times: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", RUNS, str(tmp_path), str(times)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout is not None and started[-1].stdout.readline() == "controls\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_controller_is_asked_twice_and_awaited(control, tmp_path: Path):
+    assert end_controller(tmp_path) is None and not is_controlled(tmp_path)
+    process = control(2)
+    assert is_controlled(tmp_path)
+    with pytest.raises(UserError, match="another controller is using"), controlling(tmp_path):
+        pass
+    assert end_controller(tmp_path) == f"process {process.pid}"
+    assert process.wait(10) == 0 and not is_controlled(tmp_path) and not (tmp_path / CONTROLLER).exists()
+
+
+def test_a_controller_that_does_not_end_is_named(control, tmp_path: Path):
+    process = control(3)
+    with pytest.raises(UserError, match=f"process {process.pid}, did not end within 0.5 s. Kill it"):
+        end_controller(tmp_path, seconds=0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"host": "elsewhere"}, "on elsewhere controls this run. Stop it there"),
+        ({"identity": "another"}, "Stop it there"),
+    ],
+)
+def test_a_controller_that_is_not_here_is_left_alone(control, tmp_path: Path, change: dict[str, str], said: str):
+    process = control(1)
+    path = tmp_path / CONTROLLER
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match=said):
+        end_controller(tmp_path)
+    path.write_text("[]")
+    with pytest.raises(UserError, match="cannot be found"):
+        end_controller(tmp_path)
+    assert process.poll() is None
+
+
+def test_the_collector_passes_over_what_is_there():
+    thresholds = gc.get_threshold()
+    try:
+        gc.set_threshold(700)  # another test may have begun a run in this process
+        collect_rarely()
+        assert gc.get_freeze_count() > 10_000 and gc.get_threshold()[0] > 700
+        assert gc.isenabled(), "cycles that a run leaves must not stay for ever"
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Replace this process's limits by a pair that tests may change."""
+    held = [(1024, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: held[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: held.append(pair))
+    return held
+
+
+def fleet(count: int, scheme: str = "unix") -> list[Host]:
+    return [
+        Host(fleet="f", name=f"n{number}", docker=DockerAddress(scheme=scheme, target=f"/{number}"))
+        for number in range(count)
+    ]
+
+
+def test_a_small_run_changes_nothing(limits):
+    allow_open_files(fleet(10), None)
+    assert limits == [(1024, 4096)]
+
+
+def test_a_large_run_raises_the_soft_limit_as_far_as_it_needs(limits):
+    allow_open_files(fleet(500), None)
+    (soft, hard) = limits[-1]
+    assert 1024 < soft == files_needed(fleet(500), None) < hard == 4096
+
+
+def test_ssh_takes_more_and_a_limit_of_hosts_less():
+    assert files_needed(fleet(10, "ssh"), None) > files_needed(fleet(10), None) > files_needed(fleet(10), 3)
+
+
+def test_a_run_that_is_too_large_is_told_what_fits(limits):
+    hosts = fleet(2000)
+    with pytest.raises(UserError, match="2000 hosts need") as caught:
+        allow_open_files(hosts, None)
+    fitting = int(re.search(r"--max-parallel (\d+)", str(caught.value))[1])
+    assert files_needed(hosts, fitting) <= 4096 < files_needed(hosts, fitting + 1)
+    allow_open_files(hosts, fitting)
