@@ -16,6 +16,7 @@ from results.reference.gpus import gpu_key
 from results.report.comparison import communication_grid, ratio_grids
 from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, Mode, Status
+from results.schema.health import RULES, Moment
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
 from results.table.comparable import CLUSTER_COLUMNS, cluster_name, cluster_names, differing
@@ -309,24 +310,14 @@ MEANINGS: dict[str, str] = {
     "above_bandwidth": "more than the memory bandwidth allows unless caches held the activations; raise the batch",
     "above_peak": "too close to the device's peak for a whole network; measure again on an idle machine",
     "drift": "steps became slower or faster while timing: heat, or too short a warm-up; raise warmup_steps",
-    "ecc_errors": "uncorrected memory errors while timing; replace the card (nvidia-smi -q -d ECC)",
     "energy_differs": "energy by counter and by sampled power differ; time for longer (min_seconds: 60)",
-    "gpu_shared": "other processes used the GPUs; nvidia-smi names them",
-    "gpu_unusable": "a GPU of this host does not answer; run tfbench doctor there, restart the machine",
     "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",
-    "hot_start": "a GPU was hot when warm-up began, and a hot GPU clocks lower; let it cool down",
     "input_limited": "the device waited for its input; use data: synthetic, more CPUs or a faster disk",
-    "mig_slice": "measured on a MIG slice, not on the whole card",
-    "ptx_jit": "this TensorFlow has no code for the card; the driver compiled it. Use an image built for it",
-    "row_remap_failed": "a faulty row of a GPU's memory could not be replaced; replace the card",
-    "row_remap_pending": "a faulty row of a GPU's memory waits for the next reset; reset the GPU",
-    "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the card",
-    "power_cap": "the power limit is set below the card's default (nvidia-smi -q -d POWER)",
+    "ptx_jit": "this TensorFlow has no code for the GPU; the driver compiled it. Use an image built for it",
     "suspect": "the record contradicts what its controller saw; see the record's warnings before you use it",
-    "throttled_hardware": "a power brake or another hardware slowdown held clocks down (nvidia-smi -q -d PERFORMANCE)",
-    "throttled_power": "the power limit held clocks down (nvidia-smi -q -d POWER)",
-    "throttled_thermal": "heat held clocks down; check fans and airflow",
+    "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the GPU",
     "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
+    **{rule.code: rule.meaning for rule in RULES if Moment.TIMING in rule.moments},
 }
 """By code: what a reader should know, and what to do. A test holds it to the codes in `tfbench`."""
 

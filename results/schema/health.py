@@ -8,6 +8,7 @@ a repeat (`TIMING`) and under a deep check's load (`LOAD`). A new rule is one ro
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -217,6 +218,11 @@ class HealthRule:
     why: str
     fix: str | None = None
     severity: HealthSeverity = HealthSeverity.WARNING
+
+    @property
+    def meaning(self) -> str:
+        """Say why it matters and what to do, of no GPU in particular."""
+        return self.why if self.fix is None else f"{self.why}; {re.sub(r'{gpu[^}]*}', '…', self.fix)}"
 
 
 @dataclass(frozen=True)

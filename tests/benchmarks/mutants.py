@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 CPU_SECONDS = 60
@@ -145,6 +146,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--seed", type=int, default=28)
     given = parser.parse_args()
+    hypothesis.settings.register_profile("mutants", deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+    hypothesis.settings.load_profile("mutants")
     for shared in (
         "hypothesis",
         "pandas",
