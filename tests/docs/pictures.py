@@ -36,10 +36,10 @@ from orchestrate.planning.codec import plan_from_json
 from orchestrate.planning.plan import Plan
 from results.__main__ import main as results_main
 from results.report.charts import COLOURS
+from results.runs.reading import from_json
 from results.runs.store import RunFolder
 from results.schema import Record
-from results.schema.record_json import from_json
-from results.stats import ratio_interval, t_interval
+from results.stats import estimate, ratio_of_estimates
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 MAX_BYTES = 300_000
@@ -148,9 +148,9 @@ def draw_interval(runs: Path, picture: Path) -> None:
     dots = [{"fleet": fleet, "rate": rate} for fleet, rates in repeats.items() for rate in rates]
     means = []
     for fleet, rates in repeats.items():
-        interval = t_interval(rates)
+        interval = estimate(rates).interval()
         means.append({"fleet": fleet, "mean": interval.value, "low": interval.low, "high": interval.high})
-    ratio = ratio_interval(repeats["two-cpus"], repeats["one-cpu"])
+    ratio = ratio_of_estimates(estimate(repeats["two-cpus"]), estimate(repeats["one-cpu"]), alike=True)
     colour = alt.Color("fleet:N", scale=alt.Scale(range=COLOURS[:2]), legend=None)
     y = alt.Y("fleet:N", title=None)
     chart = alt.layer(
