@@ -25,7 +25,7 @@ COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
 .PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-validation check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machine and print the table
-	@$(PYTHON) -m orchestrate run --hosts $(HOSTS) $(ARGS)
+	@$(VENV)/bin/tfbench run --hosts $(HOSTS) $(ARGS)
 
 # Four processes on whatever machine: they mostly wait for engines and queues, and train as many at a time as there are cores.
 SPREAD := --dist=loadscope --no-loadscope-reorder
@@ -73,23 +73,9 @@ check: $(VENV)/dev.stamp  ## Lint, format check, types and import contracts
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-# What make run measures by default: the GPUs if there are any.
-SUITE := $(if $(filter cuda,$(BUILD)),first,quick)
-
 # The simplest hosts file: this machine, without Docker. An existing file is never changed.
-define DEFAULT_HOSTS
-# Written by make run because there was no hosts.yml. All keys and their meanings: hosts.example.yml
-version: 1
-defaults: {suite: $(SUITE)}
-fleets:
-  here:
-    hosts:
-      this-machine: {process: true}
-endef
-
-hosts.yml:
-	$(file >$@,$(DEFAULT_HOSTS))
-	@echo "make: wrote $@: this machine, without Docker" >&2
+hosts.yml: | $(VENV)/$(BUILD).stamp
+	@$(PYTHON) -m orchestrate init --hosts $@
 
 # ---- environments. A stamp is newer than its lock: the second run installs nothing.
 $(VENV)/%.stamp: requirements/%.txt | $(VENV)/bin/pip

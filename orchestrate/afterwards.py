@@ -171,6 +171,16 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
     )
 
 
+def verdict(folder: RunFolder) -> str:
+    """Return in a sentence which of a run's two fleets is faster; empty where it has another number of fleets."""
+    from results.compare.overall import answer_lines
+    from results.compare.pairs import compare, fleets_of
+
+    rates = merge_records(folder.records()).rates
+    sides = [[rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)]
+    return next(iter(answer_lines(compare(sides[1], sides[0]))), "") if len(sides) == 2 else ""
+
+
 def _write_report(count: int, folder: RunFolder) -> str:
     """Write the report of a run that is small enough to be read as a page; say where it is, or how to get it.
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrate import command_line
+from orchestrate import command_line, completion
 from orchestrate.project import missing_extra
 from results.commands import runs
 from results.program import (
@@ -46,7 +46,7 @@ GROUPS = (
     (
         "Measure a fleet",
         "run --suite quick --stop-early 2%",
-        ("hosts", "check", "plan", "run", "resume", "status", "stop", "images"),
+        ("init", "suites", "check", "plan", "run", "resume", "runs", "status", "stop", "images"),
     ),
     ("Read results", "compare a5000 a4000", ("show", "compare", "report", "export", "validate")),
     (
@@ -84,6 +84,9 @@ HELP: dict[str, str] = {}
 def main() -> None:
     """Run the program, as the installed command does."""
     arguments = sys.argv[1:]
+    if completion.VARIABLE in os.environ:
+        print("\n".join(completion.candidates(make_parser(), arguments)))
+        return
     if arguments and arguments[0] in MODULES:
         if missing := missing_extra():
             print(f"{PROGRAM} {arguments[0]}: {missing}", file=sys.stderr)
@@ -123,14 +126,12 @@ def make_parser(program: str = "") -> argparse.ArgumentParser:
 def _add_completion(commands: Commands) -> None:
     what = "print a completion script for a shell"
     parser = commands.add_parser("completion", help=what, description=f"{what.capitalize()}.")
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    parser.add_argument("shell", choices=completion.SCRIPTS)
     parser.set_defaults(command=_completion)
 
 
 def _completion(parsed: argparse.Namespace) -> int:
-    import shtab
-
-    sys.stdout.write(shtab.complete(make_parser(PROGRAM), parsed.shell) + "\n")
+    sys.stdout.write(completion.SCRIPTS[parsed.shell])
     return ExitCode.OK
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.commands.command_line import Removed, add_format
+from results.commands.command_line import add_format
 from results.program import call
 
 if TYPE_CHECKING:
@@ -23,13 +23,30 @@ SOURCE_NAMES = ("ssh-config", "ansible", "sky", "dstack", "vast", "runpod")
 DISPLAYS = ("auto", "live", "plain", "json", "none")
 
 
-def add_hosts(commands: Commands) -> None:
-    """Add `hosts`."""
-    parser = _command(commands, "hosts", "print a hosts.yml made from another tool's list of machines")
+def add_init(commands: Commands) -> None:
+    """Add `init`."""
+    parser = _command(commands, "init", "write a hosts.yml: this machine, or another tool's list of machines")
+    parser.add_argument("--from", dest="source", choices=SOURCE_NAMES, help="tool that the list comes from")
     parser.add_argument(
-        "--from", dest="source", required=True, choices=SOURCE_NAMES, help="tool that the list comes from"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default="-",
+        help="the tool's output or its own file (default: standard input)",
     )
-    parser.add_argument("file", metavar="FILE", help="the tool's output or its own file; - reads standard input")
+    _add_hosts_file(parser)
+
+
+def add_runs(commands: Commands) -> None:
+    """Add `runs`."""
+    parser = _command(commands, "runs", "list all runs: date, fleets, suite, progress and which fleet is faster")
+    add_format(parser, "text", "json")
+
+
+def add_suites(commands: Commands) -> None:
+    """Add `suites`."""
+    parser = _command(commands, "suites", "list the suites, or the cases of one")
+    parser.add_argument("name", nargs="?", metavar="SUITE", help="name or file of a suite")
 
 
 def add_check(commands: Commands) -> None:
@@ -86,7 +103,9 @@ def add_resume(commands: Commands) -> None:
 
 def add_status(commands: Commands) -> None:
     """Add `status`."""
-    _add_run(_command(commands, "status", "show the progress of a run, from any terminal"))
+    parser = _command(commands, "status", "show the progress of a run, from any terminal")
+    _add_run(parser)
+    add_format(parser, "text", "json")
 
 
 def add_stop(commands: Commands) -> None:
@@ -100,11 +119,13 @@ def add_images(commands: Commands) -> None:
 
 
 COMMANDS: dict[str, Callable[[Commands], None]] = {
-    "hosts": add_hosts,
+    "init": add_init,
+    "suites": add_suites,
     "check": add_check,
     "plan": add_plan,
     "run": add_run,
     "resume": add_resume,
+    "runs": add_runs,
     "status": add_status,
     "stop": add_stop,
     "images": add_images,
@@ -115,7 +136,6 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
 def _add_images(parser: argparse.ArgumentParser) -> None:
     """Describe `images`: an action, then its own flags."""
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
-    actions.add_parser("inspect-wheel").add_argument("wheel", nargs="*")  # removed: answered with what to use
     for name, what in (
         ("list", "list the variants, what each is for, and where it has been tested"),
         ("build", "build variants from the installed sources"),
@@ -177,13 +197,17 @@ def _dispatch(name: str, parsed: argparse.Namespace) -> int:
     return image_commands.images(parsed) if name == "images" else call(getattr(commands, name), parsed)
 
 
-def _add_hosts(parser: argparse.ArgumentParser) -> None:
+def _add_hosts_file(parser: argparse.ArgumentParser, more: str = "") -> None:
     parser.add_argument(
         "--hosts",
         type=Path,
         default=os.environ.get("TFBENCH_HOSTS") or None,
-        help="hosts file (default: TFBENCH_HOSTS or hosts.yml; without either, this machine is measured)",
+        help=f"hosts file (default: TFBENCH_HOSTS or hosts.yml{more})",
     )
+
+
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
+    _add_hosts_file(parser, "; without either, this machine is measured")
     parser.add_argument("--limit", action="append", metavar="NAME", help="use only this fleet or host; repeatable")
 
 
@@ -198,10 +222,6 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         help="skip the remaining repeats of a case once every ratio between fleets is known to ± PERCENT, e.g. 2%%, or "
         "is clearly above or below the price ratio; never adds repeats, and saves most with several hosts per fleet",
     )
-    for removed in ("--target-ci", "--decide"):
-        parser.add_argument(
-            removed, action=Removed, instead="--stop-early PERCENT, which skips repeats that no comparison needs"
-        )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:

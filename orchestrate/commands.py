@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from rich.console import Console
 
 from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, verdict_grid, verdicts_json
 from orchestrate.accepting.judging import Acceptance, HostVerdict
-from orchestrate.afterwards import show_results, signals_handled, still_costing, when_done
+from orchestrate.afterwards import show_results, signals_handled, still_costing, verdict, when_done
 from orchestrate.display import tables
 from orchestrate.display.display import describe, notify, stdout_console
 from orchestrate.display.live import make_display
@@ -35,15 +38,19 @@ from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, 
 from orchestrate.running.controller import allow_open_files, collect_rarely, controlling, end_controller, is_controlled
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts, stop_run
-from orchestrate.suites import read_suite
+from orchestrate.suites import read_suite, suite_names
 from results.grid import Grid, print_grid
 from results.program import command_line
 from results.runs.sources import keep_check
-from results.runs.store import Journal, RunFolder, latest_run
-from results.schema import Status
+from results.runs.store import Journal, RunFolder, latest_run, run_folders
+from results.schema import Device, Status
 from results.schema.exit_codes import ExitCode
+from results.text import counted
 
 HOSTS_FILE = Path("hosts.yml")
+
+FIRST_SUITE = "first"
+"""Of a machine with GPUs and no hosts file; without GPUs, `this_machine.yml` names another."""
 
 THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
 """Hosts file of a user who has none, so that the first command after an installation measures something."""
@@ -102,12 +109,92 @@ class How:
     when_done: str | None = None
 
 
-def hosts(source: str, file: str) -> int:
-    """Print a hosts file made from another tool's list of machines."""
+def init(hosts: Path | None, *, source: str | None = None, file: str = "-") -> int:
+    """Write a hosts file: this machine, or the machines of another tool's list; one that exists is never changed."""
     from orchestrate.inventory.sources import import_hosts
 
-    sys.stdout.write(import_hosts(source, file))
+    path = hosts or HOSTS_FILE
+    text = import_hosts(source, file) if source else THIS_MACHINE.read_text(encoding="utf-8")
+    if source is None and has_nvidia_driver():
+        text = text.replace("suite: quick", f"suite: {FIRST_SUITE}")
+    try:
+        with path.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} exists and was not changed. Write another file with --hosts FILE") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file with --hosts") from error
+    found = read_hosts(path)
+    fleets = ", ".join(dict.fromkeys(host.fleet for host in found))
+    notify(
+        f"wrote {path}: {counted(len(found), 'host')} (fleets: {fleets}). Next: {command_line('orchestrate', 'check')}"
+    )
     return ExitCode.OK
+
+
+def suites(name: str | None) -> int:
+    """List the suites, or the cases of one."""
+    print_grid(suites_grid(name), stdout_console())
+    return ExitCode.OK
+
+
+def suites_grid(name: str | None) -> Grid:
+    """Return a row for each suite, or for each case of one."""
+    if name is None:
+        found = [read_suite(each) for each in suite_names()]
+        rows = [
+            [suite.name, suite.description, str(len(suite.cases(Device.GPU))), str(suite.repeats)] for suite in found
+        ]
+        return Grid("", ["suite", "what it measures", "cases>", "repeats>"], rows)
+    suite = read_suite(name)
+    cases = suite.cases(Device.GPU)
+    columns = ["network", "precision", "batch>", "GPUs>", "XLA", "mode", "case"]
+    rows = [
+        [case.model, case.precision, str(case.batch_per_gpu), str(case.num_gpus), case.xla, case.mode, case.name]
+        for case in cases
+    ]
+    notes = [f"{counted(len(cases), 'case')} on GPUs, {suite.repeats} repeats each"]
+    return Grid(f"{suite.name}: {suite.description}", columns, rows, notes, ("case", "mode", "XLA"))
+
+
+def runs(runs_dir: Path, *, format: str = "text") -> int:
+    """List the runs, the latest first: when, on which fleets, how far, and which fleet is faster."""
+    found = sorted(map(_described, run_folders(runs_dir)), key=lambda run: run["date"], reverse=True)
+    if format == "json":
+        sys.stdout.write(_json({"runs": found}))
+        return ExitCode.OK
+    if not found:
+        notify(f"{runs_dir}: no run found here. Start one: {command_line('orchestrate', 'run')}")
+    grid = Grid("", ["run", "date", "fleets", "suite", "progress", "verdict"], [list(run.values()) for run in found])
+    print_grid(replace(grid, optional=("suite", "verdict")), stdout_console())
+    return ExitCode.OK
+
+
+def _described(path: Path) -> dict[str, str]:
+    """Describe a run in a line; one that cannot be read is named with the reason."""
+    folder = RunFolder.open(path)
+    try:
+        planned = _planned(folder)
+    except UserError as error:
+        words = str(error).partition(": ")[2]
+        return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
+    counts = count_records(planned, folder)
+    parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
+    parts += [f"{counts.failed} failed"] if counts.failed else []
+    parts += [f"{counts.spared} skipped"] if counts.spared else []
+    parts += ["running"] if is_controlled(path) else []
+    return {
+        "run": folder.run_id,
+        "date": f"{datetime.fromisoformat(planned.created_at):%Y-%m-%d %H:%M}",
+        "fleets": ", ".join(dict.fromkeys(entry.host.fleet for entry in planned.hosts)),
+        "suite": ", ".join(dict.fromkeys(entry.suite for entry in planned.hosts)),
+        "progress": ", ".join(parts),
+        "verdict": verdict(folder),
+    }
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2, default=str) + "\n"
 
 
 def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: str = "text") -> int:
@@ -125,12 +212,12 @@ def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: 
             print_grid(verdict_grid(checked), stdout_console())
         rejected = any(found.verdict is Acceptance.REJECT for found in checked)
         return ExitCode.NO_HOST if rejected else ExitCode.OK
-    tables.render_check(hosts, probed, stdout_console())
-    return (
-        ExitCode.OK
-        if any(isinstance(facts, Facts) and facts.problem is None for facts in probed.values())
-        else ExitCode.NO_HOST
-    )
+    if format == "json":
+        sys.stdout.write(_json({"hosts": tables.check_document(hosts, probed)}))
+    else:
+        tables.render_check(hosts, probed, stdout_console())
+    usable = any(isinstance(facts, Facts) and facts.problem is None for facts in probed.values())
+    return ExitCode.OK if usable else ExitCode.NO_HOST
 
 
 def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]) -> list[HostVerdict]:
@@ -164,7 +251,7 @@ def _accepted(where: Where) -> tuple[list[Host], Grid]:
     if not kept:
         raise NoUsableHost("every host was rejected by its deep check: see the lines above")
     if rejected:
-        notify(f"left out, rejected by the deep check: {', '.join('/'.join(place) for place in sorted(rejected))}")
+        notify(f"excluded, rejected by the deep check: {', '.join('/'.join(place) for place in sorted(rejected))}")
     return kept, verdict_grid(checked)
 
 
@@ -250,12 +337,16 @@ def resume(how: How, *, run: str | None, runs_dir: Path, again: str | None = Non
     return code
 
 
-def status(run: str | None, runs_dir: Path) -> int:
+def status(run: str | None, runs_dir: Path, *, format: str = "text") -> int:
     """Show how a run stands; exit code as `run` would end now."""
     folder = _folder(run, runs_dir)
     planned = _planned(folder)
     running = is_controlled(folder.path)
-    tables.render_status(planned, folder, running, stdout_console())
+    document = tables.status_document(planned, folder, running)
+    if format == "json":
+        sys.stdout.write(_json(document))
+    else:
+        tables.render_status(document, stdout_console())
     if not running:
         _report_costs(planned)
     return _exit_code(count_records(planned, folder))
@@ -350,8 +441,20 @@ def _read_hosts(where: Where) -> list[Host]:
     file = where.hosts or HOSTS_FILE
     if where.hosts is None and not HOSTS_FILE.exists():
         notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
-        file = THIS_MACHINE
+        found = read_hosts(THIS_MACHINE, where.limit)
+        return [dataclasses.replace(host, suite=FIRST_SUITE) for host in found] if has_nvidia_driver() else found
     return read_hosts(file, where.limit)
+
+
+def has_nvidia_driver() -> bool:
+    """Return whether an NVIDIA driver answers on this machine: then its GPUs are what is measured first."""
+    if Path("/proc/driver/nvidia/version").exists():
+        return True
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _maker(run_path: Path | None, bus: EventBus | None = None) -> Callable[[Host], Launcher]:

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from results.compare.cost import per_dollar
-from results.compare.pairs import MEANINGS, Comparison, case_label, compare, fleets_of
+from results.compare.overall import comparison_row, ends
+from results.compare.pairs import compare, fleets_of
 from results.errors import BadQuestion, UnknownFleet
 from results.recommend.answer import Advice, answers, unused_prices
 from results.recommend.decision import MODES
 from results.recommend.questions import asked_prices, read_questions
 from results.runs.sources import report_place, runs_dir, stored_records
 from results.runs.store import latest_run
-from results.stats import Interval
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
 from results.table.frames import RepeatTable
@@ -148,7 +147,7 @@ class Runs:
         left, right = self._side(a, by), (baseline or self)._side(b, by)
         found = compare(left, right, by=by)
         sides = [side for item in found for side in (item.a, item.b)]
-        return _frame([_comparison(item, sides) for item in found], COMPARISON_COLUMNS)
+        return _frame([comparison_row(item, sides) for item in found], COMPARISON_COLUMNS)
 
     def _side(self, fleet: str, by: Sequence[str]) -> list[FleetRate]:
         if fleet not in self.fleets:
@@ -271,35 +270,10 @@ def _typed(prices: Mapping[str, float] | None) -> list[str]:
     return [f"{name}={usd}" for name, usd in (prices or {}).items()]
 
 
-def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    return (interval.low, interval.high) if interval else (None, None)
-
-
-def _comparison(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:
-    gain = per_dollar(item)
-    low, high = _ends(item.interval)
-    gain_low, gain_high = _ends(gain if item.interval else None)
-    return {
-        "case": case_label(sides, item.a),
-        **{name: item.a.named(name) for name in CASE_COLUMNS},
-        "a_samples_per_second": item.a.mean,
-        "b_samples_per_second": item.b.mean,
-        "ratio": item.value,
-        "ci95_low": low,
-        "ci95_high": high,
-        "result": MEANINGS[item.mark],
-        "reason": item.reason or None,
-        "differs": ", ".join(item.differs) or None,
-        "ratio_per_usd": gain.value if gain else None,
-        "ratio_per_usd_ci95_low": gain_low,
-        "ratio_per_usd_ci95_high": gain_high,
-    }
-
-
 def _options(advice: Advice) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = []
     for option in advice.options:
-        low, high = _ends(option.known.interval)
+        low, high = ends(option.known.interval)
         usd = option.usd or (None, None)
         rows.append(
             {

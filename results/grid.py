@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from results.text import printable as printable
+
+READABLE_LETTERS = 24
+"""Narrowest that a column of sentences is made, unless leaving out optional columns does not help."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,14 @@ class Grid:
     Attributes:
         columns: Headings; one that ends in `>` is of numbers, set to the right.
         notes: Lines below the table.
+        optional: Headings that a narrow terminal does without, the first one first.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default_factory=tuple)
+    optional: Sequence[str] = ()
 
     @property
     def headings(self) -> list[str]:
@@ -36,26 +41,13 @@ class Grid:
 
     def without_empty_columns(self) -> Grid:
         """Leave out the columns in which no row has a text."""
-        kept = [i for i, _ in enumerate(self.columns) if any(row[i] for row in self.rows)]
-        return Grid(
-            self.title,
-            [self.columns[i] for i in kept],
-            [[row[i] for i in kept] for row in self.rows],
-            self.notes,
+        return self.only([i for i, _ in enumerate(self.columns) if any(row[i] for row in self.rows)])
+
+    def only(self, kept: Sequence[int]) -> Grid:
+        """Return the table with the columns at some places."""
+        return replace(
+            self, columns=[self.columns[i] for i in kept], rows=[[row[i] for i in kept] for row in self.rows]
         )
-
-
-@contextlib.contextmanager
-def _wide_enough(console: Console, table: Table) -> Iterator[None]:
-    """Let a table be as wide as it needs where no terminal limits it: a pipe has no width."""
-    width = console.width
-    if not console.is_terminal:
-        unlimited = console.options.update(max_width=10_000)
-        console.width = max(width, Measurement.get(console, unlimited, table).maximum)
-    try:
-        yield
-    finally:
-        console.width = width
 
 
 def new_table() -> Table:
@@ -64,30 +56,108 @@ def new_table() -> Table:
 
 
 def print_grid(grid: Grid, console: Console) -> None:
-    """Print a table on a terminal or into a pipe; nothing in a cell is read as markup."""
+    """Print a table on a terminal or into a pipe; nothing in a cell is read as markup.
+
+    A pipe has no width. On a terminal no name and no number is ever split: sentences wrap between words, then optional
+    columns are left out, then the first column becomes headings, and at last each row becomes a block of lines.
+    """
     if grid.title:
         print_line(grid.title, console, style="bold")
-    table = new_table()
-    for name in grid.columns:
-        numeric = name.endswith(">")
-        table.add_column(
-            Text(printable(name.removesuffix(">"))),
-            justify="right" if numeric else "left",
-            no_wrap=numeric,
-            overflow="fold",
-        )
-    for row in grid.rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))  # markup would be parsed, cell by cell
-    with _wide_enough(console, table):
-        console.print(table)
+    shown = replace(grid, rows=[[printable(cell) for cell in row] for row in grid.rows])
+    groups = dict.fromkeys(row[0] for row in shown.rows)
+    rest = shown.only(range(1, len(grid.columns)))
+    if fit := _fitting(shown, console):
+        _print_table(shown, *fit, console)
+    elif len(groups) < len(grid.rows) and (fit := _fitting(rest, console)):
+        for group in groups:
+            print_line(group, console)
+            rows = [row[1:] for row in shown.rows if row[0] == group]
+            _print_table(replace(rest, rows=rows), *fit, console)
+    elif grid.columns:
+        _print_blocks(shown, console)
+    left_out = [name for name in grid.optional if fit and name in grid.headings and name not in fit[0]]
+    if left_out:
+        print_line(f"not shown at this width: {', '.join(left_out)}; all columns: | less -S", console, style="dim")
     for note in grid.notes:
         print_line(note, console, style="dim")
     console.print()
 
 
+def _fitting(grid: Grid, console: Console) -> tuple[list[str], list[int]] | None:
+    """Return which columns of a table fit side by side, and their widths; None: a name or a number would be split."""
+    hidden = [name for name in grid.optional if name in grid.headings]
+    for count in range(len(hidden) + 1):
+        kept = [name for name in grid.headings if name not in hidden[:count]]
+        shown = grid.only([place for place, name in enumerate(grid.headings) if name in kept])
+        fewest = [READABLE_LETTERS] if count < len(hidden) else [READABLE_LETTERS, READABLE_LETTERS // 2]
+        for letters in fewest:
+            if widths := _widths(shown, console, letters):
+                return kept, widths
+    return None
+
+
+def _widths(grid: Grid, console: Console, fewest: int) -> list[int] | None:
+    """Return the width of each column so that all fit side by side; None where they do not.
+
+    Args:
+        grid: The table.
+        console: On a pipe, everything fits.
+        fewest: Letters that a column keeps, if its texts have as many.
+    """
+    wanted, least = [], []
+    for place, name in enumerate(grid.columns):
+        heading, cells = name.removesuffix(">"), [row[place] for row in grid.rows]
+        wanted.append(max(map(cell_len, [heading, *cells])))
+        # Only ASCII spaces separate words: a no-break space holds a number together.
+        words = [*heading.split(" "), *(cells if name.endswith(">") else " ".join(cells).split(" "))]
+        kept = 0 if name.endswith(">") else min(wanted[-1], fewest)
+        least.append(max(kept, *map(cell_len, words)))
+    room = console.width - 2 * len(wanted)  # two spaces between columns, one around them
+    for most in range(max(wanted, default=0), 0, -1):
+        widths = [max(low, min(high, most)) for low, high in zip(least, wanted, strict=True)]
+        if sum(widths) <= room or not console.is_terminal:
+            return widths
+    return None
+
+
+def _print_table(grid: Grid, names: Sequence[str], widths: Sequence[int], console: Console) -> None:
+    grid, table = grid.only([place for place, name in enumerate(grid.headings) if name in names]), new_table()
+    for name, width in zip(grid.columns, widths, strict=True):
+        heading = Text(_wrapped(printable(name.removesuffix(">")), width))
+        table.add_column(heading, justify="right" if name.endswith(">") else "left", no_wrap=True, width=width)
+    for row in grid.rows:
+        # Text: markup would be parsed, cell by cell.
+        table.add_row(*(Text(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)))
+    before = console.width
+    console.width = max(before, sum(widths) + 2 * len(widths))  # a pipe's is whatever rich assumes
+    console.print(table)
+    console.width = before
+
+
+def _print_blocks(grid: Grid, console: Console) -> None:
+    width = max(map(cell_len, grid.headings))
+    for row in grid.rows:
+        console.print()
+        for name, column, cell in zip(grid.headings, grid.columns, row, strict=True):
+            if cell:
+                lines = [cell] if column.endswith(">") else _wrapped(cell, console.width - width - 3).splitlines()
+                console.print(Text(f" {name:{width}}  " + f"\n{' ' * (width + 3)}".join(lines)), soft_wrap=True)
+    console.print()
+
+
 def print_line(text: str, console: Console, style: str | None = None) -> None:
-    """Print a sentence, wrapped on a terminal only: a pipe has no width; nothing in it is read as markup."""
-    console.print(Text(printable(text)), style=style, soft_wrap=not console.is_terminal)
+    """Print a sentence, wrapped between words on a terminal only: a pipe has no width; nothing in it is markup."""
+    line = printable(text)
+    lines = _wrapped(line, console.width) if console.is_terminal else line
+    console.print(Text(lines), style=style, soft_wrap=True)
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Break a text between words; a word that is longer than the width stays whole."""
+    if cell_len(text) <= width:
+        return text
+    lines = textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def markdown(grid: Grid) -> str:

@@ -9,6 +9,7 @@ import difflib
 import io
 import os
 import re
+import shutil
 import sys
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -171,10 +172,16 @@ def started_as_tfbench() -> bool:
 
 
 def command_line(package: str, command: str) -> str:
-    """Write a command as the user would type it in the program that was started.
+    """Write a command that works when it is pasted: with the program as the user started it.
 
     Args:
         package: `orchestrate` or `results`, whose command it is.
         command: Its name and arguments, e.g. `show runs/one`.
     """
-    return f"{PROGRAM} {command}" if started_as_tfbench() else f"python -m {package} {command}"
+    if not started_as_tfbench():
+        return f"python -m {package} {command}"
+    typed = Path(sys.argv[0])
+    on_path = shutil.which(PROGRAM)
+    if typed.name != PROGRAM or (on_path and os.path.realpath(on_path) == os.path.realpath(typed)):
+        return f"{PROGRAM} {command}"
+    return f"{typed} {command}"

@@ -256,6 +256,5 @@ def notify(*lines: str) -> None:
 
 
 def stdout_console() -> Console:
-    """Return a console on stdout; in a pipe it is wide, because lines are for programs then."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=240)
+    """Return a console on stdout, whose tables are as wide as they need in a pipe."""
+    return Console(highlight=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.form import shown_environment
@@ -18,77 +18,97 @@ from orchestrate.planning.durations import RunEstimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
-from results.grid import new_table
+from results.grid import Grid, print_grid, print_line
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
 from results.text import counted
 
+Probed = Mapping[HostPlace, Facts | str]
+"""What hosts reported, or why they could not be asked."""
 
-def render_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], console: Console) -> None:
+
+def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> None:
     """Show what every host reported, whether it can measure, and how to fix what is wrong."""
-    table = _table("fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict")
+    columns = ["fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict"]
+    rows, notes = [], []
     for host in hosts:
         facts, mates = probed[host.place], _fleet(host, hosts, probed)
+        notes += [*_image_notes(host, facts, mates), *_environment_note(host)]
         if isinstance(facts, str):
-            _row(table, host.fleet, host.name, _reached(host), *[""] * 6, "unusable")
+            rows.append([host.fleet, host.name, _reached(host), *[""] * 6, "unusable"])
             continue
-        memory = "" if facts.memory_bytes is None else f"{facts.memory_bytes / 1e9:.0f} GB"
-        _row(
-            table,
-            host.fleet,
-            host.name,
-            "\n".join([_reached(host), *([facts.engine] if facts.engine else [])]),
-            f"{facts.cpu or ''} × {facts.cpu_limit or '?'}".strip(" ×"),
-            memory,
-            _gpus(facts),
-            _gpu_states(facts),
-            facts.driver or "none",
-            "\n".join(image.reference for image in facts.images) or "none needed",
-            "unusable" if facts.problem else "doubtful" if doubts(host, facts, mates) else "ready",
+        rows.append(
+            [
+                host.fleet,
+                host.name,
+                _reached(host) + (f", {facts.engine}" if facts.engine else ""),
+                f"{facts.cpu or ''} × {facts.cpu_limit or '?'}".strip(" ×"),
+                "" if facts.memory_bytes is None else f"{facts.memory_bytes / 1e9:.0f}\u00a0GB",
+                _gpus(facts),
+                _gpu_states(facts),
+                facts.driver or "none",
+                ", ".join(image.reference for image in facts.images) or "none needed",
+                _verdict(host, facts, mates),
+            ]
         )
-    console.print(table)
+    optional = ("image", "memory", "now", "processor", "reached by")  # the lines below name the image and why
+    print_grid(Grid("", columns, rows, notes, optional).without_empty_columns(), console)
+
+
+def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]]:
+    """Return what every host reported, for `--format json`."""
+    documents = []
     for host in hosts:
-        notes = _image_notes(host, probed[host.place], _fleet(host, hosts, probed))
-        for line in (*notes, *_environment_note(host)):
-            console.print(line, markup=False, soft_wrap=True)
+        facts, mates = probed[host.place], _fleet(host, hosts, probed)
+        documents.append(
+            {
+                "fleet": host.fleet,
+                "host": host.name,
+                "verdict": _verdict(host, facts, mates),
+                "problem": facts.problem if isinstance(facts, Facts) else facts,
+                "doubts": doubts(host, facts, mates) if isinstance(facts, Facts) else [],
+                "facts": asdict(facts) if isinstance(facts, Facts) else None,
+            }
+        )
+    return documents
+
+
+def _verdict(host: Host, facts: Facts | str, mates: Sequence[Facts]) -> str:
+    if isinstance(facts, str) or facts.problem:
+        return "unusable"
+    return "doubtful" if doubts(host, facts, mates) else "ready"
 
 
 def render_new_keys(new: Sequence[NewKey], console: Console) -> None:
     """Show the host keys that were remembered, and where."""
-    if not new:
-        console.print("no new host keys", markup=False)
-        return
-    table = _table("fleet", "host", "address", "key", "fingerprint")
-    for item in new:
-        _row(table, item.fleet, item.name, item.key.where, item.key.kind, item.key.fingerprint)
-    console.print(table)
-    for file in dict.fromkeys(item.file for item in new):
-        console.print(f"new host keys are remembered in {file}", markup=False, soft_wrap=True)
+    columns = ["fleet", "host", "address", "key", "fingerprint"]
+    rows = [[item.fleet, item.name, item.key.where, item.key.kind, item.key.fingerprint] for item in new]
+    files = [f"new host keys are remembered in {file}" for file in dict.fromkeys(item.file for item in new)]
+    if new:
+        print_grid(Grid("", columns, rows, files, ("key",)), console)
+    else:
+        print_line("no new host keys", console)
 
 
 def render_plan(plan: Plan, console: Console) -> None:
-    """Show which cases run where, how often, and what was left out and why."""
-    table = _table("fleet", "host", "suite", "case", "repeats", "image")
+    """Show which cases run where, how often, and what is excluded and why."""
+    suites = {entry.host.fleet: entry.suite for entry in reversed(plan.hosts)}
+    counts: Counter[tuple[str, ...]] = Counter()
     for entry in plan.hosts:
         none = "none needed" if entry.problem is None else "not known yet"
-        counts = Counter((job.case.name, job.origin.image or none) for job in entry.jobs)
-        for (name, image), repeats in counts.items():
-            _row(table, entry.host.fleet, entry.host.name, entry.suite, name, str(repeats), image)
-    suites = {entry.host.fleet: entry.suite for entry in reversed(plan.hosts)}
-    together = Counter(
-        (gang.job.origin.fleet, gang.job.origin.host, gang.job.case.name, gang.job.origin.image or "none needed")
-        for gang in plan.gangs
-    )
-    for (fleet, hosts, name, image), repeats in together.items():
-        _row(table, fleet, hosts, suites[fleet], name, str(repeats), image)
-    console.print(table)
-    for entry in plan.hosts:
-        for line in _notes(entry):
-            console.print(line, markup=False, soft_wrap=True)
+        for job in entry.jobs:
+            counts[entry.host.fleet, entry.host.name, entry.suite, job.case.name, job.origin.image or none] += 1
+    for gang in plan.gangs:
+        origin = gang.job.origin
+        image = origin.image or "none needed"
+        counts[origin.fleet, origin.host, suites[origin.fleet], gang.job.case.name, image] += 1
+    rows = [[*names, str(repeats)] for names, repeats in counts.items()]
+    notes = [line for entry in plan.hosts for line in _notes(entry)]
     if note := sending_note(entry.facts for entry in plan.hosts):
-        _print_line(note, console)
-    size = f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}"
-    console.print(f"{size}, seed {plan.seed}", markup=False)
+        notes.append(note)
+    notes.append(f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}, seed {plan.seed}")
+    columns = ["fleet", "host", "suite", "case", "image", "repeats>"]
+    print_grid(Grid("", columns, rows, notes, ("image", "suite")), console)
 
 
 def render_estimate(estimated: RunEstimate, console: Console) -> None:
@@ -100,16 +120,16 @@ def render_estimate(estimated: RunEstimate, console: Console) -> None:
     }
     parts = {words: share for words, share in shares.items() if share > 0.001}
     basis = ", ".join(words if len(parts) == 1 else f"{share:.0%} {words}" for words, share in parts.items())
-    _print_line(f"estimate: {_time_and_cost(estimated)} ({basis})", console)
+    print_line(f"estimate: {_time_and_cost(estimated)} ({basis})", console)
     if len(estimated.fleets) > 1:
         for fleet, part in estimated.fleets.items():
-            _print_line(f"  {fleet}: {_time_and_cost(part)}", console)
+            print_line(f"  {fleet}: {_time_and_cost(part)}", console)
 
 
 def render_taken(seconds: float, estimated: RunEstimate | None, console: Console) -> None:
     """Show what a run took next to what was estimated."""
     before = "" if estimated is None else f"; the estimate was {duration(estimated.seconds)}"
-    _print_line(f"took {duration(seconds)}{before}", console)
+    print_line(f"took {duration(seconds)}{before}", console)
 
 
 def duration(seconds: float) -> str:
@@ -127,34 +147,56 @@ def _time_and_cost(estimated: RunEstimate) -> str:
     return duration(estimated.seconds) + ("" if estimated.usd is None else f", about {estimated.usd:.2f} USD")
 
 
-def _print_line(text: str, console: Console) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def render_status(plan: Plan, folder: RunFolder, running: bool, console: Console) -> None:
-    """Show how many repeats of each host have ended, and how."""
-    table = _table("fleet", "host", "done", "ok", "failed", "why")
+def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, Any]:
+    """Return how many repeats of each host have ended, and how."""
     early = StopEarly(plan)
     of_job = {job.id: folder.read_record(job.id) for job in plan.jobs}
     for job in plan.jobs:
         if (record := of_job[job.id]) is not None:
             early.add(job, record)
+    hosts = []
     for fleet, host, jobs in _places(plan):
-        records = [of_job[job.id] for job in jobs]
-        left_out = early.among(job for job, record in zip(jobs, records, strict=True) if record is None)
-        done = [record for record in records if record is not None]
-        failed = Counter(str(record.status) for record in done if record.status is not Status.OK)
-        causes = "; ".join(dict.fromkeys(record.cause or "" for record in done if record.status is not Status.OK))
-        ok = len(done) - failed.total()
-        counts = f"{len(done)}/{len(records)}"
-        counts += f", {len(left_out)} left out" if left_out else ""
-        words = ", ".join(f"{number} {status}" for status, number in failed.items())
-        _row(table, fleet, host, counts, str(ok), words, causes)
-    console.print(table)
-    for answer in early.answers:
-        console.print(answer, markup=False, soft_wrap=True)
-    state = "a controller is active" if running else "no controller is active"
-    console.print(f"run {plan.run_id}: {state}; {folder.path}", markup=False, soft_wrap=True)
+        done = [record for job in jobs if (record := of_job[job.id]) is not None]
+        failed = [record for record in done if record.status is not Status.OK]
+        hosts.append(
+            {
+                "fleet": fleet,
+                "host": host,
+                "repeats": len(jobs),
+                "ended": len(done),
+                "skipped": len(early.among(job for job in jobs if of_job[job.id] is None)),
+                "ok": len(done) - len(failed),
+                "failed": Counter(str(record.status) for record in failed),
+                "causes": list(dict.fromkeys(record.cause or "" for record in failed)),
+            }
+        )
+    return {
+        "run": plan.run_id,
+        "folder": str(folder.path),
+        "controller_active": running,
+        "answers": list(early.answers),
+        "hosts": hosts,
+    }
+
+
+def render_status(status: Mapping[str, Any], console: Console) -> None:
+    """Show what `status_document` returned."""
+    rows = [
+        [
+            host["fleet"],
+            host["host"],
+            f"{host['ended']}/{host['repeats']}",
+            str(host["skipped"] or ""),
+            str(host["ok"]),
+            ", ".join(f"{number} {word}" for word, number in host["failed"].items()),
+            "; ".join(host["causes"]),
+        ]
+        for host in status["hosts"]
+    ]
+    state = "a controller is active" if status["controller_active"] else "no controller is active"
+    notes = [*status["answers"], f"run {status['run']}: {state}; {status['folder']}"]
+    columns = ["fleet", "host", "ended>", "skipped>", "ok>", "failed", "why"]
+    print_grid(Grid("", columns, rows, notes).without_empty_columns(), console)
 
 
 def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
@@ -166,7 +208,7 @@ def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
 
 
 def _notes(entry: HostPlan) -> list[str]:
-    notes = [f"{entry.host.key}: left out {text}" for text in _by_reason(entry.left_out)]
+    notes = [f"{entry.host.key}: excluded {text}" for text in _by_reason(entry.left_out)]
     notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
     if entry.facts is not None:
         cases = dict.fromkeys(job.case for job in entry.jobs)
@@ -191,7 +233,7 @@ def _blocked_causes(entry: HostPlan) -> list[str]:
     return [f"{counted(number, 'repeat')}: {status}: {cause}" for (status, cause), number in causes.items()]
 
 
-def _fleet(host: Host, hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> list[Facts]:
+def _fleet(host: Host, hosts: Sequence[Host], probed: Probed) -> list[Facts]:
     """Return what all hosts of a host's fleet reported, its own facts among them."""
     reported = (probed[other.place] for other in hosts if other.fleet == host.fleet)
     return [facts for facts in reported if isinstance(facts, Facts)]
@@ -229,13 +271,13 @@ def _reached(host: Host) -> str:
 def _gpus(facts: Facts) -> str:
     kinds = Counter(_gpu(gpu) for gpu in facts.gpus)
     given = [f"given by {facts.gpu_runtime}"] if facts.gpus and facts.gpu_runtime else []
-    return "\n".join([*(f"{number} × {kind}" for kind, number in kinds.items()), *given]) or "none"
+    return ", ".join([*(f"{number} × {kind}" for kind, number in kinds.items()), *given]) or "none"
 
 
 def _gpu_states(facts: Facts) -> str:
     """Describe the current state of the GPUs, equal ones together."""
     kinds = Counter(map(state_words, facts.gpu_states))
-    return "\n".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
+    return ", ".join(f"{number} × {words}" if len(facts.gpu_states) > 1 else words for words, number in kinds.items())
 
 
 def _gpu(gpu: GPU) -> str:
@@ -248,14 +290,3 @@ def _gpu(gpu: GPU) -> str:
     if gpu.compute_capability is not None:
         parts.append(f"cc {gpu.compute_capability}")
     return ", ".join(parts)
-
-
-def _table(*columns: str) -> Table:
-    table = new_table()
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(cell) for cell in cells))

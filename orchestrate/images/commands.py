@@ -35,10 +35,8 @@ def images(parsed: argparse.Namespace) -> int:
     """Do what `parsed.action` says; exit code 3 when an image failed and the others did not."""
     variants = read_variants()
     if parsed.action == "list":
-        _list(variants)
+        show_list(variants, Console(highlight=False))
         return ExitCode.OK
-    if parsed.action == "inspect-wheel":
-        raise UserError("images inspect-wheel was removed. Use NVIDIA's: cuobjdump --list-elf --list-ptx LIBRARY")
     with contextlib.closing(DockerEngine(controller_address(parsed.engine))) as engine:
         if parsed.action == "load":
             return _load(engine, parsed.folder)
@@ -86,7 +84,8 @@ def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
     return [known[name] for name in names] or [variant for variant in variants if variant.base is None]
 
 
-def _list(variants: Sequence[Variant]) -> None:
+def show_list(variants: Sequence[Variant], console: Console) -> None:
+    """Show what each variant holds and where it has been tested."""
     rows = [
         (
             *(variant.name, variant.tensorflow, variant.keras or "of its base", variant.cuda or "none"),
@@ -97,7 +96,8 @@ def _list(variants: Sequence[Variant]) -> None:
         )
         for variant in variants
     ]
-    print_grid(Grid("", (*ABOUT, *SEEN), rows), Console(highlight=False))
+    optional = ("on a CPU", "cuDNN", "machine code", "seen on a GPU")
+    print_grid(Grid("", (*ABOUT, *SEEN), rows, optional=optional), console)
 
 
 def _build(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from results.errors import UserError
 
@@ -25,45 +25,15 @@ RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest
 SPELLINGS = {"md": "markdown", "table": "text"}
 """Other words for formats, which every `--format` accepts."""
 
-REMOVED_FORMATS = {"mllog": "json", "latex": "wide", "parquet": "csv"}
-"""Formats of earlier versions, and what to use instead."""
-
-
-class Removed(argparse.Action):
-    """A flag or command of an earlier version: an error that names what to use instead."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, *, instead: str, **_: object) -> None:
-        super().__init__(
-            option_strings,
-            dest,
-            nargs="?" if option_strings else "*",
-            help=argparse.SUPPRESS,
-            default=argparse.SUPPRESS,
-        )
-        self.instead = instead
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _namespace: object, _values: object, option: str | None = None
-    ) -> NoReturn:
-        """Refuse what was removed."""
-        parser.error(f"{option or parser.prog.split()[-1]} was removed. Use {self.instead}")
-
-
-def add_removed_command(commands: Commands, name: str, instead: str) -> None:
-    """Add a command of an earlier version, which is in no help text and only names what to use instead."""
-    commands.add_parser(name, add_help=False).add_argument("rest", action=Removed, instead=instead)
-
 
 def add_command(
     commands: Commands,
     name: str,
     function: Callable[[argparse.Namespace], int],
     what: str,
-    *,
-    aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Add a command; `what` is its line in the list of commands and, with a capital, its description."""
-    parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".", aliases=aliases)
+    parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
     parser.set_defaults(command=function)
     return parser
 
@@ -85,13 +55,13 @@ def add_runs(parser: argparse.ArgumentParser, *, name: str = "runs", metavar: st
 
 def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
     """Add `--format`; the first format is the default."""
-    parser.add_argument("--format", type=_format, choices=formats, default=formats[0], help="default: %(default)s")
-
-
-def _format(text: str) -> str:
-    if text in REMOVED_FORMATS:
-        raise argparse.ArgumentTypeError(f"{text} was removed. Use --format {REMOVED_FORMATS[text]}")
-    return SPELLINGS.get(text, text)
+    parser.add_argument(
+        "--format",
+        type=lambda text: SPELLINGS.get(text, text),
+        choices=formats,
+        default=formats[0],
+        help="default: %(default)s",
+    )
 
 
 def add_output(parser: argparse.ArgumentParser, text: str = "write here; default: standard output") -> None:

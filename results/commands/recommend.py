@@ -13,7 +13,6 @@ from results.commands.command_line import (
     add_command,
     add_format,
     add_output,
-    add_removed_command,
     add_runs,
     fleet_rates_of,
     placed,
@@ -64,7 +63,6 @@ def add_price_import(commands: Commands) -> None:
 
 def add_recommend(commands: Commands) -> None:
     """Add `recommend`, and what `predict` answers."""
-    add_removed_command(commands, "predict", "recommend, which shows predictions as marked rows")
     parser = add_command(
         commands, "recommend", _recommend, "recommend a GPU to rent, from measured or published figures"
     )

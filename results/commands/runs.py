@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.commands.command_line import (
-    Removed,
     add_command,
     add_format,
     add_output,
-    add_removed_command,
     add_runs,
     fleet_rates_of,
     placed,
@@ -50,16 +49,14 @@ def add_show(commands: Commands) -> None:
     parser.add_argument(
         "--with-published", action="store_true", help="also show published figures, in a table of their own"
     )
-    parser.add_argument("--foreign", action=Removed, instead="--with-published, or keep tables of others apart")
     parser.add_argument(
         "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, per host and case"
     )
-    parser.add_argument("--minutes", action=Removed, instead="--time-breakdown")
+    add_format(parser, "text", "json")
 
 
 def add_audit(commands: Commands) -> None:
-    """Add `audit`, and what `adopt` answers."""
-    add_removed_command(commands, "adopt", "audit, which reads tables of other tools")
+    """Add `audit`."""
     parser = add_command(
         commands, "audit", _audit, "check whether a table is plausible; exit code 3 if too little of it could be read"
     )
@@ -71,10 +68,8 @@ def add_audit(commands: Commands) -> None:
 
 
 def add_export(commands: Commands) -> None:
-    """Add `export`; `merge` is its old name."""
-    parser = add_command(
-        commands, "export", _export, "merge runs into one table, in one of several formats", aliases=["merge"]
-    )
+    """Add `export`."""
+    parser = add_command(commands, "export", _export, "merge runs into one table, in one of several formats")
     add_runs(parser)
     add_format(parser, *FORMATS)
     add_output(parser)
@@ -114,7 +109,7 @@ def add_compare(commands: Commands) -> None:
         type=_percent,
         help="exit code 5 if a case is slower by more than this, e.g. 5%%",
     )
-    add_format(parser, "text", "markdown")
+    add_format(parser, "text", "json", "markdown")
     parser.add_argument("--by", metavar="COLUMNS", type=_columns, default=[], help=BY_HELP)
     parser.add_argument(
         "--strict",
@@ -163,6 +158,7 @@ def _columns(text: str) -> list[str]:
 def _show(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from results.export import to_json
     from results.grid import print_grid
     from results.report.tables import published_grid, render_ratios, render_results, wide_grids
     from results.runs.sources import stored_records
@@ -172,6 +168,9 @@ def _show(parsed: argparse.Namespace) -> int:
     if parsed.time_breakdown:
         return _show_time_breakdown(runs, console)
     merged = merge_records(stored_records(runs))
+    if parsed.format == "json":
+        sys.stdout.write(to_json(merged))
+        return ExitCode.OK
     render_results(merged, console)
     for grid in wide_grids(merged):
         print_grid(grid, console)
@@ -217,22 +216,29 @@ class _Pair:
 
 
 def _compare(parsed: argparse.Namespace) -> int:
-    from results.compare.overall import answer_lines
+    from results.compare.overall import answer_lines, comparison_row
     from results.compare.pairs import compare, regressions, unmatched
     from results.report.comparison import compare_grid, scaling_grid
 
     grids, lines, worse = [], [], 0
+    documents = []
     pairs = _pairs(parsed)
     for pair in pairs:
         found = compare(pair.a, pair.b, by=parsed.by)
         only = [*unmatched(pair.a, pair.b, parsed.by), *unmatched(pair.b, pair.a, parsed.by)]
         grids.append(compare_grid(found, pair.name_a, pair.name_b, only))
+        sides = [side for item in found for side in (item.a, item.b)]
+        cases = [comparison_row(item, sides) for item in found]
+        documents.append({"a": pair.name_a, "b": pair.name_b, "cases": cases})
         if parsed.fail_on is not None:
             worse += len(regressions(found, parsed.fail_on))
         lines += answer_lines(found, parsed.by, baseline=bool(parsed.baseline))
     scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if parsed.baseline else pair.b))])
-    print_lines(lines, parsed.format)
-    print_grids([*grids, *([scaling] if scaling else [])], parsed.format)
+    if parsed.format == "json":
+        sys.stdout.write(json.dumps({"answers": lines, "comparisons": documents}, indent=1) + "\n")
+    else:
+        print_lines(lines, parsed.format)
+        print_grids([*grids, *([scaling] if scaling else [])], parsed.format)
     if worse:
         print(f"{worse} cases failed or are slower by more than {parsed.fail_on * 100:g} %", file=sys.stderr)
     return ExitCode.REGRESSION if worse else ExitCode.OK

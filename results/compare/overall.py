@@ -10,10 +10,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.compare.cost import price_sentence
+from results.compare.cost import per_dollar, price_sentence
 from results.compare.pairs import (
+    MEANINGS,
     Comparison,
     Mark,
+    case_label,
     compare_pair,
     geometric_mean,
     levels_of,
@@ -23,7 +25,7 @@ from results.compare.pairs import (
 from results.digits import with_interval
 from results.schema import Communication, Device, Mode, Precision
 from results.stats import Interval, divided, outlying
-from results.table.columns import SOFTWARE_COLUMNS, Software
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
 from results.table.comparable import count_text, mode_text
 from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
 from results.text import enumerated
@@ -238,3 +240,35 @@ def _outlier_lines(item: Answer) -> list[str]:
 
 def _price_line(item: Answer) -> str:
     return price_sentence(item.a, item.b, item.ratio, item.prices)
+
+
+def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:
+    """Return a comparison as named values, for programs.
+
+    Args:
+        item: The comparison.
+        sides: Of all comparisons next to it, among which the case needs a name of its own.
+    """
+    gain = per_dollar(item)
+    low, high = ends(item.interval)
+    gain_low, gain_high = ends(gain if item.interval else None)
+    return {
+        "case": case_label(sides, item.a),
+        **{name: item.a.named(name) for name in CASE_COLUMNS},
+        "a_samples_per_second": item.a.mean,
+        "b_samples_per_second": item.b.mean,
+        "ratio": item.value,
+        "ci95_low": low,
+        "ci95_high": high,
+        "result": MEANINGS[item.mark],
+        "reason": item.reason or None,
+        "differs": ", ".join(item.differs) or None,
+        "ratio_per_usd": gain.value if gain else None,
+        "ratio_per_usd_ci95_low": gain_low,
+        "ratio_per_usd_ci95_high": gain_high,
+    }
+
+
+def ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    """Return both ends of an interval; of none, nothing."""
+    return (interval.low, interval.high) if interval else (None, None)

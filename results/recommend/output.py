@@ -43,7 +43,8 @@ def advice_grid(advice: Advice) -> Grid:
         )
     columns = ["GPU", "samples/s>", "ratio>", "from", "batch>", "USD/h (offers)>", "M/USD>", "hours>", "wins below>"]
     title = f"{advice.title}: {advice.question.samples / 1e6:g} M samples"
-    return Grid(title, [*columns, "notes"], rows, advice.notes).without_empty_columns()
+    optional = ("batch", "from", "hours", "wins below", "ratio")
+    return Grid(title, [*columns, "notes"], rows, advice.notes, optional).without_empty_columns()
 
 
 def explain_grid(advice: Advice) -> Grid:

@@ -77,7 +77,8 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         f"{b} per J>",
     ]
     columns += ["also differs"]
-    return Grid(f"{a} / {b}", columns, rows, _notes(found, made, sides, only)).without_empty_columns()
+    optional = [f"{side} {unit}" for unit in ("per J", "1000/$") for side in (a, b)]
+    return Grid(f"{a} / {b}", columns, rows, _notes(found, made, sides, only), optional).without_empty_columns()
 
 
 def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:

@@ -75,7 +75,7 @@ def result_grids(merged: Merged) -> list[Grid]:
 def results_grid(merged: Merged) -> Grid:
     """Return one row per fleet, host, case and identity; the lines below say what all rows have in common."""
     rows = merged.rows
-    varying = [name for name in _SETTINGS if len({row.named(name) for row in rows}) > 1]
+    varying = [name for name in _SETTINGS if any(len(values) > 1 for values in _by_network(rows, name).values())]
     software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
     hosts = list(dict.fromkeys(str(row.place) for row in rows))
     columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
@@ -101,7 +101,16 @@ def results_grid(merged: Merged) -> Grid:
     explained = warning_notes(row.warnings for row in rows)
     notes = [*_common_notes(rows, varying, software), *explained, *_causes(rows)]
     title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
-    return Grid(title, columns, cells, notes).without_empty_columns()
+    optional = ("CV %", "p50 ms", "b1 p99 ms", "b1 p95 ms", "b1 p50 ms", "repeats")
+    return Grid(title, columns, cells, notes, optional).without_empty_columns()
+
+
+def _by_network(rows: Sequence[Row], column: str) -> dict[str, dict[Value, None]]:
+    """Return the values of a setting that each network was measured with."""
+    values: dict[str, dict[Value, None]] = {}
+    for row in rows:
+        values.setdefault(row.case.model, {})[row.named(column)] = None
+    return values
 
 
 def published_grid(merged: Merged) -> Grid:
@@ -206,9 +215,16 @@ def _common_notes(rows: Sequence[Row], varying: Sequence[str], software: Sequenc
     """State once what all rows share, and for each fleet what it runs on."""
     if not rows:
         return ["no records"]
-    known = {name: value for name in _SETTINGS if name not in varying and (value := rows[0].named(name)) is not None}
-    same = [name for name, value in known.items() if name not in TUNING or value != getattr(Case, name)]
-    shared = [f"{name.replace('_', ' ')} {known[name]}" for name in same]
+    shared = []
+    for name in _SETTINGS:
+        networks: dict[Value, list[str]] = {}
+        for network, values in _by_network(rows, name).items():
+            networks.setdefault(next(iter(values)), []).append(network)
+        usual = name in TUNING and set(networks) == {getattr(Case, name)}
+        if name not in varying and not usual:
+            several = len(networks) > 1
+            texts = [f"{value} ({', '.join(names)})" if several else str(value) for value, names in networks.items()]
+            shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if set(networks) != {None} else []
     units = sorted({row.unit for row in rows if row.unit})
     repeated = any(row.numbers["ci95_high"] is not None for row in rows)
     interval = "± 95 % over repeats" if repeated else "from one repeat each, so without an interval"

@@ -263,15 +263,16 @@ def latest_run(runs_dir: Path) -> Path:
     Raises:
         NotARun: There is none.
     """
-    runs = [path for path in _folders(runs_dir) if is_folder(path / "records")]
+    runs = run_folders(runs_dir)
     if not runs:
         raise NotARun(f"{runs_dir}: no run found here. Start one, give its folder, or set TFBENCH_RUNS_DIR.")
     return max(runs, key=lambda path: (_planned_at(path), path.name))
 
 
-def _folders(parent: Path) -> Iterable[Path]:
+def run_folders(runs_dir: Path) -> list[Path]:
+    """Return the folders of runs, in no order; none where the folder cannot be listed."""
     try:
-        return [path for path in parent.iterdir() if is_folder(path)]
+        return [path for path in runs_dir.iterdir() if is_folder(path / "records")]
     except OSError:
         return []
 

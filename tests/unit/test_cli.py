@@ -8,20 +8,24 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import results.__main__ as results_program
-from orchestrate import cli, command_line
+from orchestrate import cli, command_line, completion
 from orchestrate.commands import THIS_MACHINE
 from orchestrate.errors import LaunchFailed, NoUsableHost
 from orchestrate.inventory.hosts import read_hosts
 from orchestrate.launchers.process import ProcessLauncher
+from orchestrate.suites import suite_names
 from results.commands import runs
 from results.errors import UserError
+from results.program import command_line as command_line_of
 from results.program import hyphenated, lasting, run_main, underscored
 from results.runs.store import RunFolder
 from results.schema.exit_codes import ExitCode
@@ -139,8 +143,7 @@ def test_runs_dir_is_a_flag_of_every_command_that_reads_runs(runs_dir: Path, cap
         assert cli.parse(["tfbench", command, flag]).runs_dir == runs_dir
 
 
-def test_merge_is_export_and_gpus_may_be_named_by_a_flag(capsys: pytest.CaptureFixture[str]):
-    assert cli.parse(["tfbench", "merge"]).command is cli.parse(["tfbench", "export"]).command
+def test_gpus_may_be_named_by_a_flag(capsys: pytest.CaptureFixture[str]):
     outputs = []
     for names in (["A4000", "A5000"], ["--gpus=A4000,A5000"], ["A4000", "--gpus=A5000"]):
         assert results_program.main(["results", "gpus", *names]) == 0
@@ -266,9 +269,6 @@ def test_help_has_nothing_of_absl_and_one_program_name(program: list[str], capsy
     [
         ("chekc", "'chekc' does not exist. Did you mean check?"),
         ("run --display=jso", "'jso' does not exist. Did you mean json?"),
-        ("run --decide=2%", "--decide was removed. Use --stop-early PERCENT"),
-        ("plan --target-ci 2%", "--target-ci was removed. Use --stop-early PERCENT"),
-        ("show --minutes", "--minutes was removed. Use --time-breakdown"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(typed: str, answer: str, capsys: pytest.CaptureFixture[str]):
@@ -284,13 +284,106 @@ def test_verbose_shows_the_traceback_of_an_unexpected_error():
         run_main(parsed)
 
 
-def test_completion_knows_every_command():
-    done = tfbench("completion", "bash")
-    assert done.returncode == 0
-    (offered,) = re.findall(r"^_shtab_tfbench_subparsers=\((.*)\)$", done.stdout, re.MULTILINE)
-    assert set(offered.split()) == {*cli.ORDER, "merge"}
-    checked = subprocess.run(["bash", "-n"], input=done.stdout, capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("", cli.ORDER),
+        ("su", ["suites"]),
+        ("run --stop", ["--stop-early"]),
+        ("run --suite q", ["quick"]),
+        ("run --suite=q", ["--suite=quick"]),
+        ("run --suite = q", ["quick"]),  # as bash cuts it
+        ("plan --limit node", ["node-a", "node-b"]),
+        ("status ", ["run-1"]),
+        ("compare f", ["fast"]),
+        ("measure --mod", ["--model", "--mode"]),
+        ("recommend --model resnet1", ["resnet152", "resnet152_v1.5"]),
+        ("images push cuda12.9", ["cuda12.9"]),
+        ("gpus A50", ["A5000"]),
+        ("audit ", []),
+        ("no-such-command x", []),
+    ],
+)
+def test_completion_offers_what_can_stand_there(
+    typed: str, offered: Sequence[str], runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(runs_dir))
+    monkeypatch.setenv("TFBENCH_HOSTS", str(tmp_path / "hosts.yml"))
+    hosts = "{node-a: {process: true}, node-b: {ssh: root@h}}"
+    (tmp_path / "hosts.yml").write_text(f"version: 1\nfleets: {{fast: {{hosts: {hosts}}}}}\n")
+    plan = {"hosts": [{"host": {"fleet": "fast"}}, {"host": {"fleet": "slow"}}]}
+    (runs_dir / "run-1" / "plan.json").write_text(json.dumps(plan))
+    assert completion.candidates(cli.make_parser(), typed.split(" ")) == list(offered)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shell", "ask"),
+    [
+        ("bash", "COMP_WORDS=(tfbench run --suite qu) COMP_CWORD=3; _tfbench tfbench; echo ${COMPREPLY[@]}"),
+        ("zsh", "compadd() { print ${(P)2}; }; words=(tfbench run --suite qu) CURRENT=4; _tfbench"),
+        ("fish", "complete --do-complete 'tfbench run --suite qu'"),
+    ],
+)
+def test_each_shell_takes_its_completion_script(shell: str, ask: str, tmp_path: Path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "tfbench").write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrate.cli "$@"\n')
+    (tmp_path / "tfbench").chmod(0o755)
+    first = "compdef() { :; };" if shell == "zsh" else ""
+    (tmp_path / "script").write_text(f"{first}\n{tfbench('completion', shell).stdout}\n{ask}\n")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [shell, tmp_path / "script"],
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["quick"], done.stderr
+
+
+@pytest.mark.slow
+def test_init_writes_this_machine_and_runs_and_suites_list_what_there_is(tmp_path: Path):
+    flags = [f"--runs-dir={tmp_path / 'runs'}"]
+    environment = {"TFBENCH_HOSTS": str(tmp_path / "hosts.yml"), "COLUMNS": "80"}
+    done = tfbench("init", *flags, **environment)
+    assert done.returncode == 0 and "(fleets: here). Next: tfbench check" in done.stderr
+    assert tfbench("init", **environment).returncode == ExitCode.USAGE
+    assert "no run found here. Start one: tfbench run" in tfbench("runs", *flags).stderr
+    assert json.loads(tfbench("runs", *flags, "--format=json").stdout) == {"runs": []}
+    suites = tfbench("suites").stdout
+    assert all(name in suites for name in suite_names())
+    assert "resnet50" in tfbench("suites", "first").stdout and "4 cases on GPUs" in tfbench("suites", "first").stdout
+    (host,) = json.loads(tfbench("check", "--format=json", **environment).stdout)["hosts"]
+    assert (host["host"], host["verdict"], host["facts"]["gpus"]) == ("this-machine", "ready", [])
+
+
+@pytest.mark.slow
+def test_show_and_compare_have_json(runs_dir: Path):
+    shown = json.loads(tfbench("show", f"--runs-dir={runs_dir}", "--format=json").stdout)
+    assert [row["fleet"] for row in shown["rows"]] == ["fast", "slow"]
+    (pair,) = json.loads(tfbench("compare", "fast", "slow", f"--runs-dir={runs_dir}", "--format=json").stdout)[
+        "comparisons"
+    ]
+    assert (pair["a"], pair["b"], round(pair["cases"][0]["ratio"], 2)) == ("fast", "slow", 1.95)
+
+
+@pytest.mark.parametrize(
+    ("typed", "printed"),
+    [
+        ("/nowhere/.venv/bin/tfbench", "/nowhere/.venv/bin/tfbench show"),
+        (".venv/bin/tfbench", ".venv/bin/tfbench show"),
+        ("{path}/tfbench", "tfbench show"),
+        ("/usr/lib/python3/orchestrate/__main__.py", "python -m results show"),
+    ],
+)
+def test_hints_work_when_they_are_pasted(typed: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "tfbench").write_text("")
+    (tmp_path / "tfbench").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [typed.format(path=tmp_path)])
+    assert command_line_of("results", "show") == printed
 
 
 @pytest.mark.slow

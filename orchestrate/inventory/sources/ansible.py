@@ -64,7 +64,7 @@ def _listed(path: str) -> dict[str, Any]:
     elif shutil.which(PROGRAM) is None:
         raise UserError(
             f"{path}: {PROGRAM} is needed to read it, because only Ansible knows all rules of its inventories. "
-            f"Install ansible-core, or: {PROGRAM} -i {path} --list | tfbench hosts --from ansible -"
+            f"Install ansible-core, or: {PROGRAM} -i {path} --list | tfbench init --from ansible"
         )
     else:
         text, origin = output_of(PROGRAM, "-i", path, "--list"), f"{PROGRAM} -i {path}"

@@ -187,7 +187,7 @@ MAX_NAME = 55
 MAX_COMMENT = 300
 
 HEADER = """\
-# Written by `tfbench hosts --from {source}`. Read the comments, then run: tfbench check
+# Written by `tfbench init --from {source}`. Read the comments, then run: tfbench check
 # All keys and their meanings: hosts.example.yml
 """
 

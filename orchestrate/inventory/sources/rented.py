@@ -162,7 +162,7 @@ def from_dstack(path: str) -> Found:
         if isinstance(document, dict) and "instances" in document:
             raise UserError(
                 f"{path}: this is a fleet, and dstack does not report how to log in to its instances. Start a task on "
-                f"it (see docs/rent.md), then: {DSTACK} | tfbench hosts --from dstack -"
+                f"it (see docs/rent.md), then: {DSTACK} | tfbench init --from dstack"
             )
         return document.get("runs", document) if isinstance(document, dict) else document
 

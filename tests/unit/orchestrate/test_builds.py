@@ -131,7 +131,6 @@ def images(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["build", "cuda12.5-compat"], "compatibility package were removed. Received: 'cuda12.5-compat'. Use cuda12.5"),
         (["build", "cuda12.6"], "unknown variant 'cuda12.6'. Did you mean"),
         (["build", "cpu", "--build-arg=SLIM=slim"], "slim images were removed. Remove it: every image is full"),
-        (["inspect-wheel", "x.whl"], "images inspect-wheel was removed. Use NVIDIA's: cuobjdump --list-elf --list-ptx"),
         (
             ["build", "cpu", "--build-arg=PIP_INDEX_URL=https://bench:hunter2@pypi.example.org/simple"],
             "--build-arg PIP_INDEX_URL: a URL in a build argument must not hold credentials",
@@ -140,8 +139,7 @@ def images(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_what_was_removed_or_would_leak_is_refused_with_what_to_use(tmp_path: Path, arguments: list[str], said: str):
     action, *rest = arguments
-    engine = [] if action == "inspect-wheel" else [f"--engine=unix://{tmp_path}/none.sock"]
-    done = images(action, *rest, *engine)
+    done = images(action, *rest, f"--engine=unix://{tmp_path}/none.sock")
     assert (done.returncode, said in done.stderr, "hunter2" in done.stderr) == (2, True, False), done.stderr
 
 

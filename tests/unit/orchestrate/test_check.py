@@ -179,10 +179,10 @@ def test_a_plan_names_cases_with_one_reason_in_one_line_and_nothing_of_a_host_th
     stream = io.StringIO()
     render_plan(plan, Console(file=stream, width=230))
     lines = stream.getvalue().splitlines()
-    (answered,) = (line for line in lines if "left out" in line and "node-a" in line)
+    (answered,) = (line for line in lines if "excluded" in line and "node-a" in line)
     first = "resnet50-fp32-b128-2gpu-w20s100"
-    assert answered == f"a4000.node-a: left out 18 cases ({first}, …): needs more GPUs than the host offers (1)"
-    (silent,) = (line for line in lines if "left out" in line and "other.gone" in line)
+    assert answered == f"a4000.node-a: excluded 18 cases ({first}, …): needs more GPUs than the host offers (1)"
+    (silent,) = (line for line in lines if "excluded" in line and "other.gone" in line)
     assert silent.endswith("needs more GPUs than one; the host could not be queried")
     assert "not known yet" in stream.getvalue() and "none needed" in stream.getvalue()
 

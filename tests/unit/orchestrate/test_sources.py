@@ -87,7 +87,7 @@ def test_an_ansible_inventory_is_read_by_ansible_itself(tmp_path: Path, monkeypa
     program.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        UserError, match=r"Install ansible-core, or: ansible-inventory -i lab\.ini --list \| tfbench hosts"
+        UserError, match=r"Install ansible-core, or: ansible-inventory -i lab\.ini --list \| tfbench init"
     ):
         import_hosts("ansible", "lab.ini")
 
@@ -226,10 +226,13 @@ def test_the_same_address_twice_is_one_host(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_command_reads_standard_input_and_prints_the_file(tmp_path: Path):
-    command = [sys.executable, "-m", "orchestrate", "hosts", "--from", "vast", "-"]
+def test_init_writes_the_machines_of_standard_input_and_changes_no_file(tmp_path: Path):
+    file = tmp_path / "hosts.yml"
+    command = [sys.executable, "-m", "orchestrate", "init", "--from", "vast", f"--hosts={file}"]
     sample = (CASES / "vast.json").read_bytes()
     done = subprocess.run(command, input=sample, capture_output=True, cwd=Path(__file__).parents[3], check=True)
-    assert done.stdout.decode() == (CASES / "vast.yml").read_text() and done.stderr == b""
-    done = subprocess.run(command, input=b"{}", capture_output=True, cwd=Path(__file__).parents[3])
-    assert done.returncode == 2 and b"Traceback" not in done.stderr and done.stdout == b""
+    assert file.read_text() == (CASES / "vast.yml").read_text() and done.stdout == b""
+    for text, said in ((sample, b"exists and was not changed"), (b"{}", b"vast")):
+        done = subprocess.run(command, input=text, capture_output=True, cwd=Path(__file__).parents[3])
+        assert done.returncode == 2 and said in done.stderr and b"Traceback" not in done.stderr
+    assert file.read_text() == (CASES / "vast.yml").read_text()

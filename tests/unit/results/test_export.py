@@ -37,22 +37,6 @@ def test_every_text_format_has_the_columns_of_the_dictionary_or_the_wide_table(r
     assert "| resnet50 | fp16 | 8 |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "instead"),
-    [
-        (("adopt", "log.txt", "--gpu=A4000"), "adopt was removed. Use audit"),
-        (("export", "--format=mllog"), "mllog was removed. Use --format json"),
-        (("export", "--format=latex"), "latex was removed. Use --format wide"),
-        (("export", "--format=parquet"), "parquet was removed. Use --format csv"),
-        (("show", "--foreign=old.csv"), "--foreign was removed. Use --with-published"),
-    ],
-)
-def test_what_was_removed_names_what_to_use_instead(arguments, instead, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        call(*arguments)
-    assert instead in capsys.readouterr().err
-
-
 def test_published_figures_are_labelled_and_of_the_measured_gpu(run, capsys):
     assert call("show", "--with-published") == 0
     measured, published = capsys.readouterr().out.split("Published by others - NOT MEASURED HERE")

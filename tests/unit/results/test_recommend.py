@@ -291,12 +291,6 @@ def test_a_question_that_cannot_be_read_is_a_short_message(capsys, arguments, me
     assert message in captured.err and captured.out == ""
 
 
-def test_predict_says_what_to_use_instead(capsys):
-    with pytest.raises(SystemExit):
-        program.main(["results", "predict", "--gpus", "A4000"])
-    assert "predict was removed. Use recommend" in capsys.readouterr().err
-
-
 def test_every_gpu_with_a_shipped_offer_has_specifications_and_a_commit():
     offers = known_prices()
     assert {offer.gpu for offer in offers} <= set(specifications()) and len(offers) > 100

@@ -1,0 +1,166 @@
+"""Every table on terminals of 80, 100 and 140 columns: golden texts, and no name or number is ever split.
+
+`python -m tests.unit.test_widths` writes the golden texts, which are then read before they are committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from orchestrate import commands
+from orchestrate.accepting.deep import verdict_grid
+from orchestrate.display import tables
+from orchestrate.images import commands as images
+from orchestrate.inventory.variants import read_variants
+from orchestrate.planning.facts import Image
+from orchestrate.planning.plan import make_plan
+from orchestrate.suites import read_suite
+from results.audit.judgement import audit_file, audit_grid
+from results.compare.pairs import compare
+from results.grid import Grid, print_grid
+from results.recommend.answer import answers
+from results.recommend.output import advice_grid
+from results.recommend.questions import asked_prices, read_questions
+from results.reference.gpu_comparison import compare_gpus, gpu_grids
+from results.report.comparison import compare_grid, scaling_grid
+from results.report.tables import published_grid, result_grids, wide_grids
+from results.runs.store import RunFolder
+from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
+from results.schema import Phase, SoftWarning
+from results.table.merge import merge_records
+from tests.unit.orchestrate.test_check import GOOD, host
+from tests.unit.orchestrate.test_deep_check import checked
+from tests.unit.results.factory import make_failure, make_origin, stored
+from tests.unit.results.test_device_table import device_record
+from tests.unit.results.test_tables import two_fleets
+from tests.unit.results.test_time_breakdown import PHASES
+
+GOLDEN = Path(__file__).parent / "golden" / "widths"
+CASES = Path(__file__).parent / "results" / "cases"
+WIDTHS = (80, 100, 140)
+
+
+def records():
+    failed = make_failure("oom", "11 GB were not enough for a batch of 128", origin=make_origin("two-cores", "node-x"))
+    phases = [Phase(name=name, seconds=seconds, cpu_seconds=seconds) for name, seconds in PHASES.items()]
+    rows = [
+        dataclasses.replace(
+            item, phases=phases, warnings=[SoftWarning(code=code, message="") for code in ("high_cv", "drift")]
+        )
+        for item in two_fleets()
+    ]
+    return stored(*rows, failed, device_record(1.0), device_record(1.01, repeat=2))
+
+
+def plan():
+    image = Image(variant="cuda12.5", reference="ghcr.io/some-owner/tfbench:0.1.0-cuda12.5", reason="machine code 8.6")
+    facts = dataclasses.replace(GOOD, images=(image,))
+    hosts = [host(), dataclasses.replace(host(), name="node-in-another-town")]
+    probed = {hosts[0].place: facts, hosts[1].place: "ssh: connect to host node-in-another-town: no route to host"}
+    return hosts, probed, make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="run-1", seed=1)
+
+
+def show_check(console: Console) -> None:
+    hosts, probed, _ = plan()
+    tables.render_check(hosts, probed, console)
+
+
+def show_plan(console: Console) -> None:
+    tables.render_plan(plan()[2], console)
+
+
+def show_status(console: Console) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run, (_, _, planned) = RunFolder.create(Path(folder), "run-1"), plan()
+        first, second, *_ = planned.jobs
+        run.write_record(first.id, two_fleets()[0])
+        run.write_record(second.id, make_failure("oom", "11 GB were not enough for a batch of 128"))
+        document = tables.status_document(planned, run, running=True)
+    tables.render_status(document | {"folder": "runs/run-1"}, console)
+
+
+def grids() -> dict[str, list[Grid]]:
+    """Return the tables of `results`, by the golden text that shows them."""
+    merged = merge_records(records())
+    rates = [[rate for rate in merged.rates if rate.fleet == name] for name in ("two-cores", "one-core")]
+    question = read_questions(model=["resnet50"], gpus=["A4000,A5000"])
+    advices = [advice for asked in question for advice in answers(asked, [], asked_prices([], [], []).offers)]
+    breakdown, scaling = time_breakdown_grid(time_breakdown(records())), scaling_grid(merged.rates)
+    assert breakdown is not None and scaling is not None
+    with tempfile.TemporaryDirectory() as folder:
+        deep = verdict_grid(checked(Path(folder), slow=2))
+    return {
+        "show": [*result_grids(merged), *wide_grids(merged), published_grid(merged)],
+        "time-breakdown": [breakdown],
+        "compare": [compare_grid(compare(*rates), "two-cores", "one-core"), scaling],
+        "recommend": list(map(advice_grid, advices)),
+        "gpus": gpu_grids(compare_gpus(["RTX A4000", "RTX A5000"], [])),
+        "audit": [audit_grid(Path("blog_a5000.csv"), audit_file(CASES / "blog_a5000.csv", None))],
+        "deep-check": [deep],
+    }
+
+
+def show(made: list[Grid]) -> Callable[[Console], None]:
+    return lambda console: [print_grid(grid, console) for grid in made] and None
+
+
+def printed(render: Callable[[Console], None], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, highlight=False)
+    render(console)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"  # type: ignore[attr-defined]
+
+
+def rendered() -> dict[str, Callable[[Console], None]]:
+    return {
+        "check": show_check,
+        "plan": show_plan,
+        "status": show_status,
+        "images": lambda console: images.show_list(read_variants(), console),
+        "suites": lambda console: print_grid(commands.suites_grid(None), console),
+        "suite": lambda console: print_grid(commands.suites_grid("published"), console),
+        **{name: show(made) for name, made in grids().items()},
+    }
+
+
+RENDERED = rendered()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", RENDERED)
+def test_golden_text_of_each_table(name: str, width: int):
+    text = printed(RENDERED[name], width)
+    assert text == (GOLDEN / f"{name}-{width}.txt").read_text(encoding="utf-8")
+    too_long = [line for line in text.splitlines() if len(line) > width]
+    assert all(" " not in line.strip() for line in too_long), too_long
+
+
+@pytest.mark.parametrize("grid", [grid for made in grids().values() for grid in made], ids=lambda grid: grid.title)
+@settings(deadline=None, max_examples=30)
+@given(width=st.integers(20, 140))
+def test_no_name_and_no_number_is_split_at_any_width(grid: Grid, width: int):
+    text = printed(show([grid]), width)
+    sentence = re.sub("[ \n]+", " ", text)
+    hidden = sentence.partition("not shown at this width: ")[2].partition(";")[0].split(", ")
+    for place, name in enumerate(grid.headings):
+        if name in hidden:
+            continue
+        for row in grid.rows:
+            for part in [row[place]] if grid.columns[place].endswith(">") else row[place].split(" "):
+                assert part in text
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for name, render in RENDERED.items():
+        for width in WIDTHS:
+            (GOLDEN / f"{name}-{width}.txt").write_text(printed(render, width), encoding="utf-8")
