@@ -22,7 +22,6 @@ from tests.unit.results.fuzzing.folders import places
 
 COMMANDS = {
     "show": ("show", "run-1"),
-    "merge": ("merge", "run-1"),
     "export": ("export", "run-1", "--format=json"),
     "compare": ("compare", "a4000", "a5000", "run-1"),
     "recommend": ("recommend", "run-1", "--model=resnet50", "--precision=fp32"),
@@ -232,7 +231,7 @@ def test_a_gpus_name_from_a_host_is_printed_without_control_characters(folder, c
         folder.write_record(f"gpu-{i}", record)
     for line in COMMANDS.values():
         assert run((*line,)).fault == ""
-    assert program.main(["results", "merge", "run-1"]) == 0
+    assert program.main(["results", "export", "run-1"]) == 0
     assert "A4000" in capsys.readouterr().out
 
 

@@ -36,7 +36,7 @@ def test_show_prints_the_latest_run_by_default(runs, capsys):
 
 def test_a_run_is_found_by_id_path_and_record_file(runs, capsys):
     for name in ("run-1", str(runs / "run-1"), str(runs / "run-1" / "records" / "job-0.json")):
-        assert call("merge", name, "--format=json") == 0
+        assert call("export", name, "--format=json") == 0
         assert json.loads(capsys.readouterr().out)["rows"]
 
 
@@ -49,7 +49,7 @@ def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
     second = RunFolder.create(runs, "run-2")
     second.write_record("job", make_failure(origin=make_origin("slow", run_id="run-2", repeat=1)))
     (second.path / "records" / "bad.json").write_text("nonsense")
-    assert call("merge", "run-1", "run-2") == 0
+    assert call("export", "run-1", "run-2") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("fleet,host,") and "nonsense" not in captured.out
     assert "bad.json: not a record, left out" in captured.err
@@ -93,7 +93,7 @@ def test_a_slower_run_than_the_baseline_ends_with_5_when_asked(runs, capsys):
 def test_mixed_software_is_refused_until_it_is_split(runs, capsys):
     add_run(runs, "before", 1.0, environment=make_environment(keras="3.12.0"))
     add_run(runs, "after", 1.0)
-    for command in (["merge", "before", "after"], ["compare", "before", "after"]):
+    for command in (["export", "before", "after"], ["compare", "before", "after"]):
         assert call(*command) == 2
         captured = capsys.readouterr()
         assert "--by keras" in captured.err and captured.out == ""
@@ -157,7 +157,7 @@ def test_a_bug_leaves_its_traceback_in_a_file_and_exit_code_1(runs, capsys, monk
     assert "planted" in Path(message.split("Traceback: ")[1].strip()).read_text()
 
 
-@pytest.mark.parametrize("command", [[], ["show"], ["merge"], ["compare"], ["export"], ["validate"]])
+@pytest.mark.parametrize("command", [[], ["show"], ["compare"], ["export"], ["validate"]])
 def test_help_imports_neither_pandas_nor_scipy_nor_rich(command):
     code = (
         "import sys, results.__main__ as program\n"
@@ -172,6 +172,6 @@ def test_help_imports_neither_pandas_nor_scipy_nor_rich(command):
 
 @pytest.mark.slow
 def test_the_module_runs_from_the_command_line_and_survives_a_reader_that_leaves(runs):
-    command = f"{sys.executable} -m results merge | head -c 5"
+    command = f"{sys.executable} -m results export | head -c 5"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("fleet", "")

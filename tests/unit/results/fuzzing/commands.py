@@ -53,9 +53,10 @@ class Outcome:
 VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "validate": ((), ("run-1", "run-2")),
     "show": (("run-1",), ("run-1", "run-2"), ("run-1", "--with-published")),
-    "merge": (("run-1",), ("run-1", "run-2", "--by=all")),
-    "export": tuple(
-        ("run-1", "--by=all", f"--format={name}", "--output=table.out") for name in ("csv", "json", "markdown", "wide")
+    "export": (
+        ("run-1",),
+        ("run-1", "run-2", "--by=all"),
+        *(("run-1", "--by=all", f"--format={name}", "--output=table.out") for name in ("json", "markdown", "wide")),
     ),
     "compare": (
         ("run-1", "--by=all"),
@@ -81,7 +82,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "audit": (("table.csv",), ("table.csv", "--format=json"), ("table.csv", "--format=markdown")),
     "prices": (("table.csv", "--provider=x", "--retrieved-on=2026-11-01"),),
 }
-"""Of each command the arguments to draw from; `table.csv` is what `merge` printed."""
+"""Of each command the arguments to draw from; `table.csv` is what `export` printed."""
 
 
 SLOW = frozenset({"recommend"})
@@ -117,7 +118,7 @@ def run(line: tuple[str, ...]) -> Outcome:
     except (Exception, TookTooLong):  # noqa: BLE001 (what it is for)
         return Outcome(line, fault=traceback.format_exc())
     text = _text(output)
-    if line[0] == "merge":
+    if line[0] == "export" and "--output=table.out" not in line:
         Path("table.csv").write_text(text, encoding="utf-8")
     if code not in GOOD_CODES:
         return Outcome(line, code, f"exit code {code}: {_text(errors)}")
