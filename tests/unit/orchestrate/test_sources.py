@@ -1,4 +1,4 @@
-"""`tfbench hosts --from`: what other tools print, in; a hosts.yml that `plan` reads, out.
+"""`tfbench init --from`: what other tools print, in; a hosts.yml that `plan` reads, out.
 
 The samples in `cases/sources` are printed by the tools' own models (`tests/real/renting/samples`); those of RunPod,
 which has no models on PyPI, follow the examples of its API's documentation.
