@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import contextlib
 import difflib
 import importlib.machinery
 import importlib.util
@@ -164,20 +165,17 @@ def main() -> None:
     if not survives(None, given.tests):
         sys.exit("the tests fail without any mutation")
     found = collections.Counter()
-    for mutant in drawn:
-        alive = survives(mutant, given.tests)
-        found[alive] += 1
-        if alive:
-            lines = difflib.unified_diff(
-                path_of(mutant.module).read_text(encoding="utf-8").splitlines(),
-                mutant.source.splitlines(),
-                n=0,
-                lineterm="",
-            )
-            print(mutant.module, mutant.operator, *list(lines)[2:], sep="\n  ", flush=True)  # noqa: T201
+    with contextlib.suppress(KeyboardInterrupt):  # what is known by then is printed
+        for mutant in drawn:
+            alive = survives(mutant, given.tests)
+            found[alive] += 1
+            if alive:
+                before = path_of(mutant.module).read_text(encoding="utf-8").splitlines()
+                lines = list(difflib.unified_diff(before, mutant.source.splitlines(), n=0, lineterm=""))
+                print(mutant.module, mutant.operator, *lines[2:], sep="\n  ", flush=True)  # noqa: T201
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(  # noqa: T201
-        f"{' '.join(given.modules)}: {found[False]} of {len(drawn)} mutants killed ({found[False] / len(drawn):.0%}), "
+        f"{' '.join(given.modules)}: {found[False]} of {found.total()} mutants killed ({found[False] / found.total():.0%}), "
         f"drawn from {len(everything)} places with seed {given.seed}; {spent.ru_utime + spent.ru_stime:.0f} s of CPU, "
         f"{time.strftime('%Y-%m-%d')}"
     )
