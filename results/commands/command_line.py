@@ -7,12 +7,14 @@ once.
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.errors import UserError
+from results.program import call
 
 if TYPE_CHECKING:
     from results.grid import Grid
@@ -29,12 +31,12 @@ SPELLINGS = {"md": "markdown", "table": "text"}
 def add_command(
     commands: Commands,
     name: str,
-    function: Callable[[argparse.Namespace], int],
+    function: Callable[..., int],
     what: str,
 ) -> argparse.ArgumentParser:
     """Add a command; `what` is its line in the list of commands and, with a capital, its description."""
     parser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
-    parser.set_defaults(command=function)
+    parser.set_defaults(command=functools.partial(call, function))
     return parser
 
 

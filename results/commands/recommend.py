@@ -62,7 +62,7 @@ def add_price_import(commands: Commands) -> None:
 
 
 def add_recommend(commands: Commands) -> None:
-    """Add `recommend`, and what `predict` answers."""
+    """Add `recommend`."""
     parser = add_command(
         commands, "recommend", _recommend, "recommend a GPU to rent, from measured or published figures"
     )
@@ -101,46 +101,64 @@ def add_recommend(commands: Commands) -> None:
     add_format(parser, "text", "json", "markdown")
 
 
-def _recommend(parsed: argparse.Namespace) -> int:
+def _recommend(
+    runs: list[str],
+    runs_dir: Path | None,
+    *,
+    model: list[str] | None,
+    precision: str,
+    num_gpus: str,
+    mode: str | None,
+    gpus: str,
+    price: list[str],
+    prices: list[Path],
+    budget: float | None,
+    hours: float | None,
+    samples: float,
+    memory: float | None,
+    batch_size: int | None,
+    explain: bool,
+    format: str,
+) -> int:
     from results.compare.pairs import fleets_of
     from results.recommend.answer import answers, unused_prices
     from results.recommend.output import advice_grid, advice_json, explain_grid
     from results.recommend.questions import asked_prices, read_questions
 
     questions = read_questions(
-        model=parsed.model or (),
-        precision=parsed.precision,
-        num_gpus=parsed.num_gpus,
-        mode=parsed.mode,
-        gpus=[parsed.gpus],
-        budget=parsed.budget,
-        hours=parsed.hours,
-        samples=parsed.samples,
-        memory=parsed.memory,
-        batch_size=parsed.batch_size,
+        model=model or (),
+        precision=precision,
+        num_gpus=num_gpus,
+        mode=mode,
+        gpus=[gpus],
+        budget=budget,
+        hours=hours,
+        samples=samples,
+        memory=memory,
+        batch_size=batch_size,
     )
-    rates = _measured(parsed)
-    _refuse_unknown([model for question in questions for model in question.mix], rates)
-    prices = asked_prices(parsed.price, parsed.prices, fleets_of(rates))
-    advices = [advice for question in questions for advice in answers(question, rates, prices.offers)]
-    remarks = [*prices.unused, *unused_prices(advices, prices.offers)]
-    if parsed.format == "json":
+    rates = _measured(runs, runs_dir)
+    _refuse_unknown([name for question in questions for name in question.mix], rates)
+    given = asked_prices(price, prices, fleets_of(rates))
+    advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
+    remarks = [*given.unused, *unused_prices(advices, given.offers)]
+    if format == "json":
         sys.stdout.write(advice_json(advices, remarks))
         return ExitCode.OK
     for advice in advices:
-        print_lines([advice.sentence], parsed.format, strong=True)
-        print_grids([advice_grid(advice), *([explain_grid(advice)] if parsed.explain else [])], parsed.format)
-    print_lines(remarks, parsed.format)
-    if parsed.explain:
-        _print_specifications([gpu for question in questions for gpu, _ in question.gpus], prices.offers, parsed.format)
+        print_lines([advice.sentence], format, strong=True)
+        print_grids([advice_grid(advice), *([explain_grid(advice)] if explain else [])], format)
+    print_lines(remarks, format)
+    if explain:
+        _print_specifications([gpu for question in questions for gpu, _ in question.gpus], given.offers, format)
     return ExitCode.OK
 
 
-def _measured(parsed: argparse.Namespace) -> list[FleetRate]:
+def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
     """Read the runs that were named, or the latest one; none where nothing was measured."""
     from results.runs.sources import has_runs
 
-    runs = placed(parsed.runs, parsed.runs_dir)
+    runs = placed(runs, runs_dir)
     return fleet_rates_of(runs, [], "Choose one run.") if runs or has_runs() else []
 
 
@@ -170,24 +188,24 @@ def _print_specifications(gpus: Sequence[str], offers: Sequence[Offer], style: s
         print_grids(gpu_grids(comparison), style)
 
 
-def _gpus(parsed: argparse.Namespace) -> int:
+def _gpus(names: list[str], *, gpus: str, price: list[str], prices: list[Path], format: str) -> int:
     from results.recommend.questions import asked_prices
     from results.reference.gpu_comparison import compare_gpus, comparison_json, comparison_lines, gpu_grids, named_gpus
 
-    names = [*parsed.names, *(name.strip() for name in parsed.gpus.split(",") if name.strip())]
+    names = [*names, *(name.strip() for name in gpus.split(",") if name.strip())]
     if not names:
         raise UserError("name at least one GPU. Example: gpus A4000 A5000")
-    comparison = compare_gpus(named_gpus(names), asked_prices(parsed.price, parsed.prices).offers)
-    if parsed.format == "json":
+    comparison = compare_gpus(named_gpus(names), asked_prices(price, prices).offers)
+    if format == "json":
         sys.stdout.write(comparison_json(comparison))
     else:
-        print_lines(comparison_lines(comparison), parsed.format)
-        print_grids(gpu_grids(comparison), parsed.format)
+        print_lines(comparison_lines(comparison), format)
+        print_grids(gpu_grids(comparison), format)
     return ExitCode.OK
 
 
-def _prices(parsed: argparse.Namespace) -> int:
+def _prices(file: Path, *, provider: str, retrieved_on: str, output: Path | None) -> int:
     from results.reference.prices import import_skypilot, prices_csv
 
-    put(prices_csv(import_skypilot(parsed.file, parsed.provider, parsed.retrieved_on)), parsed.output)
+    put(prices_csv(import_skypilot(file, provider, retrieved_on)), output)
     return ExitCode.OK

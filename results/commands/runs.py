@@ -155,7 +155,7 @@ def _columns(text: str) -> list[str]:
     return names
 
 
-def _show(parsed: argparse.Namespace) -> int:
+def _show(runs: list[str], runs_dir: Path | None, *, with_published: bool, time_breakdown: bool, format: str) -> int:
     from rich.console import Console
 
     from results.export import to_json
@@ -164,18 +164,18 @@ def _show(parsed: argparse.Namespace) -> int:
     from results.runs.sources import stored_records
     from results.table.merge import merge_records
 
-    runs, console = placed(parsed.runs, parsed.runs_dir), Console()
-    if parsed.time_breakdown:
+    runs, console = placed(runs, runs_dir), Console()
+    if time_breakdown:
         return _show_time_breakdown(runs, console)
     merged = merge_records(stored_records(runs))
-    if parsed.format == "json":
+    if format == "json":
         sys.stdout.write(to_json(merged))
         return ExitCode.OK
     render_results(merged, console)
     for grid in wide_grids(merged):
         print_grid(grid, console)
     render_ratios(merged, console)
-    if parsed.with_published:
+    if with_published:
         print_grid(published_grid(merged), console)
     return ExitCode.OK
 
@@ -192,16 +192,16 @@ def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
     return ExitCode.OK
 
 
-def _export(parsed: argparse.Namespace) -> int:
+def _export(runs: list[str], runs_dir: Path | None, *, by: list[str], format: str, output: Path | None) -> int:
     from results.export import WRITERS
     from results.runs.sources import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records
 
-    merged = merge_records(stored_records(placed(parsed.runs, parsed.runs_dir)))
-    refuse_mixed(fleet_rates(merged, apart=parsed.by), parsed.by)
+    merged = merge_records(stored_records(placed(runs, runs_dir)))
+    refuse_mixed(fleet_rates(merged, apart=by), by)
     warn(merged.problems)
-    put(WRITERS[parsed.format](merged), parsed.output)
+    put(WRITERS[format](merged), output)
     return ExitCode.OK
 
 
@@ -215,48 +215,57 @@ class _Pair:
     b: list[FleetRate]
 
 
-def _compare(parsed: argparse.Namespace) -> int:
+def _compare(
+    names: list[str],
+    runs_dir: Path | None,
+    *,
+    baseline: list[str],
+    by: list[str],
+    strict: bool,
+    fail_on: float | None,
+    format: str,
+) -> int:
     from results.compare.overall import answer_lines, comparison_row
     from results.compare.pairs import compare, regressions, unmatched
     from results.report.comparison import compare_grid, scaling_grid
 
     grids, lines, worse = [], [], 0
     documents = []
-    pairs = _pairs(parsed)
+    pairs = _pairs(names, runs_dir, baseline=baseline, by=by, strict=strict)
     for pair in pairs:
-        found = compare(pair.a, pair.b, by=parsed.by)
-        only = [*unmatched(pair.a, pair.b, parsed.by), *unmatched(pair.b, pair.a, parsed.by)]
+        found = compare(pair.a, pair.b, by=by)
+        only = [*unmatched(pair.a, pair.b, by), *unmatched(pair.b, pair.a, by)]
         grids.append(compare_grid(found, pair.name_a, pair.name_b, only))
         sides = [side for item in found for side in (item.a, item.b)]
         cases = [comparison_row(item, sides) for item in found]
         documents.append({"a": pair.name_a, "b": pair.name_b, "cases": cases})
-        if parsed.fail_on is not None:
-            worse += len(regressions(found, parsed.fail_on))
-        lines += answer_lines(found, parsed.by, baseline=bool(parsed.baseline))
-    scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if parsed.baseline else pair.b))])
-    if parsed.format == "json":
+        if fail_on is not None:
+            worse += len(regressions(found, fail_on))
+        lines += answer_lines(found, by, baseline=bool(baseline))
+    scaling = scaling_grid([rate for pair in pairs for rate in (*pair.a, *([] if baseline else pair.b))])
+    if format == "json":
         sys.stdout.write(json.dumps({"answers": lines, "comparisons": documents}, indent=1) + "\n")
     else:
-        print_lines(lines, parsed.format)
-        print_grids([*grids, *([scaling] if scaling else [])], parsed.format)
-    if worse:
-        print(f"{worse} cases failed or are slower by more than {parsed.fail_on * 100:g} %", file=sys.stderr)
+        print_lines(lines, format)
+        print_grids([*grids, *([scaling] if scaling else [])], format)
+    if worse and fail_on is not None:
+        print(f"{worse} cases failed or are slower by more than {fail_on * 100:g} %", file=sys.stderr)
     return ExitCode.REGRESSION if worse else ExitCode.OK
 
 
-def _pairs(parsed: argparse.Namespace) -> list[_Pair]:
+def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool) -> list[_Pair]:
     """Find out what is to be compared: two fleets, or every fleet with itself in the baseline."""
     from results.compare.pairs import fleets_of
     from results.runs.sources import is_run
 
-    names = placed(parsed.names, parsed.runs_dir)
-    fleets = [] if parsed.baseline else [name for name in names if not is_run(name)]
-    apart = ["driver", "launcher"] if parsed.strict else parsed.by
-    new = fleet_rates_of([name for name in names if name not in fleets], parsed.by, apart=apart)
+    names = placed(names, runs_dir)
+    fleets = [] if baseline else [name for name in names if not is_run(name)]
+    apart = ["driver", "launcher"] if strict else by
+    new = fleet_rates_of([name for name in names if name not in fleets], by, apart=apart)
     known = fleets_of(new)
-    if parsed.baseline:
-        baseline = placed(parsed.baseline, parsed.runs_dir, latest=False)
-        old = fleet_rates_of(baseline, parsed.by, apart=apart)
+    if baseline:
+        baseline = placed(baseline, runs_dir, latest=False)
+        old = fleet_rates_of(baseline, by, apart=apart)
         both = [name for name in known if name in fleets_of(old)]
         if not both:
             raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(fleets_of(old))}.")
@@ -274,20 +283,22 @@ def _of(rates: Sequence[FleetRate], fleet: str) -> list[FleetRate]:
     return [rate for rate in rates if rate.fleet == fleet]
 
 
-def _audit(parsed: argparse.Namespace) -> int:
+def _audit(file: Path, *, decimal: str | None, format: str) -> int:
     from results.audit.judgement import audit_file, audit_grid, findings_to_json, reading_lines
     from results.audit.texts import Decimal
 
-    audited = audit_file(parsed.file, Decimal(parsed.decimal) if parsed.decimal else None)
-    if parsed.format == "json":
+    audited = audit_file(file, Decimal(decimal) if decimal else None)
+    if format == "json":
         sys.stdout.write(findings_to_json(audited.findings))
         warn(reading_lines(audited))
     else:
-        print_grids([audit_grid(parsed.file, audited)], parsed.format)
+        print_grids([audit_grid(file, audited)], format)
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 
-def _report(parsed: argparse.Namespace) -> int:
+def _report(
+    runs: list[str], runs_dir: Path | None, *, price: list[str], prices: list[Path], format: str, output: Path | None
+) -> int:
     from results.runs.sources import report_place, stored_records
 
     try:
@@ -297,23 +308,23 @@ def _report(parsed: argparse.Namespace) -> int:
             f"the report needs {error.name}. Install: pip install altair vl-convert-python jinja2"
         ) from error
 
-    runs = placed(parsed.runs, parsed.runs_dir)
+    runs = placed(runs, runs_dir)
     stored = list(stored_records(runs))
     title, path = report_place(runs)
-    report = make_report(stored, title, parsed.price, parsed.prices)
+    report = make_report(stored, title, price, prices)
     warn(report.merged.problems)
-    if parsed.format == "markdown":
-        put(report_markdown(report), parsed.output)
+    if format == "markdown":
+        put(report_markdown(report), output)
     else:
-        write_text(parsed.output or path, report_html(report))
+        write_text(output or path, report_html(report))
     return ExitCode.OK
 
 
-def _validate(parsed: argparse.Namespace) -> int:
+def _validate(runs: list[str], runs_dir: Path | None) -> int:
     from results.runs.sources import stored_records
 
     good = bad = 0
-    for stored in stored_records(placed(parsed.runs, parsed.runs_dir)):
+    for stored in stored_records(placed(runs, runs_dir)):
         if stored.error is None:
             good += 1
             continue
