@@ -241,7 +241,7 @@ class MultiHostWorker(Worker):
             if part.watched.stopped_for is not None and part.watched.stopped_for[0] in OWN_REASONS:
                 return failed_record(gang.job, *part.watched.stopped_for, started_at)
         if record.status is Status.LOST:
-            for part in parts[1:]:
+            for part in parts:
                 left = part.left
                 reported = left is not None and (left.payload is not None or left.ending.out_of_memory)
                 own = self._record_of(part.job, part, started_at) if reported else None

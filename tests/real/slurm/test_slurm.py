@@ -128,21 +128,6 @@ def test_an_interrupted_run_takes_back_what_waits_and_finishes_what_runs(
     assert [record.status for record in runs.records().values()] == [Status.OK] * 5
 
 
-def test_a_second_interrupt_ends_what_runs(slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path):
-    runs = make_runs("hang")
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender, max_jobs=2)}, 3)
-    with runs.start("run", f"--hosts={hosts}", "--display=plain") as controller:
-        wait_until(lambda: busy_nodes(runs) == set(NODES), "a job on each node")
-        controller.send_signal(signal.SIGINT)
-        wait_until(lambda: "no new repeats" in (runs.folder / "stderr").read_text(), "the first answer")
-        controller.send_signal(signal.SIGINT)
-        assert controller.wait(180) == 130
-    records = runs.records()
-    assert [record.status for record in records.values()] == [Status.STOPPED] * 2
-    assert {record.origin.host for record in records.values() if record.origin} == set(NODES)
-    assert slurm_cluster.queue() == []
-
-
 def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path):
     runs = make_runs("hang")
     slurm_cluster.command("sbatch", "--job-name=foreign", "--output=/dev/null", "--nodelist=n1", "--wrap=sleep 300")
@@ -156,20 +141,6 @@ def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: 
     assert "4 benchmarks ended and removed" in stopped.stderr
     assert slurm_cluster.queue() == ["foreign"]
     assert left_behind(slurm_cluster) == []
-
-
-def test_a_job_that_somebody_cancels_is_lost_and_the_others_go_on(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
-):
-    runs = make_runs(seconds=6)
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender)}, 3)
-    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
-        wait_until(lambda: busy_nodes(runs), "a job")
-        first = slurm_cluster.queue("--states=RUNNING", "--format=%F_%K")[0]
-        slurm_cluster.command("scancel", first)
-        assert controller.wait(180) == 3
-    statuses = Counter(record.status for record in runs.records().values())
-    assert statuses == {Status.OK: 2, Status.LOST: 1}
 
 
 def test_a_job_that_slurm_starts_again_waits_once_more_and_measures_once(

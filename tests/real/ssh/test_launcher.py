@@ -54,17 +54,6 @@ def test_an_instance_of_our_image_is_recognised_and_measures(make_launcher, tmp_
     assert launcher.running("run") == [] and not (tmp_path / "home" / "jobs" / "run").exists()
 
 
-def test_another_controller_adopts_what_runs_and_sees_all_its_output(make_launcher):
-    first, second = make_launcher(seconds=2), make_launcher(seconds=2)
-    assert first.start(job()) is False
-    assert second.start(job()) is True
-    seen: list[str] = []
-    assert second.follow(job(), seen.append).exit_code == 0
-    again: list[str] = []
-    assert first.follow(job(), again.append).exit_code == 0
-    assert seen == again and len(seen) > 5
-
-
 def test_two_controllers_at_once_start_a_repeat_once(make_launcher, tmp_path):
     launchers = [make_launcher(seconds=1) for _ in range(4)]
     adopted: list[bool] = []
@@ -91,34 +80,6 @@ def test_a_cut_link_loses_no_line_and_no_end(make_launcher, bare_host):
     whole: list[str] = []
     launcher.follow(job(), whole.append)
     assert seen == whole
-
-
-def test_stop_asks_first_so_that_a_record_is_left(make_launcher):
-    launcher = make_launcher(seconds=60)
-    launcher.start(job())
-    ended: list[object] = []
-    lines: list[str] = []
-    thread = threading.Thread(target=lambda: ended.append(launcher.follow(job(), lines.append)))
-    thread.start()
-    wait_for(lambda: len(lines) > 2)
-    launcher.stop(job())
-    thread.join(30)
-    assert from_json(launcher.collect(job())).status is Status.STOPPED
-
-
-def test_what_ignores_the_request_is_killed(make_launcher, tmp_path):
-    launcher = make_launcher(does="hang_on", seconds=60)
-    launcher.start(job())
-    child = json.loads((jobs_folder(tmp_path) / "state.json").read_text())["child"].split()[0]
-    wait_for(lambda: ignores(Path("/proc", child), signal.SIGTERM))
-    launcher.stop(job())
-    ending = launcher.follow(job(), lambda line: None)
-    assert ending.exit_code == 128 + signal.SIGKILL and launcher.collect(job()) is None
-
-
-def ignores(process: Path, number: signal.Signals) -> bool:
-    (line,) = [line for line in (process / "status").read_text().splitlines() if line.startswith("SigIgn:")]
-    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_what_cannot_be_started_says_so_each_time(make_launcher, tmp_path):
@@ -148,20 +109,6 @@ def test_a_host_that_was_restarted_says_so(make_launcher, tmp_path):
 def test_a_repeat_whose_folder_is_gone_is_lost(make_launcher):
     with pytest.raises(Lost, match="folder is gone"):
         make_launcher().follow(job(), lambda line: None)
-
-
-def test_endless_output_is_bounded_and_the_benchmark_goes_on(make_launcher, tmp_path, monkeypatch):
-    launcher = make_launcher(does="one_line")
-    launcher.start(job())
-    longest = 0
-
-    def measure(line: str) -> None:
-        nonlocal longest
-        longest = max(longest, len(line))
-
-    assert launcher.follow(job(), measure).exit_code == 0
-    assert (jobs_folder(tmp_path) / "output.log").stat().st_size <= 64 << 20
-    assert longest <= 2_000
 
 
 def test_a_named_python_without_tensorflow_is_refused(make_launcher):

@@ -135,6 +135,12 @@ def test_ssh_takes_more_and_a_limit_of_hosts_less():
     assert files_needed(fleet(10, "ssh"), None) > files_needed(fleet(10), None) > files_needed(fleet(10), 3)
 
 
+def test_where_nothing_fits_one_host_at_a_time_is_named(limits):
+    limits.append((64, 64))
+    with pytest.raises(UserError, match=r"--max-parallel 1$"):
+        allow_open_files(fleet(2), None)
+
+
 def test_a_run_that_is_too_large_is_told_what_fits(limits):
     hosts = fleet(2000)
     with pytest.raises(UserError, match="2000 hosts need") as caught:

@@ -109,6 +109,7 @@ def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
         assert (attempt.take(Turn(waiting=False, node="n1"), watched), budget.spent_usd() < 1) == ("on n1", True)
         assert attempt.began > waited and not watched.waiting
         assert attempt.take(Turn(waiting=False, node="n1"), watched) is None
+        assert attempt.take(Turn(waiting=False, node="n0"), watched) == "on n0", "Slurm moved it"
         time.sleep(0.05)
         assert attempt.take(Turn(waiting=True), watched) == "queued"
         spent = budget.spent_usd()
