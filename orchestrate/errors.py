@@ -21,24 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from results.errors import TfbenchError, UserError
+from results.errors import TfbenchError as TfbenchError
+from results.errors import UserError as UserError
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
-
-__all__ = [
-    "BuildFailed",
-    "DocumentError",
-    "Dropped",
-    "HostError",
-    "LaunchFailed",
-    "Lost",
-    "NoUsableHost",
-    "PullFailed",
-    "TfbenchError",
-    "Unreachable",
-    "UserError",
-    "Withdrawn",
-]
 
 
 class DocumentError(UserError):

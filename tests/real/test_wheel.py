@@ -172,7 +172,7 @@ def test_without_extras_it_compares_records_and_brings_no_tensorflow(plain: Inst
 RUNNER = """
 import io, tarfile
 from orchestrate.launchers.ssh.software import pack_runner
-print(*tarfile.open(fileobj=io.BytesIO(pack_runner().content)).getnames())
+print(*tarfile.open(fileobj=io.BytesIO(pack_runner()[1])).getnames())
 """
 
 

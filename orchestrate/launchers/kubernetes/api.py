@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ import stamina
 import urllib3
 import urllib3.exceptions
 from kubernetes import client, config
+from kubernetes.utils.quantity import parse_quantity
 from urllib3.util.ssl_ import create_urllib3_context
 
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
@@ -52,6 +54,7 @@ PAGE_SIZE = 500
 MAX_ANSWER_BYTES = 64 << 20
 MAX_LOG_LINE_BYTES = 16 << 10
 MAX_OBJECT_BYTES = 4 << 20
+_QUANTITY = re.compile(r"[\d.]{1,24}(m|[kKMGTPE]i?)?", re.ASCII)
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Object = dict[str, Any]
@@ -380,6 +383,16 @@ def _seldom(renew: Callable[[Any], None] | None) -> Callable[[Any], None] | None
             at = time.monotonic()
 
     return renew_seldom
+
+
+def quantity(text: object) -> int | None:
+    """Read a quantity, e.g. `8`, `7500m`, `64Gi`, rounded down; None: it is something else."""
+    if not _QUANTITY.fullmatch(str(text)):
+        return None  # e.g. 1e999999999, whose digits fill the memory
+    try:
+        return int(parse_quantity(str(text)))
+    except (ValueError, ArithmeticError):
+        return None
 
 
 def _refusal(status: int, message: str) -> HostError:

@@ -20,7 +20,7 @@ from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.inventory.variants import parse_version
 from orchestrate.launchers.base import Ending
 from orchestrate.launchers.container import JOB_LABEL, PROBE_ENTRYPOINT, unique_name
-from orchestrate.launchers.kubernetes.api import KubernetesCluster
+from orchestrate.launchers.kubernetes.api import KubernetesCluster, quantity
 from orchestrate.launchers.kubernetes.manifests import (
     APP,
     APP_LABEL,
@@ -40,12 +40,6 @@ Node = dict[str, Any]
 
 MEBIBYTE = 1 << 20
 MAX_GPUS = 64
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|[kKMGTPE]i?)?")
-_UNITS = {"m": 1e-3, "": 1.0} | {
-    f"{letter}{binary}": float((1024 if binary else 1000) ** power)
-    for power, letter in enumerate("KMGTPE", start=1)
-    for binary in ("", "i")
-}
 
 
 class NoNode(LaunchFailed):
@@ -101,8 +95,8 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
     info = _mapping(usable[0], "status", "nodeInfo")
     drivers = sorted({driver for node in usable if (driver := _driver(_labels(node)))}, key=parse_version)
     return Facts(
-        cpu_count=_whole(_least(usable, "cpu")),
-        memory_bytes=_whole(_least(usable, "memory")),
+        cpu_count=_least(usable, "cpu"),
+        memory_bytes=_least(usable, "memory"),
         kernel=plain_text(str(info.get("kernelVersion")), 100),
         operating_system=plain_text(str(info.get("osImage")), 100),
         engine=plain_text(f"kubernetes {info.get('kubeletVersion')}, {info.get('containerRuntimeVersion')}", 100),
@@ -131,7 +125,7 @@ def stated_facts(queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
 
 
 def _gpu_count(node: Node, queue: KubernetesQueue) -> int:
-    return _whole(_quantity(_mapping(node, "status", "allocatable").get(queue.gpu_resource))) or 0
+    return quantity(_mapping(node, "status", "allocatable").get(queue.gpu_resource)) or 0
 
 
 def _kind(node: Node, queue: KubernetesQueue) -> NodeKind:
@@ -179,22 +173,9 @@ def _tolerates(toleration: Toleration, taint: dict[str, Any]) -> bool:
     return toleration.key == taint.get("key") and (toleration.value or "") == (taint.get("value") or "")
 
 
-def _least(nodes: Sequence[Node], resource: str) -> float | None:
-    amounts = [_quantity(_mapping(node, "status", "allocatable").get(resource)) for node in nodes]
-    known = [amount for amount in amounts if amount is not None]
-    return min(known, default=None)
-
-
-def _quantity(text: object) -> float | None:
-    """Read a quantity, e.g. `8`, `7500m`, `64Gi`; None: it is something else."""
-    match = _QUANTITY.fullmatch(str(text))
-    if match is None:
-        return None
-    return float(match[1]) * _UNITS[(match[2] or "").replace("k", "K")]
-
-
-def _whole(amount: float | None) -> int | None:
-    return None if amount is None else int(amount)
+def _least(nodes: Sequence[Node], resource: str) -> int | None:
+    amounts = (quantity(_mapping(node, "status", "allocatable").get(resource)) for node in nodes)
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def _number(text: str | None) -> int:

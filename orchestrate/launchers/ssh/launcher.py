@@ -322,10 +322,10 @@ class SSHLauncher(AgentLauncher):
     @functools.cached_property
     def _runner(self) -> str:
         """The folder of the runner on the host; sent where it is not there yet."""
-        archive = software.pack_runner()
-        if archive.digest not in self._hello.runners:
-            self._connection.ask("unpack", archive.content, digest=archive.digest)
-        return f"{self._hello.root}/runner/{archive.digest}"
+        digest, content = software.pack_runner()
+        if digest not in self._hello.runners:
+            self._connection.ask("unpack", content, digest=digest)
+        return f"{self._hello.root}/runner/{digest}"
 
     @property
     def _root(self) -> str:

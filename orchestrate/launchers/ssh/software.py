@@ -26,7 +26,6 @@ from orchestrate.planning.facts import Image
 from orchestrate.project import PROJECT, containers_folder
 from orchestrate.text import file_name_part, plain_text
 from results.schema import Status
-from results.text import counted
 
 REQUIREMENTS = containers_folder() / "requirements"
 SCRIPT = Path(__file__).with_name("bring_python.sh").read_text(encoding="utf-8")
@@ -55,10 +54,6 @@ CPU_WHEELS_MEGABYTES, CPU_INSTALLED_MEGABYTES = 335, 1600
 CUDA_UNPACKED_RATIO = 2.0
 """Megabytes on the disk for each megabyte of CUDA wheels; 1.83 in the images, which leave some files out: see the sizes
 in containers/README.md."""
-
-DOWNLOAD_MEGABYTES_PER_SECOND = 25.0
-UNPACK_MEGABYTES_PER_SECOND = 50.0
-"""Guesses, for the time that is announced."""
 
 CUDA_FOLDERS = (
     *("cublas", "cuda_cupti", "cuda_nvrtc", "cuda_runtime", "cudnn"),
@@ -125,22 +120,13 @@ def read_hello(answer: Mapping[str, Any]) -> Hello:
         raise ValueError("not our agent's answer") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunnerArchive:
-    """Files to be unpacked on a host.
+def pack_runner() -> tuple[str, bytes]:
+    """Pack what measures: `tfbench/`, the contract, and NVIDIA's Python module for its driver, some 0.1 MB.
 
-    Attributes:
-        digest: Names the folder that they are unpacked into.
-        content: A compressed tar file.
+    Returns:
+        A digest, which names the folder that it is unpacked into, and a compressed tar file.
     """
-
-    digest: str
-    content: bytes
-
-
-def pack_runner(project: Path = PROJECT) -> RunnerArchive:
-    """Pack what measures: `tfbench/`, the contract, and NVIDIA's Python module for its driver, some 0.1 MB."""
-    files = dict(sorted(_runner_files(project)))
+    files = dict(sorted(_runner_files(PROJECT)))
     digest = hashlib.sha256()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -149,7 +135,7 @@ def pack_runner(project: Path = PROJECT) -> RunnerArchive:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    return RunnerArchive(digest=digest.hexdigest()[:16], content=gzip.compress(buffer.getvalue(), mtime=0))
+    return digest.hexdigest()[:16], gzip.compress(buffer.getvalue(), mtime=0)
 
 
 def _runner_files(project: Path) -> list[tuple[str, bytes]]:
@@ -206,19 +192,11 @@ class Setup:
     installed_megabytes: int
     needed_megabytes: int
 
-    @property
-    def minutes(self) -> int:
-        """How long it takes about, on a machine in a data centre."""
-        seconds = self.download_megabytes / DOWNLOAD_MEGABYTES_PER_SECOND
-        seconds += self.installed_megabytes / UNPACK_MEGABYTES_PER_SECOND
-        return max(1, round(seconds / 60))
-
     def words(self) -> str:
-        """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench, about 4 minutes`."""
+        """Announce it: `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench while it installs (5.1 GB stay)`."""
         return (
             f"downloads about {gigabytes(self.download_megabytes)}, needs {gigabytes(self.needed_megabytes)} below "
-            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay), "
-            f"about {counted(self.minutes, 'minute')}"
+            f"~/.tfbench while it installs ({gigabytes(self.installed_megabytes)} stay)"
         )
 
     def refusal(self, free_bytes: int) -> str | None:

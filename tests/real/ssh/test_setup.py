@@ -31,7 +31,7 @@ def test_every_variant_with_a_lock_says_what_its_wheels_take():
     assert len(locked) >= 6
     assert all(setup_of(variant) is not None for variant in locked)
     (newest,) = (variant for variant in locked if variant.name == "cuda12.9")
-    words = "downloads about 3.3 GB, needs 10.9 GB below ~/.tfbench while it installs (7.6 GB stay), about 5 minutes"
+    words = "downloads about 3.3 GB, needs 10.9 GB below ~/.tfbench while it installs (7.6 GB stay)"
     assert setup_of(newest).words() == words
 
 

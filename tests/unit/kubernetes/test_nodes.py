@@ -223,3 +223,11 @@ def test_credentials_are_read_every_few_seconds_not_for_each_request(monkeypatch
     settings.refresh_api_key_hook(settings)
     assert renewed == [settings] * 2
     assert api._seldom(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("8", 8), ("7500m", 7), ("64Gi", 64 << 30), ("1k", 1000), ("1e999999999", None), ("1..2", None), (None, None)],
+)
+def test_quantities_are_those_of_the_api_and_nothing_else(text, amount):
+    assert api.quantity(text) == amount
