@@ -274,6 +274,23 @@ def test_parts_that_end_by_themselves_in_time_are_not_stopped(tmp_path: Path, mo
     assert bench.machines["a"].count("stop") == 0
 
 
+def test_a_part_that_ends_well_does_not_end_the_others(tmp_path: Path):
+    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
+    bench.waits["a"] = threading.Event()
+    threading.Timer(1.0, bench.waits["a"].set).start()  # longer than the grace
+    bench.run()
+    assert [record.status for record in bench.records()] == [Status.OK] and bench.machines["a"].count("stop") == 0
+
+
+def test_a_bug_in_a_part_does_not_leave_the_others_waiting(tmp_path: Path):
+    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
+    bench.waits["a"] = threading.Event()
+    bench.machines["b"].on_follow = lambda job: 1 / 0 if job.member else None
+    bench.run()
+    (record,) = bench.records()
+    assert "f.b: a bug in tfbench: ZeroDivisionError" in (record.cause or ""), record.cause
+
+
 def test_a_host_that_is_lost_gives_a_lost_record_with_its_name(tmp_path: Path):
     bench = Bench(
         tmp_path, suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}), repeats=1), a=FakeHost(), b=FakeHost()

@@ -96,6 +96,15 @@ def test_time_in_the_queue_counts_for_no_limit():
         assert watched.stopped_for[0] is Status.TIMEOUT
 
 
+def test_what_is_silent_is_ended_with_the_minutes_that_it_had():
+    (job, *_) = queue_plan().jobs
+    stopped = threading.Event()
+    with Watchdog() as watchdog:
+        watched = watchdog.watch(job, stopped.set, timeout=3600, silence=0.3)
+        assert stopped.wait(10)
+    assert watched.stopped_for == (Status.TIMEOUT, "printed nothing for 0.005 minutes: it hangs")
+
+
 def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
     plan = queue_plan(usd_per_gpu_hour=3600.0)
     job = plan.jobs[0]

@@ -13,23 +13,27 @@ import pytest
 
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep, RunFinished, Warned
-from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.launchers.base import Ending, Launcher
+from orchestrate.launchers.pulls import PullLimits
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Budget
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
+from orchestrate.running.judge import SUSPECT
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
-from orchestrate.running.run import RunOutcome, count_records, execute, probe_hosts, stop_run
+from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts, stop_run
 from orchestrate.running.watchdog import Watchdog
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
 from results.schema.progress import step_line
+from results.schema.record_json import to_json
 from tests.real.faults.controller import wait_until
-from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 
 SUITE = Suite(
     "tiny",
@@ -103,6 +107,28 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(
     states = {event.state for event in bench.seen(JobState) if isinstance(event, JobState)}
     assert states == {"launching", "collecting"}
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
+
+
+def test_a_record_of_more_work_than_was_seen_is_suspect(tmp_path: Path):
+    bench = Bench(tmp_path, a=FakeHost(payload=lambda job: to_json(ok_record(job.case, seconds=9e3)).encode()))
+    bench.run()
+    record = bench.folder.read_record(bench.plan.jobs[0].id)
+    assert record is not None and [warning.code for warning in record.warnings] == [SUSPECT]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"docker": DockerAddress(scheme="unix", target="/x")}, "ContainerLauncher"),
+        ({"docker": None, "ssh": SSHAddress(target="h")}, "SSHLauncher"),
+        ({"docker": None}, "ProcessLauncher"),
+        ({"docker": None, "queue": SlurmQueue(container="none", shared_folder="/s")}, "SlurmLauncher"),
+        ({"docker": None, "queue": KubernetesQueue(context="c")}, "KubernetesLauncher"),
+    ],
+)
+def test_a_host_has_the_launcher_of_its_engine(tmp_path: Path, settings: dict[str, Any], kind: str):
+    host = Host(fleet="f", name="h", **settings)
+    assert type(make_launcher(host, tmp_path, PullLimits())).__name__ == kind
 
 
 NO_IMAGE = Image(variant="cpu", reference="r", reason="", status=Status.PULL_FAILED, problem="no such image")
