@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pandas as pd
 from results.compare.overall import comparison_row, ends
 from results.compare.pairs import compare, fleets_of
 from results.errors import BadQuestion, UnknownFleet
-from results.recommend.answer import Advice, answers, unused_prices
+from results.recommend.answer import Advice, RentalOption, answers, unused_prices
 from results.recommend.decision import MODES
 from results.recommend.questions import asked_prices, read_questions
 from results.runs.sources import report_place, runs_dir, stored_records
@@ -44,28 +44,28 @@ COMPARISON_COLUMNS: dict[str, str] = {
 }
 """Columns of `Runs.compare` and their pandas types."""
 
-CHOICE_COLUMNS: dict[str, str] = {
-    "network": TEXT,
-    "precision": TEXT,
-    "mode": TEXT,
-    "setting": TEXT,
-    "basis": TEXT,
-    "subject": TEXT,
-    "gpu": TEXT,
-    "num_gpus": WHOLE,
-    "samples_per_second": NUMBER,
-    "ci95_low": NUMBER,
-    "ci95_high": NUMBER,
-    "from": TEXT,
-    "usd_per_hour_low": NUMBER,
-    "usd_per_hour_high": NUMBER,
-    "samples_per_usd": NUMBER,
-    "hours": NUMBER,
-    "wins_below": NUMBER,
-    "winner": TEXT,
-    "notes": TEXT,
+CHOICES: dict[str, tuple[str, Callable[[Advice, RentalOption], Value]]] = {
+    "network": (TEXT, lambda advice, _: advice.question.network),
+    "precision": (TEXT, lambda advice, _: advice.question.precision),
+    "mode": (TEXT, lambda advice, _: advice.table.mode),
+    "setting": (TEXT, lambda advice, _: advice.table.setting or None),
+    "basis": (TEXT, lambda _, option: str(option.known.basis)),
+    "subject": (TEXT, lambda _, option: option.known.subject),
+    "gpu": (TEXT, lambda _, option: option.known.gpu),
+    "num_gpus": (WHOLE, lambda _, option: option.known.count),
+    "samples_per_second": (NUMBER, lambda _, option: option.known.samples_per_second),
+    "ci95_low": (NUMBER, lambda _, option: ends(option.known.interval)[0]),
+    "ci95_high": (NUMBER, lambda _, option: ends(option.known.interval)[1]),
+    "from": (TEXT, lambda _, option: option.known.origin or None),
+    "usd_per_hour_low": (NUMBER, lambda _, option: option.usd[0] if option.usd else None),
+    "usd_per_hour_high": (NUMBER, lambda _, option: option.usd[1] if option.usd else None),
+    "samples_per_usd": (NUMBER, lambda _, option: option.samples_per_usd[1] if option.samples_per_usd else None),
+    "hours": (NUMBER, lambda _, option: option.hours),
+    "wins_below": (NUMBER, lambda _, option: option.wins_below),
+    "winner": (TEXT, lambda advice, option: "yes" if advice.winner and option.name == advice.winner.name else None),
+    "notes": (TEXT, lambda _, option: "; ".join(filter(None, (option.excluded, *option.notes))) or None),
 }
-"""Columns of `Recommendation.choices` and their pandas types."""
+"""Columns of `Recommendation.choices`: their pandas types, and where their values lie."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,10 @@ class Runs:
         given = asked_prices(_typed(prices), [Path(name) for name in price_files], self.fleets)
         advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
         lines = [*(advice.sentence for advice in advices), *given.unused, *unused_prices(advices, given.offers)]
-        rows = [row for advice in advices for row in _options(advice)]
-        return Recommendation(tuple(lines), _frame(rows, CHOICE_COLUMNS))
+        options = [(advice, option) for advice in advices for option in advice.options]
+        rows = [{name: read(*option) for name, (_, read) in CHOICES.items()} for option in options]
+        types = {name: dtype for name, (dtype, _) in CHOICES.items()}
+        return Recommendation(tuple(lines), _frame(rows, types))
 
     def report(
         self, path: Name, *, prices: Mapping[str, float] | None = None, price_files: Sequence[Name] = ()
@@ -268,36 +270,3 @@ def _frame(rows: Sequence[Mapping[str, Value]], columns: Mapping[str, str]) -> p
 
 def _typed(prices: Mapping[str, float] | None) -> list[str]:
     return [f"{name}={usd}" for name, usd in (prices or {}).items()]
-
-
-def _options(advice: Advice) -> list[dict[str, Value]]:
-    rows: list[dict[str, Value]] = []
-    for option in advice.options:
-        low, high = ends(option.known.interval)
-        usd = option.usd or (None, None)
-        rows.append(
-            {
-                "network": advice.question.network,
-                "precision": advice.question.precision,
-                "mode": advice.table.mode,
-                "setting": advice.table.setting or None,
-                "basis": str(option.known.basis),
-                "subject": option.known.subject,
-                "gpu": option.known.gpu,
-                "num_gpus": option.known.count,
-                "samples_per_second": option.known.samples_per_second,
-                "ci95_low": low,
-                "ci95_high": high,
-                "from": option.known.origin or None,
-                "usd_per_hour_low": usd[0],
-                "usd_per_hour_high": usd[1],
-                "samples_per_usd": option.samples_per_usd[1] if option.samples_per_usd else None,
-                "hours": option.hours,
-                "wins_below": option.wins_below,
-                "winner": "yes"
-                if option is advice.winner or (advice.winner and option.name == advice.winner.name)
-                else None,
-                "notes": "; ".join(part for part in (option.excluded, *option.notes) if part) or None,
-            }
-        )
-    return rows

@@ -17,6 +17,7 @@ from results.compare.scaling import efficiencies
 from results.grid import printable
 from results.report.comparison import Pair
 from results.schema import Mode
+from results.stats import Interval
 from results.table.columns import CASE_COLUMNS, Row
 from results.table.comparable import CLUSTER_COLUMNS, case_name
 from results.table.fleets import FleetRate
@@ -58,12 +59,8 @@ def speed_chart(rates: Sequence[FleetRate]) -> Chart | None:
     rows: list[dict[str, Any]] = []
     for rate in sorted(rates, key=_kind):
         row: dict[str, Any] = {"case": case_name(rates, rate), "fleet": rate.fleet}
-        interval = rate.interval
-        if rate.mean is None:
-            rows.append({**row, "failed": ", ".join(dict.fromkeys(rate.failures.values()))})
-        else:
-            ends = (interval.low, interval.high) if interval else (rate.mean, rate.mean)
-            rows.append({**row, "rate": rate.mean, "low": ends[0], "high": ends[1]})
+        failed = {"failed": ", ".join(dict.fromkeys(rate.failures.values()))}
+        rows.append(row | (failed if rate.mean is None else _bar(rate.mean, rate.interval)))
     unit = next((rate.unit for rate in rates if rate.unit), "samples")
     chart = _by_case(rows, fleets_of(rates), f"{unit} per second", alt.Scale(zero=True))
     text = f"{unit} per second by case and fleet, with 95 % intervals; failed cases show their status"
@@ -79,13 +76,7 @@ def ratio_chart(pairs: Sequence[Pair]) -> Chart | None:
     shown = [pair for pair in pairs if pair[1] == pairs[0][1]]
     sides = [side for _, _, found in shown for item in found for side in (item.a, item.b)]
     rows = [
-        {
-            "case": case_name(sides, item.a),
-            "fleet": f"{a} / {b}",
-            "rate": item.value,
-            "low": item.interval.low if item.interval else item.value,
-            "high": item.interval.high if item.interval else item.value,
-        }
+        {"case": case_name(sides, item.a), "fleet": f"{a} / {b}", **_bar(item.value, item.interval)}
         for a, b, found in shown
         for item in sorted(found, key=lambda item: _kind(item.a))
         if item.value is not None
@@ -143,20 +134,11 @@ def scaling_chart(rates: Sequence[FleetRate]) -> Chart | None:
 
 def energy_chart(rates: Sequence[FleetRate]) -> Chart | None:
     """Return samples per joule by case with their interval; None where no energy was measured."""
-    rows = []
-    for rate in rates:
-        energy = rate.samples_per_joule
-        if energy is not None:
-            interval = energy.interval()
-            rows.append(
-                {
-                    "case": case_name(rates, rate),
-                    "fleet": rate.fleet,
-                    "rate": energy.mean,
-                    "low": interval.low,
-                    "high": interval.high,
-                }
-            )
+    rows = [
+        {"case": case_name(rates, rate), "fleet": rate.fleet, **_bar(energy.mean, energy.interval())}
+        for rate in rates
+        if (energy := rate.samples_per_joule) is not None
+    ]
     if not rows:
         return None
     fleets = [fleet for fleet in fleets_of(rates) if any(row["fleet"] == fleet for row in rows)]
@@ -206,6 +188,12 @@ def history_chart(merged: Merged) -> Chart | None:
     )
     text = "mean throughput of each run over time, by host; choose the case below the chart"
     return _chart("history", "History", text, chart)
+
+
+def _bar(value: float, interval: Interval | None) -> dict[str, float]:
+    """Return a value with the ends of its interval; without one both are the value itself."""
+    low, high = (interval.low, interval.high) if interval else (value, value)
+    return {"rate": value, "low": low, "high": high}
 
 
 def _history_label(row: Row, varying: Sequence[str]) -> str:
