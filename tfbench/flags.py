@@ -12,7 +12,6 @@ from typing import Any
 from absl import flags
 
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
-from results.schema.case import REMOVED_SETTINGS
 from tfbench.models import NETWORKS
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
 from tfbench.peers.links import CONNECT_SECONDS
@@ -121,11 +120,6 @@ def parse(arguments: list[str]) -> Request:
     values = _definitions()
     try:
         rest = values(["tfbench", *arguments])[1:]
-    except flags.UnrecognizedFlagError as error:
-        name = error.flagname.removeprefix("no")
-        if name in REMOVED_SETTINGS:
-            raise FlagsError(f"--{name} was removed: no figure shows that it makes steps faster. Remove it") from error
-        raise FlagsError(" ".join(str(error).split())) from error
     except flags.Error as error:
         raise FlagsError(" ".join(str(error).split())) from error
     if rest:

@@ -20,7 +20,6 @@ from pydantic import (
     StrictStr,
     create_model,
     field_validator,
-    model_validator,
 )
 
 from orchestrate.errors import DocumentError, UserError
@@ -38,7 +37,6 @@ from results.schema import (
     default_of,
     kind_of,
 )
-from results.schema.case import REMOVED_SETTINGS
 from results.schema.networks import INPUTS, CaseRefusal, tuning_refusal
 
 FOLDER = Path(__file__).parent
@@ -97,14 +95,6 @@ class CaseBlock(_Settings):
     device: Literal["auto"] | Device = described(
         "auto, gpu or cpu (auto: gpu where the host has one)", "gpu", default="auto"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _was_removed(cls, block: object) -> object:
-        for key in block if isinstance(block, dict) else ():
-            if key in REMOVED_SETTINGS:
-                raise ValueError(f"{key} was removed: no figure shows that it makes steps faster. Remove it")
-        return block
 
     @field_validator("model")
     @classmethod

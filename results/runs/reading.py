@@ -22,7 +22,6 @@ from pydantic_core import core_schema as core
 
 from results.schema import SCHEMA_VERSION, Record
 from results.schema.bounds import MAX_LIST_LENGTH, Bound, bound_of, text_problem
-from results.schema.case import REMOVED_SETTINGS
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, contradictions
 
 MAX_TEXTS = 1000
@@ -56,7 +55,6 @@ def from_json(text: str | bytes) -> Record:
         raise RecordError(
             [f"schema_version must be {SCHEMA_VERSION}, the one this tfbench reads. Received: {_shown(version)}"]
         )
-    _without_removed_settings(document)
     record = checked(Record, document)
     if problems := contradictions(record):
         raise RecordError(problems)
@@ -75,22 +73,6 @@ def checked(kind: type[T], document: object) -> T:
         found = error.errors(include_url=False, include_context=False)
         raise RecordError([_problem(item) for item in found[:MAX_PROBLEMS]]) from error
     return built
-
-
-def _without_removed_settings(document: dict[str, Any]) -> None:
-    """Read a record of 0.9 or earlier, whose timed steps could end early (`target_ci`): those taken are its steps.
-
-    Raises:
-        RecordError: A removed setting was not at its default: nothing of today is comparable with that record.
-    """
-    case, measured = document.get("case"), document.get("measurement")
-    if not isinstance(case, dict):
-        return
-    for name, default in REMOVED_SETTINGS.items():
-        if case.pop(name, default) != default:
-            raise RecordError([f"case.{name} was removed. Measure the case again without it"])
-    if case.pop("target_ci", None) is not None and isinstance(measured, dict):
-        case["num_steps"] = measured.get("num_steps")
 
 
 def _refuse_constant(name: str) -> float:

@@ -1,7 +1,7 @@
 """Where the time of a run went: what each repeat spent its time on, per host and case, and as a table.
 
 What happens inside of a repeat is in its record (`Record.phases`); starting it, waiting in a queue and fetching its
-record are in the events of the run. Records of versions without phases are read by their events alone.
+record are in the events of the run.
 """
 
 from __future__ import annotations
@@ -146,16 +146,10 @@ def _of_repeat(record: Record, states: Mapping[str, float], whole: float | None)
         states: Seconds of each state, by the events.
         whole: Seconds from its start to its record; None: no event has it.
     """
-    inside = {phase.name: phase.seconds for phase in record.phases} or {
-        state: seconds for state, seconds in states.items() if state not in OUTSIDE
-    }
+    inside = [(phase.name, phase.seconds) for phase in record.phases]
     found: dict[str, float] = defaultdict(float)
-    for state, seconds in [*inside.items(), *((state, states[state]) for state in OUTSIDE & states.keys())]:
+    for state, seconds in [*inside, *((state, states[state]) for state in OUTSIDE & states.keys())]:
         found[KIND_OF_STATE.get(state, OTHER)] += seconds
-    if record.measurement is not None and not record.phases:  # limits of the device were part of the timing
-        timed = min(found[TIMED], record.measurement.seconds)
-        found["peaks"] += found[TIMED] - timed
-        found[TIMED] = timed
     if whole is not None:
         found[OTHER] += max(0.0, whole + states.get(QUEUED, 0.0) - sum(found.values()))
     if record.status is not Status.OK:

@@ -32,7 +32,6 @@ class Setting:
         meaning: One sentence, for `--help` and the table.
         part: What a case's name says where the value is not the default; `{}` becomes the value. Empty: `Case.name`
             puts it in by itself.
-        percent: Whether the name says the value in percent.
         unit: Of the column; `-` where there is none.
         flag: Name of the flag, where it is not the field's.
         always: Whether a command line names it also at its default.
@@ -44,7 +43,6 @@ class Setting:
 
     meaning: str
     part: str = ""
-    percent: bool = False
     unit: str = "-"
     flag: str = ""
     always: bool = False
@@ -53,13 +51,6 @@ class Setting:
     tuning: bool = False
     train_only: bool = False
 
-    def named(self, value: Any) -> str:  # noqa: ANN401 (of the setting's type)
-        """Return the part of a name that says this value."""
-        return self.part.format(100 * value if self.percent else value)
-
-
-REMOVED_SETTINGS: dict[str, object] = {"steps_per_call": 1, "compile_update": False, "cublaslt": False, "frozen": False}
-"""Settings of 0.9 and earlier, each with its default, which is what a step does now: no figure shows a gain."""
 
 SMALLEST_IMAGE = 32
 """Fewest pixels of any network."""
@@ -236,7 +227,7 @@ class Case:
             if name == "num_steps":
                 parts.append(f"w{self.warmup_steps}s{self.num_steps}")
             elif name in changed and SETTINGS[name].part:
-                parts.append(SETTINGS[name].named(changed[name]))
+                parts.append(SETTINGS[name].part.format(changed[name]))
         return "-".join(parts)
 
     @property

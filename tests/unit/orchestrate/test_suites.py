@@ -65,7 +65,6 @@ RESNET = "model: resnet50, batch_per_gpu: 8"
         ("model: device, precision: fp16", "precision has no effect with model: device. Remove it"),
         ("model: [device, resnet50]", "device is not a network: write a separate case for it"),
         ("model: device, mode: infer", "model: device implies mode: device. Remove mode"),
-        (f"{RESNET}, frozen: true", "frozen was removed: no figure shows that it makes steps faster. Remove it"),
         (f"{RESNET}, mode: device", "mode: device is for model: device only"),
         (f"{RESNET}, mode: [train, infer], data: tfrecord", "data: tfrecord is for mode: train only"),
         (f"{RESNET}, mode: serve", "mode must be one of train, infer, device, or a list"),
@@ -76,6 +75,8 @@ RESNET = "model: resnet50, batch_per_gpu: 8"
         (f"{RESNET}, communication: ring", "communication is for several hosts only"),
         (f"{RESNET}, mode: infer, all_reduce: false", "all_reduce: false is for mode: train only"),
         (f"{RESNET}, mode: [train, infer], accumulate: [1, 4]", "accumulate is for mode: train only"),
+        (f"{RESNET}, all_reduce_dtype: fp16", "all_reduce_dtype: fp16 is not for precision fp32"),
+        (f"{RESNET}, mode: infer, all_reduce_pack_mb: 50", "all_reduce_pack_mb: 50 is not for mode infer"),
         (
             "model: bert_large, batch_per_gpu: 8, sequence_length: 600",
             "sequence_length: 600 is not for bert_large: it has",

@@ -59,22 +59,12 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_answers_and_names_the_drivers_of_the_hosts(mixed_run, capsys, command):
+def test_every_command_names_the_drivers_and_counts_a_case_once(mixed_run, capsys, command):
     assert call(*command) == 0
-    assert "drivers 550.54 on node-a, 570.86 on node-b" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[1], COMMANDS[2], COMMANDS[3]], ids=" ".join)
-def test_no_case_is_counted_twice_where_drivers_differ(mixed_run, capsys, command):
-    assert call(*command) == 0
-    counted = re.findall(r"geometric mean of (\d+) cases", capsys.readouterr().out)
-    assert counted and set(counted) == {"4"}
-
-
-def test_recommend_ranks_a_fleet_whose_drivers_differ(mixed_run, capsys):
-    assert call("recommend", "run-1", "--model=resnet50", "--precision=fp32") == 0
     out = capsys.readouterr().out
-    assert "a4000" in out and "a5000" in out
+    assert "drivers 550.54 on node-a, 570.86 on node-b" in out
+    counted = re.findall(r"geometric mean of (\d+) cases", out)
+    assert set(counted) == (set() if "--format=wide" in command else {"4"})
 
 
 def test_the_csv_has_a_row_for_each_host_with_its_own_driver(mixed_run, capsys):

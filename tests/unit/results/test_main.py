@@ -55,11 +55,6 @@ def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
     assert "bad.json: not a record, left out" in captured.err
 
 
-def test_compare_says_how_many_times_faster(runs, capsys):
-    assert call("compare", "fast", "slow") == 0
-    assert "fast / slow" in capsys.readouterr().out
-
-
 def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsys):
     assert call("compare", "--format=markdown") == 0
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Where the time of a run went: from records with phases, from events alone, and what a host did besides."""
+"""Where the time of a run went: from records and events."""
 
 from __future__ import annotations
 
@@ -69,14 +69,6 @@ def test_a_records_phases_and_what_the_events_add(tmp_path):
     wanted = {"timed steps": 20, "warm-up": 3, "compilation": 6, "building": 2, "start": 6, "peaks": 5, "checks": 1}
     assert dict(case.seconds) == wanted | {"waiting": 3, "other": 47 - 43}
     assert case.seconds.keys() <= set(KINDS)
-
-
-def test_without_phases_the_events_say_it_and_the_measurement_how_much_was_timed(tmp_path):
-    (case,) = time_breakdown(run(tmp_path, phases={}, events=STATES))
-    assert dict(case.seconds) == {
-        **{"start": 5, "building": 2, "compilation": 7, "timed steps": 20, "peaks": 7, "waiting": 3},
-        "other": 6,
-    }
 
 
 def test_a_repeat_that_failed_bought_nothing(tmp_path):
