@@ -1,0 +1,462 @@
+"""Where random schedules of faults run: this machine, an sshd, a Docker engine and a Slurm cluster, all on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orchestrate.launchers import process as process_launcher
+from orchestrate.launchers.ssh.agent import read_json
+from orchestrate.launchers.ssh.software import HostSoftware
+from tests.real.ssh.rented import Rented, below, make_pretender
+from tests.support.engines.fragile import FragileEngine
+from tests.support.engines.images import push_image
+from tests.support.engines.processes import Server, free_port
+from tests.support.engines.servers import Registry
+from tests.support.engines.slurm import NODES, SlurmCluster
+
+Undo = Callable[[], object]
+
+MAIN = """\
+import fcntl, os, sys
+from pathlib import Path
+from tfbench.standin import main
+
+place = Path(os.environ["FAULTS"])
+name = next(Path(word[9:]).parent.name for word in sys.argv if word.startswith("--output="))
+with (place / "starts").open("a") as starts:
+    starts.write(name + "\\n")
+locks = []
+for lock in [name] if "SLURM_JOB_ID" in os.environ else [name, "host"]:
+    locks.append((place / f"running-{lock}").open("w"))
+    try:
+        fcntl.flock(locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with (place / "overlaps").open("a") as overlaps:
+            overlaps.write(f"{name} while {lock} runs\\n")
+os.environ["STANDIN"] = (place / "behaviour").read_text()
+main()
+"""
+"""Of the fake benchmark: notes each start, and whether another repeat runs on its host."""
+
+OPEN, HOLE, SLOW, CUT = "open", "black-holed", "slow", "cut"
+HERE_BYTES, THERE_BYTES, ENGINE_BYTES = 4 << 20, 4 << 20, 400 << 20
+
+
+def make_benchmark(folder: Path) -> Path:
+    """Give a folder whose `python -m tfbench` is the fake benchmark, with the real probe."""
+    make_pretender(folder)
+    (folder / "tfbench" / "__main__.py").rename(folder / "tfbench" / "standin.py")
+    (folder / "tfbench" / "__main__.py").write_text(MAIN)
+    return folder
+
+
+class Link:
+    """A process that passes on what two sides say, as long as it is let."""
+
+    def __init__(self, mode: Path, listener: socket.socket, target: str | tuple[str, int]) -> None:
+        self._mode = mode
+        self.set(OPEN)
+        self._listener, self._target, self._open = listener, target, set[socket.socket]()
+        if (pid := os.fork()) == 0:
+            try:
+                threading.Thread(target=self._cut_when_asked, daemon=True).start()
+                self._serve()
+            finally:
+                os._exit(0)
+        listener.close()
+        self._pid = pid
+
+    def set(self, mode: str) -> None:
+        """Let everything through, nothing, little, or cut all connections."""
+        self._mode.write_text(mode)
+
+    def close(self) -> None:
+        """End it."""
+        os.kill(self._pid, signal.SIGKILL)
+
+    def _is(self, mode: str) -> bool:
+        return self._mode.read_text() == mode
+
+    def _serve(self) -> None:
+        while True:
+            near = self._listener.accept()[0]
+            far = socket.socket(socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET)
+            try:
+                far.connect(self._target)
+            except OSError:
+                near.close()
+                continue
+            self._open |= {near, far}
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(8192):
+                while self._is(HOLE):
+                    time.sleep(0.05)
+                if self._is(SLOW):
+                    time.sleep(0.1)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def _cut_when_asked(self) -> None:
+        while True:
+            time.sleep(0.05)
+            for end in list(self._open) if self._is(CUT) else ():
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                self._open.discard(end)
+
+
+class Place:
+    """Where the repeats of a schedule run; this one: on this machine.
+
+    Args:
+        folder: Of the worker that this place belongs to; kept from schedule to schedule.
+        benchmark: From `make_benchmark`.
+    """
+
+    victims = ("controller", "agent", "guardian", "benchmark")
+    """What gets a signal."""
+
+    others = (("disk", "here"), ("file", "record.json"), ("file", "state.json"), ("file", "output.log"))
+    """What else may fail here, in addition to what may fail with each place."""
+
+    def __init__(self, folder: Path, benchmark: Path) -> None:
+        self.folder = folder
+        self.benchmark = benchmark
+        self.environment: dict[str, str] = {}
+
+    def begin(self, folder: Path) -> dict[str, Any]:
+        """Begin a schedule in its folder; return the settings of its fleet."""
+        software = HostSoftware(python=process_launcher.sys.executable, environment={"PYTHONPATH": str(self.benchmark)})
+        process_launcher.SOFTWARE = software
+        self.schedule = folder
+        self.jobs = folder / "runs"
+        return {"hosts": {"one": {"process": True}}}
+
+    def find(self, victim: str, controller: int) -> list[int]:
+        """Return the processes that a victim's name means now."""
+        if victim == "controller":
+            return [controller]
+        if victim == "agent":
+            return [pid for pid in below(self._agents_below(controller)) if b"sys.stdin" in command_line(pid)]
+        states = [read_json(path) or {} for path in self.jobs.rglob("state.json")]
+        known = [state.get({"benchmark": "child"}.get(victim, victim)) for state in states]
+        return [int(identity.split()[0]) for identity in known if identity]
+
+    def _agents_below(self, controller: int) -> int:
+        return controller
+
+    def other(self, what: str, how: str) -> Undo | None:
+        """Let something else fail; return what ends that, or None: it is not possible yet."""
+        if what == "disk":
+            return fill(self.schedule / "runs")
+        return truncate(self.jobs, how)
+
+    def left(self) -> list[str]:
+        """Return what has been left behind."""
+        running = [f"{pid}: {command_line(pid)!r}" for pid in self.tagged()]
+        return [*running, *map(str, self.jobs.glob(".tfbench/jobs/*/*")), *map(str, self.jobs.glob("*/work/*/*/*"))]
+
+    def tagged(self) -> list[int]:
+        """Return the processes of this schedule."""
+        wanted, found = f"FAULTS={self.schedule}".encode(), []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if wanted in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+        return found
+
+    def created(self) -> dict[str, int]:
+        """Return how often each repeat was started."""
+        file = self.schedule / "starts"
+        names = file.read_text().split() if file.exists() else []
+        return {name: names.count(name) for name in names}
+
+    def watch(self) -> None:
+        """Look at what happens."""
+
+    def heal(self) -> None:
+        """Have everything work again."""
+
+    def end(self) -> None:
+        """End the schedule, and everything of it."""
+        for pid in self.tagged():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the place."""
+
+
+class SshPlace(Place):
+    """An instance that only ssh reaches, through a link."""
+
+    victims = (*Place.victims, "session", "sshd")
+    others = (*Place.others, ("disk", "there"), ("link", HOLE), ("link", SLOW), ("link", CUT))  # type: ignore[assignment]
+
+    def begin(self, folder: Path) -> dict[str, Any]:
+        """See `Place.begin`."""
+        self.schedule, self.jobs = folder, folder / "home"
+        self._rented = Rented(folder / "ssh", self.benchmark, self.jobs)
+        host, settings = self._rented.host, folder / "ssh" / "sshd_config"
+        settings.write_text(settings.read_text().replace("SetEnv HOME", f"SetEnv FAULTS={folder} HOME"))
+        port = free_port()
+        self._link = Link(folder / "mode", socket.create_server(("127.0.0.1", port)), ("127.0.0.1", host.port))
+        alias = f"Port {port}\n  HostKeyAlias [127.0.0.1]:{host.port}\n"
+        host.config_file.write_text(host.config_file.read_text().replace(f"Port {host.port}\n", alias))
+        host.start()
+        return {"hosts": {"one": self._rented.entry()}}
+
+    def find(self, victim: str, controller: int) -> list[int]:
+        """See `Place.find`."""
+        if victim == "sshd":
+            return [self._rented.host.server.pid]
+        if victim == "session":
+            return [pid for pid in self._rented.sessions() if command_line(pid).startswith(b"sshd:")]
+        return super().find(victim, controller)
+
+    def _agents_below(self, controller: int) -> int:
+        return self._rented.host.server.pid
+
+    def other(self, what: str, how: str) -> Undo | None:
+        """See `Place.other`."""
+        if what == "link":
+            self._link.set(how)
+            return lambda: self._link.set(OPEN)
+        return fill(self.jobs) if how == "there" else super().other(what, how)
+
+    def heal(self) -> None:
+        """See `Place.heal`."""
+        self._link.set(OPEN)
+        revive(self._rented.host.server)
+
+    def end(self) -> None:
+        """See `Place.end`."""
+        super().end()
+        self._link.close()
+        self._rented.host.stop()
+
+
+class DockerPlace(Place):
+    """An engine with a small disk, behind a link; `image` is the archive of the fake benchmark's image."""
+
+    victims = ("controller", "benchmark", "shim", "dockerd", "registry")
+    others = (*(("disk", how) for how in ("here", "there")), *(("link", how) for how in (HOLE, SLOW, CUT)),
+              ("container", "pause"), ("container", "remove"), ("container", "stop"))  # type: ignore[assignment]  # fmt: skip
+
+    def __init__(self, folder: Path, benchmark: Path, image: Path) -> None:
+        super().__init__(folder, benchmark)
+        self._engine = FragileEngine("f", folder, ENGINE_BYTES)
+        self._engine.start()
+        self._registry = Registry(folder)
+        self._registry.start()
+        with image.open("rb") as archive:
+            loaded = self._engine.client.images.load(archive)[0]
+        self._image = f"{self._registry.address}/fake:1"
+        loaded.tag(self._image)
+        push_image(self._engine, self._image)
+        self._containers: dict[str, str] = {}
+
+    def begin(self, folder: Path) -> dict[str, Any]:
+        """See `Place.begin`."""
+        self.schedule, self.jobs, self._containers = folder, folder / "runs", {}
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.folder / "link.sock"))
+        listener.listen()
+        self._link = Link(folder / "mode", listener, str(self._engine.socket))
+        return {"hosts": {"one": {"docker": f"unix://{self.folder / 'link.sock'}"}}, "image": self._image}
+
+    def watch(self) -> None:
+        """See `Place.watch`: each container has a folder of its own."""
+        for file in self._engine._data_folder.glob("containers/*/config.v2.json"):
+            if file.parent.name not in self._containers:
+                document = read_json(file) or {}
+                if job := document.get("Config", {}).get("Labels", {}).get("tfbench.job"):
+                    self._containers[file.parent.name] = job
+
+    def created(self) -> dict[str, int]:
+        """See `Place.created`."""
+        names = list(self._containers.values())
+        return {name: names.count(name) for name in names}
+
+    def find(self, victim: str, controller: int) -> list[int]:
+        """See `Place.find`."""
+        if victim in ("dockerd", "registry"):
+            return [{"dockerd": self._engine, "registry": self._registry}[victim]._server.pid]
+        if victim == "controller":
+            return [controller]
+        word = b"/opt/benchmark.py" if victim == "benchmark" else b"containerd-shim"
+        return [int(path.name) for path in Path("/proc").glob("[0-9]*")
+                if word in (line := command_line(int(path.name))) and self._is_ours(int(path.name), line)]  # fmt: skip
+
+    def _is_ours(self, pid: int, line: bytes) -> bool:
+        with contextlib.suppress(OSError):
+            group = Path(f"/proc/{pid}/cgroup").read_text()
+            return any(name in group or name.encode() in line for name in self._containers)
+        return False
+
+    def other(self, what: str, how: str) -> Undo | None:
+        """See `Place.other`."""
+        if what == "link":
+            self._link.set(how)
+            return lambda: self._link.set(OPEN)
+        if what == "disk" and how == "there":
+            self._engine.fill_disk()
+            return self._engine.free_disk
+        if what != "container":
+            return super().other(what, how)
+        client = self._engine.client
+        for container in client.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True):
+            {"pause": container.pause, "stop": lambda: container.stop(timeout=1)}.get(how, lambda: container.remove(force=True, v=True))()
+            return container.unpause if how == "pause" else lambda: None
+        return None
+
+    def heal(self) -> None:
+        """See `Place.heal`."""
+        self._link.set(OPEN)
+        self._engine.free_disk()
+        revive(self._registry._server)
+        if not self._engine.answers():
+            if self._engine._server._process is not None:
+                with contextlib.suppress(OSError):
+                    self._engine.kill()
+            self._engine.start()
+
+    def left(self) -> list[str]:
+        """See `Place.left`."""
+        return [container.name for container in self._ours()]
+
+    def _ours(self) -> list[Any]:
+        return list(self._engine.client.containers.list(all=True, filters={"label": "tfbench.run"}, ignore_removed=True))
+
+    def end(self) -> None:
+        """See `Place.end`."""
+        for container in self._ours():
+            container.remove(force=True, v=True)
+        self._link.close()
+        (self.folder / "link.sock").unlink()
+
+    def close(self) -> None:
+        """See `Place.close`."""
+        self._engine.close()
+        self._registry.stop()
+
+
+class SlurmPlace(Place):
+    """A cluster of two nodes."""
+
+    victims = ("controller", "benchmark", "step", "slurmctld", *NODES)
+    others = (("disk", "here"), ("job", "cancel"), ("file", "record.json"))
+
+    def __init__(self, folder: Path, benchmark: Path) -> None:
+        super().__init__(folder, benchmark)
+        self._cluster = SlurmCluster(folder / "slurm")
+        self._cluster.start()
+        self.environment = self._cluster.environment
+        self._servers = {"slurmctld": self._cluster._controller, **self._cluster._nodes}
+
+    def begin(self, folder: Path) -> dict[str, Any]:
+        """See `Place.begin`."""
+        self.schedule, self.jobs = folder, self._cluster.shared
+        slurm = {"container": "none", "shared_folder": str(self.jobs), "partition": "gpu", "poll_seconds": 0.5}
+        return {"slurm": {**slurm, "project": str(self.benchmark)}}
+
+    def find(self, victim: str, controller: int) -> list[int]:
+        """See `Place.find`."""
+        if victim == "controller":
+            return [controller]
+        if victim in self._servers:
+            return [self._servers[victim].pid]
+        word = b"slurmstepd" if victim == "step" else b"tfbench"
+        running = set().union(*map(self._cluster._processes_on, NODES))
+        return [pid for pid in running if word in command_line(pid)]
+
+    def other(self, what: str, how: str) -> Undo | None:
+        """See `Place.other`."""
+        if what != "job":
+            return super().other(what, how)
+        if not self._cluster.queue():
+            return None
+        self._cluster.command("scancel", "--user=root")
+        return lambda: None
+
+    def heal(self) -> None:
+        """See `Place.heal`."""
+        for server in self._servers.values():
+            revive(server)
+        for node in NODES:
+            self._cluster.start_node(node)
+
+    def left(self) -> list[str]:
+        """See `Place.left`."""
+        return [*self._cluster.queue(), *map(str, self.jobs.iterdir()), *(str(pid) for pid in self.tagged())]
+
+    def end(self) -> None:
+        """See `Place.end`."""
+        self._cluster.command("scancel", "--user=root")
+        super().end()
+        for path in self.jobs.iterdir():
+            shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """See `Place.close`."""
+        self._cluster.stop()
+
+
+PLACES = {"process": Place, "ssh": SshPlace, "docker": DockerPlace, "slurm": SlurmPlace}
+
+
+def command_line(pid: int) -> bytes:
+    """Return the words of a process; none: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def mount(folder: Path, size: int) -> None:
+    """Give a folder a small disk of its own."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tfbench-faults", folder], check=True)
+
+
+def fill(folder: Path) -> Undo:
+    """Fill the disk of a folder."""
+    filler = folder / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return lambda: filler.unlink(missing_ok=True)
+
+
+def truncate(folder: Path, name: str) -> Undo | None:
+    """Cut the newest file of a name to half its length."""
+    with contextlib.suppress(OSError):
+        found = [path for path in folder.rglob(f"*{name}") if path.stat().st_size]
+        if found:
+            newest = max(found, key=lambda path: path.stat().st_mtime)
+            os.truncate(newest, newest.stat().st_size // 2)
+            return lambda: None
+    return None
+
+
+def revive(server: Server) -> None:
+    """Start a server that was killed, or wake it up."""
+    if server._process is not None and server._process.poll() is None:
+        os.kill(server.pid, signal.SIGCONT)
+    else:
+        server._process = None
+        server.start()

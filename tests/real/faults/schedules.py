@@ -1,0 +1,328 @@
+"""Random schedules of faults, each from a seed: `python -m tests.real.faults.schedules --count=100` prints what broke.
+
+Everything runs in namespaces of its own, as root, so that nothing outlives the driver. A controller is forked from a
+process that has imported the orchestrator: that takes a tenth of the time of starting one, and is the same afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import faulthandler
+import importlib
+import itertools
+import json
+import os
+import pkgutil
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orchestrate
+import results
+from orchestrate import cli
+from tests.real.faults.controller import CASE, PROJECT
+from tests.real.faults.history import problems_after, problems_at_the_end
+from tests.real.faults.places import PLACES, Place, Undo, make_benchmark, mount, truncate
+from tests.support.engines import processes
+
+REPEATS = 2
+TIMEOUT_SECONDS, SILENCE_SECONDS = 24.0, 12.0
+"""Limits in hosts.yml. The benchmark works for half a second; a busy machine takes seconds to start it."""
+
+RUN_SECONDS = 90 + (REPEATS + 4) * (TIMEOUT_SECONDS + 2 + 15)
+"""Longest run: a probe, the repeats, and one each of the calls after which a host is dropped, with their margins."""
+
+STOP_SECONDS = 15.0
+"""After a second signal a run ends within this, and then prints its table."""
+
+TABLE_SECONDS = 15.0
+"""What that table, and the rest of the end, may take on a machine that is busy with other schedules."""
+
+SHARES = {"process": 8, "ssh": 7, "docker": 3, "slurm": 2}
+"""Of twenty schedules; what comes first in `--places` decides which place a seed means."""
+
+HERE_BYTES = 4 << 20
+JUMPS = (3600, -3600, 86_400, -86_400, 40 * 86_400, -40 * 86_400, 20 * 365 * 86_400)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What fails, how, how many seconds after the controller's start, and for how long."""
+
+    what: str
+    how: Any
+    at: float
+    lasts: float
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.how} at {self.at} s for {self.lasts} s"
+
+
+def make_faults(number: int, place: type[Place]) -> list[list[Fault]]:
+    """Return the faults of each controller of a schedule."""
+    chance = random.Random(number)
+    signals = [(victim, how) for victim in place.victims for how in ("KILL", "STOP", "TERM")]
+    others = [*place.others, ("controller", "TERM TERM"), ("clock", None), ("run file", "events.jsonl"),
+              ("run file", ".r1.json"), ("run file", "controller.json")]  # fmt: skip
+    controllers = []
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        faults = []
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            what, how = chance.choice(signals if chance.random() < 0.6 else others)
+            how = chance.choice(JUMPS) if what == "clock" else how
+            faults.append(Fault(what, how, round(chance.uniform(0, 3), 2), round(chance.choice((0.5, 3, 8, 30)), 2)))
+        controllers.append(sorted(faults, key=lambda fault: fault.at))
+    return controllers
+
+
+@dataclass
+class Schedule:
+    """One run with its faults.
+
+    Attributes:
+        hit: Faults that found something to break.
+        problems: What must not be.
+    """
+
+    number: int
+    place: Place
+    folder: Path
+    hit: list[Fault] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def carry_out(self) -> None:
+        """Run, with faults, then without, and look at what is left."""
+        mount(self.folder, 64 << 20)
+        for name in ("runs", "home"):
+            mount(self.folder / name, HERE_BYTES)
+        self._clock = self.folder / "clock"
+        self._clock.write_bytes(bytes(8))
+        (self.folder / "behaviour").write_text(json.dumps({"does": "work", "seconds": 1}))
+        self._undo: list[tuple[float, Undo]] = []
+        self._write_hosts(self.place.begin(self.folder))
+        try:
+            for faults in make_faults(self.number, type(self.place)):
+                self._control(faults)
+            for _, undo in self._undo:
+                undo()
+            self._undo.clear()
+            self.place.heal()
+            for _ in range(3):  # the first one may still find what the faults have left; the last one has nothing to do
+                code = self._control([])
+            self.problems += problems_at_the_end(self.folder, self._run(), code, self.place, self.hit)
+        except Exception:  # noqa: BLE001  of this driver: shown with its seed
+            self.problems.append(f"driver: {traceback.format_exc()}")
+        finally:
+            self.place.end()
+
+    def close(self) -> None:
+        """Free what it held."""
+        for folder in (self.folder / "runs", self.folder / "home", self.folder):
+            subprocess.run(["umount", "--lazy", folder], check=False)
+
+    def _write_hosts(self, fleet: dict[str, Any]) -> None:
+        suite = {"description": "one case of the fake benchmark", "repeats": REPEATS, "cases": [CASE]}
+        limits = {"timeout_minutes": TIMEOUT_SECONDS / 60, "silence_minutes": SILENCE_SECONDS / 60}
+        defaults = {"suite": str(self.folder / "one.yml"), "device": "cpu", **limits}
+        (self.folder / "one.yml").write_text(json.dumps(suite))
+        (self.folder / "hosts.yml").write_text(json.dumps({"version": 1, "defaults": defaults, "fleets": {"all": fleet}}))
+
+    def _run(self) -> Path | None:
+        """Return the folder of the run; None: there is none yet."""
+        return next((path.parent for path in (self.folder / "runs").glob("*/plan.json")), None)
+
+    def _control(self, faults: list[Fault]) -> int:
+        """Have a controller begin the run or go on with it, while things fail."""
+        run, due, hits = self._run(), list(faults), []
+        words = ["resume", str(run)] if run else ["run", f"--hosts={self.folder / 'hosts.yml'}"]
+        output = self.folder / f"controller-{len(list(self.folder.glob('controller-*')))}"
+        pid, began, second_signal = self._fork([*words, "--display=plain", "--no-report"], output), time.monotonic(), None
+        while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+            now = time.monotonic() - began
+            self.place.watch()
+            for fault in [fault for fault in due if now >= fault.at]:
+                undo = self._break(fault, pid)
+                if undo is not None:
+                    due.remove(fault)
+                    hits.append(fault)
+                    self._undo.append((time.monotonic() + fault.lasts, undo))
+                    second_signal = now if fault.how == "TERM TERM" else second_signal
+            for entry in [entry for entry in self._undo if entry[0] < time.monotonic()]:
+                self._undo.remove(entry)
+                entry[1]()
+            held = [fault for fault in hits if (fault.what, fault.how) == ("controller", "STOP")]
+            limit = RUN_SECONDS if second_signal is None else second_signal + STOP_SECONDS + TABLE_SECONDS
+            if now > limit + sum(fault.lasts for fault in held):
+                self.problems.append(f"hung: {output.name} has not ended after {now:.0f} s, limit {limit:.0f} s")
+                os.kill(pid, signal.SIGUSR1)
+                time.sleep(1)
+                os.kill(pid, signal.SIGKILL)
+                second_signal = -1e9
+            time.sleep(0.05)
+        code = os.waitstatus_to_exitcode(ended[1])
+        self.hit += hits
+        said = output.read_text(errors="replace")
+        self.problems += [f"{output.name}: {problem}" for problem in problems_after(code, said, self._run(), hits)]
+        return code
+
+    def _fork(self, words: list[str], output: Path) -> int:
+        if pid := os.fork():
+            return pid
+        code = 99
+        try:
+            os.setsid()
+            for number, flags in ((0, os.O_RDWR), (1, os.O_CREAT | os.O_WRONLY), (2, None)):
+                file = os.dup(1) if flags is None else os.open(os.devnull if number == 0 else output, flags)
+                os.dup2(file, number)
+            os.environ.update(
+                self.place.environment,
+                FAULTS=str(self.folder),
+                TFBENCH_RUNS_DIR=str(self.folder / "runs"),
+                TFBENCH_TEST_CLOCK=str(self._clock),
+                COLUMNS="200",
+            )
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True)
+            sys.argv = ["orchestrate", *words]
+            try:
+                cli.main()
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+            except BaseException:  # noqa: BLE001
+                traceback.print_exc()
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(code)
+
+    def _break(self, fault: Fault, controller: int) -> Undo | None:
+        """Let a fault happen; None: what it breaks is not there yet."""
+        if fault.what == "clock":
+            self._clock.write_bytes(int(fault.how).to_bytes(8, "little", signed=True))
+            return lambda: None
+        if fault.what == "run file":
+            return truncate(self.folder / "runs", fault.how)
+        if fault.what not in self.place.victims:
+            return self.place.other(fault.what, fault.how)
+        pids = self.place.find(fault.what, controller)
+        for word in fault.how.split():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, getattr(signal, f"SIG{word}"))
+            time.sleep(0.2 if " " in fault.how else 0)
+        return (lambda: wake(pids)) if pids else None
+
+
+def wake(pids: list[int]) -> None:
+    """Have stopped processes go on."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def work(kind: str, numbers: list[int], folder: Path, report: Path, options: argparse.Namespace) -> None:
+    """Carry out schedules one after another in a place."""
+    folder.mkdir()
+    processes._PORTS = itertools.count(random.SystemRandom().randrange(10_000, 30_000))
+    arguments = [options.image] if kind == "docker" else []
+    place = PLACES[kind](folder, options.benchmark, *arguments)
+    for number in numbers:
+        if time.monotonic() > options.ends_at:
+            break
+        schedule = Schedule(number, place, folder / str(number))
+        began = time.monotonic()
+        schedule.carry_out()
+        if schedule.problems:
+            shutil.copytree(schedule.folder, options.kept / str(number), symlinks=True, ignore_dangling_symlinks=True, dirs_exist_ok=True,
+                            ignore=lambda _, names: [name for name in names if name in ("mode", "filler") or "sock" in name])  # fmt: skip
+        schedule.close()
+        line = {"seed": number, "place": kind, "seconds": round(time.monotonic() - began, 1),
+                "faults": [[str(fault) for fault in faults] for faults in make_faults(number, type(place))],
+                "hit": [f"{fault.what} {fault.how}" for fault in schedule.hit], "problems": schedule.problems}  # fmt: skip
+        with report.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print("ok  " if not schedule.problems else "FAIL", json.dumps(line), file=sys.stderr, flush=True)  # noqa: T201
+    place.close()
+
+
+def main() -> int:
+    """Carry out schedules side by side and print what came of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1, help="of the first schedule; the others follow")
+    parser.add_argument("--places", default="process,ssh,docker,slurm")
+    parser.add_argument("--workers", default="8,6,2,1", help="schedules side by side, by place")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no new schedule begins after this")
+    parser.add_argument("--image", type=Path, help="archive of the fake benchmark's image, for docker")
+    parser.add_argument("--kept", type=Path, default=Path("/var/tmp/tfbench-faults"), help="folders of those that failed")
+    options = parser.parse_args()
+    if os.getpid() != 1:
+        return enter()
+    for package in (orchestrate, results):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    importlib.import_module("pandas")
+    folder = Path(tempfile.mkdtemp(prefix="tfb-f"))
+    mount(folder, 2 << 30)
+    options.benchmark, options.ends_at = make_benchmark(folder / "benchmark"), time.monotonic() + options.seconds
+    options.kept.mkdir(parents=True, exist_ok=True)
+    options.kept = Path(tempfile.mkdtemp(dir=options.kept))
+    kinds = options.places.split(",")
+    turns = [kind for turn in range(8) for kind in kinds if turn < SHARES[kind]]
+    numbers: dict[str, list[int]] = {kind: [] for kind in kinds}
+    for number in range(options.seed, options.seed + options.count):
+        numbers[turns[number % len(turns)]].append(number)
+    report, workers = folder / "report", 0
+    for kind, count in zip(kinds, map(int, options.workers.split(",")), strict=False):
+        for index in range(count):
+            if mine := numbers[kind][index::count]:
+                workers += 1
+                if os.fork() == 0:
+                    try:
+                        work(kind, mine, folder / f"{kind[0]}{index}", report, options)
+                    except BaseException:  # noqa: BLE001
+                        traceback.print_exc()
+                        os._exit(1)
+                    os._exit(0)
+    crashed = 0
+    with contextlib.suppress(ChildProcessError):
+        while True:  # as the first process of its namespace it also ends what lost its parent
+            crashed += os.waitpid(-1, 0)[1] == 256 
+    lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    failed = [line for line in lines if line["problems"]]
+    hits = Counter(hit for line in lines for hit in line["hit"])
+    by_place = Counter(line["place"] for line in lines)
+    print(json.dumps({"schedules": len(lines), "failed": [line["seed"] for line in failed], "places": by_place,  # noqa: T201
+                      "faults that hit": sum(hits.values()), "kinds of faults": len(hits)}))  # fmt: skip
+    return 1 if failed or len(lines) < options.count else 0
+
+
+def enter() -> int:
+    """Start again in namespaces of its own, with a clock that can be set."""
+    with tempfile.TemporaryDirectory(prefix="tfb-clock-") as folder:
+        shim = Path(folder, "clock.so")
+        source = Path(__file__).with_name("clock.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True)
+        spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
+        environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(PROJECT), "TFBENCH_TEST_SHIM": "1"}
+        command = [*spaces, sys.executable, "-m", "tests.real.faults.schedules", *sys.argv[1:]]
+        return subprocess.run(command, env=environment, cwd=PROJECT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
