@@ -288,7 +288,7 @@ def start(request: Request) -> None:
 
 def forget_dead(folder: Path) -> None:
     """Clear what a restart of the host, or a failed start, left of a repeat that neither runs nor left a result."""
-    state = read_json(folder / "state.json") or {}
+    state = state_of(folder) or {}
     results = ("exit.json", "record.json")
     if not is_alive(state) and not any((folder / name).exists() for name in results):
         for path in folder.iterdir():
@@ -453,6 +453,23 @@ def lives(known: str | None) -> bool:
     return known is not None and identity(int(known.split()[0])) == known
 
 
+def state_of(folder: Path) -> dict[str, Any] | None:
+    """Read which processes a repeat has; None: it was not started.
+
+    A file that a disk has damaged must not let it run twice: then its benchmark is found by its working folder.
+    """
+    file = folder / "state.json"
+    state = read_json(file)
+    if state is not None or not file.exists():
+        return state
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        pid = int(path.parent.name)
+        with contextlib.suppress(OSError):
+            if os.readlink(path) == os.path.realpath(folder) and os.getsid(pid) == pid:
+                return {"child": identity(pid), "pid": pid}
+    return {}
+
+
 def is_alive(state: dict[str, Any]) -> bool:
     """Return whether a repeat still runs, or is still watched."""
     return lives(state.get("guardian")) or lives(state.get("child"))
@@ -461,7 +478,7 @@ def is_alive(state: dict[str, Any]) -> bool:
 def follow(request: Request) -> None:
     """Hand on a repeat's output from an offset on, then how it ended."""
     folder = job_folder(request)
-    state = read_json(folder / "state.json")
+    state = state_of(folder)
     if state is None:
         fail("lost", "the repeat's folder is gone: somebody removed it, or the host was replaced")
     offset, spoken = request["offset"], time.monotonic()
@@ -520,7 +537,7 @@ def read_regular(path: Path, limit: int) -> bytes | None:
 
 def stop(request: Request) -> None:
     """End a repeat: it is asked first, so that it can write its record."""
-    end(read_json(job_folder(request) / "state.json") or {}, signal.SIGTERM, signal.SIGKILL)
+    end(state_of(job_folder(request)) or {}, signal.SIGTERM, signal.SIGKILL)
     say(stopped=True)
 
 
@@ -544,7 +561,7 @@ def end(state: dict[str, Any], *numbers: int) -> None:
 def remove(request: Request) -> None:
     """Remove what a repeat left, and the run's folder with the last of them; what runs is killed first."""
     folder = job_folder(request)
-    end(read_json(folder / "state.json") or {}, signal.SIGKILL)
+    end(state_of(folder) or {}, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # others are in it
         folder.parent.rmdir()

@@ -32,6 +32,7 @@ def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault]
     on_us = {fault.how for fault in hits if fault.what == "controller"}
     if code == -9:
         return found if "KILL" in on_us or any(fault.how == "hung" for fault in hits) else [*found, "killed by somebody"]
+    spoilt = any(fault.what == "run file" and ".json" in fault.how for fault in hits)  # after it was stored
     full = any((fault.what, fault.how) == ("disk", "here") for fault in hits)
     jobs = job_ids(run)
     statuses = [status_of(run, job) for job in jobs] if run else []
@@ -39,9 +40,9 @@ def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault]
     if not jobs:
         allowed = {4} | ({130, -15} if stopped else set())
     elif all(status is Status.OK for status in statuses):
-        allowed = {0} | ({4} if full else set())
+        allowed = {0} | ({130} if stopped else set()) | ({4} if full else set())
     else:
-        allowed = {3} | ({130} if stopped else set()) | ({4} if full or None in statuses else set())
+        allowed = {3} | ({130} if stopped else set()) | ({4} if full else set()) | ({0} if spoilt else set())
     if code not in allowed:
         found.append(f"untrue exit code {code}, of {statuses}: {said[-1500:]}")
     return found

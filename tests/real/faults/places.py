@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import docker.errors
+
 from orchestrate.launchers import process as process_launcher
 from orchestrate.launchers.ssh.agent import read_json
 from orchestrate.launchers.ssh.software import HostSoftware
@@ -319,9 +321,11 @@ class DockerPlace(Place):
         if what != "container":
             return super().other(what, how)
         client = self._engine.client
-        for container in client.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True):
-            {"pause": container.pause, "stop": lambda: container.stop(timeout=1)}.get(how, lambda: container.remove(force=True, v=True))()
-            return container.unpause if how == "pause" else lambda: None
+        with contextlib.suppress(docker.errors.APIError, OSError):  # it has just ended, or the engine is down
+            (container,) = client.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True) or [None]
+            if container is not None:
+                {"pause": container.pause, "remove": lambda: container.remove(force=True, v=True)}.get(how, container.stop)()
+                return quietly(container.unpause) if how == "pause" else lambda: None
         return None
 
     def heal(self) -> None:
@@ -417,6 +421,16 @@ class SlurmPlace(Place):
 
 
 PLACES = {"process": Place, "ssh": SshPlace, "docker": DockerPlace, "slurm": SlurmPlace}
+
+
+def quietly(act: Undo) -> Undo:
+    """Return what undoes a fault, if there is anything left to undo."""
+
+    def undo() -> None:
+        with contextlib.suppress(docker.errors.APIError, OSError):
+            act()
+
+    return undo
 
 
 def command_line(pid: int) -> bytes:

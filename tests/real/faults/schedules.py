@@ -294,7 +294,7 @@ def main() -> int:
                 workers += 1
                 if os.fork() == 0:
                     try:
-                        work(kind, mine, folder / f"{kind[0]}{index}", report, options)
+                        work(kind, mine, folder / f"{kind[:2]}{index}", report, options)
                     except BaseException:  # noqa: BLE001
                         traceback.print_exc()
                         os._exit(1)

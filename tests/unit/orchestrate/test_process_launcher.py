@@ -144,6 +144,25 @@ def test_stop_ends_a_repeat_whose_guardian_hangs(tmp_path: Path, monkeypatch: py
     assert it.follow(JOB, lambda line: None).exit_code is None and not agent.is_alive(state)
 
 
+@pytest.mark.parametrize("damaged", [b"", b'{"guardian": "1'])
+def test_a_damaged_state_neither_doubles_nor_loses_a_repeat(tmp_path: Path, damaged: bytes):
+    it = launcher(tmp_path, "open(output, 'w').write('{}')\nwhile not os.path.exists('end'): time.sleep(0.01)")
+    assert it.start(JOB) is False
+    state = folder(tmp_path) / "state.json"
+    state.write_bytes(damaged)
+    assert it.start(JOB) is True, "it runs already"
+    (folder(tmp_path) / "end").touch()
+    assert it.follow(JOB, print).exit_code == 0 and it.collect(JOB) == b"{}"
+    assert it.start(JOB) is True and it.follow(JOB, print).exit_code == 0, "it has ended, and is not lost"
+    it.remove(JOB)
+
+    assert it.start(JOB) is False
+    pid = json.loads(state.read_text())["pid"]
+    state.write_bytes(damaged)
+    it.remove(JOB)
+    assert not agent.lives(agent.identity(pid)) and not folder(tmp_path).exists()
+
+
 def test_a_line_without_end_and_control_characters_do_no_harm(tmp_path: Path):
     lines = run(launcher(tmp_path, "sys.stdout.write('x' * 5_000_000 + '\\n\\x1b[31mred\\x1b[0m\\rgone\\n')"))
     assert len(lines) == 2 and len(lines[0]) <= 2000 and lines[1] == "red gone"
