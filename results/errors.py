@@ -19,6 +19,7 @@ but the standard library.
 
 from __future__ import annotations
 
+import errno
 import tempfile
 import traceback
 from typing import ClassVar
@@ -70,6 +71,11 @@ class NotATable(UserError):
 
 class TooFewRepeats(TfbenchError):
     """A statistic needs more values than there are."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether nothing more can be stored: the user has to free space, or to raise a quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_traceback() -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
-from results.errors import UserError, write_traceback
+from results.errors import UserError, is_disk_full, write_traceback
 from results.schema.exit_codes import MEANINGS, ExitCode
 
 PROGRAM = "tfbench"
@@ -44,6 +44,9 @@ def run_main(parsed: argparse.Namespace) -> int:
         print("stopped", file=sys.stderr)
         return ExitCode.STOPPED
     except Exception as error:  # the last place that can catch a bug
+        if is_disk_full(error):
+            print(f"the disk is full. Free space, then try again ({error})", file=sys.stderr)
+            return ExitCode.NO_HOST
         if os.environ.get("TFBENCH_DEBUG") or getattr(parsed, "verbose", False):
             raise
         print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from orchestrate.planning.stop_early import StopEarly
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.watchdog import Watchdog
+from results.errors import is_disk_full
 from results.program import command_line
 from results.runs.store import RunFolder
 from results.schema import Device, Mode, Record, Status
@@ -37,7 +37,7 @@ def disk_full(error: Exception, folder: RunFolder) -> DiskFull | None:
     """Explain an error as a full disk, with what to do; None: it is another one."""
     if isinstance(error, DiskFull):
         return error
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if not is_disk_full(error):
         return None
     return DiskFull(
         f"{folder.path}: the disk is full: nothing more can be stored. What runs on the hosts continues. "

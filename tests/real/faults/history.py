@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from orchestrate.running.options import TRIED_AGAIN
 from results.schema import Status
-from results.schema.record_json import RecordError, from_json
+from results.schema.record_json import RecordError
+from results.runs.reading import from_json
 
 if TYPE_CHECKING:
     from tests.real.faults.places import Place
@@ -36,13 +37,14 @@ def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault]
     full = any((fault.what, fault.how) == ("disk", "here") for fault in hits)
     jobs = job_ids(run)
     statuses = [status_of(run, job) for job in jobs] if run else []
-    stopped = any(how.startswith("TERM") for how in on_us)
+    # -15: before it takes signals, as any program that starts
+    stopped = {130, -15} if any(how.startswith("TERM") for how in on_us) else set()
     if not jobs:
-        allowed = {4} | ({130, -15} if stopped else set())
+        allowed = {4} | stopped
     elif all(status is Status.OK for status in statuses):
-        allowed = {0} | ({130} if stopped else set()) | ({4} if full else set())
+        allowed = {0} | stopped | ({4} if full else set())
     else:
-        allowed = {3} | ({130} if stopped else set()) | ({4} if full else set()) | ({0} if spoilt else set())
+        allowed = {3} | stopped | ({4} if full else set()) | ({0} if spoilt else set())
     if code not in allowed:
         found.append(f"untrue exit code {code}, of {statuses}: {said[-1500:]}")
     return found

@@ -227,7 +227,7 @@ class SshPlace(Place):
         if victim == "sshd":
             return [self._rented.host.server.pid]
         if victim == "session":
-            return [pid for pid in self._rented.sessions() if command_line(pid).startswith(b"sshd:")]
+            return [pid for pid in below(self._rented.host.server.pid) if command_line(pid).startswith(b"sshd:")]
         return super().find(victim, controller)
 
     def _agents_below(self, controller: int) -> int:

@@ -148,6 +148,7 @@ class Schedule:
         run, due, hits = self._run(), list(faults), []
         words = ["resume", str(run)] if run else ["run", f"--hosts={self.folder / 'hosts.yml'}"]
         output = self.folder / f"controller-{len(list(self.folder.glob('controller-*')))}"
+        output.touch()
         pid, began, second_signal = self._fork([*words, "--display=plain", "--no-report"], output), time.monotonic(), None
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
             now = time.monotonic() - began
