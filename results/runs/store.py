@@ -66,23 +66,32 @@ class Journal:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor: int | None = descriptor
         self._lock = threading.Lock()
         size = os.fstat(descriptor).st_size
         # A controller that died while writing left half a line: it must be ended, or the next event is lost too.
         self._torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
     def append(self, document: dict[str, Any]) -> None:
-        """Add one event.
+        """Add one event; after `close` it goes nowhere.
 
         Raises:
             ValueError: A number in it is not finite.
         """
         line = f"{_LINE.encode(document)}\n".encode()
         with self._lock:
+            if self._descriptor is None:
+                return
             whole = b"\n" + line if self._torn else line
             self._torn = True
             self._torn = os.write(self._descriptor, whole) < len(whole)
+
+    def close(self) -> None:
+        """Close the file: a thread that a run left behind may report later, when its number is another file's."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+            self._descriptor = None
 
 
 @dataclass(frozen=True)
@@ -191,11 +200,11 @@ class RunFolder:
     @contextmanager
     def journal(self) -> Iterator[Journal]:
         """Open the events for writing, after those that are there."""
-        descriptor = os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        journal = Journal(os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
         try:
-            yield Journal(descriptor)
+            yield journal
         finally:
-            os.close(descriptor)
+            journal.close()
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in the order they were written; a line torn by a crash is passed over."""

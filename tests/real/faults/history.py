@@ -25,8 +25,8 @@ CALM_SECONDS = 20.0
 """How long what was told to end may take to be gone."""
 
 
-def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault]) -> list[str]:
-    """Check one controller: how it ended says what there is."""
+def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault], before: Sequence[Fault]) -> list[str]:
+    """Check one controller: how it ended says what there is; `before` is what may last from earlier ones."""
     found = []
     if "Traceback" in said or " bug" in said or (run and list(run.glob("traceback*"))):
         found.append(f"crashed: {said[-3000:]}")
@@ -34,7 +34,7 @@ def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault]
     if code == -9:
         return found if "KILL" in on_us or any(fault.how == "hung" for fault in hits) else [*found, "killed by somebody"]
     spoilt = any(fault.what == "run file" and ".json" in fault.how for fault in hits)  # after it was stored
-    full = any((fault.what, fault.how) == ("disk", "here") for fault in hits)
+    full = any((fault.what, fault.how) == ("disk", "here") for fault in (*before, *hits))
     jobs = job_ids(run)
     statuses = [status_of(run, job) for job in jobs] if run else []
     # -15: before it takes signals, as any program that starts

@@ -24,7 +24,7 @@ from tests.support.engines.fragile import FragileEngine
 from tests.support.engines.images import push_image
 from tests.support.engines.processes import Server, free_port
 from tests.support.engines.servers import Registry
-from tests.support.engines.slurm import NODES, SlurmCluster
+from tests.support.engines.slurm import NODES, SlurmCluster, wait_for
 
 Undo = Callable[[], object]
 
@@ -154,7 +154,9 @@ class Place:
             return [controller]
         if victim == "agent":
             return [pid for pid in below(self._agents_below(controller)) if b"sys.stdin" in command_line(pid)]
-        states = [read_json(path) or {} for path in self.jobs.rglob("state.json")]
+        states = []
+        with contextlib.suppress(OSError):  # a folder may go while it is listed
+            states = [read_json(path) or {} for path in self.jobs.rglob("state.json")]
         known = [state.get({"benchmark": "child"}.get(victim, victim)) for state in states]
         return [int(identity.split()[0]) for identity in known if identity]
 
@@ -190,8 +192,19 @@ class Place:
     def watch(self) -> None:
         """Look at what happens."""
 
+    def undo(self, victim: str, pids: list[int]) -> None:
+        """End a fault of processes: those that were stopped go on, and servers are started again."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        if victim not in Place.victims:
+            self.heal()
+
     def heal(self) -> None:
         """Have everything work again."""
+
+    def calm(self) -> None:
+        """Wait until what was left has ended."""
 
     def end(self) -> None:
         """End the schedule, and everything of it."""
@@ -403,6 +416,10 @@ class SlurmPlace(Place):
             revive(server)
         for node in NODES:
             self._cluster.start_node(node)
+
+    def calm(self) -> None:
+        """See `Place.calm`: Slurm completes its jobs after a while."""
+        wait_for(lambda: not self._cluster.queue(), "an empty queue")
 
     def left(self) -> list[str]:
         """See `Place.left`."""

@@ -119,8 +119,10 @@ class Schedule:
                 undo()
             self._undo.clear()
             self.place.heal()
-            for _ in range(3):  # the first one may still find what the faults have left; the last one has nothing to do
-                code = self._control([])
+            for _ in range(2):  # the first one may still find what the faults have left
+                self._control([])
+            self.place.calm()
+            code = self._control([])  # there is nothing to do any more but to clean up
             self.problems += problems_at_the_end(self.folder, self._run(), code, self.place, self.hit)
         except Exception:  # noqa: BLE001  of this driver: shown with its seed
             self.problems.append(f"driver: {traceback.format_exc()}")
@@ -173,9 +175,9 @@ class Schedule:
                 second_signal = -1e9
             time.sleep(0.05)
         code = os.waitstatus_to_exitcode(ended[1])
-        self.hit += hits
         said = output.read_text(errors="replace")
-        self.problems += [f"{output.name}: {problem}" for problem in problems_after(code, said, self._run(), hits)]
+        self.problems += [f"{output.name}: {problem}" for problem in problems_after(code, said, self._run(), hits, self.hit)]
+        self.hit += hits
         return code
 
     def _fork(self, words: list[str], output: Path) -> int:
@@ -225,14 +227,7 @@ class Schedule:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, getattr(signal, f"SIG{word}"))
             time.sleep(0.2 if " " in fault.how else 0)
-        return (lambda: wake(pids)) if pids else None
-
-
-def wake(pids: list[int]) -> None:
-    """Have stopped processes go on."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        return (lambda: self.place.undo(fault.what, pids)) if pids else None
 
 
 def work(kind: str, numbers: list[int], folder: Path, report: Path, options: argparse.Namespace) -> None:
