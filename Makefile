@@ -22,7 +22,7 @@ BASE_PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; d
 COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: run test test-fast test-kubernetes test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-validation check lock clean help
+.PHONY: run test test-fast test-kubernetes test-faults test-fresh-hosts test-engines test-apptainer test-pyxis test-renting test-null-gpu gpu-validation check lock clean help
 
 run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machine and print the table
 	@$(VENV)/bin/tfbench run --hosts $(HOSTS) $(ARGS)
@@ -40,6 +40,10 @@ test-fast: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Run the tests that need 
 
 test-kubernetes: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on a real Kubernetes, which is built first (needs root; takes minutes)
 	@TFBENCH_TEST_KUBERNETES=1 $(PYTHON) -m pytest tests/real/faults/test_real_kubernetes.py $(ARGS)
+
+test-faults: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test random schedules of faults and every hostile answer (needs root; ARGS="--count=1000 --seed=1")
+	@TFBENCH_TEST_FAULTS="$(ARGS)" TFBENCH_TEST_HOSTILE=all $(PYTHON) -m pytest -s tests/real/faults/test_schedules.py \
+	    tests/unit/orchestrate/test_hostile_answers.py
 
 test-fresh-hosts: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test 50 fresh ssh hosts behind one jump host (needs an sshd; takes minutes)
 	@TFBENCH_TEST_FRESH_HOSTS=50 $(PYTHON) -m pytest tests/real/contact/test_many_fresh_hosts.py $(ARGS)

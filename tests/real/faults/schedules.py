@@ -215,7 +215,8 @@ class Schedule:
     def _break(self, fault: Fault, controller: int) -> Undo | None:
         """Let a fault happen; None: what it breaks is not there yet."""
         if fault.what == "clock":
-            self._clock.write_bytes(int(fault.how).to_bytes(8, "little", signed=True))
+            with self._clock.open("r+b") as file:  # in place: processes have it mapped
+                file.write(int(fault.how).to_bytes(8, "little", signed=True))
             return lambda: None
         if fault.what == "run file":
             return truncate(self.folder / "runs", fault.how)

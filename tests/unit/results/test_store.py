@@ -91,6 +91,10 @@ def test_events_are_read_in_order_and_a_torn_line_is_passed_over(run):
     with RunFolder.open(run.path).journal() as journal:
         journal.append({"n": 2})
         journal.append({"n": 3})
+    other = os.open(run.path / "other", os.O_RDWR | os.O_CREAT)  # gets the number of the closed one
+    journal.append({"n": 4})
+    assert os.fstat(other).st_size == 0, "a late event went into another file"
+    os.close(other)
     assert list(run.read_events()) == [{"n": 1}, {"n": 2}, {"n": 3}]
     assert run.events_path.read_text() == '{"n": 1}\n{"n": \n{"n": 2}\n{"n": 3}\n'
 

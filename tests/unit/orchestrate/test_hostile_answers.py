@@ -1,0 +1,422 @@
+"""Every field of every answer of a host, replaced by what no host should say: an error of that host, and nothing else.
+
+Each conversation was had with the real thing once; here a launcher has it again, from probe to clean-up, with one field
+spoilt. In short each field gets two of the values; TFBENCH_TEST_HOSTILE=all, as `make test-faults` sets it, gives it all.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import dataclasses
+import http.client
+import io
+import json
+import os
+import sys
+import threading
+import time
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from orchestrate.errors import HostError, Lost
+from orchestrate.inventory.addresses import DockerAddress, SSHAddress
+from orchestrate.inventory.hosts import Host
+from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.launchers.base import Launcher, QueueLauncher, Turn
+from orchestrate.launchers.docker import client as docker_client
+from orchestrate.launchers.docker.launcher import ContainerLauncher
+from orchestrate.launchers.kubernetes.api import KubernetesCluster
+from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrate.launchers.pulls import PullLimits
+from orchestrate.launchers.slurm import commands
+from orchestrate.launchers.slurm.launcher import SlurmLauncher
+from orchestrate.launchers.ssh.connection import Connection
+from orchestrate.launchers.ssh.launcher import SSHLauncher
+from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.doubts import doubts
+from orchestrate.planning.plan import Job, make_plan
+from orchestrate.running.judge import judge, now
+from orchestrate.suites import CaseBlock, Suite
+from results.runs.reading import from_json
+from results.schema import Case, Device, Origin
+from results.schema.progress import record_lines
+from results.schema.record_json import to_json
+from tests.real.faults.benchmark import good_record
+from tests.real.ssh.rented import make_pretender
+from tests.support.engines.kubernetes import plays
+from tests.unit.kubernetes.conftest import node
+
+MISSING = "missing"
+VALUES = (
+    *("null", "true", "false", "0", "1", "-1", "2147483648", "9223372036854775808", "1" + "0" * 30, "1" + "0" * 400),
+    *("0.5", "-0.0", "1e308", "1e400", "-1e400", "NaN", "Infinity", '""', '" "', '"0"', '"x"', '"\\u0000"', '"\\u00b2"'),
+    *('"\\u001b[2J\\u001b]0;owned\\u0007"', '"[bold]x[/bold]"', '"\\u202e"', '"\\ud800"', '"../../../etc/passwd"', '"/"'),
+    *('"$(reboot)"', '"\'; rm -rf / #"', '"%s%n{0}"', f'"{"9" * 5000}"', "9" * 5000, f'"{"x" * 100_000}"', "[]", "{}"),
+    *("[[]]", "[null]", '{"": null}', "[" * 2000 + "]" * 2000, f"[{'0,' * 10_000}0]", MISSING),
+)
+"""JSON, as a host might write it; the last one stands for a field that is not there."""
+
+MOST_ANSWERS = 60
+"""Of one conversation: a host that goes on is left to the watchdog, whose tests are in test_hanging_hosts.py."""
+
+SPOILT = "what-is-replaced"
+CASE = Case(model="googlenet", batch_per_gpu=2, image_size=64, warmup_steps=1, num_steps=3, device=Device.CPU)
+
+
+class Endless(Lost):
+    """Instead of the watchdog, which would have abandoned the host."""
+
+
+def fields(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of everything in a document."""
+    yield path
+    children = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    for key, child in children:
+        yield from fields(child, (*path, key))
+
+
+def spoil(document: Any, path: tuple[Any, ...], value: str) -> str:
+    """Return the JSON of a document with one field replaced, or removed."""
+    if not path:
+        return "" if value is MISSING else value
+    spoilt = copy.deepcopy(document)
+    parent = spoilt
+    for key in path[:-1]:
+        parent = parent[key]
+    if value is MISSING:
+        del parent[path[-1]]
+        return json.dumps(spoilt)
+    parent[path[-1]] = SPOILT
+    return json.dumps(spoilt).replace(f'"{SPOILT}"', value)
+
+
+def live(launcher: Launcher, job: Job) -> None:
+    """Do with a launcher what a run does, from probe to clean-up."""
+    try:
+        facts = launcher.probe()
+        host = launcher._host  # type: ignore[attr-defined]
+        doubts(host, facts)
+        suite = Suite("one", "", 1, (CaseBlock(model=["googlenet"], batch_per_gpu=2, device="cpu"),))
+        plan = make_plan([host], {host.place: facts}, lambda name: suite, run_id="r", seed=1)
+        assert plan_from_json(plan_to_json(plan)) == plan, "what was planned can be read again"
+        launcher.prepare(job, lambda done, total: None)
+        if isinstance(launcher, QueueLauncher):
+            launcher.submit([job])
+        launcher.start(job)
+        turns: list[Turn] = []
+
+        def on_turn(turn: Turn) -> None:
+            turns.append(turn)
+            if len(turns) > MOST_ANSWERS:
+                raise Endless("it goes on")
+
+        ending = launcher.follow(job, lambda line: None, on_turn)
+        record = judge(job, ending, launcher.collect(job), started_at=now())
+        assert from_json(to_json(record)) == record, "what was accepted can be read again"
+        assert all(isinstance(name, str) for name in launcher.running("r"))
+        launcher.stop(job)
+        launcher.remove(job)
+    finally:
+        launcher.close()
+
+
+def check(answers: dict[str, Any], have: Callable[[Callable[[str], str]], None]) -> None:
+    """Have a conversation again and again, each time with one field of one answer spoilt.
+
+    Args:
+        answers: Documents by request.
+        have: Has it; gets a function that gives the text of an answer.
+    """
+    everything = os.environ.get("TFBENCH_TEST_HOSTILE") == "all"
+    have(lambda request: json.dumps(answers[request]))
+    outcomes: Counter[str] = Counter()
+    wrong, number = [], 0
+    for request, document in answers.items():
+        for path in fields(document):
+            number += 1
+            chosen = VALUES if everything else [VALUES[(number * 7 + turn * 19) % len(VALUES)] for turn in range(2)]
+            for value in chosen:
+                began = time.perf_counter()
+
+                def say(asked: str, spoilt: str = spoil(document, path, value), request: str = request) -> str:
+                    return spoilt if asked == request else json.dumps(answers[asked])
+
+                try:
+                    have(say)
+                    outcomes["went on"] += 1
+                except HostError:
+                    outcomes["failed as its host's"] += 1
+                except Exception as error:  # noqa: BLE001  a crash is what is looked for
+                    wrong.append(f"{request} {path} = {value[:40]}: {error!r}"[:400])
+                if (took := time.perf_counter() - began) > 30:
+                    wrong.append(f"{request} {path} = {value[:40]}: took {took:.0f} s")
+    print(f"{number} fields, {outcomes.total() + len(wrong)} answers: {dict(outcomes)}, crashed: {len(wrong)}")
+    assert not wrong, f"{len(wrong)} of {outcomes.total() + len(wrong)}:\n" + "\n".join(wrong[:40])
+
+
+def make_job(launcher: str, **origin: Any) -> Job:
+    origin = {"run_id": "r", "fleet": "all", "host": "one", "launcher": launcher, "repeat": 1, **origin}
+    return Job(id="all.one.googlenet.r1", case=CASE, origin=Origin(**origin))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nothing."""
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
+    monkeypatch.setattr(docker_client, "RECONNECT_SECONDS", 0.0)
+
+
+# ---- the agent, over ssh or a pipe, with its probe and its record
+
+
+class Replayed(Connection):
+    """A connection to the real agent on this machine, or to what it has answered before.
+
+    Attributes:
+        heard: Answers by request, each line with a number.
+    """
+
+    def __init__(self, folder: Path, heard: dict[str, Any] | None = None, say: Callable[[str], str] | None = None) -> None:
+        super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
+        self.heard = {} if heard is None else heard
+        self._say, self._asked = say, 0
+
+    def _request(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:  # noqa: ANN401
+        self._asked += 1
+        if self._asked > MOST_ANSWERS:
+            raise Endless("it goes on")
+        if self._say is None:
+            for number, document in enumerate(super()._request(do, payload, limits, request)):
+                self.heard[f"{do} {number}"] = document
+                yield document
+            return
+        for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
+            yield self._read(self._say(asked).encode(errors="surrogatepass"), limits["max_bytes"])
+
+
+def ssh_launcher(connection: Connection) -> SSHLauncher:
+    environment = {"STANDIN": '{"does": "work", "seconds": 0.1}'}
+    host = Host(fleet="all", name="one", docker=None, ssh=SSHAddress(target="a"), device=Device.CPU, environment=environment)
+    return SSHLauncher(host, PullLimits(), connection)
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    """Have a conversation with the real agent."""
+    folder = tmp_path_factory.mktemp("agent")
+    paths = {"python": sys.executable, "runner": str(make_pretender(folder / "pretender")), "site": str(folder / "site")}
+    image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}
+    (folder / "image.json").write_text(json.dumps(image))
+    connection = Replayed(folder)
+    live(ssh_launcher(connection), make_job("ssh", variant="cpu"))
+    return connection
+
+
+INSIDE = {"facts": ("probe 0", "probe", str), "the record": ("collect 0", "record", base64.b64decode)}
+"""Documents within answers: where, and how they are unpacked."""
+
+
+@pytest.mark.parametrize("do", ["hello", "start", "follow", "collect", "running", "stop", "remove", "probe", *INSIDE])
+def test_no_answer_of_an_agent_does_more_than_fail_its_host(agent: Replayed, tmp_path: Path, do: str):
+    answers = {asked: document for asked, document in agent.heard.items() if asked.startswith(f"{do} ")}
+    if do in INSIDE:
+        asked, key, unpack = INSIDE[do]
+        answers = {asked: json.loads(unpack(agent.heard[asked][key]))}
+
+    def have(say: Callable[[str], str]) -> None:
+        def answer(asked: str) -> str:
+            if asked not in answers:
+                return json.dumps(agent.heard[asked])
+            if do not in INSIDE:
+                return say(asked)
+            text = say(asked)
+            packed = text if do == "facts" else base64.b64encode(text.encode(errors="surrogatepass")).decode()
+            return json.dumps({INSIDE[do][1]: packed})
+
+        live(ssh_launcher(Replayed(tmp_path, agent.heard, answer)), make_job("ssh", variant="cpu"))
+
+    check(answers, have)
+
+
+# ---- a Docker engine
+
+ENGINE = json.loads(Path(__file__).with_name("cases").joinpath("engine_answers.json").read_text())
+"""Of Docker 20.10, without what neither we nor the SDK read; by request."""
+
+IMAGE = "127.0.0.1:5000/fake@sha256:73c3059246a54501c71e91eb496890d1ab4aa49ddd9c34bbae0b5b0579ad04d3"
+
+
+class Wire(io.BytesIO):
+    """What a socket would give."""
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        return io.BufferedReader(self)  # type: ignore[type-var]
+
+
+def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urllib3.HTTPResponse:
+    """Return an answer as it comes from a socket, a line a chunk."""
+    data = [base64.b64decode(answer["bytes"])] if "bytes" in answer else [f"{line}\n".encode(errors="surrogatepass") for line in lines]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in data if piece) + b"0\r\n\r\n"
+    headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **answer["headers"]}
+    head = f"HTTP/1.1 {answer['status']} Word\r\n" + "".join(f"{key}: {value}\r\n" for key, value in headers.items())
+    response = http.client.HTTPResponse(Wire(head.encode() + b"\r\n" + chunks), method=method)  # type: ignore[arg-type]
+    response.begin()
+    return urllib3.HTTPResponse(
+        body=response, headers=headers, status=answer["status"], preload_content=False, original_response=response  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("request_", [name for name, answers in ENGINE.items() if any("bytes" not in a for a in answers)])
+def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest.MonkeyPatch, request_: str):
+    spoken: dict[str, Callable[[str], str]] = {}
+    turns: Counter[str] = Counter()
+
+    def send(adapter: Any, request: Any, **_: object) -> Any:  # noqa: ANN401
+        path = request.url.partition("?")[0].partition("//engine:2375/")[2].replace("%40", "@")
+        name = f"{request.method} /{path.partition('/')[2] if path.startswith('v1.') else path}"
+        turns[name] += 1
+        if turns.total() > MOST_ANSWERS:
+            raise Endless("it goes on")
+        number = min(turns[name], len(ENGINE[name])) - 1
+        answer = ENGINE[name][number]
+        lines = [spoken["say"](asked) for asked in answers if asked.startswith(f"{number} ")] if name == request_ else []
+        if name != request_:
+            lines = [json.dumps(document) for document in answer.get("lines", [answer.get("json")])]
+        return adapter.build_response(request, http_response(request.method, answer, lines))
+
+    answers = {
+        f"{number} {line}": document
+        for number, answer in enumerate(ENGINE[request_])
+        for line, document in enumerate(answer.get("lines", [answer.get("json")]))
+    }
+    monkeypatch.setattr(docker_client._Adapter, "send", send)
+
+    def have(say: Callable[[str], str]) -> None:
+        spoken["say"] = say
+        turns.clear()
+        address = DockerAddress(scheme="unix", target="/nowhere.sock")
+        host = Host(fleet="all", name="one", docker=address, image="127.0.0.1:5000/fake:1", device=Device.CPU)
+        digest = IMAGE.partition("@")[2]
+        live(ContainerLauncher(host, PullLimits()), make_job("docker", image="127.0.0.1:5000/fake:1", image_digest=digest))
+
+    check(answers, have)
+
+
+# ---- Slurm: lines of words with bars between them
+
+
+def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    job = make_job("slurm")
+    record = base64.b64encode(to_json(good_record(CASE)).encode()).decode()
+    done = base64.b64encode(b"code 0\nnode n1\nimage \n").decode()
+    log = base64.b64encode(b"tfbench: state timing\n").decode()
+    answers: dict[str, Any] = {
+        "probe": [["version", "slurm 22.05.8"], ["partition", "gpu"], ["node", "n1", "2", "1000", "idle", "gpu:a4000:2"]],
+        "survey": [],
+        "submit": [["submitted", "12"]],
+        "look": [
+            ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
+            *(["log", job.id, log], ["record", job.id, record], ["done", job.id, done]),
+        ],
+        "states": [["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"], ["state", "12_[1-4,7]", "PENDING", "", "tfbench:1", "Priority"]],
+        "tidy": [],
+    }
+    for name in answers:
+        monkeypatch.setattr(commands, name, lambda *_, name=name, **__: name)
+    queue = SlurmQueue(container="none", shared_folder=str(tmp_path), partition="gpu", gres="gpu:a4000:2")
+    quick = queue.model_copy(update={"poll_seconds": 0.001})
+
+    def have(say: Callable[[str], str]) -> None:
+        asked: Counter[str] = Counter()
+
+        def run(_: object, script: str, seconds: float = 0) -> list[str]:
+            asked[script] += 1
+            if asked.total() > MOST_ANSWERS:
+                raise Endless("it goes on")
+            if script not in answers:
+                return []
+            try:
+                told = json.loads(say(script))
+            except (ValueError, RecursionError):
+                return [say(script)]
+            return ["|".join(map(str, line)) if isinstance(line, list) else str(line) for line in told or ()]
+
+        monkeypatch.setattr(commands.LoginShell, "run", run)
+        host = Host(fleet="all", name="one", docker=None, queue=queue, device=Device.CPU)
+        live(SlurmLauncher(host, quick), job)
+
+    check(answers, have)
+
+
+# ---- Kubernetes
+
+
+class Kept:
+    """Stands for the server where a Job's pod is played."""
+
+    changed = threading.Condition()
+
+    def put(self, kind: str, item: Any, **_: object) -> Any:  # noqa: ANN401
+        return item
+
+
+class Streamed:
+    """A response of the API server."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> list[bytes]:
+        return [self._body]
+
+
+def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
+    job = make_job("kubernetes", image="127.0.0.1:5000/tfbench:mine")
+    queue = KubernetesQueue(gpus_per_node=2)
+    host = Host(fleet="all", name="one", docker=None, queue=queue, device=Device.CPU, image="127.0.0.1:5000/tfbench:mine")
+    loaded = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None), "bench"
+    monkeypatch.setattr(KubernetesCluster, "_load", lambda _: loaded)
+    monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
+    manifest = json.loads(json.dumps(KubernetesLauncher(host)._manifests(job)[-1]))
+    pod = plays.make_pod(Kept(), manifest)  # type: ignore[arg-type]
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": "2026-11-21T10:00:00Z"}}
+    plays.set_status(Kept(), pod, "Succeeded", ended)  # type: ignore[arg-type]
+    pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
+    manifest = {"metadata": {**manifest["metadata"], "uid": "u"}, "status": {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}}
+    lines = ["tfbench: state timing", *record_lines(to_json(good_record(CASE)).encode())]
+    log = "".join(f"2026-11-21T10:00:00.000000000Z {line}\n" for line in lines)
+    event = {"type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes", "lastTimestamp": "2026-11-21T10:00:00Z"}
+    answers: dict[str, Any] = {
+        "list_node": {"items": [node()], "metadata": {"resourceVersion": "5"}},
+        "list_namespaced_pod": {"items": [pod], "metadata": {"resourceVersion": "5", "continue": ""}},
+        "watch": {"type": "MODIFIED", "object": pod},
+        "create_namespaced_job": manifest,
+        "read_namespaced_job": manifest,
+        "list_namespaced_job": {"items": [manifest], "metadata": {"resourceVersion": "5"}},
+        "list_namespaced_event": {"items": [event], "metadata": {}},
+        "delete_namespaced_job": {"status": "Success"},
+    }
+
+    def have(say: Callable[[str], str]) -> None:
+        asked: Counter[str] = Counter()
+
+        def open_(_: object, method: str, *__: object, watch: bool = False, **___: object) -> Streamed:
+            asked[method] += 1
+            if asked.total() > MOST_ANSWERS:
+                raise Endless("it goes on")
+            if method == "read_namespaced_pod_log":
+                return Streamed(log.encode())
+            return Streamed(say("watch" if watch else method).encode(errors="surrogatepass") + b"\n")
+
+        monkeypatch.setattr(KubernetesCluster, "_open", open_)
+        live(KubernetesLauncher(host), job)
+
+    check(answers, have)
