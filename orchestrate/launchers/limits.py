@@ -22,11 +22,30 @@ import urllib3
 import urllib3.connection
 
 from orchestrate.errors import LaunchFailed, Unreachable
+from orchestrate.text import plain_text
 from results.schema.record_json import MAX_RECORD_BYTES
 
 BLOCK_BYTES = 512
 _REGULAR = (b"0", b"\0")
 _ABOUT_THE_NEXT = (b"x", b"g", b"L", b"K")  # extended headers and long names: skipped, because names do not matter
+
+
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+"""What comes of an answer that nobody foresaw, in a library or where it is read; deep JSON ends in the last but one."""
+
+
+@contextlib.contextmanager
+def understood(whose: str) -> Iterator[None]:
+    """Turn what comes of an answer that nobody foresaw into an error of its host; also a decorator.
+
+    Raises:
+        LaunchFailed: The answer is not what its kind of server sends.
+    """
+    try:
+        yield
+    except NONSENSE as error:
+        said = plain_text(f"{type(error).__name__}: {error}", 300)
+        raise LaunchFailed(f"{whose}'s answer is malformed: {said}") from error
 
 
 @dataclass

@@ -35,7 +35,7 @@ from urllib3.connection import HTTPConnection
 from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.base import NotThere
-from orchestrate.launchers.limits import LimitedPool, TLSSocket, within
+from orchestrate.launchers.limits import NONSENSE, LimitedPool, TLSSocket, within
 from orchestrate.links.tunnel import tunnel_to
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -273,10 +273,6 @@ class EngineLink:
 
 TRANSPORT_ERRORS = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
 """What a connection that cannot be made, or breaks, raises; those of `requests` and `ssl` are among them."""
-
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
-"""What comes of an answer that is none of an engine's, in the SDK or where it is read; deep JSON ends in the last but
-one."""
 
 
 def document(answer: object) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from orchestrate.launchers.kubernetes.pods import (
     read_state,
     without_pod,
 )
+from orchestrate.launchers.limits import understood
 from orchestrate.launchers.polling import Poller
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts
@@ -88,6 +89,7 @@ class KubernetesLauncher:
         self._digests: dict[str, str] = {}
         self._progress_at = time.monotonic()
 
+    @understood("the cluster")
     def probe(self) -> Facts:
         """See `Launcher.probe`: from the labels of the nodes; where they do not name the driver, a Job asks it."""
         facts = self._ask_nodes()
@@ -105,6 +107,7 @@ class KubernetesLauncher:
         if jobs:
             self._watch(jobs[0])
 
+    @understood("the cluster")
     def start(self, job: Job) -> bool:
         """See `Launcher.start`."""
         self._watch(job)
@@ -130,6 +133,7 @@ class KubernetesLauncher:
                 raise Lost(f"an earlier Job {object_name(job)} was not deleted in time: its node may be lost")
             time.sleep(1.0)
 
+    @understood("the cluster")
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
         poller, view = self._watch(job)
@@ -197,6 +201,7 @@ class KubernetesLauncher:
         if self._view is not None:
             self._view.forget(object_name(job))
 
+    @understood("the cluster")
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
         items = self._cluster.jobs(run_selector(run_id)).items

@@ -17,7 +17,7 @@ from orchestrate.launchers.base import Ending
 from orchestrate.launchers.container import JOB_LABEL
 from orchestrate.launchers.kubernetes.api import MAX_ANSWER_BYTES, Change, Gone, KubernetesCluster
 from orchestrate.launchers.kubernetes.manifests import CONTAINER, INDEX_ANNOTATION
-from orchestrate.launchers.limits import within
+from orchestrate.launchers.limits import understood, within
 from orchestrate.text import plain_text
 from results.schema import Status
 
@@ -255,6 +255,7 @@ class PodView:
         self._began = 0.0
         self._changes: Iterator[list[Change]] | None = None
 
+    @understood("the cluster")
     def look(self) -> Collection[str] | None:
         """Wait for the next change, at most as long as a watch lasts; the first look is a list.
 

@@ -465,7 +465,7 @@ def state_of(folder: Path) -> dict[str, Any] | None:
     for path in Path("/proc").glob("[0-9]*/cwd"):
         pid = int(path.parent.name)
         with contextlib.suppress(OSError):
-            if os.readlink(path) == os.path.realpath(folder) and os.getsid(pid) == pid:
+            if path.resolve() == folder.resolve() and os.getsid(pid) == pid:
                 return {"child": identity(pid), "pid": pid}
     return {}
 

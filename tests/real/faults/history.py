@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrate.running.options import TRIED_AGAIN
+from results.runs.reading import from_json
 from results.schema import Status
 from results.schema.record_json import RecordError
-from results.runs.reading import from_json
 
 if TYPE_CHECKING:
     from tests.real.faults.places import Place
@@ -32,7 +32,9 @@ def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault]
         found.append(f"crashed: {said[-3000:]}")
     on_us = {fault.how for fault in hits if fault.what == "controller"}
     if code == -9:
-        return found if "KILL" in on_us or any(fault.how == "hung" for fault in hits) else [*found, "killed by somebody"]
+        return (
+            found if "KILL" in on_us or any(fault.how == "hung" for fault in hits) else [*found, "killed by somebody"]
+        )
     spoilt = any(fault.what == "run file" and ".json" in fault.how for fault in hits)  # after it was stored
     full = any((fault.what, fault.how) == ("disk", "here") for fault in (*before, *hits))
     jobs = job_ids(run)
@@ -59,7 +61,9 @@ def problems_at_the_end(folder: Path, run: Path | None, code: int, place: Place,
     for job, status in statuses.items():
         if status is None or status in TRIED_AGAIN:
             found.append(f"lost: {job} is {status}")
-        elif status is not Status.OK and not (status in OWN_FAILURES and any(fault.what != "controller" for fault in hits)):
+        elif status is not Status.OK and not (
+            status in OWN_FAILURES and any(fault.what != "controller" for fault in hits)
+        ):
             found.append(f"untrue status: {job} is {status}")
     if code != (0 if set(statuses.values()) == {Status.OK} else 3):
         found.append(f"untrue exit code {code} at the end")

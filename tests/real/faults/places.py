@@ -337,7 +337,9 @@ class DockerPlace(Place):
         with contextlib.suppress(docker.errors.APIError, OSError):  # it has just ended, or the engine is down
             (container,) = client.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True) or [None]
             if container is not None:
-                {"pause": container.pause, "remove": lambda: container.remove(force=True, v=True)}.get(how, container.stop)()
+                {"pause": container.pause, "remove": lambda: container.remove(force=True, v=True)}.get(
+                    how, container.stop
+                )()
                 return quietly(container.unpause) if how == "pause" else lambda: None
         return None
 
@@ -357,7 +359,9 @@ class DockerPlace(Place):
         return [container.name for container in self._ours()]
 
     def _ours(self) -> list[Any]:
-        return list(self._engine.client.containers.list(all=True, filters={"label": "tfbench.run"}, ignore_removed=True))
+        return list(
+            self._engine.client.containers.list(all=True, filters={"label": "tfbench.run"}, ignore_removed=True)
+        )
 
     def end(self) -> None:
         """See `Place.end`."""

@@ -139,7 +139,9 @@ class Schedule:
         limits = {"timeout_minutes": TIMEOUT_SECONDS / 60, "silence_minutes": SILENCE_SECONDS / 60}
         defaults = {"suite": str(self.folder / "one.yml"), "device": "cpu", **limits}
         (self.folder / "one.yml").write_text(json.dumps(suite))
-        (self.folder / "hosts.yml").write_text(json.dumps({"version": 1, "defaults": defaults, "fleets": {"all": fleet}}))
+        (self.folder / "hosts.yml").write_text(
+            json.dumps({"version": 1, "defaults": defaults, "fleets": {"all": fleet}})
+        )
 
     def _run(self) -> Path | None:
         """Return the folder of the run; None: there is none yet."""
@@ -151,7 +153,11 @@ class Schedule:
         words = ["resume", str(run)] if run else ["run", f"--hosts={self.folder / 'hosts.yml'}"]
         output = self.folder / f"controller-{len(list(self.folder.glob('controller-*')))}"
         output.touch()
-        pid, began, second_signal = self._fork([*words, "--display=plain", "--no-report"], output), time.monotonic(), None
+        pid, began, second_signal = (
+            self._fork([*words, "--display=plain", "--no-report"], output),
+            time.monotonic(),
+            None,
+        )
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
             now = time.monotonic() - began
             self.place.watch()
@@ -176,7 +182,9 @@ class Schedule:
             time.sleep(0.05)
         code = os.waitstatus_to_exitcode(ended[1])
         said = output.read_text(errors="replace")
-        self.problems += [f"{output.name}: {problem}" for problem in problems_after(code, said, self._run(), hits, self.hit)]
+        self.problems += [
+            f"{output.name}: {problem}" for problem in problems_after(code, said, self._run(), hits, self.hit)
+        ]
         self.hit += hits
         return code
 
@@ -265,7 +273,9 @@ def main() -> int:
     parser.add_argument("--workers", default="8,6,2,1", help="schedules side by side, by place")
     parser.add_argument("--seconds", type=float, default=1e9, help="no new schedule begins after this")
     parser.add_argument("--image", type=Path, help="archive of the fake benchmark's image, for docker")
-    parser.add_argument("--kept", type=Path, default=Path("/var/tmp/tfbench-faults"), help="folders of those that failed")
+    parser.add_argument(
+        "--kept", type=Path, default=Path("/var/tmp/tfbench-faults"), help="folders of those that failed"
+    )
     options = parser.parse_args()
     if os.getpid() != 1:
         return enter()
@@ -299,7 +309,7 @@ def main() -> int:
     crashed = 0
     with contextlib.suppress(ChildProcessError):
         while True:  # as the first process of its namespace it also ends what lost its parent
-            crashed += os.waitpid(-1, 0)[1] == 256 
+            crashed += os.waitpid(-1, 0)[1] == 256
     lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     failed = [line for line in lines if line["problems"]]
     hits = Counter(hit for line in lines for hit in line["hit"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import dataclasses
 import http.client
 import io
 import json
@@ -56,8 +55,29 @@ from tests.unit.kubernetes.conftest import node
 MISSING = "missing"
 VALUES = (
     *("null", "true", "false", "0", "1", "-1", "2147483648", "9223372036854775808", "1" + "0" * 30, "1" + "0" * 400),
-    *("0.5", "-0.0", "1e308", "1e400", "-1e400", "NaN", "Infinity", '""', '" "', '"0"', '"x"', '"\\u0000"', '"\\u00b2"'),
-    *('"\\u001b[2J\\u001b]0;owned\\u0007"', '"[bold]x[/bold]"', '"\\u202e"', '"\\ud800"', '"../../../etc/passwd"', '"/"'),
+    *(
+        "0.5",
+        "-0.0",
+        "1e308",
+        "1e400",
+        "-1e400",
+        "NaN",
+        "Infinity",
+        '""',
+        '" "',
+        '"0"',
+        '"x"',
+        '"\\u0000"',
+        '"\\u00b2"',
+    ),
+    *(
+        '"\\u001b[2J\\u001b]0;owned\\u0007"',
+        '"[bold]x[/bold]"',
+        '"\\u202e"',
+        '"\\ud800"',
+        '"../../../etc/passwd"',
+        '"/"',
+    ),
     *('"$(reboot)"', '"\'; rm -rf / #"', '"%s%n{0}"', f'"{"9" * 5000}"', "9" * 5000, f'"{"x" * 100_000}"', "[]", "{}"),
     *("[[]]", "[null]", '{"": null}', "[" * 2000 + "]" * 2000, f"[{'0,' * 10_000}0]", MISSING),
 )
@@ -77,7 +97,9 @@ class Endless(Lost):
 def fields(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path of everything in a document."""
     yield path
-    children = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    children = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
     for key, child in children:
         yield from fields(child, (*path, key))
 
@@ -157,7 +179,7 @@ def check(answers: dict[str, Any], have: Callable[[Callable[[str], str]], None])
                     wrong.append(f"{request} {path} = {value[:40]}: {error!r}"[:400])
                 if (took := time.perf_counter() - began) > 30:
                     wrong.append(f"{request} {path} = {value[:40]}: took {took:.0f} s")
-    print(f"{number} fields, {outcomes.total() + len(wrong)} answers: {dict(outcomes)}, crashed: {len(wrong)}")
+    print(f"{number} fields, {outcomes.total() + len(wrong)} answers: {dict(outcomes)}, crashed: {len(wrong)}")  # noqa: T201  its figures
     assert not wrong, f"{len(wrong)} of {outcomes.total() + len(wrong)}:\n" + "\n".join(wrong[:40])
 
 
@@ -184,12 +206,14 @@ class Replayed(Connection):
         heard: Answers by request, each line with a number.
     """
 
-    def __init__(self, folder: Path, heard: dict[str, Any] | None = None, say: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, heard: dict[str, Any] | None = None, say: Callable[[str], str] | None = None
+    ) -> None:
         super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
         self.heard = {} if heard is None else heard
         self._say, self._asked = say, 0
 
-    def _request(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:  # noqa: ANN401
+    def _request(self, do: str, payload: bytes, limits: dict[str, Any], request: dict[str, object]) -> Any:
         self._asked += 1
         if self._asked > MOST_ANSWERS:
             raise Endless("it goes on")
@@ -204,7 +228,9 @@ class Replayed(Connection):
 
 def ssh_launcher(connection: Connection) -> SSHLauncher:
     environment = {"STANDIN": '{"does": "work", "seconds": 0.1}'}
-    host = Host(fleet="all", name="one", docker=None, ssh=SSHAddress(target="a"), device=Device.CPU, environment=environment)
+    host = Host(
+        fleet="all", name="one", docker=None, ssh=SSHAddress(target="a"), device=Device.CPU, environment=environment
+    )
     return SSHLauncher(host, PullLimits(), connection)
 
 
@@ -212,7 +238,11 @@ def ssh_launcher(connection: Connection) -> SSHLauncher:
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
     """Have a conversation with the real agent."""
     folder = tmp_path_factory.mktemp("agent")
-    paths = {"python": sys.executable, "runner": str(make_pretender(folder / "pretender")), "site": str(folder / "site")}
+    paths = {
+        "python": sys.executable,
+        "runner": str(make_pretender(folder / "pretender")),
+        "site": str(folder / "site"),
+    }
     image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", **paths}
     (folder / "image.json").write_text(json.dumps(image))
     connection = Replayed(folder)
@@ -263,23 +293,33 @@ class Wire(io.BytesIO):
 
 def http_response(method: str, answer: dict[str, Any], lines: list[str]) -> urllib3.HTTPResponse:
     """Return an answer as it comes from a socket, a line a chunk."""
-    data = [base64.b64decode(answer["bytes"])] if "bytes" in answer else [f"{line}\n".encode(errors="surrogatepass") for line in lines]
+    data = (
+        [base64.b64decode(answer["bytes"])]
+        if "bytes" in answer
+        else [f"{line}\n".encode(errors="surrogatepass") for line in lines]
+    )
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in data if piece) + b"0\r\n\r\n"
     headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **answer["headers"]}
     head = f"HTTP/1.1 {answer['status']} Word\r\n" + "".join(f"{key}: {value}\r\n" for key, value in headers.items())
     response = http.client.HTTPResponse(Wire(head.encode() + b"\r\n" + chunks), method=method)  # type: ignore[arg-type]
     response.begin()
     return urllib3.HTTPResponse(
-        body=response, headers=headers, status=answer["status"], preload_content=False, original_response=response  # type: ignore[arg-type]
+        body=response,
+        headers=headers,
+        status=answer["status"],
+        preload_content=False,
+        original_response=response,  # type: ignore[arg-type]
     )
 
 
-@pytest.mark.parametrize("request_", [name for name, answers in ENGINE.items() if any("bytes" not in a for a in answers)])
+@pytest.mark.parametrize(
+    "request_", [name for name, answers in ENGINE.items() if any("bytes" not in a for a in answers)]
+)
 def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest.MonkeyPatch, request_: str):
     spoken: dict[str, Callable[[str], str]] = {}
     turns: Counter[str] = Counter()
 
-    def send(adapter: Any, request: Any, **_: object) -> Any:  # noqa: ANN401
+    def send(adapter: Any, request: Any, **_: object) -> Any:
         path = request.url.partition("?")[0].partition("//engine:2375/")[2].replace("%40", "@")
         name = f"{request.method} /{path.partition('/')[2] if path.startswith('v1.') else path}"
         turns[name] += 1
@@ -287,7 +327,9 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
             raise Endless("it goes on")
         number = min(turns[name], len(ENGINE[name])) - 1
         answer = ENGINE[name][number]
-        lines = [spoken["say"](asked) for asked in answers if asked.startswith(f"{number} ")] if name == request_ else []
+        lines = (
+            [spoken["say"](asked) for asked in answers if asked.startswith(f"{number} ")] if name == request_ else []
+        )
         if name != request_:
             lines = [json.dumps(document) for document in answer.get("lines", [answer.get("json")])]
         return adapter.build_response(request, http_response(request.method, answer, lines))
@@ -305,7 +347,10 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
         address = DockerAddress(scheme="unix", target="/nowhere.sock")
         host = Host(fleet="all", name="one", docker=address, image="127.0.0.1:5000/fake:1", device=Device.CPU)
         digest = IMAGE.partition("@")[2]
-        live(ContainerLauncher(host, PullLimits()), make_job("docker", image="127.0.0.1:5000/fake:1", image_digest=digest))
+        live(
+            ContainerLauncher(host, PullLimits()),
+            make_job("docker", image="127.0.0.1:5000/fake:1", image_digest=digest),
+        )
 
     check(answers, have)
 
@@ -319,14 +364,21 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
     done = base64.b64encode(b"code 0\nnode n1\nimage \n").decode()
     log = base64.b64encode(b"tfbench: state timing\n").decode()
     answers: dict[str, Any] = {
-        "probe": [["version", "slurm 22.05.8"], ["partition", "gpu"], ["node", "n1", "2", "1000", "idle", "gpu:a4000:2"]],
+        "probe": [
+            ["version", "slurm 22.05.8"],
+            ["partition", "gpu"],
+            ["node", "n1", "2", "1000", "idle", "gpu:a4000:2"],
+        ],
         "survey": [],
         "submit": [["submitted", "12"]],
         "look": [
             ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
             *(["log", job.id, log], ["record", job.id, record], ["done", job.id, done]),
         ],
-        "states": [["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"], ["state", "12_[1-4,7]", "PENDING", "", "tfbench:1", "Priority"]],
+        "states": [
+            ["state", "12_0", "COMPLETED", "n1", "tfbench:1", "None"],
+            ["state", "12_[1-4,7]", "PENDING", "", "tfbench:1", "Priority"],
+        ],
         "tidy": [],
     }
     for name in answers:
@@ -347,7 +399,8 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
                 told = json.loads(say(script))
             except (ValueError, RecursionError):
                 return [say(script)]
-            return ["|".join(map(str, line)) if isinstance(line, list) else str(line) for line in told or ()]
+            told = told if isinstance(told, list) else [told]
+            return ["|".join(map(str, line)) if isinstance(line, list) else str(line) for line in told]
 
         monkeypatch.setattr(commands.LoginShell, "run", run)
         host = Host(fleet="all", name="one", docker=None, queue=queue, device=Device.CPU)
@@ -364,7 +417,7 @@ class Kept:
 
     changed = threading.Condition()
 
-    def put(self, kind: str, item: Any, **_: object) -> Any:  # noqa: ANN401
+    def put(self, kind: str, item: Any, **_: object) -> Any:
         return item
 
 
@@ -381,8 +434,13 @@ class Streamed:
 def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pytest.MonkeyPatch):
     job = make_job("kubernetes", image="127.0.0.1:5000/tfbench:mine")
     queue = KubernetesQueue(gpus_per_node=2)
-    host = Host(fleet="all", name="one", docker=None, queue=queue, device=Device.CPU, image="127.0.0.1:5000/tfbench:mine")
-    loaded = types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None), "bench"
+    host = Host(
+        fleet="all", name="one", docker=None, queue=queue, device=Device.CPU, image="127.0.0.1:5000/tfbench:mine"
+    )
+    loaded = (
+        types.SimpleNamespace(configuration=types.SimpleNamespace(host="https://cluster"), rest_client=None),
+        "bench",
+    )
     monkeypatch.setattr(KubernetesCluster, "_load", lambda _: loaded)
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
     manifest = json.loads(json.dumps(KubernetesLauncher(host)._manifests(job)[-1]))
@@ -390,10 +448,18 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": "2026-11-21T10:00:00Z"}}
     plays.set_status(Kept(), pod, "Succeeded", ended)  # type: ignore[arg-type]
     pod = {"metadata": pod["metadata"], "status": pod["status"], "spec": {"nodeName": "node-1"}}
-    manifest = {"metadata": {**manifest["metadata"], "uid": "u"}, "status": {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}}
+    manifest = {
+        "metadata": {**manifest["metadata"], "uid": "u"},
+        "status": {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]},
+    }
     lines = ["tfbench: state timing", *record_lines(to_json(good_record(CASE)).encode())]
     log = "".join(f"2026-11-21T10:00:00.000000000Z {line}\n" for line in lines)
-    event = {"type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes", "lastTimestamp": "2026-11-21T10:00:00Z"}
+    event = {
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": "0/1 nodes",
+        "lastTimestamp": "2026-11-21T10:00:00Z",
+    }
     answers: dict[str, Any] = {
         "list_node": {"items": [node()], "metadata": {"resourceVersion": "5"}},
         "list_namespaced_pod": {"items": [pod], "metadata": {"resourceVersion": "5", "continue": ""}},
