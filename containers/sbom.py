@@ -3,6 +3,8 @@
 Runs while an image is built, with cyclonedx-python-lib. The same packages give the same document, byte for byte.
 """
 
+import platform
+import subprocess
 import sys
 import uuid
 from importlib.metadata import Distribution, distributions
@@ -19,8 +21,9 @@ NAMESPACE = uuid.UUID("5b0f9b0a-5f35-4b2e-9a51-4f6b6a0c7f5e")
 
 
 def main(site: Path, variant: str, target: Path) -> None:
-    """List the packages below `site` in `target`."""
-    components = sorted((_component(found) for found in distributions(path=[str(site)])), key=lambda c: c.name)
+    """List the packages below `site`, and Debian's, in `target`."""
+    python = sorted((_component(found) for found in distributions(path=[str(site)])), key=lambda c: c.name)
+    components = [*python, *_of_debian()]
     bom = Bom(components=components)
     named = "\n".join(f"{component.name}=={component.version}" for component in components)
     # A time and a random number would make two equal builds differ.
@@ -31,6 +34,18 @@ def main(site: Path, variant: str, target: Path) -> None:
     bom.register_dependency(image, components)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(JsonV1Dot5(bom).output_as_string(indent=1) + "\n")
+
+
+def _of_debian() -> list[Component]:
+    """Return the packages of the base image, which is Debian or Ubuntu, in the order of their names."""
+    command = ["dpkg-query", "--show", "--showformat=${Package} ${Version} ${Architecture}\\n"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    system = platform.freedesktop_os_release()["ID"]
+    found = []
+    for name, version, architecture in sorted(line.split() for line in lines):
+        purl = PackageURL("deb", system, name, version, {"arch": architecture})
+        found.append(Component(name=name, version=version, purl=purl, bom_ref=str(purl), type=ComponentType.LIBRARY))
+    return found
 
 
 def _component(found: Distribution) -> Component:

@@ -152,7 +152,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
             action.add_argument("folder", type=Path, metavar="FOLDER")
             continue
         action.add_argument("variants", nargs="*", metavar="VARIANT", help="variants (default: all except ngc…)")
-        action.add_argument("--registry", help="registry and path for the image names, e.g. ghcr.io/you")
+        action.add_argument("--registry", help="registry and path for the image names, e.g. registry.example.org/bench")
         if name == "save":
             action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
         if name == "build":

@@ -21,6 +21,7 @@ from orchestrate.planning.durations import Durations, Outlook
 from orchestrate.planning.plan import Plan
 from orchestrate.running.options import HOST_FAULTS
 from orchestrate.text import plain_text
+from results.grid import print_line
 from results.program import command_line
 from results.schema import Status
 
@@ -252,7 +253,7 @@ def notify(*lines: str) -> None:
     """Print lines on stderr, as they are."""
     console = Console(stderr=True)
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line, console)
 
 
 def stdout_console() -> Console:

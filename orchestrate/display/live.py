@@ -30,7 +30,7 @@ from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan
 from orchestrate.running.options import QUEUED
 from orchestrate.text import plain_text
-from results.grid import new_table
+from results.grid import new_table, print_line
 from results.schema import Status
 
 REFRESH_PER_SECOND = 4
@@ -169,7 +169,7 @@ class LiveDisplay:
     def _print(self, *lines: str) -> None:
         """Print above the table."""
         for line in lines:
-            self._live.console.print(Text(line), soft_wrap=True)
+            print_line(line, self._live.console)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, events.Stopping):

@@ -179,9 +179,9 @@ class Settings(Form):
         "containers/images.toml, or a list of them",
         "cuda12.5",
     )
-    registry: Repository | None = described("an image registry and path, without a tag", "ghcr.io/you")
+    registry: Repository | None = described("an image registry and path, without a tag", "registry.example.org/bench")
     image: Reference | None = described(
-        "an image reference, instead of registry and variant", "ghcr.io/you/tfbench:mine"
+        "an image reference, instead of registry and variant", "registry.example.org/bench/tfbench:mine"
     )
     image_source: Literal["pull", "local", "transfer"] | None = described(
         "pull (from the registry), local (built on the host) or transfer (from this machine's engine)", "pull"

@@ -258,7 +258,7 @@ class KubernetesQueue(Form):
     def problems(self, own: Level, merged: Level) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield what types cannot express; see `SlurmQueue.problems`."""
         if "image" not in merged and "registry" not in merged:
-            text = "registry is missing: nodes pull images from it. Example: registry: ghcr.io/you"
+            text = "registry is missing: nodes pull images from it. Example: registry: registry.example.org/bench"
             yield ("kubernetes",), text
         for item in self.tolerations:
             where = ("kubernetes", "tolerations")

@@ -24,7 +24,7 @@ from pydantic import (
 
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
-from orchestrate.yaml_files import described, did_you_mean, read_document, resolve_path, validate_document
+from orchestrate.yaml_files import Form, described, did_you_mean, read_document, resolve_path, validate_document
 from results.schema import (
     DEVICE_MODEL,
     SETTINGS,
@@ -78,13 +78,16 @@ def _field(name: str) -> tuple[Any, Any]:
 
 
 _FIELDS: dict[str, Any] = {name: _field(name) for name in SETTINGS if name not in SPECIAL}
-_Settings = create_model("_Settings", **_FIELDS)
+_Settings = create_model("_Settings", __base__=Form, **_FIELDS)
 
 
 class CaseBlock(_Settings):
     """A matrix of cases; lists multiply."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    @classmethod
+    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
+        """Say whose batch it is."""
+        return "Write batch_per_gpu" if key in ("batch", "batch_size") else None
 
     model: StrictStr | Few[StrictStr] = Field(
         description="a network or a list of networks; device: none", examples=["[resnet50, googlenet]"]

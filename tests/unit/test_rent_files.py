@@ -123,7 +123,7 @@ def test_commands_of_the_page_are_understood(command: str):
 
 def test_the_page_names_the_commands():
     assert {line.split()[1] for line in commands(PAGE)} >= {
-        "hosts",
+        "init",
         "check",
         "plan",
         "run",

@@ -205,7 +205,9 @@ def hosts_file(found: Found, source: str) -> str:
     lines = [*HEADER.format(source=source).splitlines(), *(f"# {_comment(note)}" for note in found.notes)]
     lines += ["version: 1", "", "defaults:", "  suite: standard"]
     if any(machine.way == "docker" for machine in machines):
-        lines.append("  # registry: ghcr.io/you   # where hosts with Docker pull images from: docs/images.md")
+        lines.append(
+            "  # registry: registry.example.org/bench   # where hosts with Docker pull images from: docs/images.md"
+        )
     fleets: dict[str, list[Machine]] = {}
     for machine in machines:
         fleets.setdefault(fleet_name(machine.gpu), []).append(machine)

@@ -296,7 +296,7 @@ def test_gpus_modules_and_image_of_a_slurm_fleet_are_checked(tmp_path: Path, slu
 @pytest.mark.parametrize(
     ("kubernetes", "said"),
     [
-        ("{}", "registry is missing: nodes pull images from it. Example: registry: ghcr.io/you"),
+        ("{}", "registry is missing: nodes pull images from it. Example: registry: registry.example.org/bench"),
         ("{tolerations: [{key: a, operator: Exists, value: b}]}", "a toleration with operator: Exists has no value"),
         ("{tolerations: [{}]}", "a toleration needs a key, or operator: Exists for all taints"),
         ("{kubeconfig: y}", "kubeconfig: no such file: "),
