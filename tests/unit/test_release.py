@@ -35,11 +35,12 @@ printf '%s\\n' "$(basename "$0") $(printf '%q ' "$@")" >> "$CALLS"
 case "$(basename "$0") $*" in
     *"images push"*) echo "ghcr.io/some-one/tfbench:0.1.0-cpu@{digest}" ;;
     "docker create "*) echo container-1 ;;
+    "git worktree add "*) mkdir pages ;;
 esac
 """.replace("{digest}", DIGEST)
 """Stands in for a program: writes down how it was called, and answers as far as a step needs it."""
 
-RECORDED = ("python", "docker", "gh", "apt-get", "git", "bash")
+RECORDED = ("python", "docker", "gh", "apt-get", "git", "bash", "make", "cp")
 VALUES = {
     "GITHUB_WORKSPACE": "/workspace",
     "GITHUB_REPOSITORY_OWNER": "Some-One",
@@ -116,6 +117,9 @@ def execute(step: Step, folder: Path) -> Ran:
 def objection(call: list[str]) -> str | None:
     """Say what is wrong with a call of this project's own programs; None: nothing."""
     program, *arguments = call
+    if program == "make":
+        known = re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return None if known else f"there is no target {arguments[0]}"
     if program == "bash" or (program == "python" and arguments[0] not in ("-m", "-c")):
         return None if (ROOT / arguments[0]).is_file() else f"there is no file {arguments[0]}"
     if program == "python" and arguments[1] == "orchestrate":
