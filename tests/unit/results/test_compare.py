@@ -345,3 +345,14 @@ def test_by_pairs_only_equal_software():
     assert (item.mark, item.value) == (Mark.NOT_COMPARABLE, None)
     assert item.reason == "measured with several keras: split with --by keras"
     assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]
+
+
+@pytest.mark.parametrize(("fp16", "said"), [(2.0, "in both kinds of work"), (1.0, "in 1 of 2 kinds of work")])
+def test_the_first_sentence_counts_the_kinds_of_work_that_differ(fp16, said):
+    records = [
+        record
+        for precision, factor in (("fp32", 2.0), ("fp16", fp16))
+        for fleet, rate in (("a", 100.0 * factor), ("b", 100.0))
+        for record in repeats(rate, rate * 1.01, rate * 0.99, fleet=fleet, case=make_case(precision=precision))
+    ]
+    assert said in answer_lines(compared(*records))[0]

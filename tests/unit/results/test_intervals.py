@@ -74,6 +74,11 @@ def test_a_machine_measured_against_another_machines_baseline_has_no_interval():
     assert item.value == pytest.approx(0.95) and item.interval is None
 
 
+def test_machines_against_other_machines_of_their_fleet_have_an_interval():
+    (item,) = efficiencies(rates_of(*scaled({"x": 100.0, "y": 104.0}, {"p": 90.0, "q": 94.0})))
+    assert item.value == pytest.approx(92 / 102) and item.interval.low < item.value < item.interval.high
+
+
 def test_a_fleet_that_lost_a_host_is_compared_with_its_baseline_on_the_hosts_of_both():
     before = rates_of(*of_hosts("a", 100.0, 110.0, 50.0))
     after = rates_of(*of_hosts("a", 105.0, 115.5))

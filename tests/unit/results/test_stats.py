@@ -10,6 +10,7 @@ from results.errors import TooFewRepeats
 from results.stats import (
     estimate,
     nested_estimate,
+    outlying,
     ratio_of_estimates,
     t_quantile,
 )
@@ -115,3 +116,15 @@ def test_leaving_out_the_spread_between_hosts_would_be_noticed_by_the_coverage_t
         ]
         held += ratio_interval(*fleets).contains(2.0)
     assert held / 300 < 0.85
+
+
+def test_a_group_is_held_against_where_one_more_of_its_side_would_lie():
+    """The spread is that of all sides without it: three values a side, so 1 + 2 degrees of freedom, six looks."""
+    side, other = {"a": 100.0, "b": 100.2, "c": 180.0}, {"x": 98.0, "y": 101.0, "z": 103.0}
+    found = outlying([side, other], 0.01)
+    pooled = (np.var([100.0, 100.2], ddof=1) + 2 * np.var(list(other.values()), ddof=1)) / 3
+    half = scipy.stats.t.ppf(1 - 0.05 / 6 / 2, 3) * math.sqrt(pooled * (1 + 1 / 2))
+    assert (found.side, found.name) == (0, "c")
+    assert (found.difference.value, found.difference.high) == pytest.approx((180.0 - 100.1, half))
+    assert outlying([{**side, "c": 100.1 + half * 0.99}, other], 0.01) is None
+    assert outlying([{"a": 100.0, "c": 180.0}, other], 0.01) is None, "of two nobody knows which is odd"
