@@ -92,10 +92,10 @@ class Launcher(Protocol):
         """
 
     def start(self, job: Job) -> bool:
-        """Start a benchmark under the job's name, or adopt what already runs under that name.
+        """Start a benchmark under the job's name, or reattach to what already runs under that name.
 
         Returns:
-            True when it was adopted.
+            True when it was reattached.
 
         Raises:
             HostError: It could not be started.
@@ -146,13 +146,13 @@ class ImagePinner(Protocol):
 
 @runtime_checkable
 class QueueLauncher(Launcher, Protocol):
-    """Starts benchmarks through a queue that chooses the machines; all lanes of a fleet share one.
+    """Starts benchmarks through a queue that chooses the machines; all worker slots of a fleet share one.
 
-    `start` then means: have it in the queue. Every other call is made from several lanes at a time.
+    `start` then means: have it in the queue. Every other call is made from several worker slots at a time.
     """
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Put repeats into the queue, in their order and in few requests; what is in it already is adopted.
+        """Put repeats into the queue, in their order and in few requests; what is in it already is reattached.
 
         Raises:
             HostError: The queue does not answer, or refuses.

@@ -1,4 +1,4 @@
-"""One thread that asks a queue, for all lanes that wait for it: what asking costs does not grow with the repeats."""
+"""One thread that asks a queue, for all worker slots that wait: what asking costs does not grow with the repeats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Poller:
 
     Args:
         name: Of the queue, for messages and the thread.
-        look: Asks once, and leaves the answer where the lanes find it. It returns the keys of those whom the answer
+        look: Asks once, and leaves the answer where the slots find it. It returns the keys of those whom the answer
             concerns; None: everybody.
         seconds: From the end of a look to the next.
         patience_seconds: How long polls may fail before those who wait are notified.

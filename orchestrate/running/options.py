@@ -25,7 +25,7 @@ class RunOptions:
         max_parallel: Hosts that work at a time; None: all.
         fail_fast: The first failure ends the run.
         retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
-        set_aside_after: A host is dropped after this many consecutive faults, a queue after this many per lane.
+        set_aside_after: A host is dropped after this many consecutive faults, a queue after this many per worker slot.
         max_usd: The run ends before it costs more; None: no limit.
         again: Statuses whose repeats are measured again, when a run is resumed.
     """

@@ -85,7 +85,7 @@ def set_record_aside(folder: RunFolder, job: Job) -> None:
     path.rename(aside / f"{path.stem}.{len(list(aside.glob(f'{path.stem}.*')))}.json")
 
 
-def spare(job: Job, host: Host, shared: Shared) -> bool:
+def skip(job: Job, host: Host, shared: Shared) -> bool:
     """Skip a repeat, with an event, where no comparison needs it any more."""
     if why := shared.early.skips(job):
         shared.bus.emit(JobSpared(job=job.id, host=host.key, case=job.case.name, why=why))
@@ -109,14 +109,14 @@ def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str |
     return False
 
 
-def set_aside(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: Shared) -> None:
+def drop_host(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: Shared) -> None:
     """Give up on a host, or on the hosts that it stands for: the remaining repeats end with the reason."""
     shared.bus.emit(HostLost(host=host.key, status=status, cause=cause))
     for job in jobs:
         finish(job, failed_record(job, status, cause, now()), host, 0.0, shared)
 
 
-def set_aside_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: Shared) -> None:
+def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], shared: Shared) -> None:
     """Leave the traceback of a bug in the run's folder, and a record for everything that was still to do.
 
     Args:
@@ -129,7 +129,7 @@ def set_aside_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Jo
     path = shared.folder.path / f"traceback-{name}.txt"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     left = [job for job in jobs if shared.folder.read_record(job.id) is None]
-    set_aside(host, Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left, shared)
+    drop_host(host, Status.ERROR, f"a bug in tfbench: {error!r}. Traceback: {path}", left, shared)
 
 
 def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared) -> None:

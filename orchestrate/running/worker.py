@@ -26,11 +26,11 @@ from orchestrate.running.shared import (
     DiskFull,
     Shared,
     affordable,
+    drop_for_bug,
+    drop_host,
     finish,
-    set_aside,
-    set_aside_for_bug,
     set_record_aside,
-    spare,
+    skip,
 )
 from orchestrate.running.watchdog import Abandoned, Watched
 from results.schema import Record, Status
@@ -107,9 +107,9 @@ class Worker(ABC):
                 self._work_through()
         except (DiskFull, OSError) as error:
             if not self.shared.fail(error):
-                set_aside_for_bug(self._name, error, self.host, self.jobs, self.shared)
+                drop_for_bug(self._name, error, self.host, self.jobs, self.shared)
         except Exception as error:  # noqa: BLE001  a bug: this host ends, the others must not
-            set_aside_for_bug(self._name, error, self.host, self.jobs, self.shared)
+            drop_for_bug(self._name, error, self.host, self.jobs, self.shared)
         finally:
             for session in self._sessions():
                 session.close()
@@ -118,7 +118,7 @@ class Worker(ABC):
         """Take repeats from the list until it is empty, the host is dropped, or the run is stopped."""
         stop, options = self.shared.stop.launching, self.shared.options
         while not stop.is_set() and (job := self._next()) is not None:
-            if spare(job, self.host, self.shared):
+            if skip(job, self.host, self.shared):
                 self._leave_out(job)
                 continue
             for tries in itertools.count(1):
@@ -164,7 +164,7 @@ class Worker(ABC):
             self._todo.clear()
         if left and not self.shared.stop.running.is_set():
             status = record.status if record.status in HOST_FAULTS else Status.LOST
-            set_aside(self.host, status, record.cause or "", left, self.shared)
+            drop_host(self.host, status, record.cause or "", left, self.shared)
         return left
 
     def _failed(
@@ -245,7 +245,7 @@ class HostWorker(Worker):
             self._session.bring_images(self.jobs)
         except HostError as error:
             if not self.shared.stop.running.is_set():
-                set_aside(self.host, error.status, error.cause, self.jobs, self.shared)
+                drop_host(self.host, error.status, error.cause, self.jobs, self.shared)
             return False
         return True
 
@@ -325,7 +325,7 @@ class QueueWorker(HostWorker):
         try:
             self._session.call(lambda: self._queue.submit(submitted))
         except HostError as error:
-            set_aside(self.host, error.status, error.cause, submitted, self.shared)
+            drop_host(self.host, error.status, error.cause, submitted, self.shared)
             return False
         return True
 
@@ -346,7 +346,7 @@ class QueueWorker(HostWorker):
         Also those that have just begun: nobody follows them, so that they would leave their results behind.
         """
         with self._lock:
-            others = [other for other in self._todo if spare(other, self.host, self.shared)]
+            others = [other for other in self._todo if skip(other, self.host, self.shared)]
             gone = {other.id for other in others}
             self._todo = deque(other for other in self._todo if other.id not in gone)
         self._clear([job, *others])

@@ -138,11 +138,11 @@ class ContainerLauncher:
             if spec.data_dir is not None and self._engine.is_podman:
                 self._engine.check_folder(image, unique_name("look"), spec.data_dir)
             try:
-                adopted = not self._engine.create(spec)
-                if adopted and self._state_of_ours(job) != "created":
+                reattached = not self._engine.create(spec)
+                if reattached and self._state_of_ours(job) != "created":
                     return True  # it runs or has ended: to start an ended container would be to run the repeat again
                 self._engine.start(spec.name)
-                return adopted
+                return reattached
             except (NoGPUs, NoMemoryLock) as error:
                 if not self._does_without(error):
                     raise

@@ -343,7 +343,7 @@ class KubernetesCluster:
 def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
     settings: Any = client.Configuration()
     settings.retries = urllib3.Retry(0, redirect=0)  # we repeat requests ourselves, and say so
-    settings.connection_pool_maxsize = queue.max_jobs + 4  # each lane follows a log
+    settings.connection_pool_maxsize = queue.max_jobs + 4  # each worker slot follows a log
     path = queue.kubeconfig or os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
     found = any(Path(part).expanduser().exists() for part in path.split(os.pathsep))
     if not found and queue.context is None and queue.kubeconfig is None and NAMESPACE_FILE.exists():

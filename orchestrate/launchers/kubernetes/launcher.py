@@ -1,4 +1,4 @@
-"""Benchmarks as Jobs of a Kubernetes cluster: one for each repeat, created when a lane is free.
+"""Benchmarks as Jobs of a Kubernetes cluster: one for each repeat, created when a worker slot is free.
 
 A Job's name is its lock. What a pod printed is all that it leaves, so its record travels as its last lines. The end of
 a log is not the end of a benchmark, only the pod's state is.
@@ -61,7 +61,7 @@ LOG_AGAIN_SECONDS = 2.0
 """From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
 
 WAKE_SECONDS = 5.0
-"""Longest time between two checks of a lane's limits while its pod does not change."""
+"""Longest time between two checks of a worker slot's limits while its pod does not change."""
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
@@ -69,7 +69,7 @@ REMOVAL_SECONDS = 120.0
 
 
 class KubernetesLauncher:
-    """Starts benchmarks in one namespace of a cluster; all lanes of a fleet share it.
+    """Starts benchmarks in one namespace of a cluster; all worker slots of a fleet share it.
 
     Args:
         host: Settings of the fleet; `host.queue` says where the cluster is.
@@ -103,7 +103,7 @@ class KubernetesLauncher:
         """See `Launcher.prepare`: nodes bring images themselves."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.submit`: Jobs are created by `start`, so that no more exist than there are lanes."""
+        """See `QueueLauncher.submit`: Jobs are created by `start`, so that there are no more than worker slots."""
         if jobs:
             self._watch(jobs[0])
 
@@ -180,7 +180,7 @@ class KubernetesLauncher:
         self._cluster.delete_job(object_name(job))
 
     def withdraw(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.withdraw`: each lane takes back its own, also a Job that is being created just now."""
+        """See `QueueLauncher.withdraw`: each slot takes back its own, also a Job that is being created now."""
         self._withdrawn.update(job.id for job in jobs)
         if self._poller is not None:
             self._poller.wake_all()

@@ -249,7 +249,7 @@ class PodView:
         self._cluster = cluster
         self._selector = selector
         self._lock = threading.Lock()
-        self._pods: dict[str, dict[str, SeenPod]] = {}  # by Job, because every lane asks for its own after every change
+        self._pods: dict[str, dict[str, SeenPod]] = {}  # by Job: every slot asks for its own after every change
         self._forgotten: set[str] = set()
         self._version: str | None = None
         self._began = 0.0

@@ -56,7 +56,7 @@ END_SECONDS = 60.0
 
 @dataclass
 class _Track:
-    """A repeat that a lane follows.
+    """A repeat that a worker slot follows.
 
     Attributes:
         offset: Bytes of its output that were handed on.
@@ -122,13 +122,13 @@ class SlurmLauncher:
     def start(self, job: Job) -> bool:
         """See `Launcher.start`: after `submit` it is in the queue, but for one that is tried again."""
         with self._lock:
-            adopted = job.id in self._present
-            known = adopted or job.id in self._tasks
+            reattached = job.id in self._present
+            known = reattached or job.id in self._tasks
         if not known and job.id not in self._refused:
             self.submit([job])
         if (refused := self._refused.pop(job.id, None)) is not None:
             raise refused
-        return adopted
+        return reattached
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.submit`."""
