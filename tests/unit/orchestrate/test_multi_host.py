@@ -15,21 +15,20 @@ from rich.console import Console
 
 from orchestrate.display.live import LiveDisplay
 from orchestrate.errors import Lost, Unreachable, UserError
-from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep
+from orchestrate.events import JobResult, JobState, JobStep
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job, Member, Plan, make_plan, members_of
+from orchestrate.planning.plan import Job, Member, members_of
 from orchestrate.running import multi_host
-from orchestrate.running.options import RunOptions, Stop
-from orchestrate.running.run import RunOutcome, execute, probe_hosts, stop_run
+from orchestrate.running.run import RunOutcome, stop_run
 from orchestrate.suites import CaseBlock, Suite
-from results.runs.store import RunFolder
 from results.schema import GPU, Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json
+from tests.unit.orchestrate import test_run
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 
 ALONE_AND_TOGETHER = CaseBlock(
@@ -93,44 +92,27 @@ class MeetingLauncher(FakeLauncher):
         return super().follow(job, on_line, on_turn)
 
 
-class Bench:
-    """Fake hosts of one fleet, a plan over them, and what happened."""
+class Bench(test_run.Bench):
+    """Fake hosts of one fleet, whose parts wait for each other."""
+
+    address = DockerAddress(scheme="ssh", target="bench@{name}")
 
     def __init__(self, tmp_path: Path, chosen: Suite | None = None, **machines: FakeHost) -> None:
-        self.machines = machines
         for machine in machines.values():
             machine.payload = payload
-        self.hosts = [
-            Host(fleet="f", name=name, docker=DockerAddress(scheme="ssh", target=f"bench@{name}")) for name in machines
-        ]
-        self.events: list[Event] = []
-        self.bus = EventBus()
-        self.bus.subscribe(self.events.append)
-        self.stop = Stop()
         self.suite = chosen or suite()
         self.started: dict[str, threading.Barrier] = {}
         self.waits: dict[str, threading.Event] = {}
-        self.plan = self.make_plan()
-        self.folder = RunFolder.create(tmp_path, self.plan.run_id)
+        super().__init__(tmp_path, **machines)
 
     def launcher(self, host: Host) -> Launcher:
         launcher = MeetingLauncher(host, self.machines[host.name])
         launcher.started, launcher.waits = self.started, self.waits
         return launcher
 
-    def make_plan(self) -> Plan:
-        probed = probe_hosts(self.hosts, self.launcher, self.bus)
-        return make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
-
-    def run(self, **options: Any) -> RunOutcome:
-        return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, RunOptions(**options))
-
     def records(self) -> list[Record]:
         found = [self.folder.read_record(gang.job.id) for gang in self.plan.gangs]
         return [record for record in found if record is not None]
-
-    def seen(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 @pytest.fixture(autouse=True)

@@ -46,10 +46,18 @@ SUITE = Suite(
 class Bench:
     """Some fake hosts, a plan over them, and what happened."""
 
+    suite = SUITE
+    address = DockerAddress(scheme="unix", target="/{name}")
+
     def __init__(self, tmp_path: Path, **machines: FakeHost) -> None:
         self.machines = machines
         self.hosts = [
-            Host(fleet="f", name=name, docker=DockerAddress(scheme="unix", target=f"/{name}")) for name in machines
+            Host(
+                fleet="f",
+                name=name,
+                docker=dataclasses.replace(self.address, target=self.address.target.format(name=name)),
+            )
+            for name in machines
         ]
         self.events: list[Event] = []
         self.bus = EventBus()
@@ -64,7 +72,7 @@ class Bench:
 
     def make_plan(self) -> Plan:
         probed = probe_hosts(self.hosts, self.launcher, self.bus)
-        return make_plan(self.hosts, probed, lambda name: SUITE, run_id="run1", seed=7)
+        return make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
 
     def run(self, **options: Any) -> RunOutcome:
         return execute(self.plan, self.folder, self.launcher, self.bus, self.stop, RunOptions(**options))
@@ -78,7 +86,7 @@ class Bench:
         (entry,) = [entry for entry in self.plan.hosts if entry.host.name == host]
         return {record.cause for job in entry.jobs if (record := self.folder.read_record(job.id))}
 
-    def seen(self, kind: type[Event]) -> list[Event]:
+    def seen(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
 
