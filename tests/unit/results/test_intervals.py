@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 
 from results.compare.cost import per_dollar
 from results.compare.overall import answer_lines, answers
@@ -15,7 +16,7 @@ from results.stats import Estimate, ratio_of_estimates
 from results.table.fleets import fleet_rates, mixture
 from results.table.merge import merge_records
 from tests.benchmarks import coverage
-from tests.unit.results.factory import make_case, make_environment, ratio_interval, repeats, stored, t_interval
+from tests.unit.results.factory import make_case, make_environment, repeats, stored
 
 GPU = make_environment(gpus=8)
 
@@ -180,17 +181,31 @@ def test_a_host_that_is_slow_on_both_days_is_no_outlier_of_its_baseline():
     assert answers(found)[0].outliers == ()
 
 
+def t_of(interval, a, b):
+    """Return how many standard errors an interval reaches, by the delta method."""
+    return interval.half_width / math.sqrt(a.variance + interval.value**2 * b.variance) * b.mean
+
+
 def test_sides_that_surely_spread_differently_do_not_share_a_variance():
-    few, many = Estimate(1.5, 1e-4, 2.0), Estimate(1.0, 1e-7, 2.0)
-    assert ratio_of_estimates(few, many, alike=True) == ratio_of_estimates(few, many)
+    many = Estimate(1.0, 1e-12, 9.0)
+    apart = t_of(ratio_of_estimates(Estimate(1.0, 1e-6, 1.0), many, alike=True), Estimate(1.0, 1e-6, 1.0), many)
+    assert apart == pytest.approx(scipy.stats.t.ppf(0.975, 1), rel=1e-3)
 
 
-def test_degrees_of_freedom_of_two_small_samples_follow_from_shared_variances():
-    a, b = Estimate(1.5, 1e-6, 1.0), Estimate(1.0, 1e-7, 1.0)
-    apart, alike = ratio_of_estimates(a, b), ratio_of_estimates(a, b, alike=True)
-    assert alike.value == apart.value and alike.half_width < apart.half_width
-    assert ratio_interval([1.49, 1.51], [0.99, 1.01]).half_width == pytest.approx(
-        t_interval([1.49, 1.51]).half_width * math.hypot(1, 1.5) * 4.303 / 12.706, rel=0.2
+def test_degrees_of_freedom_of_sides_of_unequal_numbers_follow_from_shared_variances():
+    """Two hosts that seem to agree better than ten do so by luck."""
+    few, many = Estimate(1.0, 1e-7, 1.0), Estimate(1.0, 1e-7, 9.0)
+    welch = 4 / (1 + 1 / 9)
+    assert ratio_of_estimates(few, many).half_width == pytest.approx(
+        scipy.stats.t.ppf(0.975, welch) * math.sqrt(2e-7), rel=1e-3
+    )
+    assert t_of(ratio_of_estimates(few, many, alike=True), few, many) > scipy.stats.t.ppf(0.975, 1 + 0.7 * (welch - 1))
+
+
+def test_degrees_of_freedom_of_equal_numbers_are_on_the_cautious_side():
+    a, b = Estimate(1.0, 1e-6, 2.0), Estimate(1.0, 1e-6, 2.0)
+    assert t_of(ratio_of_estimates(a, b, alike=True), a, b) == pytest.approx(
+        scipy.stats.t.ppf(0.975, 2 + 0.7 * 2), rel=3e-3
     )
 
 
