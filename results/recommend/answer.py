@@ -178,16 +178,8 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
     for offer in offers:
         if offer.origin != YOURS or id(offer) in used:
             continue
-        if offer.gpu in asked:
-            why = (
-                "it is over the budget"
-                if not offer.gpus_per_host
-                else "it is over the budget, or its host has too few GPUs"
-            )
-        elif offer.gpu in specifications():
-            why = "the answer has no row of this GPU"
-        else:
-            why = "the name means no GPU of the answer"
+        over = "it is over the budget" + (", or its host has too few GPUs" if offer.gpus_per_host else "")
+        why = over if offer.gpu in asked else "the answer has no row of this GPU"
         unused.setdefault((offer.usd_per_gpu_hour, why), []).append(offer.gpu)
     return [f"price not used: {usd:g} USD for {', '.join(gpus)}: {why}" for (usd, why), gpus in unused.items()]
 
@@ -499,12 +491,16 @@ def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
         worth = f"rent it where it costs less than {ratio.value:.2f} times as much"
         if Basis.PREDICTED in (fast[0].known.basis, slow.known.basis):
             worth = f"worth {ratio.low:.2f} to {ratio.high:.2f} times its price: measure for an hour first"
-        return f"{fast[0].name} is {text} times as fast as {slow.name} ({origin or 'no figure'}): {worth}"
+        return f"{fast[0].name} is {text} times as fast as {slow.name} ({origin or 'both predicted'}): {worth}"
     parts = [
         f"{option.name} {'is ' if not i else ''}{_ratio_text(option, slow)} times" for i, option in enumerate(fast)
     ]
-    more = f", {len(others) - LED} more in the table" if len(others) > LED else ""
-    return f"{enumerated(parts)} as fast as {slow.name} ({origin}{more}): each is worth up to that many times its price"
+    more = f"{len(others) - LED} more in the table" if len(others) > LED else ""
+    where = "; ".join(part for part in (origin, more) if part)
+    worth = "each is worth up to that many times its price"
+    if not origin:
+        worth = "measure the best for an hour first"
+    return f"{enumerated(parts)} as fast as {slow.name}{f' ({where})' if where else ''}: {worth}"
 
 
 def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
@@ -520,7 +516,8 @@ def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
         and not option.misfit
         and (option.known.gpu, option.known.count) in question.gpus
     ]
-    return [*ranked, *predicted] or [o for o in options if o.known.basis in (Basis.MEASURED, Basis.PUBLISHED)]
+    known = [o for o in options if o.known.ranked and o.known.basis in (Basis.MEASURED, Basis.PUBLISHED)]
+    return [*ranked, *predicted] or known
 
 
 def _price_clause(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:

@@ -387,7 +387,7 @@ def published_tables(
         network=question.network,
         setting="",
         rates=tuple(_missing(key, failed) for key in question.gpus),
-        model=next(reversed(published_names(next(iter(question.mix)))), "") if len(question.mix) == 1 else "",
+        model=_most_published(question) if len(question.mix) == 1 else "",
     )
     common.sort(key=lambda table: -len(table.rates))
     known_keys = [[(rate.gpu, rate.count) for rate in table.rates if rate.samples_per_second] for table in alone]
@@ -451,6 +451,15 @@ def _published_table(
         source=best.software.split(":")[0],
         model=best.networks[0] if len(best.networks) == 1 else "",
     )
+
+
+def _most_published(question: RentalQuestion) -> str:
+    """Return the task of a network, e.g. the length of a sequence, that most GPUs have figures of."""
+    gpus: dict[str, set[str]] = {name: set() for name in published_names(next(iter(question.mix)))}
+    for row in all_published():
+        if row["model"] in gpus and row["precision"] == question.precision:
+            gpus[row["model"]].add(row["gpu"])
+    return max(gpus, key=lambda name: len(gpus[name]), default="")
 
 
 def _missing(key: GpuCount, failed: Mapping[GpuCount, str]) -> KnownRate:

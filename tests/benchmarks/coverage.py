@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from results.compare.pairs import compare, geometric_mean
+from results.compare.pairs import Comparison, compare_pair, geometric_mean
 from results.compare.scaling import efficiencies
 from results.schema import Case
 from results.stats import Interval
@@ -236,13 +236,19 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, Count
     counts = {name: Count() for name in COLUMNS}
     for _ in range(draws):
         a, b, scaled, truth = draw(design, random)
-        found = compare(a, b)
+        found = _compared(a, b)
         counts["fleet mean"].add(a[0].interval if a[0].of_fleet or design.machines else None, truth.mean)
         counts["ratio"].add(found[0].interval if _speaks(found[0].covers, design) else None, truth.ratio)
         counts["geometric mean of 6"].add(geometric_mean(found), truth.geometric_mean)
         for efficiency in efficiencies(scaled):
             counts["scaling"].add(efficiency.interval, EFFICIENCY)
     return counts
+
+
+def _compared(a: Sequence[FleetRate], b: Sequence[FleetRate]) -> list[Comparison]:
+    """Compare the cases that both sides have."""
+    others = {rate.case: rate for rate in b}
+    return [compare_pair(rate, others[rate.case]) for rate in a if rate.case in others]
 
 
 def _speaks(covers: str, design: Design) -> bool:
