@@ -7,6 +7,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from results.audit.claims import Claim
 from results.audit.series import Severity, TableFinding, case_without_count, grouped, ladders
@@ -88,7 +89,11 @@ def scaling_findings(claims: Sequence[Claim]) -> list[TableFinding]:
 
 
 def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
-    """Judge each claim by the one-GPU claim of its batch; without one, by the next smaller count of its series."""
+    """Judge each claim by the one-GPU claim of its batch; without one, by the next smaller count of its series.
+
+    Where one case of a GPU and count is impossible, a note on another case of them is suspect: they share the baseline's
+    host, or the number of GPUs.
+    """
     found, judged = [], set()
     for group in grouped(claims, lambda claim: (case_without_count(claim), claim.batch)).values():
         ones = [claim for claim in group if claim.count == 1]
@@ -100,7 +105,14 @@ def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> 
         for low, high in itertools.pairwise(ladder):
             if id(high) not in judged and high.count >= 2 * low.count and _batches_fit(low, high):
                 found += _above_linear(low, high)
-    return found
+    hosts = {claim.row: (claim.group, claim.count) for claim in claims}
+    wrong = {hosts[finding.rows[0]] for finding in found if finding.severity is Severity.IMPOSSIBLE}
+    return [
+        replace(finding, severity=Severity.SUSPECT)
+        if finding.severity is Severity.NOTE and hosts[finding.rows[0]] in wrong
+        else finding
+        for finding in found
+    ]
 
 
 def _above_linear(low: Claim, high: Claim) -> list[TableFinding]:

@@ -303,3 +303,16 @@ def test_a_halved_column_of_a_known_gpu_is_found_by_its_published_figures(tmp_pa
         rows = [f"RTX A6000,{m},tf32,{a}\nRTX A6000,{m},fp16,{b * factor}" for m, (a, b) in a6000.items()]
         path.write_text("\n".join(["gpu,model,precision,img/s", *rows]))
         assert ("sources_contradict" in above_notes(path)) is found
+
+
+def test_a_row_above_linear_next_to_an_impossible_one_is_suspect(tmp_path):
+    rows = ["A4500,bert_large,fp16,1,30.0", "A4500,bert_large,fp16,8,321.6", "A4500,bert_large,tf32,1,12.0"]
+    table = tmp_path / "table.csv"
+    head = "gpu,model,precision,gpus,seq/s"
+    table.write_text("\n".join([head, *rows, "A4500,bert_large,tf32,8,104.2"]))
+    found = {finding.rows: finding.severity for finding in audit(table) if finding.rule == "superlinear_scaling"}
+    assert found == {(1,): Severity.IMPOSSIBLE, (3,): Severity.SUSPECT}
+    table.write_text(
+        "\n".join([head, rows[0], "A4500,bert_large,fp16,8,228.0", rows[2], "A4500,bert_large,tf32,8,104.2"])
+    )
+    assert above_notes(table) == {}
