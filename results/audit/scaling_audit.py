@@ -91,8 +91,8 @@ def scaling_findings(claims: Sequence[Claim]) -> list[TableFinding]:
 def _superlinear(claims: Sequence[Claim], series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     """Judge each claim by the one-GPU claim of its batch; without one, by the next smaller count of its series.
 
-    Where one case of a GPU and count is impossible, a note on another case of them is suspect: they share the baseline's
-    host, or the number of GPUs.
+    Where one case of a GPU and count is impossible, a note on another of its cases is suspect: they share the host of
+    the baseline, or the number of GPUs.
     """
     found, judged = [], set()
     for group in grouped(claims, lambda claim: (case_without_count(claim), claim.batch)).values():

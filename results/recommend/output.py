@@ -38,7 +38,7 @@ def advice_grid(advice: Advice) -> Grid:
                 _span([value / 1e6 for value in option.samples_per_usd or ()]),
                 time_text(option, advice.question.samples),
                 "" if option.wins_below is None else f"{option.wins_below:.3f}",
-                "; ".join(part for part in (option.excluded, *option.notes) if part and part != known.basis),
+                "; ".join(part for part in (option.excluded, *option.notes) if part),
             ]
         )
     columns = ["GPU", "samples/s>", "ratio>", "from", "batch>", "USD/h (offers)>", "M/USD>", "hours>", "wins below>"]

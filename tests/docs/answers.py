@@ -66,8 +66,8 @@ QUESTIONS = (
     Asked(
         "24 GB for less than 1 USD an hour?",
         "--budget 1 --memory 24 --model resnet50_v1.5",
-        "Spot H100s for work that survives an interruption, else the A6000. The predicted ones and Blackwell are worth an "
-        "hour of rent before a month of it.",
+        "Spot H100s for work that survives an interruption, else the A6000. Rent predicted ones and Blackwell for an hour "
+        "first.",
     ),
 )
 
