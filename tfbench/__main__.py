@@ -67,8 +67,6 @@ def _input_line(limit: InputLimit) -> str:
 def _device_line(result: DeviceResult) -> str:
     """Write one micro-benchmark for a person."""
     name = " ".join([result.metric, *([result.arithmetic] if result.arithmetic else [])])
-    if result.compiled:
-        name += " by XLA"
     if result.devices > 1:
         name += f" over {result.devices}"
     if result.value is None:

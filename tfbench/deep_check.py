@@ -147,7 +147,7 @@ def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) 
     ]
     size = SUSTAINED_SIZES[devices[0].partition(":")[0]]
     try:
-        calls = [product_call(matrix_factor(size, arithmetic, device), arithmetic, device) for device in devices]
+        calls = [product_call(matrix_factor(size, arithmetic, device), device) for device in devices]
         for call, device in zip(calls, devices, strict=True):
             first = call()
             require_devices(first, [device])

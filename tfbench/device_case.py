@@ -17,7 +17,7 @@ from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.roofline.peaks import ARITHMETIC, matrix_product, memory_add, product_check, tf32_observed, unsupported
 from tfbench.roofline.sums import device_memory_peak_bytes, first_device
-from tfbench.roofline.transfers import all_reduce, all_reduce_check, connect, host_transfers, memory_copy
+from tfbench.roofline.transfers import all_reduce, all_reduce_check, connect, host_transfers
 
 
 def measure_devices(case: Case, strategy: Strategy, findings: Findings, options: Options, gpus: GPUs) -> None:
@@ -42,7 +42,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
         result, check = product_of(arithmetic, device)
         findings.device_results.append(result)
         findings.checks.append(check)
-    findings.device_results += [memory_add(device), memory_copy(device), *host_transfers(device)]
+    findings.device_results += [memory_add(device), *host_transfers(device)]
     if case.num_gpus > 1:
         findings.device_results += all_reduce(strategy)
         findings.checks.append(all_reduce_check(strategy))
@@ -66,6 +66,6 @@ def product_of(arithmetic: str, device: str) -> tuple[DeviceResult, Check]:
         result = matrix_product(arithmetic, device)
         if result.value is None:
             return result, validity.does_not_apply(name, result.reason or "not measured")
-        return result, product_check(arithmetic, device, compiled=result.compiled)
+        return result, product_check(arithmetic, device)
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(False)

@@ -55,14 +55,9 @@ class Inference:
         """Check that all outputs are numbers, and equal those of one device."""
         shards = replicas_of(self.strategy, batch)
         outputs = [[part.numpy() for part in parts] for parts in self._local_outputs(batch)]
-        checks = [_finite(outputs)]
         name = "outputs_equal_one_device"
-        if len(shards) == 1:
-            checks.append(does_not_apply(name))
-        else:
-            detail = f"{len(shards)} replicas against one device that takes the same shards"
-            checks.append(self._same_on_one_device(name, self._compute, shards, outputs, detail))
-        return checks
+        same = self._same_on_one_device(name, shards, outputs) if len(shards) > 1 else does_not_apply(name)
+        return [_finite(outputs), same]
 
     def latency(self, batch: Batch, count: int) -> Latency:
         """Time single samples on the first device; after each one the host waits for the answer.
@@ -107,17 +102,16 @@ class Inference:
         local = [self.strategy.experimental_local_results(output) for output in answer(batch)]
         return [list(parts) for parts in zip(*local, strict=True)]
 
-    def _same_on_one_device(
-        self, name: str, forward: Forward, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]], detail: str
-    ) -> Check:
-        """Let `forward` answer for every replica's samples on the first device: |y_r - y| / |y|, the worst counts."""
-        compute = tf.function(_outputs_of(forward), autograph=False)
+    def _same_on_one_device(self, name: str, shards: Sequence[Batch], outputs: Sequence[list[np.ndarray]]) -> Check:
+        """Compute every replica's samples on the first device: |y_r - y| / |y|, the worst counts."""
+        compute = tf.function(_outputs_of(self._compute), autograph=False)
         worst = 0.0
         with tf.device(tf.nest.flatten(shards[0])[0].device):
             for shard, answered in zip(shards, outputs, strict=True):
                 for wanted, got in zip(compute(*shard), answered, strict=True):
                     norm = float(np.linalg.norm(wanted.numpy())) or 1.0
                     worst = max(worst, float(np.linalg.norm(got - wanted.numpy())) / norm)
+        detail = f"{len(shards)} replicas against one device that takes the same shards"
         return within(name, worst, OUTPUT_LIMITS[self.case.precision] * xla_factor(self.case), detail)
 
 

@@ -1,11 +1,12 @@
-"""`python -m tfbench.make_dataset`: a small data set of real JPEG files in ImageNet's layout, out of noise.
+"""Write a small data set for --data=tfrecord: JPEG files in TFRecords, with ImageNet's names and keys that are read.
 
-The images are textures whose detail falls with its fineness as in photographs, so that they compress and decode like
-these. There is nothing to learn from them.
+python -m tfbench.make_dataset --output=FOLDER --images=1024 --shards=8
+python -m tfbench --model=resnet50 --data=tfrecord --data_dir=FOLDER
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
@@ -13,21 +14,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from absl import flags
 
 from results.schema.exit_codes import ExitCode
 
-USAGE = """Write a small data set for --data=tfrecord: JPEG files in TFRecords, named and laid out as ImageNet's.
-
-  python -m tfbench.make_dataset --output=FOLDER --images=1024 --shards=8
-  python -m tfbench --model=resnet50 --data=tfrecord --data_dir=FOLDER
-
-Flags:
-"""
-
-
-SHAPES = ((0.75, 1.0, 5), (1.0, 0.75, 2), (0.666, 1.0, 2), (1.0, 1.0, 1))
-"""Height and width over the longer side, and how often of ten: mostly 4:3 landscape, as photographs are."""
+ASPECT = 0.75
+"""Height over width: landscape, as most photographs are."""
 
 JPEG_QUALITY = 90
 CLASSES = 1000
@@ -35,28 +26,28 @@ CLASSES = 1000
 
 def main(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
-    values = _definitions()
-    try:
-        rest = values(["make_dataset", *arguments])[1:]
-        if rest:
-            raise flags.Error(f"only flags are expected (--name=value). Received: {rest[0]!r}")
-        if values.help:
-            print(USAGE + values.get_help())  # noqa: T201
-            return ExitCode.OK
-        if not values.output:
-            raise flags.Error("--output is missing: the folder to create")
-        if values.images < values.shards:
-            raise flags.Error(f"--images={values.images} is less than one for each of --shards={values.shards}")
-    except flags.Error as error:
-        return _say(f"{' '.join(str(error).split())} (--help shows the flags)", ExitCode.USAGE)
-    folder = Path(values.output)
+    parser = argparse.ArgumentParser(
+        prog=os.environ.get("TFBENCH_PROGRAM", "python -m tfbench.make_dataset"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder to create; it must not exist")
+    parser.add_argument("--images", type=int, default=1024, help="JPEG files, all together (default: %(default)s)")
+    parser.add_argument("--shards", type=int, default=8, help="TFRecord files (default: %(default)s)")
+    parser.add_argument("--longer_side", type=int, default=500, help="pixels, mostly 500 in ImageNet")
+    parser.add_argument("--seed", type=int, default=2014, help="the same seed gives the same images")
+    options = parser.parse_args(arguments)
+    folder: Path = options.output
+    if options.images < options.shards or not 1 <= options.shards < 100_000 or options.longer_side < 32:
+        parser.error("at least one image for each of 1 to 99999 shards, and a longer side of at least 32 pixels")
     if folder.exists():
-        return _say(f"{folder} exists already. Choose a new folder, or remove this one first", ExitCode.USAGE)
+        parser.error(f"{folder} exists already. Choose a new folder, or remove this one first")
     try:
-        size = write_data_set(folder, values.images, values.shards, values.longer_side, values.seed)
+        size = write_data_set(folder, options.images, options.shards, options.longer_side, options.seed)
     except OSError as error:
         return _say(f"{folder} could not be written: {error}", ExitCode.SOME_FAILED)
-    return _say(f"{folder}: {values.images} images, {size / values.images / 1e3:.0f} kB each", ExitCode.OK)
+    return _say(f"{folder}: {options.images} images, {size / options.images / 1e3:.0f} kB each", ExitCode.OK)
 
 
 def write_data_set(folder: Path, images: int, shards: int, longer_side: int, seed: int) -> int:
@@ -86,13 +77,12 @@ def write_data_set(folder: Path, images: int, shards: int, longer_side: int, see
         for shard in range(shards):
             path = unfinished / f"train-{shard:05}-of-{shards:05}"
             with tf.io.TFRecordWriter(str(path)) as writer:
-                for index in range(shard, images, shards):
-                    pixels = texture(generator, *_shape(generator, longer_side))
+                for _ in range(shard, images, shards):
+                    pixels = texture(generator, round(ASPECT * longer_side), longer_side)
                     encoded = tf.io.encode_jpeg(pixels, quality=JPEG_QUALITY, optimize_size=False).numpy()
                     total += len(encoded)
                     height, width, _ = pixels.shape
-                    label = int(generator.integers(1, CLASSES + 1))
-                    writer.write(example(encoded, height, width, label, f"image-{index:08}.JPEG"))
+                    writer.write(example(encoded, height, width, int(generator.integers(1, CLASSES + 1))))
         unfinished.chmod(0o755)
         unfinished.rename(folder)
     finally:
@@ -118,53 +108,22 @@ def texture(generator: np.random.Generator, height: int, width: int) -> np.ndarr
     return clipped
 
 
-def example(encoded: bytes, height: int, width: int, label: int, name: str) -> bytes:
-    """Serialise a `tf.train.Example` with the keys of ImageNet's conversion scripts, without bounding boxes."""
+def example(encoded: bytes, height: int, width: int, label: int) -> bytes:
+    """Serialise a `tf.train.Example` with keys of ImageNet's conversion scripts, without bounding boxes."""
     import tensorflow as tf
 
-    def text(value: bytes) -> tf.train.Feature:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-
-    def whole(value: int) -> tf.train.Feature:
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-
+    numbers = {"height": height, "width": width, "channels": 3, "class/label": label}
     feature = {
-        "image/encoded": text(encoded),
-        "image/format": text(b"JPEG"),
-        "image/filename": text(name.encode()),
-        "image/colorspace": text(b"RGB"),
-        "image/channels": whole(3),
-        "image/height": whole(height),
-        "image/width": whole(width),
-        "image/class/label": whole(label),
-        "image/class/synset": text(f"n{label:08}".encode()),
-        "image/class/text": text(b"texture"),
+        f"image/{name}": tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        for name, value in numbers.items()
     }
+    feature["image/encoded"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))
     return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-
-
-def _shape(generator: np.random.Generator, longer_side: int) -> tuple[int, int]:
-    """Draw height and width in pixels."""
-    height, width, _ = SHAPES[generator.choice(len(SHAPES), p=[share / 10 for *_, share in SHAPES])]
-    return round(height * longer_side), round(width * longer_side)
 
 
 def _say(text: str, code: int) -> int:
     print(f"make_dataset: {text}", file=sys.stderr)  # noqa: T201
     return code
-
-
-def _definitions() -> flags.FlagValues:
-    values = flags.FlagValues()
-    flags.DEFINE_string("output", None, "Folder to create; it must not exist.", flag_values=values)
-    flags.DEFINE_integer("images", 1024, "JPEG files, all together.", lower_bound=1, flag_values=values)
-    flags.DEFINE_integer("shards", 8, "TFRecord files.", lower_bound=1, upper_bound=99_999, flag_values=values)
-    flags.DEFINE_integer(
-        "longer_side", 500, "Pixels; ImageNet's is 500 most often.", lower_bound=32, flag_values=values
-    )
-    flags.DEFINE_integer("seed", 2014, "The same seed gives the same images.", lower_bound=0, flag_values=values)
-    flags.DEFINE_boolean("help", False, "Show this.", short_name="h", flag_values=values)
-    return values
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ SUMMED = frozenset(
     {
         "energy_joules",
         "energy_integrated_joules",
-        "cpu_energy_joules",
         "power_mean_watts",
         "power_limit_watts",
         "other_processes",

@@ -20,7 +20,17 @@ from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Cooling, Observer, cool_gpus
 from tfbench.measuring import validity
 from tfbench.measuring.soft_warnings import gpu_warnings, soft_warnings
-from tfbench.measuring.timing import TimedSteps, Warmup, default_ceiling, print_steps, take_steps, warm_up
+from tfbench.measuring.timing import (
+    TimedSteps,
+    Warmup,
+    coefficient_of_variation,
+    default_ceiling,
+    drift,
+    percentile,
+    print_steps,
+    take_steps,
+    warm_up,
+)
 from tfbench.models import NETWORKS, Network
 from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
@@ -31,7 +41,6 @@ from tfbench.roofline.sums import (
     first_device,
     host_bytes_per_second,
     limit_fields,
-    timed_fields,
 )
 from tfbench.roofline.transfers import connect
 from tfbench.setup.devices import communication_of, configure, create_strategy, threads_for
@@ -226,9 +235,19 @@ def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, tim
         timed: The timed ones, and what was measured with them.
     """
     case, network, options, interval = repeat.case, repeat.network, repeat.options, timed.interval
+    steps = interval.step_seconds
+    samples = repeat.samples_per_step * len(steps)
     example_bytes = bytes_per_example(repeat.task, repeat.size, network.classes)
     return Measurement(
-        **timed_fields(repeat.samples_per_step, interval),
+        samples_per_second=samples / interval.seconds,
+        samples=samples,
+        seconds=interval.seconds,
+        num_steps=len(steps),
+        step_seconds=steps,
+        step_p50_seconds=percentile(steps, 0.50),
+        step_p95_seconds=percentile(steps, 0.95),
+        step_cv=coefficient_of_variation(steps),
+        step_drift=drift(steps),
         **limit_fields(case, built.model, repeat.samples_per_step, interval, options.peaks, options.known_peaks),
         unit=network.unit,
         build_seconds=built.seconds,

@@ -15,14 +15,13 @@ from results.table.cells import value_text
 METRICS = {
     "matrix_product": "matrix product",
     "memory_add": "memory a += b",
-    "memory_copy": "memory copy",
     "host_to_device": "host to device",
     "device_to_host": "device to host",
     "all_reduce": "all-reduce, bus",
 }
 """Metrics in their order, as they are written; others come after them, as they are named."""
 
-ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
+ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16")
 
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
 
@@ -98,8 +97,7 @@ def _headings(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 def _key(result: DeviceResult) -> MetricKey:
     size = result.size if result.metric == "all_reduce" else None
-    arithmetic = f"{result.arithmetic} by XLA" if result.compiled else result.arithmetic
-    return result.metric, arithmetic, result.devices, size, result.unit
+    return result.metric, result.arithmetic, result.devices, size, result.unit
 
 
 def _order(key: MetricKey) -> tuple[int, str, int, int, int]:

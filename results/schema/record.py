@@ -151,10 +151,10 @@ class DeviceResult:
     """One micro-benchmark of the devices: what was reached, or why nothing could be.
 
     Attributes:
-        metric: `matrix_product`, `memory_add`, `memory_copy`, `host_to_device`, `device_to_host` or `all_reduce`; of a
+        metric: `matrix_product`, `memory_add`, `host_to_device`, `device_to_host` or `all_reduce`; of a
             deep check also `sustained_product`, `python_loop`, `disk_read`.
-        unit: Of `value`: `FLOP/s`, `OP/s` (integers) or `B/s`.
-        arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`, `int8`; None where bytes are only moved.
+        unit: Of `value`: `FLOP/s` or `B/s`.
+        arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`; None where bytes are only moved.
         devices: That took part.
         size: Rows of the square matrices, or bytes of one array.
         amount: Operations of one call, or bytes that it moved; of an all-reduce bytes × 2 (n − 1) / n.
@@ -163,7 +163,6 @@ class DeviceResult:
         p95_seconds: 95th percentile over the rounds.
         value: `amount / seconds`; None: not measured.
         reason: Why there is no value; None where there is one.
-        compiled: Whether XLA compiled the operation; TensorFlow has no kernel of its own for it.
         chained: Operations that one call of a function starts one after another; `amount` and `seconds` are of one.
         gpu: Place of the device among those of the case, in a deep check; None: the first, or all of them.
         peer: Likewise of the second device, of an all-reduce of two.
@@ -180,7 +179,6 @@ class DeviceResult:
     p95_seconds: float | None = None
     value: float | None = None
     reason: str | None = None
-    compiled: bool = False
     chained: int = 1
     gpu: int | None = None
     peer: int | None = None
@@ -309,7 +307,6 @@ class Telemetry:
         device_memory_used_peak_bytes: Largest use of one GPU's memory as the driver sees it, by all processes.
         energy_joules: GPU board energy over the timed steps by the driver's counter, all GPUs together.
         energy_integrated_joules: The same by integrating sampled power.
-        cpu_energy_joules: Processor packages over the timed steps by RAPL.
         power_mean_watts: Mean of sampled power, all GPUs together.
         power_limit_watts: Enforced limits, all GPUs together.
         temperature_start_celsius: Hottest GPU before warm-up.
@@ -334,7 +331,6 @@ class Telemetry:
     device_memory_used_peak_bytes: int | None = None
     energy_joules: float | None = None
     energy_integrated_joules: float | None = None
-    cpu_energy_joules: float | None = None
     power_mean_watts: float | None = None
     power_limit_watts: float | None = None
     temperature_start_celsius: float | None = None

@@ -9,7 +9,6 @@ write them anew with the CUDA wheel, e.g. in an environment of its own:
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import gzip
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from unittest import mock
 
 from results.schema import Case, Mode
 from tfbench.keras_types import ConcreteFunction, Strategy
+from tfbench.models import NETWORKS, Network
 
 KERNELS = Path(__file__).with_name("gpu_kernels.pb.gz")
 
@@ -78,25 +78,23 @@ def without_kernel(traced: ConcreteFunction) -> Iterator[str]:
             yield f"{node.op}({', '.join(types)})"
 
 
-def trace(case: Case, strategy: Strategy, **options: int):
+def trace(case: Case, strategy: Strategy, network: Network | None = None):
     """Build a case's step in the forms of a GPU; return its concrete function and the workload.
 
     Args:
         case: Nothing of it is run.
         strategy: Over CPU devices that stand for the GPUs.
-        options: Of the network's builder, instead of its own.
+        network: Instead of the case's own, e.g. one with fewer of its equal layers.
     """
     from tensorflow import keras
 
     from tfbench.inference import Inference
-    from tfbench.models import NETWORKS
     from tfbench.setup.devices import _POLICIES
     from tfbench.training.inputs import batch_source
     from tfbench.training.step import Training
     from tfbench.training.tasks import TASKS
 
-    network = NETWORKS[case.model]
-    network = dataclasses.replace(network, options={**network.options, **options})
+    network = network or NETWORKS[case.model]
     keras.mixed_precision.set_global_policy(_POLICIES[case.precision])
     size, task = network.size(case), TASKS[network.task]
     with mock.patch("tfbench.models.convolution_layers._scope_is_on_a_cpu", return_value=False):

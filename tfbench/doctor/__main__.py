@@ -75,7 +75,7 @@ def render(facts: DoctorFacts, findings: Sequence[DoctorFinding]) -> str:
     """Write the whole report: what there is, what was found, the verdict."""
     lines = list(_machine(facts))
     if facts.device == "gpu":
-        lines += [*_driver(facts), *_gpus(facts.driver.gpus), *_links(facts), *_libraries(facts)]
+        lines += [*_driver(facts), *_gpus(facts.driver.gpus), *_libraries(facts)]
     lines += [*_tensorflow(facts), *_findings(findings), f"verdict: {verdict_line(findings)}"]
     return "\n".join(lines) + "\n"
 
@@ -132,22 +132,6 @@ def _pcie(gpu: GPUFacts) -> str:
         f"×{_number(gpu.pcie_width)} of ×{_number(gpu.pcie_width_max)}, "
         f"generation {_number(gpu.pcie_generation)} of {_number(gpu.pcie_generation_max)}"
     )
-
-
-def _links(facts: DoctorFacts) -> Iterator[str]:
-    """Draw the matrix of pairs: `PIX` crosses a switch and is P2P, `SYS-` crosses sockets and is not."""
-    pairs = {(pair.first, pair.second): pair for pair in facts.driver.pairs}
-    if not pairs:
-        return
-    indices = sorted({index for pair in pairs for index in pair})
-    yield "P2P          " + "".join(f"{index:>6}" for index in indices) + "   (topology; - = no P2P)"
-    for row in indices:
-        cells = []
-        for column in indices:
-            pair = pairs.get((min(row, column), max(row, column)))
-            mark = "" if pair is None or pair.p2p == "ok" else "-"
-            cells.append("·" if pair is None else f"{pair.topology or '?'}{mark}")
-        yield f"{row:>11}  " + "".join(f"{cell:>6}" for cell in cells)
 
 
 def _libraries(facts: DoctorFacts) -> Iterator[str]:

@@ -24,7 +24,6 @@ from tfbench.machine.cuda_libraries import (
     ptxas_version,
     use_packaged_ptxas,
 )
-from tfbench.machine.nvml import cuda_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,46 +45,19 @@ class CUDALibrary:
     problem: str | None = None
 
 
-def _numbers(library: ctypes.CDLL, function: str, count: int = 1) -> list[int] | None:
-    """Call a function that writes its numbers to pointers; None where it reports an error."""
-    numbers = [ctypes.c_int() for _ in range(count)]
-    return None if getattr(library, function)(*map(ctypes.byref, numbers)) else [number.value for number in numbers]
-
-
-def _cudart(library: ctypes.CDLL) -> str | None:
-    found = _numbers(library, "cudaRuntimeGetVersion")
-    return cuda_version(found[0] if found else None)
-
-
-def _cupti(library: ctypes.CDLL) -> str | None:
-    found = _numbers(library, "cuptiGetVersion")
-    return f"API {found[0]}" if found else None
-
-
-def _cublaslt(library: ctypes.CDLL) -> str:
-    library.cublasLtGetVersion.restype = ctypes.c_size_t
-    number = library.cublasLtGetVersion()
-    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
-
-
-def _nvjitlink(library: ctypes.CDLL) -> str | None:
-    found = _numbers(library, "nvJitLinkVersion", 2)
-    return f"{found[0]}.{found[1]}" if found else None
-
-
-LIBRARIES: tuple[tuple[str, str, Callable[[ctypes.CDLL], str | None]], ...] = (
-    ("CUDA runtime", "libcudart", _cudart),
-    ("nvJitLink", "libnvJitLink", _nvjitlink),  # before cuSPARSE and cuSOLVER, which need it
-    ("cuBLASLt", "libcublasLt", _cublaslt),
+LIBRARIES: tuple[tuple[str, str, Callable[[ctypes.CDLL], str | None] | None], ...] = (
+    ("CUDA runtime", "libcudart", None),
+    ("nvJitLink", "libnvJitLink", None),  # before cuSPARSE and cuSOLVER, which need it
+    ("cuBLASLt", "libcublasLt", None),
     ("cuBLAS", "libcublas", by_property("cublasGetProperty")),
     ("cuDNN", "libcudnn", cudnn_version),
     ("NCCL", "libnccl", nccl_version),
     ("cuFFT", "libcufft", by_property("cufftGetProperty")),
     ("cuSPARSE", "libcusparse", by_property("cusparseGetProperty")),
     ("cuSOLVER", "libcusolver", by_property("cusolverGetProperty")),
-    ("CUPTI", "libcupti", _cupti),
+    ("CUPTI", "libcupti", None),
 )
-"""In the order in which they need each other."""
+"""Name, start of the file and what asks for the version, in the order in which they need each other."""
 
 SONAMES = ("13", "12", "11.0", "11", "10", "9", "8", "2")
 """What may follow `.so.`, newest first; each library has one or two of them."""
@@ -101,7 +73,9 @@ def read_libraries(folders: Iterable[Path]) -> list[CUDALibrary]:
     return [*(_read(name, stem, version, places) for name, stem, version in LIBRARIES), _ptxas()]
 
 
-def _read(name: str, stem: str, version: Callable[[ctypes.CDLL], str | None], folders: list[Path]) -> CUDALibrary:
+def _read(
+    name: str, stem: str, version: Callable[[ctypes.CDLL], str | None] | None, folders: list[Path]
+) -> CUDALibrary:
     files = [f"{stem}.so.{number}" for number in SONAMES]
     in_packages = [str(path) for folder in folders for path in sorted(folder.glob(f"{stem}.so.*"))]
     problem = None
@@ -114,7 +88,7 @@ def _read(name: str, stem: str, version: Callable[[ctypes.CDLL], str | None], fo
             continue
         path = _path_of(Path(file).name)
         try:
-            return CUDALibrary(name=name, file=Path(file).name, path=path, version=version(library))
+            return CUDALibrary(name=name, file=Path(file).name, path=path, version=version and version(library))
         except AttributeError:
             return CUDALibrary(name=name, file=Path(file).name, path=path, problem="it has no functions")
     return CUDALibrary(name=name, problem=problem or "not found")

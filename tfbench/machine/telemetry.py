@@ -23,8 +23,6 @@ T = TypeVar("T")
 SAMPLE_PERIOD_SECONDS = 0.1
 """Power is averaged by the driver itself, over up to a second: more often would add nothing."""
 
-POWERCAP = Path("/sys/class/powercap")
-
 COOLING_POLL_SECONDS = 1.0
 
 
@@ -61,7 +59,6 @@ class Observer:
 
     def start(self) -> None:
         """Begin the interval."""
-        self._packages = read_packages()
         self._errors = [gpu.ecc_uncorrected_errors for gpu in self._gpus.facts()]
         self._take_sample()
         self._energy = self._gpus.energy_joules()
@@ -77,7 +74,6 @@ class Observer:
         """
         seconds = time.perf_counter() - self._begin
         energy = self._gpus.energy_joules()
-        packages = read_packages()
         self._over.set()
         if len(self._gpus):
             self._thread.join()
@@ -93,7 +89,6 @@ class Observer:
             device_memory_used_peak_bytes=samples.extreme(taken, "memory_used_bytes", max),
             energy_joules=samples.total(samples.differences(self._energy, energy)),
             energy_integrated_joules=samples.integrated_joules(taken, seconds),
-            cpu_energy_joules=joules_between(self._packages, packages),
             power_mean_watts=samples.mean_power_watts(taken, seconds),
             power_limit_watts=samples.total([gpu.power_limit_watts for gpu in self.gpus]),
             temperature_start_celsius=cooling.celsius,
@@ -242,48 +237,3 @@ def short_bus_id(text: str) -> str:
     parts = text.lower().partition(".")[0].split(":")
     domain = [] if len(parts) < 3 or int(parts[-3], 16) == 0 else [f"{int(parts[-3], 16):x}"]
     return ":".join([*domain, *parts[-2:]])
-
-
-@dataclass(frozen=True, kw_only=True)
-class CPUPackage:
-    """The energy counter of one processor package (RAPL).
-
-    Attributes:
-        path: Its folder.
-        microjoules: Reading.
-        range_microjoules: The counter wraps around to 0 after this.
-    """
-
-    path: Path
-    microjoules: int
-    range_microjoules: int
-
-
-def read_packages(powercap: Path = POWERCAP) -> list[CPUPackage]:
-    """Read the counters of all packages; an empty list where there is none or none may be read."""
-    packages = []
-    for path in sorted(powercap.glob("*-rapl:*")):
-        try:
-            if not (path / "name").read_text().startswith("package"):
-                continue  # its parts, and the whole platform, would be counted twice
-            packages.append(
-                CPUPackage(
-                    path=path,
-                    microjoules=int((path / "energy_uj").read_text()),
-                    range_microjoules=int((path / "max_energy_range_uj").read_text()),
-                )
-            )
-        except (OSError, ValueError):
-            continue
-    return packages
-
-
-def joules_between(before: list[CPUPackage], after: list[CPUPackage]) -> float | None:
-    """Return the energy between two readings, all packages together; None without a package."""
-    if not before or [p.path for p in before] != [p.path for p in after]:
-        return None
-    total = 0
-    for start, end in zip(before, after, strict=True):
-        difference = end.microjoules - start.microjoules
-        total += difference if difference >= 0 else difference + start.range_microjoules
-    return total / 1e6

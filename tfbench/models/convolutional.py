@@ -6,8 +6,6 @@ many, which the validity checks compare.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 from tensorflow import keras
 
@@ -16,25 +14,20 @@ from tfbench.keras_types import Model, Strategy, Tensor
 from tfbench.models.convolution_layers import normalised_convolution, rebuilt
 
 
-def build_stock(
-    application: Callable[..., Model],
-    batch_norm: BatchNorm,
-    image_size: int,
-    classes: int,
-    strategy: Strategy,
-) -> Model:
-    """Build a network of `keras.applications` with random weights and logits as output.
+def stock(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy, *, application: str) -> Model:
+    """Build a network of `keras.applications` (see `Network.build`) with random weights and logits as output.
 
     Args:
-        application: e.g. `keras.applications.ResNet50`.
         batch_norm: `fused`; any other leaves the network's own layers.
         image_size: Height and width in pixels.
         classes: Size of the output.
-        strategy: The `tf.distribute` strategy whose replicas hold the variables.
+        strategy: Holds the variables.
+        application: Its name there, e.g. `ResNet50`.
     """
     with tf.device("CPU:0"):  # only its shape is used: it should take no GPU memory
         shape = (image_size, image_size, 3)
-        pattern = application(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
+        build = getattr(keras.applications, application)
+        pattern = build(weights=None, input_shape=shape, classes=classes, classifier_activation=None)
     with strategy.scope():
         return rebuilt(pattern, fuse=batch_norm is BatchNorm.FUSED)
 
@@ -63,38 +56,8 @@ def _halve(x: Tensor) -> Tensor:
     return keras.layers.MaxPooling2D(3, strides=2)(x)
 
 
-def vgg16(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
-    """Build VGG16 (see `Network.build`)."""
-    return build_stock(keras.applications.VGG16, batch_norm, image_size, classes, strategy)
-
-
-def inception_v3(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
-    """Build Inception v3 (see `Network.build`)."""
-    return build_stock(keras.applications.InceptionV3, batch_norm, image_size, classes, strategy)
-
-
-def efficientnet_b0(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
-    """Build EfficientNet-B0 (see `Network.build`)."""
-    return build_stock(keras.applications.EfficientNetB0, batch_norm, image_size, classes, strategy)
-
-
-def efficientnet_v2_s(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
-    """Build EfficientNetV2-S (see `Network.build`)."""
-    return build_stock(keras.applications.EfficientNetV2S, batch_norm, image_size, classes, strategy)
-
-
 _MOMENTUM, _EPSILON = 0.9, 1e-5
 """Of v1.5's batch normalisation. Source: NVIDIA DeepLearningExamples, torchvision (whose momentum is 1 - 0.9)."""
-
-
-def resnet50(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
-    """Build ResNet50 (see `Network.build`)."""
-    return build_stock(keras.applications.ResNet50, batch_norm, image_size, classes, strategy)
-
-
-def resnet152(batch_norm: BatchNorm, image_size: int, classes: int, strategy: Strategy) -> Model:
-    """Build ResNet152 (see `Network.build`)."""
-    return build_stock(keras.applications.ResNet152, batch_norm, image_size, classes, strategy)
 
 
 def resnet_v1_5(

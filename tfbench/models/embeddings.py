@@ -75,10 +75,6 @@ class Positions(Part):
         """Add to `inputs`, shape (batch, length, width)."""
         return inputs + self.cast(self.table)[: inputs.shape[1]]
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape that came in."""
-        return input_shape
-
 
 class Segments(Part):
     """A learned vector for each of two segments, added to the input; by a matrix product, as Devlin et al. do."""

@@ -38,6 +38,10 @@ class Part(keras.layers.Layer):
         """Return a weight in the type that this layer computes in."""
         return tf.cast(tf.convert_to_tensor(tensorflow_variable(weight)), self.compute_dtype)
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the shape that came in, unless a part has another one."""
+        return input_shape
+
     @property
     def forward_flops(self) -> float:
         """Floating point operations of the forward pass of one sample; see `tfbench.roofline.limits`."""
@@ -99,10 +103,6 @@ class LayerNormalization(Part):
         gamma, beta = (tf.convert_to_tensor(tensorflow_variable(weight)) for weight in (self.gamma, self.beta))
         return normalise_rows(inputs, gamma, beta, self.epsilon)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape that came in."""
-        return input_shape
-
 
 def normalise_rows(inputs: Tensor, scale: Tensor, offset: Tensor, epsilon: float) -> Tensor:
     """Normalise the last axis of `inputs` to mean 0 and variance 1, then scale and shift it.
@@ -154,10 +154,6 @@ class Gelu(Part):
     def call(self, inputs: Tensor) -> Tensor:
         """Apply it to each element."""
         return gelu_exact(inputs) if self.exact else gelu_tanh(inputs)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape that came in."""
-        return input_shape
 
 
 @tf.custom_gradient

@@ -41,7 +41,7 @@ DOCTOR = "python -m tfbench.doctor"
 """Checks whether driver, libraries and GPUs are in order."""
 
 _MEMORY = re.compile(
-    r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|failed to allocate memory"
+    r"RESOURCE_EXHAUSTED|ResourceExhausted|\bOOM\b|[Oo]ut of memory|OUT_OF_MEMORY|failed to allocate memory"
     r"|Dst tensor is not initialized|_ALLOC(?:ATION)?_FAILED|cuSolverDN call failed with status =2\b"
 )
 """Memory ended: what TensorFlow, XLA, the driver and NVIDIA's libraries print.
@@ -78,13 +78,6 @@ _KNOWN = (
         r"|not compilable|No registered '\w+' OpKernel",
     ),
 )
-
-_CRASHED_FOR_MEMORY = re.compile(
-    r"ran out of memory trying to allocate|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY|ALLOC(?:ATION)?_FAILED"
-    r"|Dst tensor is not initialized|OOM when allocating|Out of memory while trying to allocate"
-    r"|Cuda failure (?:\d+ )?'out of memory'"
-)
-"""What TensorFlow's allocators, the driver and NVIDIA's libraries print when memory ends."""
 
 _BY_TYPE = {
     "DataLossError": Status.BAD_INPUT,
@@ -167,7 +160,7 @@ def memory_error_line(printed: str) -> str | None:
     Returns:
         The last such line, without TensorFlow's stamp; None: there is none.
     """
-    return _last_line(_CRASHED_FOR_MEMORY, printed)
+    return _last_line(_MEMORY, printed)
 
 
 def _last_line(pattern: re.Pattern[str], printed: str) -> str | None:

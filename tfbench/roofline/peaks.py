@@ -41,11 +41,10 @@ ARITHMETIC = {
     "tf32": tf.float32,
     "fp16": tf.float16,
     "bf16": tf.bfloat16,
-    "int8": tf.int8,
 }
-"""Kinds of matrix products and the type of their factors; int8 adds up in int32."""
+"""Kinds of matrix products and the type of their factors."""
 
-PRODUCT_LIMITS = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2, "int8": 0.0}
+PRODUCT_LIMITS = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}
 """Largest relative difference from NumPy's fp64 product of the same factors: a few roundings of each type."""
 
 CHECKED_ROWS = 256
@@ -82,37 +81,21 @@ def memory_bytes_per_second(device: str) -> float | None:
 
 
 def matrix_product(arithmetic: str, device: str, most_seconds: float = math.inf) -> DeviceResult:
-    """Measure n × n matrix products: 2 n³ operations each, the size with the best rate.
-
-    Where TensorFlow has no kernel for the device (int8 on a GPU), XLA compiles the product.
+    """Measure n × n matrix products: 2 n³ operations each; the best rate of ever larger ones.
 
     Args:
         arithmetic: One of `ARITHMETIC`; TF32 is on or off as the process has it.
         device: e.g. `GPU:0`.
         most_seconds: For the rounds of one size; `FEWEST_ROUNDS` are made all the same.
     """
-    unit = "OP/s" if arithmetic == "int8" else "FLOP/s"
-    wanted = DeviceResult(metric="matrix_product", unit=unit, arithmetic=arithmetic)
-    plain = _best_product(wanted, arithmetic, device, most_seconds)
-    if plain.value is not None or arithmetic != "int8":
-        return plain
-    compiled = _best_product(dataclasses.replace(wanted, compiled=True), arithmetic, device, most_seconds)
-    if compiled.value is not None:
-        return compiled
-    half = MAX_REASON_LENGTH // 2 - 20
-    return unsupported(wanted, f"{(plain.reason or '')[:half]}; compiled by XLA: {(compiled.reason or '')[:half]}")
-
-
-def _best_product(wanted: DeviceResult, arithmetic: str, device: str, most_seconds: float) -> DeviceResult:
-    """Try ever larger products once, then measure those that came near the best rate."""
-    best = unsupported(wanted, "no size was tried")
+    best = unsupported(DeviceResult(metric="matrix_product", unit="FLOP/s", arithmetic=arithmetic), "no size was tried")
     tried: list[tuple[int, Callable[[], Tensor], float]] = []
     for size in MATRIX_SIZES:
         try:
             factor = matrix_factor(size, arithmetic, device)
             require_devices(factor, [device])  # else each call would copy it
             with strict_placement():
-                call = product_call(factor, arithmetic, device, wanted.compiled)
+                call = product_call(factor, device)
                 seconds = seconds_of_one_call(call, [device])
         except (tf.errors.OpError, MisplacedError, TypeError, ValueError) as error:
             best = unsupported(best, error)
@@ -121,7 +104,7 @@ def _best_product(wanted: DeviceResult, arithmetic: str, device: str, most_secon
         if seconds > ENOUGH_SECONDS:
             break
     most = max((size**3 / seconds for size, _, seconds in tried), default=0.0)
-    for size, call, seconds in tried:
+    for size, call, seconds in tried:  # in full, those that came near the best rate
         if size**3 / seconds < NEARLY_BEST * most:
             continue
         try:
@@ -134,13 +117,12 @@ def _best_product(wanted: DeviceResult, arithmetic: str, device: str, most_secon
     return best
 
 
-def product_check(arithmetic: str, device: str, *, compiled: bool = False) -> Check:
+def product_check(arithmetic: str, device: str) -> Check:
     """Compare a product with NumPy's in fp64: |C − C_numpy| / |C_numpy|, Frobenius norms.
 
     Args:
         arithmetic: One of `ARITHMETIC`.
         device: e.g. `GPU:0`.
-        compiled: Whether XLA compiles the product.
 
     Raises:
         OpError: The device has no such product.
@@ -148,9 +130,7 @@ def product_check(arithmetic: str, device: str, *, compiled: bool = False) -> Ch
     factor = matrix_factor(CHECKED_ROWS, arithmetic, device)
     wanted = np.asarray(tf.cast(factor, tf.float64).numpy())
     wanted = wanted @ wanted
-    product = product_call(factor, arithmetic, device, compiled)().numpy()
-    if arithmetic == "int8":
-        product = product.view(np.int32)
+    product = product_call(factor, device)().numpy()
     difference = float(np.linalg.norm(product.astype(np.float64) - wanted) / np.linalg.norm(wanted))
     detail = f"{CHECKED_ROWS} × {CHECKED_ROWS} matrices, against NumPy's product in fp64"
     return within(f"product_{arithmetic}", difference, PRODUCT_LIMITS[arithmetic], detail)
@@ -356,29 +336,16 @@ def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:
 def matrix_factor(size: int, arithmetic: str, device: str) -> Tensor:
     """Draw a square matrix whose product with itself no type here overflows."""
     with tf.device(device):
-        if arithmetic == "int8":
-            return tf.cast(tf.random.stateless_uniform([size, size], (size, 1), -127, 128, tf.int32), tf.int8)
         return tf.cast(tf.random.stateless_uniform([size, size], (size, 1)) / size, ARITHMETIC[arithmetic])
 
 
-def product_call(factor: Tensor, arithmetic: str, device: str, compiled: bool = False) -> Callable[[], Tensor]:
-    """Return what multiplies a matrix with itself on a device.
+def product_call(factor: Tensor, device: str) -> Callable[[], Tensor]:
+    """Return what multiplies a matrix with itself on a device."""
 
-    The scope is needed twice: around the operations, since a function that is traced later than it is made keeps none,
-    and around the call, since that decides where XLA compiles for.
-    """
-
-    @tf.function(autograph=False, jit_compile=True if compiled else None)
+    @tf.function(autograph=False)
     def multiply() -> Tensor:
-        with tf.device(device):
-            if arithmetic != "int8":
-                return tf.matmul(factor, factor)
-            product = tf.linalg.matmul(factor, factor, output_type=tf.int32)
-            # Functions return int32 in the host's memory, and a compiled one would copy it there.
-            return tf.bitcast(product, tf.float32) if compiled else product
+        with tf.device(device):  # here, since a function that is traced later than it is made keeps no scope
+            return tf.matmul(factor, factor)
 
-    def start() -> Tensor:
-        with tf.device(device):
-            return multiply()
-
+    start: Callable[[], Tensor] = multiply
     return start

@@ -12,25 +12,11 @@ from results.schema import Case, Data, Device
 from tfbench.flags import KnownPeaks
 from tfbench.keras_types import Model
 from tfbench.measuring.soft_warnings import UTILISATION_LIMIT
-from tfbench.measuring.timing import TimedSteps, coefficient_of_variation, drift, percentile
+from tfbench.measuring.timing import TimedSteps
 from tfbench.roofline.limits import work_per_sample
 from tfbench.roofline.peaks import matrix_flops_per_second, memory_bytes_per_second
 
 PEAK_TRIES = 3
-
-
-class TimedFields(TypedDict):
-    """Fields of a `Measurement` that follow from the timed steps."""
-
-    samples_per_second: float
-    samples: int
-    seconds: float
-    num_steps: int
-    step_seconds: list[float]
-    step_p50_seconds: float
-    step_p95_seconds: float
-    step_cv: float | None
-    step_drift: float | None
 
 
 class LimitFields(TypedDict, total=False):
@@ -45,27 +31,6 @@ class LimitFields(TypedDict, total=False):
     bandwidth_utilisation: float | None
     bandwidth_bound_samples_per_second: float | None
     peaks_reused: bool
-
-
-def timed_fields(samples_per_step: int, timed: TimedSteps) -> TimedFields:
-    """Return the fields of a `Measurement` that follow from the timed steps.
-
-    Args:
-        samples_per_step: Over all replicas.
-        timed: The timed steps.
-    """
-    samples = samples_per_step * len(timed.step_seconds)
-    return {
-        "samples_per_second": samples / timed.seconds,
-        "samples": samples,
-        "seconds": timed.seconds,
-        "num_steps": len(timed.step_seconds),
-        "step_seconds": timed.step_seconds,
-        "step_p50_seconds": percentile(timed.step_seconds, 0.50),
-        "step_p95_seconds": percentile(timed.step_seconds, 0.95),
-        "step_cv": coefficient_of_variation(timed.step_seconds),
-        "step_drift": drift(timed.step_seconds),
-    }
 
 
 def limit_fields(

@@ -1,4 +1,4 @@
-"""How fast bytes move: within a device, between host and device, and between devices."""
+"""How fast bytes move between host and device, and between devices."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from results.schema import Check, DeviceResult
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.measuring.validity import within
 from tfbench.roofline.peaks import (
-    COPY_ELEMENTS,
     MisplacedError,
     measured,
     require_devices,
     seconds_per_call,
-    strict_placement,
     unsupported,
     wait_for,
 )
@@ -50,27 +48,6 @@ FIRST_GROUP = 100_000
 """Number of the first pair's group for TensorFlow; a strategy numbers its own from 1."""
 
 CHECKED_ELEMENTS = 1000
-
-
-def memory_copy(device: str) -> DeviceResult:
-    """Measure a copy within a device's memory: an array is read and one is written."""
-    wanted = DeviceResult(metric="memory_copy", unit="B/s")
-    if device.startswith("CPU"):
-        return unsupported(wanted, "TensorFlow copies on a CPU into fresh memory only, and would time page faults")
-    elements = COPY_ELEMENTS["GPU"]
-    try:
-        with tf.device(device):
-            source = tf.ones([elements])
-
-        @tf.function(autograph=False)
-        def copy() -> Tensor:
-            with tf.device(device):
-                return tf.raw_ops.DeepCopy(x=source)
-
-        with strict_placement():
-            return measured(wanted, 4 * elements, 2.0 * 4.0 * elements, seconds_per_call(copy, [device]))
-    except (tf.errors.OpError, MisplacedError) as error:
-        return unsupported(wanted, error)
 
 
 def host_transfers(device: str) -> list[DeviceResult]:

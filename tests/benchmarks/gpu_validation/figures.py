@@ -176,7 +176,7 @@ def _of_record(record: Record) -> Reading:
         if result.value is None:
             details[f"{name}_not_measured"] = result.reason
         else:  # of an all-reduce, the largest comes last
-            scale, prefix = (1e12, "T") if result.unit.startswith(("FLOP", "OP")) else (1e9, "G")
+            scale, prefix = (1e12, "T") if result.unit.startswith("FLOP") else (1e9, "G")
             figures[name] = Figure(result.value / scale, prefix + result.unit)
     return Reading(
         figures=figures,

@@ -254,8 +254,8 @@ ROWS: tuple[Step, ...] = (
     ),
     Step(
         name="device.peaks",
-        question="int8 above 1 TOP/s; matrix products, copies",
-        answer="matrix_product-int8",
+        question="rates of matrix products, memory and copies",
+        answer="matrix_product-fp16",
         runs=(Run(command=(*BENCHMARK, "--model=device")),),
         limit=240,
     ),

@@ -120,15 +120,15 @@ def test_peaks_are_in_tera_and_latency_in_milliseconds(tmp_path: Path):
         return DeviceResult(amount=value, value=value, metric=metric, unit=unit, size=64, **times, **changes)
 
     results = [
-        peak(9.9e14, "matrix_product", "OP/s", arithmetic="int8"),
+        peak(9.9e14, "matrix_product", "FLOP/s", arithmetic="fp16"),
         peak(4.1e12, "memory_add", "B/s"),
         peak(None, "matrix_product", "FLOP/s", arithmetic="fp64", reason="too slow"),
     ]
     case = make_case("device", mode=Mode.DEVICE, batch_norm="none")
     record = changed(make_record(case=case), measurement=None, device_results=results)
-    reading = read_step("matrix_product-int8", [ended(tmp_path, record)])
-    int8, memory = reading.figures["matrix_product-int8"], reading.figures["memory_add"]
-    assert (int8.value, int8.unit, memory.value, memory.unit) == (990.0, "TOP/s", 4100.0, "GB/s")
+    reading = read_step("matrix_product-fp16", [ended(tmp_path, record)])
+    product, memory = reading.figures["matrix_product-fp16"], reading.figures["memory_add"]
+    assert (product.value, product.unit, memory.value, memory.unit) == (990.0, "TFLOP/s", 4100.0, "GB/s")
     assert reading.details["matrix_product-fp64_not_measured"] == "too slow"
     record = make_record(case=make_case(mode=Mode.INFER))
     latency = Latency(p50_seconds=0.002, p95_seconds=0.003, p99_seconds=0.004, step_seconds=[0.002, 0.004])

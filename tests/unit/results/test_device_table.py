@@ -75,20 +75,6 @@ matrix product tf32 on a4000/node-a, a4000/node-b: needs Ampere"""
     )
 
 
-def test_what_xla_compiled_is_a_row_of_its_own():
-    plain = result("matrix_product", 1e12, "OP/s", arithmetic="int8")
-    records = [
-        dataclasses.replace(
-            device_record(1.0, host=host), device_results=[dataclasses.replace(plain, compiled=compiled)]
-        )
-        for host, compiled in (("node-a", False), ("node-b", True))
-    ]
-    assert device_grid(records).rows == [
-        ["matrix product int8", "TOP/s", "1.000", ""],
-        ["matrix product int8 by XLA", "TOP/s", "", "1.000"],
-    ]
-
-
 def test_a_device_that_was_measured_with_two_softwares_has_two_columns():
     other = device_record(1.0, repeat=2)
     other = dataclasses.replace(other, environment=dataclasses.replace(other.environment, tensorflow="2.20.0"))

@@ -116,13 +116,12 @@ def test_the_json_says_what_it_is_and_agrees_with_the_exit_code(eight):
     assert [gpu["index"] for gpu in document["facts"]["driver"]["gpus"]] == list(range(8))
 
 
-def test_the_text_shows_every_gpu_and_the_matrix_of_pairs(eight):
+def test_the_text_shows_every_gpu_with_its_settings(eight):
     facts = from_dict(DoctorFacts, eight[2]["facts"])
     text = render(facts, judge(facts))
     assert "GPU 3 (0000:3B:00.0)   is lost" in text
     assert "slice 3g.40gb, 39.4 GiB, MIG-8c4c5a27-e508-5556-b2ea-7e5494657401" in text
     assert "75 of 400 W (default 700, at most 700), 34 °C" in text
-    assert "          0       ·   PIX   PIX  SYS-  SYS-  SYS-" in text
     assert text.splitlines()[-1].startswith("verdict: ")
 
 

@@ -65,6 +65,10 @@ def test_each_finding_has_its_own_warning(part, values, code):
     assert codes(**{part: values}) == [code]
 
 
+def test_energy_that_differs_by_less_than_the_limit_is_no_finding():
+    assert codes(telemetry={"energy_joules": 100.0, "energy_integrated_joules": 109.0}) == []
+
+
 class TwoRanks(Alone):
     """Another host reports what this one does."""
 
@@ -151,6 +155,7 @@ def test_a_product_and_a_convolution_are_told_apart(product, convolution, messag
     [
         ("8.6", ["sm_80", "compute_90"], False),
         ("8.0", ["sm_86"], True),
+        ("8.6", ["sm_90"], True),
         ("9.0", ["sm_80", "compute_90"], True),
         ("12.0", ["sm_90", "sm_120"], False),
         ("12.0", ["sm_90a", "compute_90"], True),

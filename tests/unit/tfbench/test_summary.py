@@ -46,14 +46,14 @@ def test_each_result_of_a_device_is_a_line():
         DeviceResult(
             metric="matrix_product", unit="FLOP/s", arithmetic="fp32", value=2e9, amount=2.0, seconds=1e-9, size=8
         ),
-        DeviceResult(metric="memory_copy", unit="B/s", reason="no GPU"),
+        DeviceResult(metric="memory_add", unit="B/s", reason="no GPU"),
     ]
     record = dataclasses.replace(
         make_record(80.0, case=Case(model="device", mode=Mode.DEVICE)), measurement=None, device_results=results
     )
     assert summary(record).splitlines() == [
         "matrix_product fp32            2.00 GFLOP/s  (n = 8)",
-        "memory_copy              not measured: no GPU",
+        "memory_add               not measured: no GPU",
     ]
 
 

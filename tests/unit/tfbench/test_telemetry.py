@@ -13,7 +13,7 @@ from tfbench.machine.samples import (
     reason_share,
     steady_temperature_celsius,
 )
-from tfbench.machine.telemetry import cool_down, joules_between, read_packages
+from tfbench.machine.telemetry import cool_down
 
 OBSERVE = """
 import dataclasses, json, sys, time
@@ -165,26 +165,6 @@ def test_the_probe_reports_what_the_gpus_do_now(fake_driver):
     assert (idle["index"], idle["utilisation"], idle["processes"], idle["temperature_celsius"]) == (0, 0.0, 0, 60)
     assert (busy["index"], busy["utilisation"], busy["processes"], busy["memory_used_bytes"]) == (1, 0.87, 1, 2000)
     assert (busy["power_watts"], busy["power_limit_default_watts"]) == (120.0, 200.0)
-
-
-def package(folder, name, microjoules):
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, text in (("name", name), ("energy_uj", microjoules), ("max_energy_range_uj", 1_000_000)):
-        (folder / file).write_text(f"{text}\n")
-
-
-def test_rapl_adds_packages_and_survives_a_counter_that_wraps(tmp_path):
-    package(tmp_path / "intel-rapl:0", "package-0", 900_000)
-    package(tmp_path / "intel-rapl:1", "package-1", 100_000)
-    package(tmp_path / "intel-rapl:0:0", "core", 5)
-    before = read_packages(tmp_path)
-    package(tmp_path / "intel-rapl:0", "package-0", 100_000)
-    package(tmp_path / "intel-rapl:1", "package-1", 400_000)
-    assert joules_between(before, read_packages(tmp_path)) == pytest.approx(0.5)
-
-
-def test_a_machine_without_rapl_has_no_processor_energy(tmp_path):
-    assert joules_between(read_packages(tmp_path), read_packages(tmp_path)) is None
 
 
 def test_free_memory_is_that_of_the_fullest_visible_gpu(fake_driver):

@@ -4,10 +4,13 @@ import functools
 import itertools
 import math
 import statistics
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from results.schema.progress import step_line
 from tfbench.measuring import timing
 from tfbench.measuring.timing import STEPS_IN_FLIGHT, coefficient_of_variation, drift, percentile
 
@@ -25,6 +28,13 @@ class Loss:
         self.stream.finish()
         self.stream.finish()  # the copy is enqueued behind what was handed over meanwhile
         return self.value
+
+
+class SimpleFloat(float):
+    """A scalar that is the time at which its step ends."""
+
+    def numpy(self):
+        return self
 
 
 class Device:
@@ -91,10 +101,23 @@ def test_the_host_prepares_the_next_step_while_the_device_works():
     assert device.most_in_flight == 2
 
 
-def test_a_line_is_reported_every_ten_steps_and_after_the_last():
-    seen = []
-    take_steps(Device(0.0001).step, 23, lambda step, seconds: seen.append((step, seconds > 0)))
-    assert seen == [(10, True), (20, True), (23, True)]
+def test_each_report_has_the_mean_of_the_steps_since_the_last_one(monkeypatch):
+    clock, seen, ends = threading.local(), [], itertools.count(1)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: getattr(clock, "now", 0.0)))
+
+    def wait(end):  # in the thread that reads the clock next
+        clock.now = end
+
+    timed = timing.take_steps(
+        lambda: [SimpleFloat(next(ends) ** 2)], 23, lambda *report: seen.append(report), wait=wait
+    )
+    assert seen == [(10, 100 / 10), (20, 300 / 10), (23, 129 / 3)]
+    assert timed.step_seconds == [2 * step - 1 for step in range(1, 24)] and timed.seconds == 23**2
+
+
+def test_a_line_of_progress_has_the_rate_of_all_samples(capsys):
+    timing.print_steps(32, "images")(10, 0.5)
+    assert capsys.readouterr().err == step_line(10, 64.0, "images", 0.5) + "\n"
 
 
 def test_an_error_of_a_step_reaches_the_caller():
