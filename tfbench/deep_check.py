@@ -44,7 +44,7 @@ from tfbench.roofline.transfers import (
 )
 
 LOAD_SECONDS = 20.0
-"""All devices under load together: the time in which a card without enough cooling begins to throttle."""
+"""All devices under load together: the time in which a GPU without enough cooling begins to throttle."""
 
 ALONE_SECONDS = 0.5
 """Of each kind of products on each device by itself."""

@@ -31,7 +31,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
         gpus: Observed meanwhile; the null object on a CPU.
 
     Raises:
-        CaseFailedError: A gate failed: a device gives wrong results.
+        CaseFailedError: A check failed: a device gives wrong results.
     """
     cooling = cool_gpus(gpus, options.max_start_celsius, options.max_cooling_seconds)
     observer = Observer(gpus)

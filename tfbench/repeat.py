@@ -45,7 +45,7 @@ from tfbench.roofline.sums import (
 from tfbench.roofline.transfers import connect
 from tfbench.setup.devices import communication_of, configure, create_strategy, threads_for
 from tfbench.training.inputs import batch_source, bytes_per_example
-from tfbench.workload import Built, FirstStep, InputComparison, Repeat, WaitingSource, build, gate, require
+from tfbench.workload import Built, FirstStep, InputComparison, Repeat, WaitingSource, build, check_first_step, require
 
 
 def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = Alone()) -> None:  # noqa: B008
@@ -58,7 +58,7 @@ def run_repeat(case: Case, options: Options, findings: Findings, peers: Ranks = 
         peers: The other hosts that train it, connected.
 
     Raises:
-        CaseFailedError: It cannot be measured, or a gate failed.
+        CaseFailedError: It cannot be measured, or a validity check failed.
         Exception: Anything that TensorFlow raises.
     """
     threads = threads_for(cpu_limit())
@@ -98,12 +98,12 @@ def measure(repeat: Repeat, findings: Findings) -> None:
         findings: Filled step by step.
 
     Raises:
-        CaseFailedError: A gate failed.
+        CaseFailedError: A validity check failed.
         Exception: Anything that TensorFlow raises.
     """
     findings.phases.enter("building")
     built = build(repeat)
-    first = gate(repeat, built, findings)
+    first = check_first_step(repeat, built, findings)
     warm = warm_through(repeat, built, first, findings)
     timed = time_steps(repeat, built, warm.cooling, findings)
     findings.phases.enter("peaks")

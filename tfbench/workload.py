@@ -216,7 +216,7 @@ class FirstStep:
     witness: validity.LearningWitness | None = None
 
 
-def gate(repeat: Repeat, built: Built, findings: Findings) -> FirstStep:
+def check_first_step(repeat: Repeat, built: Built, findings: Findings) -> FirstStep:
     """Trace, compile and take the first step, and compare several replicas with one device.
 
     Args:
@@ -225,7 +225,7 @@ def gate(repeat: Repeat, built: Built, findings: Findings) -> FirstStep:
         findings: Gets the checks, and the libraries that are loaded by now.
 
     Raises:
-        CaseFailedError: A gate failed, or the hosts have loaded different libraries.
+        CaseFailedError: A validity check failed, or the hosts have loaded different libraries.
     """
     if isinstance(built.workload, Inference):
         first = _first_inference(built.workload, built.next_batch(), findings)
@@ -235,13 +235,13 @@ def gate(repeat: Repeat, built: Built, findings: Findings) -> FirstStep:
     if findings.environment is not None:
         findings.environment = with_loaded_libraries(findings.environment)
         check_software(repeat.peers, findings.environment)
-    gc.collect()  # tensors of the gates, which cycles may hold, are not what the steps need
+    gc.collect()  # tensors of the checks, which cycles may hold, are not what the steps need
     forget_memory_peak(repeat.case)
     return first
 
 
 def require(checks: list[Check], peers: Ranks) -> None:
-    """Go on only when no gate failed, on any host.
+    """Go on only if no validity check failed, on any host.
 
     Args:
         checks: So far; become those that all hosts agree on.

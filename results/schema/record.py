@@ -352,10 +352,10 @@ class Telemetry:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One validity gate.
+    """One validity check.
 
     Attributes:
-        passed: None: the gate does not apply, and `detail` says why.
+        passed: None: the check does not apply, and `detail` says why.
         value: What was measured; None where there is no number.
         limit: Largest value that passes.
     """

@@ -17,7 +17,7 @@ class Status(enum.StrEnum):
     UNSUPPORTED = "unsupported"
     DRIVER_TOO_OLD = "driver_too_old"
     NOT_FINITE = "not_finite"
-    INVALID = "invalid"  # a validity gate failed: see `validity`
+    INVALID = "invalid"  # a validity check failed: see `validity`
     BAD_INPUT = "bad_input"  # the data set is missing, empty or damaged
     TIMEOUT = "timeout"
     PULL_FAILED = "pull_failed"

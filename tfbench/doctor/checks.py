@@ -185,7 +185,7 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             subject=", ".join(trial.wrong),
             seen=f"a small matrix product on {', '.join(trial.wrong)} was wrong, or computed elsewhere",
             why="its numbers would be worthless",
-            fix="replace the card, or leave it out with CUDA_VISIBLE_DEVICES" if facts.device == "gpu" else None,
+            fix="replace the GPU, or exclude it with CUDA_VISIBLE_DEVICES" if facts.device == "gpu" else None,
             gpu_only=facts.device == "gpu",
         )
 
@@ -334,7 +334,7 @@ def _ecc_mode(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
             code="ecc_off",
             subject=names_of(off),
             seen="ECC is off" + (", of others here it is on" if mixed else ""),
-            why="on cards with GDDR memory ECC costs memory and bandwidth: compare like with like",
+            why="on GPUs with GDDR memory ECC costs memory and bandwidth: compare like with like",
             fix=f"sudo nvidia-smi -i {','.join(str(gpu.index) for gpu in off)} -e 1, then restart" if mixed else None,
         )
 

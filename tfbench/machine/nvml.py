@@ -125,7 +125,7 @@ def _excluded(boards: list[Board], devices: list[Visible]) -> list[str]:
     """Name GPUs in MIG mode that are not offered next to whole GPUs."""
     if not any(device.slice is None for device in devices):
         return []
-    return [f"{board.label} is in MIG mode, and left out next to whole GPUs" for board in boards if board.slices]
+    return [f"{board.label} is in MIG mode, and excluded next to whole GPUs" for board in boards if board.slices]
 
 
 def as_recorded(gpu: GPUFacts) -> GPU:

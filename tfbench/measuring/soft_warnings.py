@@ -163,7 +163,7 @@ def _of_the_energy(telemetry: Telemetry) -> Iterator[SoftWarning]:
         yield SoftWarning(
             code="energy_differs",
             message=f"energy by counter ({counter:.4g} J) and by sampled power ({integrated:.4g} J) differ by "
-            f"{abs(integrated / counter - 1.0):.0%}: the interval is short for this card's power sensor",
+            f"{abs(integrated / counter - 1.0):.0%}: the interval is short for this GPU's power sensor",
             value=abs(integrated / counter - 1.0),
             limit=ENERGY_DIFFERENCE_LIMIT,
             hint="time at least 60 s with --num_steps",

@@ -1,4 +1,4 @@
-"""Gates that a number has to pass before it may be trusted, each with what was measured and its limit."""
+"""Checks that a number has to pass before it may be trusted, each with what was measured and its limit."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def replicas_check(training: Training) -> Check:
 
 
 def does_not_apply(name: str, why: str = "one replica") -> Check:
-    """Return the gate of a case that has nothing to compare."""
+    """Return the check of a case that has nothing to compare."""
     return Check(name=name, passed=None, detail=f"does not apply: {why}")
 
 

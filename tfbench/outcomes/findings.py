@@ -64,7 +64,7 @@ class Findings:
 
     @property
     def valid(self) -> bool:
-        """Say whether no gate failed and at least one passed."""
+        """Return whether no check failed and at least one passed."""
         return all(check.passed is not False for check in self.checks) and any(check.passed for check in self.checks)
 
 

@@ -121,7 +121,7 @@ def device_memory_peak_bytes(case: Case) -> int | None:
 
 
 def forget_memory_peak(case: Case) -> None:
-    """Start to count anew: the gates hold the reference's gradients next to the replicas' own."""
+    """Start to count anew: the validity checks hold the reference's gradients next to the replicas' own."""
     if case.device is Device.GPU:
         gc.collect()  # the reference's function holds its constants
         for index in range(case.num_gpus):

@@ -1,4 +1,4 @@
-"""The micro-benchmarks of the devices: figures that follow from their parts, and gates that catch wrong results."""
+"""The micro-benchmarks of the devices: figures that follow from their parts, and checks that catch wrong results."""
 
 from __future__ import annotations
 

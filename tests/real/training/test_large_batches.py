@@ -1,4 +1,4 @@
-"""Gates in fp16 at global batches of thousands: a gradient is then smaller than what fp16 can hold at a scale of 1."""
+"""Checks in fp16 at global batches of thousands: a gradient is then smaller than what fp16 can hold at a scale of 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every network through the validity gates, with two replicas, in float32 and in one mixed precision."""
+"""Every network through the validity checks, with two replicas, in float32 and in one mixed precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfbench.models import NETWORKS
 pytestmark = pytest.mark.tensorflow
 
 POLICIES = {Precision.FP32: "float32", Precision.BF16: "mixed_bfloat16", Precision.FP16: "mixed_float16"}
-GATES = {"update_equals_one_device", "loss_equals_one_device", "replicas_equal", "loss_finite_while_timing"}
+CHECKS = {"update_equals_one_device", "loss_equals_one_device", "replicas_equal", "loss_finite_while_timing"}
 
 
 def measured(case, strategy, **options):
@@ -40,7 +40,7 @@ def passed(findings):
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_every_network_passes_the_gates(two_replicas, name, precision):
     findings = measured(small_case(name, precision=precision), two_replicas)
-    assert passed(findings) >= GATES
+    assert passed(findings) >= CHECKS
     measurement = findings.measurement
     assert measurement.flops_per_sample > 0 and measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
 
@@ -49,19 +49,19 @@ def test_every_network_passes_the_gates(two_replicas, name, precision):
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
 def test_bert_passes_the_gates_with_every_optimizer(two_replicas, optimizer, precision):
     findings = measured(small_case("bert_large", optimizer=optimizer, precision=precision), two_replicas)
-    assert passed(findings) >= GATES
+    assert passed(findings) >= CHECKS
 
 
 @pytest.mark.parametrize("name", ["bert_large", "gpt2_small"])
 @pytest.mark.parametrize("xla", [XLA.AUTO, XLA.REPLICA])
 def test_transformers_pass_the_gates_compiled(two_replicas, name, xla):
-    assert passed(measured(small_case(name, xla=xla), two_replicas)) >= GATES
+    assert passed(measured(small_case(name, xla=xla), two_replicas)) >= CHECKS
 
 
 @pytest.mark.parametrize("name", ["bert_large", "gpt2_small"])
 def test_tokens_come_from_the_host_too(two_replicas, name):
     findings = measured(small_case(name, data=Data.HOST), two_replicas)
-    assert passed(findings) >= GATES
+    assert passed(findings) >= CHECKS
     assert findings.measurement.host_bytes_per_second > 0
 
 
@@ -82,7 +82,7 @@ def test_the_samples_of_a_decoder_are_tokens(two_replicas):
 @pytest.mark.parametrize("xla", [XLA.OFF, XLA.REPLICA])
 def test_accumulated_batches_pass_the_gates_and_count(two_replicas, name, xla):
     findings = measured(small_case(name, accumulate=3, xla=xla), two_replicas)
-    assert passed(findings) >= GATES
+    assert passed(findings) >= CHECKS
     assert findings.measurement.global_batch == 2 * 2 * 3
 
 

@@ -1,4 +1,4 @@
-"""The five steps of a repeat, each by itself: build, gate, warm, time, describe."""
+"""The five steps of a repeat, each by itself: build, check, warm, time, describe."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_building_takes_no_step_and_names_what_was_asked_for(one_replica):
 
 def test_gates_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
     from tfbench.outcomes.findings import Findings
-    from tfbench.workload import build, gate
+    from tfbench.workload import build, check_first_step
 
     repeat, findings = repeat_of(tiny_case(), one_replica), Findings()
-    first = gate(repeat, build(repeat), findings)
+    first = check_first_step(repeat, build(repeat), findings)
     assert 0 < first.loss < 10 and first.compile_seconds > 0
     assert {check.name: check.passed for check in findings.checks} == {
         "loss_finite_at_first": True,

@@ -173,14 +173,14 @@ def test_replicas_of_several_devices_and_hosts_train_as_one(start):
 
 
 @pytest.mark.parametrize(
-    ("fault", "gate"), [(NOT_REDUCED, "update_equals"), (ONE_RANK_ADDS_A_THOUSANDTH, "ranks_equal")]
+    ("fault", "check"), [(NOT_REDUCED, "update_equals"), (ONE_RANK_ADDS_A_THOUSANDTH, "ranks_equal")]
 )
-def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, gate):
+def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, check):
     gang = start("--num_steps=4", fault=TINY + fault)
     assert gang.wait() == [3, 3]
     for rank in (0, 1):
         assert gang.record(rank).status is Status.INVALID
-        assert gate in gang.record(rank).cause
+        assert check in gang.record(rank).cause
     assert gang.record().measurement is None
 
 

@@ -145,7 +145,7 @@ def measure_tiny(case, strategy, findings, make_training):
 
 
 @pytest.mark.parametrize("xla", list(XLA))
-def test_gates_pass_for_sound_training_in_every_xla_mode(two_replicas, xla):
+def test_checks_pass_for_sound_training_in_every_xla_mode(two_replicas, xla):
     findings = measured(tiny_case(num_gpus=2, xla=xla), two_replicas)
     passed = {check.name for check in findings.checks if check.passed}
     assert {"update_equals_one_device", "loss_equals_one_device", "replicas_equal"} <= passed
@@ -171,7 +171,7 @@ def summed_not_averaged(tensors):
 
 
 @pytest.mark.parametrize(
-    ("fault", "gate"),
+    ("fault", "check"),
     [
         (not_reduced, "replicas_equal"),
         (not_reduced, "update_equals_one_device"),
@@ -179,10 +179,10 @@ def summed_not_averaged(tensors):
         (averaged_twice, "update_equals_one_device"),
     ],
 )
-def test_a_broken_all_reduce_is_caught_and_the_repeat_is_invalid(two_replicas, fault, gate):
+def test_a_broken_all_reduce_is_caught_and_the_repeat_is_invalid(two_replicas, fault, check):
     from tfbench.outcomes.outcome import CaseFailedError
 
-    with pytest.raises(CaseFailedError, match=gate) as caught:
+    with pytest.raises(CaseFailedError, match=check) as caught:
         measured(tiny_case(num_gpus=2), two_replicas, all_reduce=fault)
     assert caught.value.status is Status.INVALID
 

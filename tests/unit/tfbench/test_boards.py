@@ -76,7 +76,7 @@ def test_a_machine_offers_its_whole_gpus_and_says_what_it_leaves_out(h100s):
     assert [state["index"] for state in reported["gpu_states"]] == [0, 1, 2, 4, 5, 7]
     assert reported["gpu_problems"] == [
         "7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost",
-        "GPU 6 (0000:CB:00.0) is in MIG mode, and left out next to whole GPUs",
+        "GPU 6 (0000:CB:00.0) is in MIG mode, and excluded next to whole GPUs",
     ]
 
 
