@@ -22,7 +22,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,9 @@ CPU_SECONDS = 60
 
 WITHOUT = {"core/NoOp", "core/VariableReplacer", "core/VariableInserter"}
 """Operators that change nothing, or need arguments."""
+
+SHARED = ("pandas", "pydantic_core", "rich.console", "rich.table", "scipy.special", "scipy.stats")
+"""What the tests of `results` and `orchestrate` import."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,7 +127,7 @@ def mutant_at(module: str, name: str, occurrence: int) -> Mutant | None:
         return None
 
 
-def survives(mutant: Mutant | None, tests: list[str]) -> bool:
+def survives(mutant: Mutant | None, tests: list[str], plugins: Sequence[str]) -> bool:
     """Return whether all tests pass with a mutant; None: with the program as it is."""
     child = os.fork()
     if not child:
@@ -136,6 +139,7 @@ def survives(mutant: Mutant | None, tests: list[str]) -> bool:
             sys.meta_path.insert(0, Swapped(mutant))
         options = ["-x", "-q", "--noconftest", "-m", "not slow", "-p", "no:cacheprovider"]
         options += ["--timeout=0", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        options += [option for plugin in plugins for option in ("-p", plugin)]
         os._exit(pytest.main([*options, *tests]))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -144,30 +148,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="+", help="modules or packages")
     parser.add_argument("--tests", nargs="+", required=True)
+    parser.add_argument("--imports", nargs="+", default=SHARED, help="imported once, before all children")
+    parser.add_argument("--plugins", nargs="+", default=[], help="modules with the fixtures of the tests")
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--seed", type=int, default=28)
     given = parser.parse_args()
     hypothesis.settings.register_profile("mutants", deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
     hypothesis.settings.load_profile("mutants")
-    for shared in (
-        "hypothesis",
-        "pandas",
-        "pydantic_core",
-        "rich.console",
-        "rich.table",
-        "scipy.special",
-        "scipy.stats",
-    ):
+    for shared in given.imports:
         importlib.import_module(shared)
     everything = [place for module in modules(given.modules) for place in places(module)]
     random.Random(given.seed).shuffle(everything)
     drawn = list(itertools.islice(filter(None, itertools.starmap(mutant_at, everything)), given.sample))
-    if not survives(None, given.tests):
+    if not survives(None, given.tests, given.plugins):
         sys.exit("the tests fail without any mutation")
     found = collections.Counter()
     with contextlib.suppress(KeyboardInterrupt):  # what is known by then is printed
         for mutant in drawn:
-            alive = survives(mutant, given.tests)
+            alive = survives(mutant, given.tests, given.plugins)
             found[alive] += 1
             if alive:
                 before = path_of(mutant.module).read_text(encoding="utf-8").splitlines()

@@ -12,7 +12,7 @@ from results.report.tables import MEANINGS, warning_notes
 from results.schema import GPU, Case, Device, Precision, Telemetry
 from results.schema.health import RULES, GPUFacts, Moment
 from tests.unit.results.factory import make_environment, make_measurement
-from tfbench.measuring.soft_warnings import gpu_warnings, needs_ptx_jit, soft_warnings
+from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
 from tfbench.peers.links import Alone
 
@@ -63,6 +63,23 @@ def test_a_clean_measurement_has_no_warning():
 )
 def test_each_finding_has_its_own_warning(part, values, code):
     assert codes(**{part: values}) == [code]
+
+
+@pytest.mark.parametrize(("drift_of", "word"), [(0.5, "50.0% slower"), (-0.5, "50.0% faster")])
+def test_a_drift_names_its_direction_and_the_next_floor(drift_of, word):
+    measurement = dataclasses.replace(MEASUREMENT, step_drift=drift_of, warmup_steps=20)
+    (found,) = soft_warnings(Case(model="resnet50"), ENVIRONMENT, measurement, Telemetry())
+    assert word in found.message and found.hint == "--warmup_steps=40"
+
+
+def test_a_warmup_that_has_not_settled_names_a_higher_ceiling():
+    measurement = dataclasses.replace(MEASUREMENT, warmup_settled=False, warmup_steps=20)
+    (found,) = soft_warnings(Case(model="resnet50"), ENVIRONMENT, measurement, Telemetry())
+    assert (found.code, found.hint) == ("warmup_not_settled", "--max_warmup_steps=80")
+
+
+def test_of_too_few_steps_for_a_variance_the_limit_is_the_devices():
+    assert drift_limit(Device.GPU, [1.0, 1.0, 2.0]) == 0.02 and drift_limit(Device.CPU, []) == 0.05
 
 
 def test_energy_that_differs_by_less_than_the_limit_is_no_finding():

@@ -60,13 +60,19 @@ class Device:
 take_steps = functools.partial(timing.take_steps, wait=Loss.wait)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 8])
-def test_steps_of_equal_length_do_not_come_out_in_pairs(replicas):
+def short_steps(replicas):
+    """Take 30 steps of equal length; return how many came out less than half as long as the middle one."""
     devices = [Device(0.02) for _ in range(replicas)]
     interval = take_steps(lambda: [device.share() for device in devices], 30)
-    middle = statistics.median(interval.step_seconds)
-    assert sum(seconds < middle / 2 for seconds in interval.step_seconds) < 30 / 4
     assert interval.losses == [step * replicas for step in range(1, 31)]
+    middle = statistics.median(interval.step_seconds)
+    return sum(seconds < middle / 2 for seconds in interval.step_seconds)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 8])
+def test_steps_of_equal_length_do_not_come_out_in_pairs(replicas):
+    # Pairs do so every time, a busy machine that wakes threads late does so now and then.
+    assert any(short_steps(replicas) < 30 / 4 for _ in range(5))
 
 
 def test_step_times_add_up_to_the_interval_and_losses_are_kept():
