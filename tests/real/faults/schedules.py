@@ -269,6 +269,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1, help="of the first schedule; the others follow")
+    parser.add_argument("--seeds", help="only these, e.g. 3,14, to repeat what failed")
     parser.add_argument("--places", default="process,ssh,docker,slurm")
     parser.add_argument("--workers", default="8,6,2,1", help="schedules side by side, by place")
     parser.add_argument("--seconds", type=float, default=1e9, help="no new schedule begins after this")
@@ -292,7 +293,10 @@ def main() -> int:
     kinds = options.places.split(",")
     turns = [kind for turn in range(8) for kind in kinds if turn < SHARES[kind]]
     numbers: dict[str, list[int]] = {kind: [] for kind in kinds}
-    for number in range(options.seed, options.seed + options.count):
+    seeds = (
+        list(map(int, options.seeds.split(","))) if options.seeds else range(options.seed, options.seed + options.count)
+    )
+    for number in seeds:
         numbers[turns[number % len(turns)]].append(number)
     report, workers = folder / "report", 0
     for kind, count in zip(kinds, map(int, options.workers.split(",")), strict=False):
@@ -316,7 +320,7 @@ def main() -> int:
     by_place = Counter(line["place"] for line in lines)
     print(json.dumps({"schedules": len(lines), "failed": [line["seed"] for line in failed], "places": by_place,  # noqa: T201
                       "faults that hit": sum(hits.values()), "kinds of faults": len(hits)}))  # fmt: skip
-    return 1 if failed or len(lines) < options.count else 0
+    return 1 if failed or len(lines) < len(seeds) else 0
 
 
 def enter() -> int:
