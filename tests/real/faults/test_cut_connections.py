@@ -17,6 +17,7 @@ import pytest
 from results.schema import Status
 from tests.real.faults.conftest import Standins
 from tests.real.faults.controller import Runs, counted, ours, running, wait_until
+from tests.real.ssh.rented import below
 from tests.support.engines.docker import Engines
 from tests.support.engines.farhost import Wire, make_far_host, wires_missing
 from tests.support.engines.required import skip_without
@@ -33,16 +34,6 @@ def connection(host: SshHost) -> dict[str, Any]:
         "ssh_config": str(host.config_file),
         "docker_socket": str(host.remote_socket),
     }
-
-
-def children(pid: int) -> list[int]:
-    """Return all processes below a process."""
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        direct = [int(word) for task in tasks for word in (task / "children").read_text().split()]
-    except OSError:  # it ends just now
-        return []
-    return direct + [below for child in direct for below in children(child)]
 
 
 def start_run(runs: Runs, engines: Engines, standins: Standins, far: SshHost, seconds: float) -> subprocess.Popen[str]:
@@ -74,7 +65,7 @@ def test_an_ssh_connection_that_is_cut_twice_is_made_again(
         try:
             for _ in range(2):
                 wait_for_first_step(engines)
-                sessions = wait_until(lambda: children(sshd_pid(ssh_host)), "an ssh connection")
+                sessions = wait_until(lambda: below(sshd_pid(ssh_host)), "an ssh connection")
                 for pid in sessions:
                     with contextlib.suppress(ProcessLookupError):  # it ended with its parent
                         os.kill(pid, signal.SIGKILL)
@@ -134,7 +125,7 @@ def test_a_connection_that_swallows_everything_is_given_up_and_made_again(
     with start_run(runs, engines, standins, far_host, seconds=4) as controller:
         try:
             wait_for_first_step(engines)
-            (tunnel,) = wait_until(lambda: only(filter(is_ssh, children(controller.pid))), "a single tunnel")
+            (tunnel,) = wait_until(lambda: only(filter(is_ssh, below(controller.pid))), "a single tunnel")
             wire.drop_packets()
             wait_until(lambda: not is_ssh(tunnel), "ssh to notice that nobody answers", seconds=100)
             assert controller.poll() is None

@@ -1,11 +1,10 @@
-"""Engines that crash, disks that are full, registries that lie: the right word for it, and the other host finishes."""
+"""Disks that are full, registries that lie: the right word for it, and the other host finishes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from orchestrate.launchers.pulls import ATTEMPTS
 from results.schema import Status
 from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs, counted, ours, running, wait_until
+from tests.real.faults.controller import Runs, counted, ours
 from tests.support.engines.docker import Engines
 from tests.support.engines.fragile import FragileEngine
 from tests.support.engines.images import MANIFEST_TYPE, layer_sizes
@@ -28,7 +27,7 @@ DISK_BYTES = 160 << 20
 
 @pytest.fixture(scope="module")
 def fragile(engine_folder: Path) -> Iterator[FragileEngine]:
-    """Start an engine that may be killed and filled."""
+    """Start an engine whose disk may be filled."""
     engine = FragileEngine("fragile", engine_folder, DISK_BYTES)
     try:
         engine.start()
@@ -46,38 +45,6 @@ def fragile_engine(fragile: FragileEngine) -> Iterator[FragileEngine]:
     fragile.start()
     for container in ours(fragile):
         container.remove(force=True, v=True)
-
-
-def test_a_crashed_engine_is_asked_again_and_its_repeat_is_lost(
-    engines: Engines, fragile_engine: FragileEngine, standins: Standins, runs: Runs
-):
-    image = standins.image(seconds=15)  # it runs on without its engine, and must not end before that is back
-    good = {"docker": engines.first.url, "image": standins.image()}
-    hosts = {"crashes": {"docker": fragile_engine.url, "image": image}, "good": good}
-    file = runs.hosts({"all": {"hosts": hosts}}, repeats=2)
-    with runs.start("run", f"--hosts={file}", "--display=plain") as controller:
-        (victim,) = wait_until(lambda: running(fragile_engine), "a benchmark")
-        try:
-            wait_until(lambda: b"step" in victim.logs(), "its first step")
-            fragile_engine.kill()
-            time.sleep(1)  # a crash is not mended at once
-            fragile_engine.start()
-            assert controller.wait(180) == 3
-        finally:
-            controller.kill()
-
-    records = sorted(runs.records().values(), key=lambda record: record.started_at)
-    good = [record for record in records if record.origin and record.origin.host == "good"]
-    assert [record.status for record in good] == [Status.OK, Status.OK]
-    first, second = (record for record in records if record.origin and record.origin.host == "crashes")
-    assert first.status in (Status.LOST, Status.STOPPED), first.cause
-    assert "engine" in (first.cause or "")
-    assert second.status is Status.OK, "the engine was back, and its next repeat was not tried"
-
-    resumed = runs.run("resume", "--display=plain")
-    assert resumed.returncode == 0, resumed.stderr
-    assert {record.status for record in runs.records().values()} == {Status.OK}
-    assert ours(fragile_engine) == []
 
 
 def test_a_corrupt_layer_is_pull_failed_and_never_the_old_image(

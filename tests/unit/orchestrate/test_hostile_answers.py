@@ -52,6 +52,8 @@ from tests.real.ssh.rented import make_pretender
 from tests.support.engines.kubernetes import plays
 from tests.unit.kubernetes.conftest import node
 
+pytestmark = pytest.mark.slow  # a conversation for each of hundreds of fields
+
 MISSING = "missing"
 VALUES = (
     *("null", "true", "false", "0", "1", "-1", "2147483648", "9223372036854775808", "1" + "0" * 30, "1" + "0" * 400),
