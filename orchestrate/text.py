@@ -54,6 +54,11 @@ def shown(value: object, limit: int = 80) -> str:
     return plain_text(repr(value), limit)
 
 
+def whole_number(text: str) -> int | None:
+    """Read a whole number that a host wrote; None: it is none, e.g. `²`, or has more digits than Python converts."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
+
+
 def file_name_part(text: str) -> str:
     """Turn a name into letters, digits, dots, `-` and `_`; different names may become equal."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)

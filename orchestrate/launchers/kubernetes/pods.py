@@ -18,7 +18,7 @@ from orchestrate.launchers.container import JOB_LABEL
 from orchestrate.launchers.kubernetes.api import MAX_ANSWER_BYTES, Change, Gone, KubernetesCluster
 from orchestrate.launchers.kubernetes.manifests import CONTAINER, INDEX_ANNOTATION
 from orchestrate.launchers.limits import understood, within
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, whole_number
 from results.schema import Status
 
 Pod = dict[str, Any]
@@ -130,7 +130,7 @@ def name_of(item: Pod) -> str:
 def rank_of(pod: Pod) -> int:
     """Return which rank of its Job a pod is; 0 if there is only one."""
     text = str(_map(_map(pod.get("metadata")).get("annotations")).get(INDEX_ANNOTATION) or "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return whole_number(text) or 0
 
 
 def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiting:

@@ -16,7 +16,7 @@ from orchestrate.launchers.base import Ending
 from orchestrate.launchers.container import with_named_digest
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import named_images
-from orchestrate.text import plain_text
+from orchestrate.text import plain_text, whole_number
 from results.schema import GPU, Status
 
 MEBIBYTE = 1 << 20
@@ -154,8 +154,9 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
     """Read `1-4,7`; a step (`0-8:2`) is never ours."""
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
-            yield int(first), int(last if dash else first)
+        begin, end = whole_number(first), whole_number(last if dash else first)
+        if begin is not None and end is not None:
+            yield begin, end
 
 
 def task_ranges(tasks: Iterable[Task]) -> list[str]:
@@ -200,7 +201,7 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
         failure = _unexplained(state, place)
     code = left.get("code", "")
     return Ending(
-        exit_code=int(code) if code.isdigit() and len(code) <= 3 else 137 if code == "oom" else None,
+        exit_code=137 if code == "oom" else whole_number(code) if len(code) <= 3 else None,
         out_of_memory=code == "oom",
         failure=failure,
         node=place,
@@ -268,4 +269,4 @@ def _offers(gres: str, queue: SlurmQueue) -> bool:
 def _number(text: str) -> int:
     """Read `8` or `8+`, as sinfo says of nodes that differ."""
     digits = text.rstrip("+")
-    return int(digits) if digits.isdigit() and len(digits) < 12 else 0
+    return (whole_number(digits) if len(digits) < 12 else None) or 0

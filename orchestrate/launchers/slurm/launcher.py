@@ -36,7 +36,7 @@ from orchestrate.launchers.slurm.answers import (
 from orchestrate.launchers.slurm.script import Array, batch_script, job_name, make_arrays, run_root
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
-from orchestrate.text import Lines, plain_text
+from orchestrate.text import Lines, plain_text, whole_number
 from results.schema import Status
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -263,8 +263,8 @@ class SlurmLauncher:
         with self._lock:
             for value in answer.values("jobs"):
                 number, _, job = value.partition("|")
-                if number.isdigit():
-                    self._arrays.setdefault(int(number), []).append(job)
+                if (known := whole_number(number)) is not None:
+                    self._arrays.setdefault(known, []).append(job)
             # Slurm shows for a while what an earlier controller's arrays were, whose files are gone.
             self._highest = max([0, *self._arrays, *answer.arrays])
             for own, jobs in self._arrays.items():
@@ -307,9 +307,8 @@ class SlurmLauncher:
                     return found
                 continue
             for value in answer.values("submitted"):
-                number = value.partition(";")[0]
-                if number.isdigit():
-                    return int(number)
+                if (number := whole_number(value.partition(";")[0])) is not None:
+                    return number
             said = plain_text(" ".join(answer.values("refused")), 400)
             raise LaunchFailed(f"sbatch refused an array of {len(names)} repeats: {said}", commands.refusal(said))
         raise AssertionError("never reached")

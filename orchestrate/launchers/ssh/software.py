@@ -24,7 +24,7 @@ from orchestrate.inventory.variants import Variant
 from orchestrate.launchers.container import MAX_CACHE_BYTES
 from orchestrate.planning.facts import Image
 from orchestrate.project import PROJECT, containers_folder
-from orchestrate.text import file_name_part, plain_text
+from orchestrate.text import file_name_part, plain_text, whole_number
 from results.schema import Status
 
 REQUIREMENTS = containers_folder() / "requirements"
@@ -160,7 +160,7 @@ def fitting_python(pythons: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | 
 
 def _version(python: Mapping[str, Any]) -> tuple[int, ...]:
     parts = str(python.get("version", "")).split(".")[:2]
-    return tuple(int(part) for part in parts if part.isdigit()) or (0,)
+    return tuple(number for part in parts if (number := whole_number(part)) is not None) or (0,)
 
 
 def lock_of(variant: Variant) -> bytes:

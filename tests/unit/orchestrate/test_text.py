@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrate.text import Lines, file_name_part, plain_text, read_json
+from orchestrate.text import Lines, file_name_part, plain_text, read_json, whole_number
 
 
 def test_control_sequences_vanish_and_their_text_stays():
@@ -70,3 +70,9 @@ def test_json_from_a_host_is_bounded(text: str, said: str):
     with pytest.raises(ValueError, match=said):
         read_json(text, 1_000_000)
     assert read_json(b'{"a": [1, 2.5, null]}', 100) == {"a": [1, 2.5, None]}
+
+
+def test_a_whole_number_of_a_host_is_none_where_python_would_fail():
+    read = {"0": 0, "12": 12, "9" * 20: int("9" * 20)}
+    assert {text: whole_number(text) for text in read} == read
+    assert [whole_number(text) for text in ("²", "٣", "9" * 5000, "-1", "1.5", "", " 1", "x")] == [None] * 8
