@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import re
 import select
 import signal
 import sys
@@ -126,6 +127,11 @@ class _Errors:
         self._thread.join(SECONDS_FOR_LAST_WORDS)
         return self._kept.decode(errors="replace")
 
+    def last_state(self) -> str:
+        """Name the phase that the child last announced, in words that follow others; empty: none."""
+        found = re.findall(r"^tfbench: state (\w+)$", self._kept.decode(errors="replace"), re.MULTILINE)
+        return f", while {found[-1]}: stderr shows where it waited" if found else ""
+
     def _work(self) -> None:
         heard = True
         while chunk := os.read(self._source, MAX_LAST_WORDS):
@@ -181,10 +187,11 @@ def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> 
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready, _, _ = select.select([watch.signals], [], [], left)
         if not ready:
+            phase = watch.errors.last_state()
             os.kill(watch.child, signal.SIGUSR1)
             _wait_for_child(watch.child, SECONDS_FOR_STACKS)
             _kill(watch.child)
-            return 1, Failure(Status.TIMEOUT, f"not finished after --max_seconds={max_seconds:g}")
+            return 1, Failure(Status.TIMEOUT, f"not finished after --max_seconds={max_seconds:g}{phase}")
         for number in os.read(watch.signals, 64):
             if number in (signal.SIGTERM, signal.SIGINT):
                 _kill(watch.child)

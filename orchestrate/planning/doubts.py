@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.reference import GIBI
-from results.reference.networks import training_bytes
+from results.reference.networks import fitting_batch, training_bytes
 from results.schema import Case, Device
 from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings
 
@@ -22,10 +21,6 @@ DISPLAY_CLASS = "0x03"
 
 MIN_DISK_BYTES = 15_000_000_000
 """An image with CUDA libraries takes 5 GB unpacked and 3 GB while it is pulled."""
-
-
-BESIDE_THE_STEP_BYTES = 1.0 * GIBI
-"""What the CUDA context and libraries' workspaces take of a GPU's memory at least."""
 
 
 MAX_NAMED = 3
@@ -100,19 +95,16 @@ def sending_note(probed: Iterable[Facts | None]) -> str | None:
 
 def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
     """Name the cases whose training step takes more than a GPU's memory, each with the batch that fits."""
-    chosen = [gpu for gpu in facts.gpus if host.gpus is None or gpu.index in host.gpus]
-    memory = min((gpu.memory_bytes for gpu in chosen if gpu.memory_bytes), default=0)
+    memory = facts.gpu_memory_bytes(host.gpus)
     notes = {}
     for case in cases:
-        needed = training_bytes(case) if case.device is Device.GPU else None
-        if not memory or needed is None or needed <= memory - BESIDE_THE_STEP_BYTES:
+        fitting = case.batch_per_gpu if memory is None or case.device is Device.CPU else fitting_batch(case, memory)
+        needed = training_bytes(case)
+        if memory is None or needed is None or fitting == case.batch_per_gpu:
             continue
-        smaller = case
-        while smaller.batch_per_gpu > 1 and (training_bytes(smaller) or 0) > memory - BESIDE_THE_STEP_BYTES:
-            smaller = dataclasses.replace(smaller, batch_per_gpu=smaller.batch_per_gpu // 2)
         notes[case.model, case.precision, case.batch_per_gpu] = (
             f"{case.model} {case.precision} with batch {case.batch_per_gpu} needs about {needed / GIBI:.1f} GiB "
-            f"per GPU and will run out of memory ({memory / GIBI:.0f} GiB). Use batch_per_gpu: {smaller.batch_per_gpu}"
+            f"per GPU and will run out of memory ({memory / GIBI:.0f} GiB). Use batch_per_gpu: {fitting}"
         )
     return list(notes.values())
 

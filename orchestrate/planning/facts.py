@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -82,6 +82,11 @@ class Facts:
         if not self.images or any(image.status is Status.OK for image in self.images):
             return None
         return self.images[0].problem
+
+    def gpu_memory_bytes(self, indices: Sequence[int] | None) -> int | None:
+        """Return the memory of the smallest of these GPUs; None: of all."""
+        chosen = [gpu for gpu in self.gpus if indices is None or gpu.index in indices]
+        return min((gpu.memory_bytes for gpu in chosen if gpu.memory_bytes), default=None)
 
 
 def facts_from_probe(text: str | bytes) -> Facts:

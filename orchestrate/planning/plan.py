@@ -195,10 +195,17 @@ def make_plan(
     """
     plans = []
     variants = fleets_variants(hosts, probed)
+    reports = [(host, probed[host.place]) for host in hosts]
+    sizes = [report.gpu_memory_bytes(host.gpus) for host, report in reports if isinstance(report, Facts)]
+    memory = min(filter(None, sizes), default=None)
+
+    def suite_of(name: str) -> Suite:
+        return dataclasses.replace(read_suite(name), memory_bytes=memory)
+
     for asked in hosts:
         host = dataclasses.replace(asked, variants=variants.get(asked.place, asked.variants))
         name, reported = host.suite or DEFAULT_SUITE, probed[host.place]
-        suite = read_suite(name)
+        suite = suite_of(name)
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
         cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
         limits = {case: _limit_seconds(host, case, durations or {}) for case in cases}
@@ -214,7 +221,7 @@ def make_plan(
     gangs: list[Gang] = []
     for _, group in itertools.groupby(plans, key=lambda entry: entry.host.fleet):
         fleet = list(group)
-        made, left_out = _gangs(fleet, read_suite(fleet[0].suite), repeats, run_id, seed)
+        made, left_out = _gangs(fleet, suite_of(fleet[0].suite), repeats, run_id, seed)
         gangs += made
         entries += [dataclasses.replace(fleet[0], left_out=(*fleet[0].left_out, *left_out)), *fleet[1:]]
     created = datetime.now(UTC).isoformat(timespec="seconds")

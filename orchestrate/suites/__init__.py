@@ -5,6 +5,7 @@ A block of `cases` is a small matrix: every value may be a list, and all combina
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pydantic import (
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.text import shown
 from orchestrate.yaml_files import Form, described, did_you_mean, read_document, resolve_path, validate_document
+from results.reference.networks import BYTES, fitting_batch
 from results.schema import (
     DEVICE_MODEL,
     SETTINGS,
@@ -42,6 +44,10 @@ from results.schema.networks import INPUTS, CaseRefusal, tuning_refusal
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
 """What ends in one of these is a file of the user's."""
+
+FIT = "fit"
+LARGEST_FIT = 512
+"""`batch_per_gpu: fit` tries this many bytes of one number per sample first: batches of 128 in fp32, 256 in fp16."""
 
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Repeats = Annotated[StrictInt, Field(ge=1, le=1000)]
@@ -92,8 +98,9 @@ class CaseBlock(_Settings):
     model: StrictStr | Few[StrictStr] = Field(
         description="a network or a list of networks; device: none", examples=["[resnet50, googlenet]"]
     )
-    batch_per_gpu: Count | dict[Precision, Count] | None = described(
-        "a whole number, or one for each precision", "{fp32: 128, fp16: 256}"
+    batch_per_gpu: Count | dict[Precision, Count] | Literal["fit"] | None = described(
+        "a whole number, one for each precision, or fit (as large as fits the run's smallest GPU)",
+        "{fp32: 128, fp16: 256}",
     )
     device: Literal["auto"] | Device = described(
         "auto, gpu or cpu (auto: gpu where the host has one)", "gpu", default="auto"
@@ -128,12 +135,14 @@ class Suite:
 
     Attributes:
         repeats: Fresh processes for each case.
+        memory_bytes: Of the smallest GPU of the run, for `batch_per_gpu: fit`; None: not known.
     """
 
     name: str
     description: str
     repeats: int
     blocks: tuple[CaseBlock, ...]
+    memory_bytes: float | None = None
 
     def cases(self, device: Device) -> list[Case]:
         """Return the cases of a host, in the order of the file, without duplicates.
@@ -144,6 +153,8 @@ class Suite:
         cases: dict[str, Case] = {}
         for block in self.blocks:
             for case in _cases(block, device):
+                if block.batch_per_gpu == FIT and self.memory_bytes is not None and case.device is Device.GPU:
+                    case = dataclasses.replace(case, batch_per_gpu=fitting_batch(case, self.memory_bytes))
                 cases.setdefault(case.name, case)
         return list(cases.values())
 
@@ -242,6 +253,8 @@ def _listed(value: T | list[T]) -> list[T]:
 
 def _batches(block: CaseBlock) -> dict[Precision, int]:
     batch = 1 if block.batch_per_gpu is None else block.batch_per_gpu
+    if isinstance(batch, str):  # FIT
+        return {precision: LARGEST_FIT // BYTES[precision] for precision in Precision}
     return batch if isinstance(batch, dict) else dict.fromkeys(Precision, batch)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import re
@@ -90,6 +91,21 @@ def training_bytes(case: Case) -> float | None:
     )
     fixed, sample = found.memory[BYTES[case.precision]]
     return fixed + sample * scale * case.batch_per_gpu
+
+
+BESIDE_THE_STEP_BYTES = 2.0**30
+"""What context, libraries' workspaces and fragmentation take of a GPU's memory, at least."""
+
+
+def fitting_batch(case: Case, memory_bytes: float) -> int:
+    """Return the case's batch, halved until its training step fits a GPU's memory, as far as that is known."""
+    batch = case.batch_per_gpu
+    while batch > 1:
+        needed = training_bytes(dataclasses.replace(case, batch_per_gpu=batch))
+        if needed is None or needed <= memory_bytes - BESIDE_THE_STEP_BYTES:
+            break
+        batch //= 2
+    return batch
 
 
 def work_of(case: Case) -> tuple[float, float, int] | None:

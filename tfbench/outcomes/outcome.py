@@ -66,6 +66,15 @@ cuda error" on a GPU that it has no kernels for.
 NEARLY_FULL_BYTES = 2**30
 """Less free memory than that on a GPU is too little for handles of cuBLAS and cuDNN and a communicator of NCCL."""
 
+_GPU_FAILED = re.compile(
+    r"CUDA_ERROR_(?:UNKNOWN|LAUNCH_FAILED|LAUNCH_TIMEOUT|ILLEGAL_ADDRESS|ECC_UNCORRECTABLE|HARDWARE_STACK_ERROR"
+    r"|CONTAINED|DEVICE_UNAVAILABLE)|unspecified launch failure|an illegal memory access was encountered"
+)
+"""The driver gave a GPU up: every later call of the process fails.
+
+Source: CUresult in the CUDA driver's documentation.
+"""
+
 _DRIVER_TOO_OLD = re.compile(r"driver version is insufficient|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
 
 # First match wins. Texts as TensorFlow, XLA, cuDNN and the driver print them.
@@ -104,6 +113,8 @@ def outcome_of(error: BaseException) -> Failure:
     for status, pattern in _KNOWN:
         if re.search(pattern, text):
             return Failure(status, cause)
+    if _GPU_FAILED.search(text):
+        cause += ". The GPU failed: sudo dmesg | grep -i xid shows why. Reset it (nvidia-smi --gpu-reset) or reboot"
     return Failure(Status.ERROR, cause)
 
 
@@ -182,5 +193,5 @@ def _shorten(text: str) -> str:
     if of_graph:
         own = [line for line in trace.splitlines() if line and not re.match(r"\s|Detected at node", line)]
         text = kind + "\n".join(own or [of_graph])
-    text = re.split(r"\n\s*\n|\nHint: |\n\t? *\[\[|Detected at node", text, maxsplit=1)[0].strip()
+    text = re.split(r"\n\s*\n|\nHint: |\n\t? *\[\[|Detected at node| \[Op:\w+\]", text, maxsplit=1)[0].strip()
     return text if len(text) <= MAX_CAUSE_LENGTH else text[: MAX_CAUSE_LENGTH - 1] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -31,3 +32,18 @@ def test_a_gpu_that_computes_nothing_is_invalid_and_its_record_simulated(tmp_pat
 def test_memory_that_does_not_suffice_is_oom_with_the_size_asked_for(tmp_path):
     record = tfbench(tmp_path / "record.json", "--batch_size=256", NULLGPU_MEMORY_MIB=8192)
     assert record.status is Status.OOM and re.search(r"shape ?\[256,\d+", record.cause or "")
+
+
+@pytest.mark.skipif("TFBENCH_TEST_NULL_GPU" not in os.environ, reason="make test-null-gpu tests faults of GPUs")
+@pytest.mark.parametrize(
+    ("fault", "gpus", "status", "cause"),
+    [
+        ("lost", 1, Status.ERROR, r"CUDA_ERROR_UNKNOWN.*The GPU failed: sudo dmesg \| grep -i xid"),
+        ("stuck", 1, Status.TIMEOUT, r"max_seconds=120, while \w+: stderr shows where it waited"),
+        ("nccl_stuck", 2, Status.TIMEOUT, r"max_seconds=120, while \w+: stderr shows where it waited"),
+    ],
+)
+def test_a_gpu_that_fails_has_its_status_cause_and_remedy(tmp_path, fault, gpus, status, cause):
+    flags = ("--model=alexnet", "--batch_size=4", f"--num_gpus={gpus}", "--max_seconds=120", "--notelemetry")
+    record = tfbench(tmp_path / "record.json", *flags, NULLGPU_FAULT=fault, NULLGPU_FAULT_AFTER=30)
+    assert record.status is status and re.search(cause, record.cause or "", re.DOTALL)

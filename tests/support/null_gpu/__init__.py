@@ -8,7 +8,8 @@ counts, memory and the host's time are real, and numbers are not. `core.c` is me
 `environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs below `.cache`
 (1.8 GB), without NVIDIA's libraries and in front of the other packages of this Python. Settings are variables:
 NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_COPY_GBS (0: copies take no time),
-NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call).
+NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call). NULLGPU_FAULT is lost (each call fails), stuck (no kernel ends),
+nccl_stuck or slow (all GPUs but the first), once NULLGPU_FAULT_AFTER kernels were started.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ CUresult cuCtxSynchronize(void) {
     device *d = current ? current : &devices[0];
     wait_for(d->default_stream);
     for (int i = 0; i < stream_count; ++i) if (all_streams[i] && all_streams[i]->d == d) wait_for(all_streams[i]);
-    return OK;
+    return (CUresult)state();
 }
 
 /* --- memory */
@@ -83,7 +83,7 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute a, CUdeviceptr p
 CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *a, void **values, CUdeviceptr p) { HIT(); for (unsigned i = 0; i < n; ++i) about(values[i], a[i], P(p)); return OK; }
 
 /* --- copies */
-#define COPY(to, from, n, s, async) do { HIT(); return (CUresult)copy(P(to), P(from), n, s, async); } while (0)
+#define COPY(to, from, n, s, async) do { HIT(); if (state()) return (CUresult)state(); return (CUresult)copy(P(to), P(from), n, s, async); } while (0)
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t n) { COPY(to, from, n, NULL, false); }
 CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t n) { COPY(to, from, n, NULL, false); }
 CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t n) { COPY(to, from, n, NULL, false); }
@@ -115,7 +115,7 @@ CUresult cuStreamCreateWithPriority(CUstream *s, unsigned f, int priority) {
 }
 CUresult cuStreamCreate(CUstream *s, unsigned f) { return cuStreamCreateWithPriority(s, f, 0); }
 CUresult cuStreamDestroy(CUstream s) { (void)s; HIT(); return OK; }
-CUresult cuStreamSynchronize(CUstream s) { HIT_AS("cuStreamSynchronize", 0, s); wait_for(of(s)); return OK; }
+CUresult cuStreamSynchronize(CUstream s) { HIT_AS("cuStreamSynchronize", 0, s); wait_for(of(s)); return (CUresult)state(); }
 CUresult cuStreamQuery(CUstream s) { HIT(); stream *x = of(s); return the_time() >= x->busy && x->host_done == x->host_enqueued ? OK : CUDA_ERROR_NOT_READY; }
 CUresult cuStreamGetPriority(CUstream s, int *p) { HIT(); *p = of(s)->priority; return OK; }
 CUresult cuStreamGetCtx(CUstream s, CUcontext *c) { HIT(); *c = (CUcontext)of(s)->d; return OK; }
@@ -141,7 +141,7 @@ CUresult cuLaunchHostFunc(CUstream s, CUhostFn f, void *x) { HIT_AS("cuLaunchHos
 CUresult cuEventCreate(CUevent *e, unsigned f) { (void)f; HIT(); *e = calloc(1, sizeof(event)); return OK; }
 CUresult cuEventDestroy(CUevent e) { HIT(); free(e); return OK; }
 CUresult cuEventRecord(CUevent e, CUstream s) { HIT_AS("cuEventRecord", 0, s); stream *x = of(s); *(event *)e = (event){x->busy, x->host_enqueued, x, true}; return OK; }
-CUresult cuEventQuery(CUevent handle) { HIT(); event *e = (event *)handle; return !e->recorded || (the_time() >= e->at && e->s->host_done >= e->host) ? OK : CUDA_ERROR_NOT_READY; }
+CUresult cuEventQuery(CUevent handle) { HIT(); event *e = (event *)handle; if (state()) return (CUresult)state(); return !e->recorded || (the_time() >= e->at && e->s->host_done >= e->host) ? OK : CUDA_ERROR_NOT_READY; }
 CUresult cuEventSynchronize(CUevent handle) { HIT(); event *e = (event *)handle; if (e->recorded) wait_until(e->at); return OK; }
 CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) { HIT(); double d = (double)(((event *)b)->at - ((event *)a)->at) / 1e6; *ms = d > 0.001 ? (float)d : 0.001f; return OK; }
 CUresult cuEventElapsedTime_v2(float *ms, CUevent a, CUevent b) { return cuEventElapsedTime(ms, a, b); }
@@ -180,9 +180,9 @@ CUresult cuLaunchKernel(CUfunction f, unsigned a, unsigned b, unsigned c, unsign
     (void)a; (void)b; (void)c; (void)d; (void)e; (void)g; (void)shared; (void)p; (void)x;
     HIT_AS("launch", 0, s);
     work(s, "driver", (kernel *)f);
-    return OK;
+    return (CUresult)state();
 }
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **p, void **x) { (void)p; (void)x; HIT_AS("launch", 0, config->hStream); work(config->hStream, "driver", (kernel *)f); return OK; }
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **p, void **x) { (void)p; (void)x; HIT_AS("launch", 0, config->hStream); work(config->hStream, "driver", (kernel *)f); return (CUresult)state(); }
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned shared, CUstream s, void **p) { return cuLaunchKernel(f, a, b, c, d, e, g, shared, s, p, NULL); }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction f, int block, size_t shared) { (void)f; (void)shared; HIT(); *n = block > 0 && 1536 / block > 0 ? 1536 / block : 1; return OK; }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, CUfunction f, int block, size_t shared, unsigned flags) { (void)flags; return cuOccupancyMaxActiveBlocksPerMultiprocessor(n, f, block, shared); }

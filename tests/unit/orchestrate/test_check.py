@@ -210,3 +210,19 @@ def test_a_case_too_large_for_the_gpu_is_named_with_the_batch_that_fits():
     large = dataclasses.replace(A4000, memory_bytes=24 << 30)
     assert memory_notes(host(), dataclasses.replace(GOOD, gpus=(large,)), cases) == []
     assert memory_notes(host(), Facts(), cases) == []
+
+
+def test_both_fleets_of_a_comparison_get_the_batch_that_fits_the_smaller_gpu(tmp_path):
+    suite = tmp_path / "my.yml"
+    suite.write_text("cases:\n  - {model: resnet152, batch_per_gpu: fit, device: gpu}\n")
+    large = dataclasses.replace(
+        GOOD, gpus=(dataclasses.replace(A4000, name="NVIDIA RTX A5000", memory_bytes=24 << 30),)
+    )
+    hosts = [host(), Host(fleet="a5000", name="node-b", docker=SSH)]
+
+    def batches(probed):
+        plan = make_plan(hosts, probed, lambda _: read_suite(str(suite)), run_id="r", seed=1)
+        return {entry.host.fleet: job.case.batch_per_gpu for entry in plan.hosts for job in entry.jobs}
+
+    assert batches({hosts[0].place: GOOD, hosts[1].place: large}) == {"a4000": 64, "a5000": 64}
+    assert batches({hosts[0].place: large, hosts[1].place: large}) == {"a4000": 128, "a5000": 128}

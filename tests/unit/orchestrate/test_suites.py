@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import product
 from pathlib import Path
 
@@ -150,3 +151,17 @@ def test_several_hosts_multiply_and_only_they_choose_how_they_communicate(tmp_pa
     alone = {(1, 1, "auto", True), (1, 4, "auto", True), (1, 4, "auto", False)}
     assert named == alone | {(2, gpus, "ring", whole) for gpus in (1, 4) for whole in (True, False)}
     assert len({case.name for case in cases}) == len(cases) == 7
+
+
+def test_a_batch_may_be_as_large_as_fits_the_smallest_gpu_of_a_run(tmp_path: Path):
+    path = tmp_path / "my.yml"
+    path.write_text("cases:\n  - {model: [resnet152, googlenet], batch_per_gpu: fit, precision: [fp32, fp16]}\n")
+    suite = read_suite(str(path))
+
+    def batches(gibibytes: float | None) -> list[int]:
+        memory = None if gibibytes is None else gibibytes * 2**30
+        return [case.batch_per_gpu for case in dataclasses.replace(suite, memory_bytes=memory).cases(Device.GPU)]
+
+    assert batches(None) == batches(48) == [128, 256, 128, 256]
+    assert batches(16) == [64, 128, 128, 256]
+    assert batches(8) == [32, 64, 128, 256]

@@ -42,6 +42,12 @@ def test_an_exception_becomes_the_word_that_a_user_can_act_on(error, status):
     assert outcome.cause
 
 
+def test_a_gpu_that_the_driver_gave_up_is_an_error_with_its_remedy():
+    found = outcome_of(RuntimeError("'cuLaunchKernel(f)' failed with 'CUDA_ERROR_UNKNOWN' [Op:Mul] name: "))
+    assert found.status is Status.ERROR
+    assert "'CUDA_ERROR_UNKNOWN'. The GPU failed" in found.cause and "dmesg" in found.cause
+
+
 @pytest.mark.parametrize("error", MEMORY, ids=lambda error: str(error)[-40:])
 def test_memory_that_ended_outside_of_tensorflow_is_oom(error, monkeypatch):
     monkeypatch.setattr(module, "free_gpu_memory_bytes", lambda: 100 * 2**30)

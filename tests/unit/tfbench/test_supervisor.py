@@ -71,10 +71,10 @@ def test_a_signal_ends_native_code_with_a_record(tmp_path, number):
 
 def test_a_process_that_hangs_ends_in_time_with_a_record_and_where_it_hung(tmp_path):
     output = tmp_path / "record.json"
-    code, errors = ending(output, "hang()", max_seconds=0.5)
+    code, errors = ending(output, "os.write(2, b'tfbench: state timing\\n'); hang()", max_seconds=2)
     record = from_json(output.read_text())
     assert (code, record.status) == (3, Status.TIMEOUT)
-    assert "0.5" in record.cause
+    assert "=2, while timing: stderr shows where it waited" in record.cause
     assert "in hang" in errors
 
 
