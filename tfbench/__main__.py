@@ -155,8 +155,10 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
     findings.phases.enter("starting")
     failure = _attempt(request, findings, end)
     simulated = request.case.device is Device.GPU and has_simulated_gpus()
-    if simulated and failure is None:
-        failure = Failure(Status.INVALID, "the GPUs are simulated (the tests' null GPU): nothing was computed")
+    if simulated:
+        note = "the GPUs are simulated (the tests' null GPU): nothing was computed"
+        failed = failure or Failure(Status.INVALID, "")
+        failure = dataclasses.replace(failed, cause=f"{note}. {failed.cause}".removesuffix(". "))
     findings.phases.enter("writing")
     return Record(
         status=Status.OK if failure is None else failure.status,

@@ -97,12 +97,17 @@ class AdamW(_Adaptive):
         power_1, power_2, counted = self._powers(finite)
         rate = _if_finite(finite, self.learning_rate, 0.0)
         updates = [counted]
+        # Sooner, the passes still use the weights, and TensorFlow copies what it changes: of BERT-Large 1.4 GB a step.
+        # One after another: else the decays of all weights would be in memory at once.
+        before = tf.group(*gradients)
         for variable, first, second, gradient in zip(
             self.variables, self.first_moments, self.second_moments, gradients, strict=True
         ):
             if len(variable.shape) > 1:
-                decay = tf.convert_to_tensor(variable) * (rate * WEIGHT_DECAY)
-                updates.append(tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=decay))
+                with tf.control_dependencies([before]):
+                    decay = tf.convert_to_tensor(variable) * (rate * WEIGHT_DECAY)
+                    before = tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=decay)
+                updates.append(before)
             updates.append(
                 tf.raw_ops.ResourceApplyAdam(
                     var=variable.handle,

@@ -26,7 +26,7 @@ def tfbench(output, *flags, **settings):
 def test_a_gpu_that_computes_nothing_is_invalid_and_its_record_simulated(tmp_path):
     record = tfbench(tmp_path / "record.json", "--batch_size=8", "--num_steps=5")
     assert record.status is Status.INVALID and "loss_of_an_untrained_network" in (record.cause or "")
-    assert record.simulated
+    assert record.simulated and (record.cause or "").startswith("the GPUs are simulated")
 
 
 def test_memory_that_does_not_suffice_is_oom_with_the_size_asked_for(tmp_path):
