@@ -146,12 +146,12 @@ def _stderr() -> int:
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
-    from results.report.tables import render_ratios, render_results, wide_grids, write_csv
+    from results.report.tables import render_ratios, render_results, to_csv, wide_grids
     from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
     from results.table.fleets import outliers
 
     merged = merge_records(folder.records())  # one by one: 24,000 of them would take a GB
-    write_csv(merged, folder.table_path)
+    folder.table_path.write_text(to_csv(merged), encoding="utf-8")
     shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
         console = stdout_console()

@@ -158,9 +158,8 @@ def _columns(text: str) -> list[str]:
 def _show(runs: list[str], runs_dir: Path | None, *, with_published: bool, time_breakdown: bool, format: str) -> int:
     from rich.console import Console
 
-    from results.export import to_json
     from results.grid import print_grid
-    from results.report.tables import published_grid, render_ratios, render_results, wide_grids
+    from results.report.tables import published_grid, render_ratios, render_results, to_json, wide_grids
     from results.runs.sources import stored_records
     from results.table.merge import merge_records
 
@@ -193,7 +192,7 @@ def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
 
 
 def _export(runs: list[str], runs_dir: Path | None, *, by: list[str], format: str, output: Path | None) -> int:
-    from results.export import WRITERS
+    from results.report.tables import WRITERS
     from results.runs.sources import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records

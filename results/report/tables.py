@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from results.compare.pairs import fleets_of
 from results.compare.scaling import efficiencies
 from results.digits import significant, with_error
-from results.grid import Grid, print_grid, print_line
+from results.grid import Grid, markdown, print_grid, print_line
 from results.reference import published
 from results.reference.gpus import gpu_key
 from results.report.comparison import communication_grid, ratio_grids
 from results.report.device_table import device_grid
-from results.schema import SETTINGS, TUNING, Case, Device, Mode, Status
+from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record, Status
 from results.schema.health import RULES, Moment
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, table_csv
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
@@ -58,11 +59,6 @@ def render_ratios(merged: Merged, console: Console) -> None:
         print_grid(grid, console)
     if (communication := communication_grid(merged)) is not None:
         print_grid(communication, console)
-
-
-def write_csv(merged: Merged, path: Path) -> None:
-    """Write the merged table as CSV; an empty cell is not known or does not apply."""
-    path.write_text(table_csv(merged.table), encoding="utf-8")
 
 
 def result_grids(merged: Merged) -> list[Grid]:
@@ -348,3 +344,47 @@ def warning_notes(warnings: Iterable[str | None]) -> list[str]:
     """
     codes = {match[0] for text in warnings if text for part in text.split(",") if (match := _CODE.match(part.strip()))}
     return [f"{code}: {MEANINGS[code]}" for code in sorted(codes) if code in MEANINGS]
+
+
+TABLE_VERSION = 1
+"""Changes when a column is removed or changes its meaning."""
+
+
+def to_csv(merged: Merged) -> str:
+    """Return the table as CSV, in which no text is a formula to a spreadsheet."""
+    return table_csv(merged.table)
+
+
+def to_json(merged: Merged) -> str:
+    """Return the table as JSON: rows as objects, empty cells as null, and what is not in the table."""
+    rows = json.loads(merged.table.to_json(orient="records", double_precision=15))
+    devices = [_placed(record, result) for record in merged.devices for result in record.device_results]
+    document = {"table_version": TABLE_VERSION, "problems": merged.problems, "rows": rows, "devices": devices}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _placed(record: Record, result: DeviceResult) -> dict[str, Any]:
+    """Return a device's result with where it was measured."""
+    origin = record.origin
+    place = {"fleet": origin.fleet, "host": origin.host, "repeat": origin.repeat} if origin else {}
+    return {**place, **asdict(result)}
+
+
+def to_markdown(merged: Merged) -> str:
+    """Return the results, each fleet's table and the ratios as Markdown."""
+    grids = [*result_grids(merged), *wide_grids(merged), *ratio_grids(merged)]
+    return "\n".join(markdown(grid) for grid in grids)
+
+
+def to_wide_markdown(merged: Merged) -> str:
+    """Return each fleet's table as Markdown: a row per network and precision, a column per GPU count."""
+    return "\n".join(markdown(grid) for grid in wide_grids(merged))
+
+
+WRITERS: dict[str, Callable[[Merged], str]] = {
+    "csv": to_csv,
+    "json": to_json,
+    "markdown": to_markdown,
+    "wide": to_wide_markdown,
+}
+"""What is text, by the name that `--format` takes."""

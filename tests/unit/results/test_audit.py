@@ -13,7 +13,7 @@ from results.errors import NotATable
 from results.reference import FOLDER, published
 from results.reference.gpus import gpu_key, specifications
 from results.reference.networks import model_key, networks
-from results.report.tables import write_csv
+from results.report.tables import to_csv
 from tests.unit.results.factory import make_case, make_environment, repeats, stored
 
 BLOG = Path(__file__).parent / "cases" / "blog_a5000.csv"
@@ -99,7 +99,7 @@ def test_our_own_merged_table_is_audited_by_its_own_columns(tmp_path):
     for count, rate in ((1, 300.0), (2, 590.0), (8, 5200.0)):
         case = make_case(device="gpu", num_gpus=count, batch_per_gpu=128)
         records += repeats(rate, rate * 1.01, case=case, environment=environment)
-    write_csv(merge_records(stored(*records)), tmp_path / "ours.csv")
+    (tmp_path / "ours.csv").write_text(to_csv(merge_records(stored(*records))), encoding="utf-8")
     (claim, *_) = read_claims(tmp_path / "ours.csv")
     assert (claim.gpu, claim.batch, claim.strict) == ("RTX A4000", 128, True)
     assert "superlinear_scaling" in rules(audit(tmp_path / "ours.csv"), Severity.IMPOSSIBLE)

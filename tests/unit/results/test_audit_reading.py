@@ -16,7 +16,7 @@ from results.audit.series import Severity
 from results.audit.tables import read_tables
 from results.audit.texts import Decimal, Number, Refusal, decimal_mark, read_number
 from results.errors import NotATable
-from results.export import to_csv, to_markdown, to_wide_markdown
+from results.report.tables import to_csv, to_markdown, to_wide_markdown
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_environment, repeats, stored
 

@@ -7,12 +7,11 @@ import json
 
 import pytest
 
-from results.export import WRITERS as EXPORTS
-from results.export import to_markdown
 from results.report.comparison import ratio_grids
 from results.report.device_table import device_grid
 from results.report.page import make_report, report_html, report_markdown
-from results.report.tables import results_grid, wide_grids
+from results.report.tables import WRITERS as EXPORTS
+from results.report.tables import results_grid, to_markdown, wide_grids
 from results.runs.reading import from_json
 from results.schema import DeviceResult, Latency, Mode
 from results.schema.record_json import RecordError, to_json

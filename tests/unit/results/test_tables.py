@@ -4,7 +4,7 @@ from rich.console import Console
 
 from results.grid import Grid, markdown, print_grid
 from results.report.comparison import ratio_grids
-from results.report.tables import render_ratios, render_results, results_grid, wide_grids, write_csv
+from results.report.tables import render_ratios, render_results, results_grid, to_csv, wide_grids
 from results.schema import Precision
 from results.table import merge
 from results.table.columns import software_of
@@ -184,7 +184,7 @@ def test_csv_holds_the_table_with_empty_cells_for_what_is_not_known(tmp_path):
     import pandas as pd
 
     merged = merge_records(stored(*two_fleets(), make_failure(origin=make_origin("two-cores", "node-x"))))
-    write_csv(merged, tmp_path / "results.csv")
+    (tmp_path / "results.csv").write_text(to_csv(merged), encoding="utf-8")
     read = pd.read_csv(tmp_path / "results.csv")
     assert list(read.columns) == list(merged.table.columns)
     assert read["samples_per_second"].isna().sum() == 1
