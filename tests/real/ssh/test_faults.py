@@ -118,7 +118,7 @@ MAX_RUN_BYTES = 40_000_000
 LINGERING = "TFBENCH_TEST_LINGERS"
 
 
-def test_broken_links_a_restart_and_hostile_benchmarks_lose_and_double_nothing(rent: Rent, tmp_path: Path):
+def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, tmp_path: Path):
     steady, cut, hole = rent(), rent(), rent()
     runs = Runs(tmp_path)
     fleets = {

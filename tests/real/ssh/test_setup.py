@@ -56,7 +56,7 @@ def test_a_disk_that_is_too_small_is_refused_beforehand_with_both_figures(make_l
     assert not (tmp_path / "home" / "environments").exists()
 
 
-def test_what_an_installation_takes_is_announced_and_its_progress_has_an_end(make_launcher, small_lock):
+def test_an_installation_is_announced_and_its_progress_has_an_end(make_launcher, small_lock):
     launcher = make_launcher(image=False)
     reported: list[tuple[str, str]] = []
     launcher._pulls.notify = lambda host, message: reported.append((host, message))
@@ -147,7 +147,7 @@ def test_a_host_with_sh_alone_gets_a_python_and_keeps_it(make_launcher, without_
         ({}, "uv could not install Python 3.11: no network here"),
     ],
 )
-def test_why_no_python_could_be_brought_is_said_with_where_it_was_looked_for(
+def test_a_python_that_could_not_be_brought_comes_with_the_reason(
     make_launcher, without_python, index, monkeypatch, tmp_path, spoil, said
 ):
     bring(monkeypatch, dataclasses.replace(index("#!/bin/sh\necho no network here; exit 1\n"), **spoil))

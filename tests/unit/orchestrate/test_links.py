@@ -58,7 +58,7 @@ def test_jump_hosts_come_from_the_ssh_configuration_the_nearest_first(config: st
 
 
 @needs_ssh
-def test_without_a_policy_the_ssh_configuration_decides_and_the_fleets_file_counts_too(config: str, tmp_path: Path):
+def test_without_a_policy_ssh_decides_and_the_fleets_file_counts_too(config: str, tmp_path: Path):
     login, file = SSHAddress(target="behind-one", ssh_config=config), tmp_path / "hosts.a.known_hosts"
     for keys in (AS_CONFIGURED, HostKeys(file=str(file))):
         plain = " ".join(ssh_command(login, keys))

@@ -197,7 +197,7 @@ def test_hosts_that_cannot_train_together_are_told_why(changes: dict[str, Any], 
     assert isinstance(answer, str) and said in answer
 
 
-def test_addresses_come_from_where_the_engine_is_reached_unless_the_file_says():
+def test_addresses_are_the_engines_unless_the_file_names_others():
     def address(**settings: Any) -> str | None:
         return Host(fleet="f", name="n", **settings).cluster_address
 
@@ -324,7 +324,7 @@ def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
     assert (record.status, record.cause) == (Status.OOM, "f.b: killed by the kernel")
 
 
-def test_a_host_that_cannot_be_reached_fails_the_job_and_not_what_others_do_alone(tmp_path: Path):
+def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.machines["b"].failures["prepare"] = Unreachable("connection refused")
     outcome = bench.run()
@@ -336,7 +336,7 @@ def test_a_host_that_cannot_be_reached_fails_the_job_and_not_what_others_do_alon
     assert bench.run() == RunOutcome(ok=6, failed=0, missing=0), "resume measures again what a host failed"
 
 
-def test_resume_adopts_the_parts_that_run_and_removes_those_whose_record_is_safe(tmp_path: Path):
+def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.run()
     first, second = bench.plan.gangs

@@ -105,7 +105,7 @@ def test_what_is_silent_is_ended_with_the_minutes_that_it_had():
     assert watched.stopped_for == (Status.TIMEOUT, "printed nothing for 0.005 minutes: it hangs")
 
 
-def test_a_repeats_clock_starts_with_its_machine_and_again_after_preemption():
+def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
     plan = queue_plan(usd_per_gpu_hour=3600.0)
     job = plan.jobs[0]
     budget = Budget(1e9, plan.hosts, Durations())
@@ -200,7 +200,7 @@ def test_what_a_queue_began_too_late_does_not_stay_when_a_run_is_stopped(tmp_pat
     assert cleared == {job.id for job in plan.jobs if folder.read_record(job.id) is None}
 
 
-def test_a_queue_whose_repeats_are_all_blocked_writes_their_records_and_submits_nothing(tmp_path: Path):
+def test_a_queue_of_blocked_repeats_writes_records_and_submits_nothing(tmp_path: Path):
     plan = queue_plan()
     blocked = tuple(dataclasses.replace(job, blocked=(Status.NO_GPU, "none")) for job in plan.jobs)
     plan = dataclasses.replace(plan, hosts=(dataclasses.replace(plan.hosts[0], jobs=blocked),))

@@ -313,7 +313,7 @@ def test_the_order_interleaves_repeats_and_follows_the_seed(tmp_path: Path):
     assert bench.make_plan().jobs == bench.plan.jobs
 
 
-def test_several_variants_on_one_host_are_measured_side_by_side_and_an_impossible_one_is_not_started(tmp_path: Path):
+def test_variants_are_measured_side_by_side_but_for_impossible_ones(tmp_path: Path):
     good = Image(variant="cuda12.5", reference="r:cuda12.5", reason="", digest="sha256:1")
     other = Image(variant="cuda12.9", reference="r:cuda12.9", reason="", digest="sha256:2")
     never = Image(variant="cuda11.8", reference="r:cuda11.8", reason="", status=Status.UNSUPPORTED, problem="no code")
@@ -342,7 +342,7 @@ def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_not_started(tmp_path: P
     assert bench.statuses("a") == [Status.NO_GPU] * 6 and bench.machines["a"].count("start") == 0
 
 
-def test_a_fault_of_the_host_is_tried_again_as_often_as_asked_and_a_failure_of_the_case_never(tmp_path: Path):
+def test_faults_of_hosts_are_retried_as_asked_and_failures_of_cases_never(tmp_path: Path):
     machine = FakeHost()
     bench = Bench(tmp_path, a=machine)
     machine.failures = {"follow": Lost("the link broke")}
@@ -406,7 +406,7 @@ def test_a_limit_of_cost_without_prices_is_refused(tmp_path: Path):
         bench.run(max_usd=1.0)
 
 
-def test_a_bug_in_one_hosts_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
+def test_a_bug_in_one_worker_leaves_a_traceback_and_the_others_finish(tmp_path: Path):
     def crash(job: object) -> None:
         raise KeyError("planted")
 
@@ -416,7 +416,7 @@ def test_a_bug_in_one_hosts_worker_leaves_a_traceback_and_the_others_finish(tmp_
     assert all("a bug in tfbench" in (cause or "") for cause in bench.causes("bad"))
 
 
-def test_a_host_without_work_or_whose_launcher_cannot_be_made_costs_itself_only(tmp_path: Path):
+def test_a_host_without_work_or_launcher_costs_itself_only(tmp_path: Path):
     bench = Bench(tmp_path, bad=FakeHost(), good=FakeHost(), idle=FakeHost())
     *others, idle = bench.plan.hosts
     bench.plan = dataclasses.replace(bench.plan, hosts=(*others, dataclasses.replace(idle, jobs=())))

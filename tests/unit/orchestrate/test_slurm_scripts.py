@@ -346,7 +346,7 @@ def test_pyxis_gets_the_registry_in_enroots_words(tmp_path: Path):
     assert imported.endswith(" docker://ghcr.io#y/t:1")
 
 
-def test_an_image_that_does_not_come_is_named_in_the_log_and_leaves_nothing(tmp_path: Path):
+def test_an_image_that_does_not_come_is_logged_and_leaves_nothing(tmp_path: Path):
     node = Node(tmp_path)
     Path(f"{node.calls}.broken").touch()
     node.run("pyxis", job(1))

@@ -71,7 +71,7 @@ def test_a_sent_image_has_the_id_of_its_engine_and_is_found_by_a_tag():
     assert target.received == b"halfhalf"
 
 
-def test_what_crosses_a_network_is_compressed_and_progress_counts_the_image():
+def test_a_network_gets_it_compressed_and_progress_counts_the_image():
     target = Target(is_far=True)
     assert send(target)[1] == [(4, 8), (8, 8)]
     assert gzip.decompress(target.received) == b"halfhalf"
