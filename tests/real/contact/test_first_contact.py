@@ -127,7 +127,7 @@ def test_a_replaced_jump_host_is_refused_by_its_own_name(fresh, read):
     assert f"CHANGED: [127.0.0.1]:{fresh.ports['bastion']} offers" in cause and fresh.fingerprint("bastion") in cause
 
 
-def test_a_stale_key_in_the_users_own_file_does_not_matter_where_the_fleets_file_decides(fresh, read):
+def test_a_stale_key_of_the_users_is_harmless_where_the_fleets_decide(fresh, read):
     stale = fresh.folder / "stale.key.pub"
     stale.write_text((fresh.folder / "identity.pub").read_text())
     fresh.own.write_text(f"[127.0.0.1]:{fresh.ports['node-0000']} {' '.join(stale.read_text().split()[:2])}\n")

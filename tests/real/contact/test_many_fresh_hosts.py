@@ -67,7 +67,7 @@ def test_no_fresh_host_behind_a_jump_host_is_lost(make_fresh_hosts: Callable[...
     assert MANY or fresh.dropped(), "the jump host was not busy enough to show anything"
 
 
-def test_requests_to_hosts_without_docker_are_made_again_where_the_jump_host_dropped_them(
+def test_requests_that_the_jump_host_dropped_are_made_again(
     make_fresh_hosts: Callable[..., FreshHosts],
 ):
     fresh = make_fresh_hosts(1, DROPS_SOON)

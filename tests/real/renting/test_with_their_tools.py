@@ -60,7 +60,7 @@ def test_a_sample_is_what_the_tools_own_models_print(tool: str):
     assert by(tool, HERE / "samples" / f"{tool}_sample.py") == (SAMPLES / f"{tool}.json").read_text()
 
 
-def test_ansible_lists_the_sample_and_the_command_reads_what_only_ansible_can(monkeypatch: pytest.MonkeyPatch):
+def test_ansible_lists_the_sample_and_the_command_reads_it_through_ansible(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", f"{environment('ansible')}:{os.environ['PATH']}")
     command = ["ansible-inventory", "-i", "ansible.ini", "--list"]
     listed = subprocess.run(command, cwd=SAMPLES, capture_output=True, text=True, check=True)

@@ -184,7 +184,7 @@ def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(
         assert [runs.records()[job].case.num_gpus for job in reported] == [1, 1, 2, 2]
 
 
-def test_a_missing_partition_or_gpu_is_reported_before_anything_is_submitted(
+def test_a_missing_partition_or_gpu_is_reported_before_any_submission(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
     runs = make_runs()

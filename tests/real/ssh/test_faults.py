@@ -217,7 +217,7 @@ def test_a_disk_that_the_benchmark_fills_is_a_row_and_is_freed_again(rent: Rent,
     assert small.jobs() == [] and shutil.disk_usage(small.root).free > DISK_BYTES * 0.8
 
 
-def test_nothing_runs_after_a_start_on_a_full_disk_and_it_starts_once_there_is_room(
+def test_a_start_on_a_full_disk_leaves_nothing_and_works_later(
     make_launcher: Callable[..., SSHLauncher], tmp_path: Path
 ):
     skip_without("a small disk", mounts_missing)
