@@ -16,6 +16,7 @@ from results.recommend.output import advice_grid
 from results.recommend.questions import RentalQuestion
 from results.reference.gpus import specifications
 from results.reference.prices import Offer
+from results.schema import Device
 from results.table.fleets import FleetRate, refuse_mixed
 from results.text import counted
 
@@ -71,6 +72,8 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
         )
     if not any(len(advice.ranked) > 1 for advice in advices):
         return RunDecision(advices, f"No two of {', '.join(names)} have figures of one setting, so nothing is ranked.")
+    if all(rate.case.device is Device.CPU for rate in rates):
+        return RunDecision((), "No GPU was measured, so there is nothing to rent: these figures compare processors.")
     if len(advices) == 1:
         return RunDecision(advices, f"{advices[0].sentence}.")
     chosen = {advice.winner.known.subject if advice.winner else None for advice in advices}

@@ -222,7 +222,7 @@ def step_chart(traces: Sequence[dict[str, Any]]) -> Chart | None:
         .transform_calculate(step="(datum.point - 1) * datum.stride + 1")
         .mark_line(interpolate="step-after", opacity=0.8)
         .encode(
-            x=alt.X("step:Q", title="timed step"),
+            x=alt.X("step:Q", title="timed step", axis=alt.Axis(tickMinStep=1, format="d")),
             y=alt.Y("milliseconds:Q", title="milliseconds", scale=alt.Scale(zero=False)),
             color=alt.Color("repeat:N", scale=alt.Scale(range=COLOURS), legend=alt.Legend(orient="bottom")),
         )

@@ -6,6 +6,7 @@ that a host sent is ever read as markup.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -35,7 +36,7 @@ from results.report.tables import results_grid, wide_grids
 from results.runs.sources import kept_checks
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
-from results.schema import Measurement, Record, Status
+from results.schema import Measurement, Origin, Record, Status
 from results.schema.version import __version__
 from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
@@ -52,6 +53,9 @@ MAX_BYTES = 1_500_000
 SHORT_ROWS = 100
 """Rows of the table of every host and case that a page keeps when it would be too large."""
 
+MAX_NAMED = 4
+"""Networks and hosts that the head of a page names."""
+
 FALLBACK_WIDTH = 640
 """Width of a chart that is drawn for readers without scripts, in pixels."""
 
@@ -61,6 +65,7 @@ class Report:
     """All that a report says, before it is written.
 
     Attributes:
+        about: Which runs, when and where they measured, and about what that cost.
         decision: What to rent.
         verdict: The sentences at the top, what to rent first.
         cards: Specifications of the cards side by side; None where none is known.
@@ -70,6 +75,7 @@ class Report:
     """
 
     title: str
+    about: str
     decision: RunDecision
     verdict: list[str]
     cards: GpuComparison | None
@@ -105,7 +111,8 @@ def make_report(
     offers = asked_prices(prices, price_files, fleets_of(rates)).offers
     decision = decide(rates, offers)
     return Report(
-        title=title,
+        title=_in_words(rates) or title,
+        about=_about([item.record for item in stored if item.record is not None], title),
         decision=decision,
         verdict=[decision.first, *_speed_lines(merged, pairs)],
         cards=compare_gpus(decision.gpus, offers) if decision.gpus else None,
@@ -116,6 +123,39 @@ def make_report(
         minutes=time_breakdown_grid(time_breakdown(stored)),
         checks=kept_checks(stored),
     )
+
+
+def _in_words(rates: Sequence[FleetRate]) -> str:
+    """Return what was measured, for the title; empty where nothing was."""
+    networks = list(dict.fromkeys(str(rate.case.model) for rate in rates))
+    more = f" and {len(networks) - MAX_NAMED} more networks" if len(networks) > MAX_NAMED else ""
+    return f"{' and '.join(fleets_of(rates))}: {', '.join(networks[:MAX_NAMED])}{more}" if rates else ""
+
+
+def _about(records: Sequence[Record], runs: str) -> str:
+    """Return a line on the runs; the cost is that of each host from its first repeat to its last, with all its GPUs."""
+    spans: dict[Origin, list[datetime]] = {}
+    gpus: dict[Origin, int] = {}
+    for record in records:
+        if record.origin is None:
+            continue
+        host = replace(record.origin, repeat=1, image=None, image_digest=None)
+        with contextlib.suppress(ValueError):
+            spans.setdefault(host, []).extend(map(datetime.fromisoformat, (record.started_at, record.finished_at)))
+        gpus[host] = max(gpus.get(host, 1), len(record.environment.gpus) if record.environment else 1)
+    stamps = [stamp for host in spans.values() for stamp in host]
+    if not stamps:
+        return runs
+    hosts = list(dict.fromkeys(f"{host.fleet}/{host.host}" for host in spans))
+    more = f" and {len(hosts) - MAX_NAMED} more hosts" if len(hosts) > MAX_NAMED else ""
+    minutes = (max(stamps) - min(stamps)).total_seconds() / 60
+    usd = sum(
+        (max(times) - min(times)).total_seconds() / 3600 * gpus[host] * (host.usd_per_gpu_hour or 0)
+        for host, times in spans.items()
+    )
+    cost = f", about {usd:.2f} USD" if usd else ""
+    when = f"{min(stamps):%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes"
+    return f"{runs}: {when}, {len(records)} repeats on {', '.join(hosts[:MAX_NAMED])}{more}{cost}"
 
 
 def report_markdown(report: Report) -> str:
@@ -131,6 +171,8 @@ def report_markdown(report: Report) -> str:
     return "\n".join(
         [
             f"## {markdown_text(report.title)}",
+            "",
+            markdown_text(report.about),
             "",
             f"**{first}**",
             "",
@@ -184,6 +226,7 @@ def _content(report: Report) -> dict[str, Any]:
     ]
     return {
         "title": report.title,
+        "about": report.about,
         "verdict": report.verdict,
         "answers": [_without_marks(grid) for grid in _answer_grids(report)],
         "tables": [_without_marks(grid) for grid in tables],
@@ -239,7 +282,11 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
         said = answer_lines(found)
         lines += said[:1] or [f"{a} and {b} have no measured case in common, so it is unknown which is faster."]
     ok = sum(row.repeats_ok > 0 for row in merged.rows)
-    lines.append(f"{ok} of {len(merged.rows)} rows have a number; all of them passed their validity checks.")
+    codes = sorted(
+        {part.partition(" (")[0] for row in merged.rows for part in (row.warnings or "").split(", ") if part}
+    )
+    warned = f" Warnings: {', '.join(codes)}." if codes else ""
+    lines.append(f"{ok} of {len(merged.rows)} rows have a number; all of them passed their validity checks.{warned}")
     return lines
 
 
@@ -306,6 +353,7 @@ def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
     restless = sorted(of_cases, key=lambda case: -max(m.step_cv or 0.0 for _, m in of_cases[case]))
     chosen = [(case, *pair) for case in restless for pair in of_cases[case]][:TRACE_REPEATS]
     traces = []
+    runs = list(dict.fromkeys(record.origin.run_id for _, record, _ in chosen if record.origin))
     for case, record, measurement in chosen:
         origin = record.origin
         seconds = measurement.step_seconds
@@ -315,12 +363,17 @@ def _traces(records: Sequence[Record]) -> list[dict[str, Any]]:
         traces.append(
             {
                 "case": case,
-                "repeat": f"{origin.run_id}, {origin.repeat}" if origin else "1",
+                "repeat": _repeat_name(origin, runs),
                 "stride": stride,
                 "milliseconds": [round(value * 1000, 2) for value in slowest],
             }
         )
     return traces
+
+
+def _repeat_name(origin: Origin | None, runs: Sequence[str]) -> str:
+    number = origin.repeat if origin else 1
+    return f"run {runs.index(origin.run_id) + 1}, repeat {number}" if origin and len(runs) > 1 else f"repeat {number}"
 
 
 def _warnings(merged: Merged) -> list[str]:

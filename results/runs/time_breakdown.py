@@ -211,6 +211,7 @@ def time_breakdown_grid(rows: Sequence[TimeSpent]) -> Grid | None:
         ["host", "case", "repeats>", *(f"{kind}>" for kind in KINDS), "all>"],
         lines,
         [f"minutes:seconds; timed steps are {timed_share(rows):.0%} of what the hosts spent"],
+        (OTHER, "checks", "peaks", "building", "repeats", "start"),
     ).without_empty_columns()
 
 

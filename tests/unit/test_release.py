@@ -47,6 +47,7 @@ VALUES = {
     "GITHUB_REF_NAME": f"v{__version__}",
     "REGISTRY": "ghcr.io/some-one",
     "VARIANT": "cpu",
+    "FOLDER": "main",
 }
 
 

@@ -91,7 +91,10 @@ def test_markdown_is_for_a_pull_request(page, capsys):
     assert program.main(["results", "report", str(page.parent / "run-1"), "--format", "md"]) == 0
     out = capsys.readouterr().out
     assert (
-        out.startswith("## Results of run-1\n\n**Rent a4000 in all") and "* a5000/a5000-1 is" in out and "| + |" in out
+        out.startswith("## a4000 and a5000: googlenet, resnet50\n\nResults of run-1: 2026-11-01 10:00 UTC")
+        and "\n**Rent a4000 in all" in out
+        and "* a5000/a5000-1 is" in out
+        and "| + |" in out
     )
 
 
