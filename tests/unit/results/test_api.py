@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,12 @@ def test_repeats_have_a_row_for_each_record_also_for_those_that_failed(run):
         "same run, job and repeat as runs/quick/records/000.json, left out",
         "not a record, left out",
     ]
+
+
+def test_a_record_that_nobody_placed_is_the_only_repeat_of_its_file(tmp_path):
+    (record,) = repeats(100.0)
+    (row,) = results.read_runs(write_run(tmp_path / "run", [replace(record, origin=None)])).repeats.to_dict("records")
+    assert (row["fleet"], row["host"], row["repeat"]) == ("-", "-", 1) and row["run"].endswith("000.json")
 
 
 def test_without_a_source_the_latest_run_is_read_and_stays_the_one(run):
