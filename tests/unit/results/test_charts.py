@@ -78,11 +78,6 @@ def test_names_of_cases_take_no_width_from_the_values():
     assert '"axis": null' in json.dumps(narrow)
 
 
-def test_the_axis_is_above_the_first_row():
-    spec = json.dumps(charts.speed_chart(rates_of(TWO)).spec)
-    assert '"orient": "top"' in spec
-
-
 def test_a_name_of_control_characters_does_not_abort_drawing():
     chart = charts.speed_chart(rates_of({"\x1b[31mred": 1.0, "b": 2.0}))
     assert legend_of(chart) == ["[31mred", "b"]

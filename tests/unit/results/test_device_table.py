@@ -111,10 +111,6 @@ def test_an_ok_of_a_device_without_results_is_refused():
         from_json(to_json(record))
 
 
-def test_a_record_of_a_device_comes_back_as_it_was_written():
-    assert from_json(to_json(device_record(1.0))) == device_record(1.0)
-
-
 def inference(rate, milliseconds):
     record = make_record(rate, case=make_case(mode=Mode.INFER))
     seconds = [milliseconds / 1000] * 100

@@ -112,11 +112,6 @@ def test_a_case_measured_with_several_softwares_is_not_counted_once_for_each():
     assert {item.reason for item in found} == {"measured with several keras: split with --by keras"}
 
 
-def test_one_fleets_cells_hold_both_drivers_hosts():
-    (grid,) = wide_grids(merge_records(stored(*two_drivers("a4000", "NVIDIA RTX A4000", 100.0))))
-    assert len(grid.rows) == len(MODELS) and "driver" not in grid.headings
-
-
 def test_four_drivers_of_one_card_are_one_line_with_the_spread_between_hosts(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
     monkeypatch.setitem(DRIVERS, "node-a", "535.183")

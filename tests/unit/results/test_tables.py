@@ -5,9 +5,7 @@ from rich.console import Console
 from results.grid import Grid, markdown, print_grid
 from results.report.comparison import ratio_grids
 from results.report.tables import render_ratios, render_results, results_grid, to_csv, wide_grids
-from results.schema import Precision
 from results.table import merge
-from results.table.columns import software_of
 from results.table.fleets import fleet_rates, outliers
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, stored
@@ -202,10 +200,3 @@ def test_all_tables_of_a_runs_end_compute_the_fleets_rates_once(monkeypatch):
     for render in (render_results, print_wide, render_ratios):
         assert printed(render, merged)
     assert outliers(merged.rates) == [] and computed == [merged]
-
-
-def test_rows_carry_case_and_software_of_their_records():
-    (record,) = repeats(100.0, case=make_case(precision="fp16", device="gpu"), environment=make_environment(gpus=1))
-    (row,) = merge_records(stored(record)).rows
-    assert row.case == record.case and row.case.precision is Precision.FP16
-    assert row.software == software_of(record) and row.software.gpu == "NVIDIA RTX A4000"
