@@ -175,7 +175,7 @@ class Runs:
         """Recommend a GPU to rent, as `python -m results recommend` does.
 
         Args:
-            model: Network, or a mix such as `resnet50=0.7,inception_v3=0.3`; several: an answer for each.
+            model: Network; several: an answer for each.
             precision: `fp32`, `tf32`, `fp16` or `bf16`, one or several.
             num_gpus: GPUs of a job, one number or several.
             mode: `train` or `infer`; None: each that was measured.

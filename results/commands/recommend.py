@@ -70,7 +70,7 @@ def add_recommend(commands: Commands) -> None:
     parser.add_argument(
         "--model",
         action="append",
-        help="network, or a mix: resnet50=0.7,inception_v3=0.3; repeat for several answers; default: resnet50",
+        help="network; repeat for several answers; default: resnet50",
     )
     parser.add_argument("--precision", default="fp16", metavar="NAMES", help="fp32, tf32, fp16, bf16; default: fp16")
     parser.add_argument("--num-gpus", default="1", metavar="N", help="GPUs of a job, e.g. 1 or 1,4; default: 1")
@@ -138,7 +138,7 @@ def _recommend(
         batch_size=batch_size,
     )
     rates = _measured(runs, runs_dir)
-    _refuse_unknown([name for question in questions for name in question.mix], rates)
+    _refuse_unknown([question.network for question in questions], rates)
     given = asked_prices(price, prices, fleets_of(rates))
     advices = [advice for question in questions for advice in answers(question, rates, given.offers)]
     remarks = [*given.unused, *unused_prices(advices, given.offers)]

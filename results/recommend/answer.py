@@ -394,8 +394,8 @@ def _memory_needed(question: RentalQuestion) -> float | None:
     if question.memory_gib is not None or question.batch_per_gpu is None:
         return question.memory_gib
     size = PEAKS[question.precision][1]
-    saved = [networks()[model].saved_bytes.get(size, 0.0) for model in question.mix if model in networks()]
-    return max(saved, default=0.0) * question.batch_per_gpu / GIBI or None
+    cost = networks().get(question.network)
+    return cost.saved_bytes.get(size, 0.0) * question.batch_per_gpu / GIBI or None if cost else None
 
 
 def _batch_notes(question: RentalQuestion, known: KnownRate) -> list[str]:
@@ -406,11 +406,10 @@ def _batch_notes(question: RentalQuestion, known: KnownRate) -> list[str]:
     text, needed = f"{known.basis} with batch {known.batch}, not {asked}", _memory_needed(question)
     if needed:
         return [f"{text}, which needs {needed:.1f} GiB for activations alone"]
-    names = tuple(question.mix)
     fitting = [
         (memory_of(row["gpu"]) or 0.0, row["gpu"])
         for row in all_published()
-        if row["model"].startswith(names) and row["precision"] == question.precision and not row["suspect"]
+        if row["model"].startswith(question.network) and row["precision"] == question.precision and not row["suspect"]
         if row["batch_per_gpu"].isdecimal() and int(row["batch_per_gpu"]) >= asked and memory_of(row["gpu"])
     ]
     if int(known.batch) > asked or not fitting:

@@ -118,7 +118,7 @@ def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
         if case.num_gpus > 0 and case.num_hosts == 1 and case.mode in MODES and case.all_reduce:
             asked[case.model, str(case.precision), case.num_gpus, str(case.mode)] = None
     return [
-        RentalQuestion(mix={model: 1.0}, precision=precision, counts=(count,), mode=mode)
+        RentalQuestion(network=model, precision=precision, counts=(count,), mode=mode)
         for model, precision, count, mode in asked
     ]
 

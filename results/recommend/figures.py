@@ -6,7 +6,6 @@ A table of figures never mixes the two. Batches are each source's choice, often 
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 import re
 from collections import defaultdict
@@ -20,7 +19,7 @@ from results.reference.networks import networks, published_names
 from results.stats import Interval
 from results.table.columns import CASE_COLUMNS, Value
 from results.table.comparable import SharedSetting, match, mode_text, setting_of, setting_text
-from results.table.fleets import FleetRate, mixture
+from results.table.fleets import FleetRate
 from results.text import counted
 
 HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "invalid"})
@@ -117,7 +116,7 @@ class FigureTable:
         rates: Comparable figures, then those without.
         remarks: What a reader must know besides.
         source: Whose figures they are; empty: measured here.
-        model: Name of the network in the rows, for predictions; empty for a mix.
+        model: Name of the network in the rows, for predictions; empty: none are made.
     """
 
     basis: Basis
@@ -139,20 +138,19 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
     relevant = [
         rate
         for rate in rates
-        if rate.case.model in question.mix
+        if rate.case.model == question.network
         and rate.case.precision == question.precision
         and rate.case.num_hosts == 1
         and rate.case.all_reduce
         and question.mode in (None, rate.case.mode)
         and question.wants(gpus[rate.fleet], rate.case.num_gpus)
     ]
-    groups: dict[object, list[tuple[FleetRate, FleetRate]]] = defaultdict(list)
-    for setting, parts in _complete(question, [rate for rate in relevant if rate.rates]):
-        whole = parts[0] if len(parts) == 1 else mixture(parts, list(question.mix.values()))
-        if whole is not None:
-            groups[setting].append((whole, parts[0]))
-    tables = [_measured_table(question, pairs, relevant, gpus) for pairs in groups.values()]
-    examples = [pairs[0][1] for pairs in groups.values()]
+    groups: dict[SharedSetting, list[FleetRate]] = defaultdict(list)
+    for rate in relevant:
+        if rate.rates:
+            groups[setting_of(rate, across=("num_gpus",))].append(rate)
+    tables = [_measured_table(question, of_setting, relevant, gpus) for of_setting in groups.values()]
+    examples = [of_setting[0] for of_setting in groups.values()]
     for rate in relevant:
         if not rate.rates and not any(_same_case(rate, example) for example in examples):
             examples.append(rate)
@@ -190,24 +188,9 @@ def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
     return gpus
 
 
-def _complete(
-    question: RentalQuestion, rates: Sequence[FleetRate]
-) -> list[tuple[SharedSetting, list[FleetRate]]]:  # fmt: skip
-    """Return for each fleet, count and setting its rates of all networks of the mix, in their order."""
-    across = ("num_gpus", "model") if len(question.mix) > 1 else ("num_gpus",)
-    found: dict[tuple[str, int, SharedSetting], dict[str, FleetRate]] = defaultdict(dict)
-    for rate in rates:
-        found[rate.fleet, rate.case.num_gpus, setting_of(rate, across=across)][rate.case.model] = rate
-    return [
-        (setting, [of[model] for model in question.mix])
-        for (_, _, setting), of in found.items()
-        if of.keys() == question.mix.keys()
-    ]
-
-
 def _measured_table(
     question: RentalQuestion,
-    pairs: Sequence[tuple[FleetRate, FleetRate]],
+    measured: Sequence[FleetRate],
     relevant: Sequence[FleetRate],
     gpus: Mapping[str, str],
     failed: FleetRate | None = None,
@@ -216,27 +199,27 @@ def _measured_table(
 
     Args:
         question: What is asked.
-        pairs: The fleets' throughput of the mix, and that of its first network; empty: none has one.
+        measured: The fleets' throughput; empty: none has one.
         relevant: All rates of the question, also in other settings and without a number.
         gpus: GPU of each fleet.
         failed: A rate of the setting, where none has a number.
     """
-    example = failed or pairs[0][1]
+    example = failed or measured[0]
     found = [
         KnownRate(
             basis=Basis.MEASURED,
-            subject=whole.fleet,
-            gpu=gpus[whole.fleet],
-            count=part.case.num_gpus,
-            samples_per_second=whole.mean,
-            interval=whole.estimate.interval() if whole.estimate else None,
-            origin=f"this run, {counted(len(whole.rates), 'host')}",
-            batch=str(part.case.batch_per_gpu),
-            prices=whole.prices,
-            rate=whole,
-            sources=tuple(_values_of_host(host, runs) for host, runs in whole.rates.items()),
+            subject=rate.fleet,
+            gpu=gpus[rate.fleet],
+            count=rate.case.num_gpus,
+            samples_per_second=rate.mean,
+            interval=rate.interval,
+            origin=f"this run, {counted(len(rate.rates), 'host')}",
+            batch=str(rate.case.batch_per_gpu),
+            prices=rate.prices,
+            rate=rate,
+            sources=tuple(_values_of_host(host, runs) for host, runs in rate.rates.items()),
         )
-        for whole, part in pairs
+        for rate in measured
     ]
     missing: dict[GpuCount, KnownRate] = {}
     for rate in sorted(relevant, key=lambda rate: bool(rate.rates) or not _same_case(rate, example)):
@@ -245,12 +228,6 @@ def _measured_table(
             continue
         status = ", ".join(dict.fromkeys(rate.failures.values()))
         here = not rate.rates and _same_case(rate, example)
-        of_mix = len(question.mix) > 1
-        note = (
-            "not all networks of the mix were measured in one setting"
-            if of_mix and not found
-            else "not measured in this setting"
-        )
         missing.setdefault(
             key,
             KnownRate(
@@ -258,7 +235,7 @@ def _measured_table(
                 subject=rate.fleet,
                 gpu=gpus[rate.fleet],
                 count=rate.case.num_gpus,
-                note=f"{status} in this run{f' for {rate.case.model}' if of_mix else ''}" if here else note,
+                note=f"{status} in this run" if here else "not measured in this setting",
                 prices=rate.prices,
                 failed=here and bool(set(rate.failures.values()) - HOST_FAILURES),
             ),
@@ -275,15 +252,14 @@ def _measured_table(
         network=question.network,
         setting=setting_text(example, without=("model", "mode", "precision", "num_gpus")),
         rates=(*found, *missing.values(), *absent),
-        remarks=_differing_software([part for _, part in pairs]),
-        model=example.case.model if len(question.mix) == 1 and example.case.mode == "train" else "",
+        remarks=_differing_software(measured),
+        model=example.case.model if example.case.mode == "train" else "",
     )
 
 
 def _same_case(a: FleetRate, b: FleetRate) -> bool:
-    """Return whether two rates are of one case but for the number of GPUs, or of two networks of one mix."""
-    ignored = {"num_gpus"} | ({"model", "batch_norm", "optimizer"} if a.case.model != b.case.model else set())
-    return all(a.named(name) == b.named(name) for name in CASE_COLUMNS if name not in ignored)
+    """Return whether two rates are of one case but for the number of GPUs."""
+    return all(a.named(name) == b.named(name) for name in CASE_COLUMNS if name != "num_gpus")
 
 
 def _values_of_host(host: str, runs: Mapping[str, Sequence[float]]) -> str:
@@ -312,12 +288,12 @@ class PublishedSetting:
     Attributes:
         software: Source, framework, compiler and data, in words.
         short: Who, with which framework, in which year.
-        networks: Names of the networks in the rows, one for each of the question's mix.
+        network: Its name in the rows, with its task.
     """
 
     software: str
     short: str
-    networks: tuple[str, ...]
+    network: str
 
 
 Published = Mapping[PublishedSetting, Mapping[GpuCount, KnownRate]]
@@ -331,26 +307,19 @@ def network_text(name: str) -> str:
 
 def published_figures(question: RentalQuestion) -> Published:
     """Return the published figures for a question, by setting, GPU and count; suspect rows are left out."""
-    settings: dict[tuple[str, str], dict[str, dict[GpuCount, Mapping[str, str]]]]
-    settings = defaultdict(lambda: defaultdict(dict))
-    names = {model: published_names(model) for model in question.mix}
-    wanted = {name for of_model in names.values() for name in of_model}
+    best: dict[PublishedSetting, dict[GpuCount, Mapping[str, str]]] = defaultdict(dict)
+    names = published_names(question.network)
     for row in all_published():
-        if row["suspect"] or row["model"] not in wanted or row["precision"] != question.precision:
+        if row["suspect"] or row["model"] not in names or row["precision"] != question.precision:
             continue
-        best, key = settings[_software(row)][row["model"]], (row["gpu"], int(row["num_gpus"]))
+        of_setting, key = best[PublishedSetting(*_software(row), row["model"])], (row["gpu"], int(row["num_gpus"]))
         # A source that measured several batches is taken at its best, as it would be used.
-        if key not in best or _rate(row) > _rate(best[key]):
-            best[key] = row
-    found: dict[PublishedSetting, dict[GpuCount, KnownRate]] = {}
-    for (software, short), of_networks in settings.items():
-        for chosen in itertools.product(*names.values()):
-            keys = [key for key in of_networks[chosen[0]] if all(key in of_networks[name] for name in chosen)]
-            place = PublishedSetting(software, short, chosen)
-            rows = {key: [of_networks[name][key] for name in chosen] for key in sorted(keys)}
-            if rows:
-                found[place] = {key: _published(key, short, of_key, question) for key, of_key in rows.items()}
-    return found
+        if key not in of_setting or _rate(row) > _rate(of_setting[key]):
+            of_setting[key] = row
+    return {
+        place: {key: _published(key, place.short, row) for key, row in sorted(rows.items())}
+        for place, rows in best.items()
+    }
 
 
 def published_tables(
@@ -373,8 +342,8 @@ def published_tables(
     if not any(fits(key) for of in known.values() for key in of):
         fits = bool  # none meets the limits: how they compare is known all the same
     common, alone = [], []
-    for chosen in dict.fromkeys(place.networks for place in known):
-        places = {place: of for place, of in known.items() if place.networks == chosen and of}
+    for chosen in dict.fromkeys(place.network for place in known):
+        places = {place: of for place, of in known.items() if place.network == chosen and of}
         covering = _covering(question, places, fits)
         if covering:
             common += [_published_table(question, place, places, failed, covering) for place in covering]
@@ -387,7 +356,7 @@ def published_tables(
         network=question.network,
         setting="",
         rates=tuple(_missing(key, failed) for key in question.gpus),
-        model=_most_published(question) if len(question.mix) == 1 else "",
+        model=_most_published(question),
     )
     common.sort(key=lambda table: -len(table.rates))
     known_keys = [[(rate.gpu, rate.count) for rate in table.rates if rate.samples_per_second] for table in alone]
@@ -444,18 +413,18 @@ def _published_table(
     return FigureTable(
         basis=Basis.PUBLISHED,
         mode="training",
-        network=" + ".join(map(network_text, best.networks)),
+        network=network_text(best.network),
         setting=best.software,
         rates=tuple(rates),
         remarks=tuple(remarks),
         source=best.software.split(":")[0],
-        model=best.networks[0] if len(best.networks) == 1 else "",
+        model=best.network,
     )
 
 
 def _most_published(question: RentalQuestion) -> str:
     """Return the task of a network, e.g. the length of a sequence, that most GPUs have figures of."""
-    gpus: dict[str, set[str]] = {name: set() for name in published_names(next(iter(question.mix)))}
+    gpus: dict[str, set[str]] = {name: set() for name in published_names(question.network)}
     for row in all_published():
         if row["model"] in gpus and row["precision"] == question.precision:
             gpus[row["model"]].add(row["gpu"])
@@ -470,31 +439,24 @@ def _missing(key: GpuCount, failed: Mapping[GpuCount, str]) -> KnownRate:
 
 def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:
     """Return the samples per second that a GPU cannot pass with any software; None where that is not known."""
-    lines = []
-    for model in question.mix:
-        cost = networks().get(model)
-        line = roofline(gpu, cost, question.precision) if cost else None
-        if line is None or not math.isfinite(line.hard_limit):
-            return None
-        lines.append(line.hard_limit)
-    return count / math.fsum(share / limit for share, limit in zip(question.mix.values(), lines, strict=True))
+    cost = networks().get(question.network)
+    line = roofline(gpu, cost, question.precision) if cost else None
+    return count * line.hard_limit if line is not None and math.isfinite(line.hard_limit) else None
 
 
-def _published(key: GpuCount, short: str, rows: Sequence[Mapping[str, str]], question: RentalQuestion) -> KnownRate:
-    """Return the throughput of a mix: time per sample is the weighted mean of the networks' times per sample."""
-    seconds = math.fsum(share / _rate(row) for share, row in zip(question.mix.values(), rows, strict=True))
+def _published(key: GpuCount, short: str, row: Mapping[str, str]) -> KnownRate:
+    batch = row["batch_per_gpu"] or "not stated"
     return KnownRate(
         basis=Basis.PUBLISHED,
         subject=key[0],
         gpu=key[0],
         count=key[1],
-        samples_per_second=1 / seconds,
+        samples_per_second=_rate(row),
         origin=short,
-        batch=" + ".join(dict.fromkeys(row["batch_per_gpu"] or "not stated" for row in rows)),
-        sources=tuple(
+        batch=batch,
+        sources=(
             f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s, "
-            f"batch {row['batch_per_gpu'] or 'not stated'}; {row['framework']}; {row['source']}, {row['url']}"
-            for row in rows
+            f"batch {batch}; {row['framework']}; {row['source']}, {row['url']}",
         ),
     )
 

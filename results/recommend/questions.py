@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,10 +24,10 @@ YOURS = "yours"
 
 @dataclass(frozen=True, kw_only=True)
 class RentalQuestion:
-    """What is asked: one network or mix, one precision, any number of GPUs and counts.
+    """What is asked: one network, one precision, any number of GPUs and counts.
 
     Attributes:
-        mix: Share of the samples by network; shares add up to 1.
+        network: Our name of it.
         mode: `train` or `infer`; None: each that was measured, with a table of its own.
         gpus: GPUs to choose from and how many of each; empty: all that have a figure, in `counts`.
         names: What those were asked by.
@@ -39,7 +39,7 @@ class RentalQuestion:
         batch_per_gpu: Batch that must fit and, where it was measured, counts; None: any.
     """
 
-    mix: Mapping[str, float]
+    network: str
     precision: str
     mode: str | None = None
     gpus: tuple[tuple[str, int], ...] = ()
@@ -50,13 +50,6 @@ class RentalQuestion:
     samples: float = MILLION
     memory_gib: float | None = None
     batch_per_gpu: int | None = None
-
-    @property
-    def network(self) -> str:
-        """The network, or the mix with its shares."""
-        if len(self.mix) == 1:
-            return next(iter(self.mix))
-        return " + ".join(f"{share * 100:.0f} % {model}" for model, share in self.mix.items())
 
     def wants(self, gpu: str, count: int) -> bool:
         """Return whether a number of GPUs may be chosen."""
@@ -79,7 +72,7 @@ def read_questions(
     """Build the questions, one for each network and precision, from what the flags of `recommend` have.
 
     Args:
-        model: Networks or mixes, e.g. `resnet50=0.7,vgg16=0.3`; empty: `resnet50`.
+        model: Networks; empty: `resnet50`.
         precision: One or several, comma-separated.
         num_gpus: Likewise, for the GPUs that are named without a number.
         mode: `train` or `infer`; None: both.
@@ -91,7 +84,7 @@ def read_questions(
         batch_size: Per GPU.
 
     Raises:
-        BadQuestion: An unknown GPU, or a mix, precision or number that cannot be read.
+        BadQuestion: An unknown GPU, or a network, precision or number that cannot be read.
     """
     limits = {"budget": budget, "hours": hours, "samples": samples, "memory": memory, "batch-size": batch_size}
     for name, value in limits.items():
@@ -101,7 +94,7 @@ def read_questions(
     names = tuple(name.strip() for text in gpus for name in text.split(",") if name.strip())
     return [
         RentalQuestion(
-            mix=read_mix(text),
+            network=_network(text),
             precision=kind,
             mode=mode,
             gpus=tuple(dict.fromkeys(pair for name in names for pair in _asked(name, counts))),
@@ -117,21 +110,10 @@ def read_questions(
     ]
 
 
-def read_mix(text: str) -> dict[str, float]:
-    """Read `resnet50` or `resnet50=0.7,inception_v3=0.3` into shares that add up to 1.
-
-    Raises:
-        BadQuestion: A share is no number above 0.
-    """
-    shares: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, share = part.partition("=")
-        value = _positive(share) if share else 1.0
-        if value is None or not name.strip():
-            raise BadQuestion(f"--model: must be a network or shares, e.g. resnet50=0.7,vgg16=0.3. Received: {part!r}")
-        shares[model_key(name)] = value
-    total = math.fsum(shares.values())
-    return {name: share / total for name, share in shares.items()}
+def _network(text: str) -> str:
+    if "=" in text or not text.strip():
+        raise BadQuestion(f"--model: must be one network; repeat the flag for several answers. Received: {text!r}")
+    return model_key(text)
 
 
 @dataclass(frozen=True)

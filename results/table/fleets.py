@@ -32,7 +32,7 @@ class FleetRate:
 
     Attributes:
         fleet: Name of the fleet.
-        case: What was measured; of a `mixture` its `model` names all networks.
+        case: What was measured.
         software: What its hosts share; see `fleet_rates`.
         rates: Throughput of each repeat in samples per second, by host and run; empty when all failed.
         rounds: Number of each repeat of `rates`: repeats of one number ran next to each other, whatever their case.
@@ -268,54 +268,6 @@ def _failures(groups: Mapping[_Key, Mapping[int, Row]], rates: Mapping[_Key, Nes
         if not rates[key] and len(partners) == 1:
             found[partners[0]] |= found.pop(key)
     return found
-
-
-def mixture(parts: Sequence[FleetRate], shares: Sequence[float]) -> FleetRate | None:
-    """Return the throughput of one fleet for a mix of networks, host by host and repeat by repeat.
-
-    A sample of the mix takes the weighted mean of the networks' times per sample. Repeats are put together in their
-    order, run by run where a host measured all parts in one run: each then gives an independent throughput of the mix,
-    so that intervals and ratios of a mixture are those of any other rate.
-
-    Args:
-        parts: One for each network, of one fleet.
-        shares: Share of the samples of each; they add up to 1.
-
-    Returns:
-        None where no host measured all parts. The rate's `model` names the networks, its `parameters` are not known.
-    """
-    hosts = [host for host in parts[0].rates if all(host in part.rates for part in parts)]
-    if not hosts:
-        return None
-    first = parts[0]
-    networks = " + ".join(f"{share:g} {part.case.model}" for share, part in zip(shares, parts, strict=True))
-    missing = {host: "not all networks" for part in parts for host in part.rates if host not in hosts}
-    return replace(
-        first,
-        case=replace(first.case, model=networks),
-        software=replace(first.software, parameters=None),
-        rates={host: _mixed_runs([part.rates[host] for part in parts], shares) for host in hosts},
-        rounds={},
-        per_joule={},
-        failures={**missing, **{host: status for part in parts for host, status in part.failures.items()}},
-        unit=first.unit if len({part.unit for part in parts}) == 1 else "samples",
-    )
-
-
-def _mixed_runs(parts: Sequence[dict[str, list[float]]], shares: Sequence[float]) -> dict[str, list[float]]:
-    """Return the mix's throughput of each repeat, by run; with no run in common, all repeats are one."""
-    runs = [run for run in parts[0] if all(run in part for part in parts)]
-    if runs:
-        columns = {run: [part[run] for part in parts] for run in runs}
-    else:
-        columns = {"several": [[value for values in part.values() for value in values] for part in parts]}
-    return {
-        run: [
-            1.0 / math.fsum(share / rate for share, rate in zip(shares, repeat, strict=True))
-            for repeat in zip(*of_parts, strict=False)  # as many as the network with the fewest repeats has
-        ]
-        for run, of_parts in columns.items()
-    }
 
 
 def refuse_mixed(rates: Sequence[FleetRate], by: Sequence[str], remedy: str = "") -> None:

@@ -8,12 +8,12 @@ import scipy
 
 from results.compare.cost import per_dollar
 from results.compare.overall import answer_lines, answers
-from results.compare.pairs import Mark, compare, compare_pair, geometric_mean, host_levels
+from results.compare.pairs import Mark, compare, geometric_mean, host_levels
 from results.compare.scaling import efficiencies
 from results.report.comparison import compare_grid, scaling_grid
 from results.schema import Mode
 from results.stats import Estimate, ratio_of_estimates
-from results.table.fleets import fleet_rates, mixture
+from results.table.fleets import fleet_rates
 from results.table.merge import merge_records
 from tests.benchmarks import coverage
 from tests.unit.results.factory import make_case, make_environment, repeats, stored
@@ -257,23 +257,6 @@ def test_unlike_kinds_of_work_have_no_common_mean_and_the_answer_says_what_holds
         "Which of a and b is faster depends on the kind of work: 0.80 × (inference, fp32, 1 CPU) to "
         "1.50 × (training, fp32, 1 CPU)."
     )
-
-
-def test_a_mixture_is_as_fast_as_its_parts_take_time_and_compares_like_any_rate():
-    def part(fleet, model, *rates):
-        (found,) = rates_of(*repeats(*rates, fleet=fleet, host=f"{fleet}0", case=make_case(model)))
-        return found
-
-    mixes = [
-        mixture([part(f, "resnet50", x, x * 1.01), part(f, "vgg16", y, y * 1.01, y * 1.02)], [0.25, 0.75])
-        for f, x, y in (("a", 200.0, 50.0), ("b", 100.0, 25.0))
-    ]
-    assert mixes[0].rates == {
-        "a0": {"run-1": pytest.approx([1 / (0.25 / 200 + 0.75 / 50), 1.01 / (0.25 / 200 + 0.75 / 50)])}
-    }
-    item = compare_pair(*mixes)
-    assert item.value == pytest.approx(2.0) and item.interval is not None
-    assert mixes[0].named("model") == "0.25 resnet50 + 0.75 vgg16"
 
 
 DRAWS = 100

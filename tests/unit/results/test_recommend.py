@@ -65,7 +65,7 @@ def failure_of(fleet, status="oom"):
 
 def ask(records, offers=(), **question):
     rates = fleet_rates(merge_records(stored(*records)))
-    asked = RentalQuestion(**{"mix": {"resnet50": 1.0}, "precision": "fp16"} | question)
+    asked = RentalQuestion(**{"network": "resnet50", "precision": "fp16"} | question)
     return answers(asked, rates, offers)
 
 
@@ -115,27 +115,6 @@ def test_each_mode_has_a_table_of_its_own():
     assert only.table.mode == "inference"
 
 
-def test_a_mix_takes_the_time_of_its_parts_from_one_setting():
-    parts = {"resnet50": 0.5, "inception_v3": 0.5}
-    records = [
-        *records_of("a4000", SLOW),
-        *records_of("a4000", (50.0, 51.0, 49.0), case=case_of("inception_v3")),
-        *records_of("a5000", FAST),
-        *records_of("a5000", (900.0, 901.0, 899.0), case=case_of("inception_v3", mode=Mode.INFER)),
-    ]
-    measured = ask(records, mix=parts)[0]
-    assert figures_of(measured) == {"a4000": pytest.approx(1 / (0.5 / 100 + 0.5 / 50), rel=1e-3)}
-    assert measured.ranked[0].known.interval is not None
-    whole = ask([], mix=parts, gpus=(("RTX A6000", 1),))[0].ranked[0].rate
-    each = [ask([], mix={name: 1.0}, gpus=(("RTX A6000", 1),))[0].ranked for name in parts]
-    assert each[0] and each[1] and whole > 0
-
-
-def test_a_mix_of_which_no_fleet_measured_every_network_says_so():
-    first = ask(records_of("a4000", SLOW), mix={"resnet50": 0.5, "inception_v3": 0.5})[0]
-    assert "not all networks of the mix were measured in one setting" in first.sentence
-
-
 def test_the_sentence_has_the_measured_ratio_with_its_interval():
     (advice,) = ask([*records_of("a4000", SLOW, price=0.17), *records_of("a5000", FAST, price=0.36)])
     interval = ratio_interval(FAST, SLOW)
@@ -154,7 +133,7 @@ def test_the_winner_flips_at_the_price_that_the_table_says(capsys):
 
 
 def test_figures_of_one_table_have_one_source_and_are_never_suspect():
-    question = RentalQuestion(mix={"resnet50": 1.0}, precision="fp16")
+    question = RentalQuestion(network="resnet50", precision="fp16")
     for place, of in published_figures(question).items():
         sources = {source.split("; ")[1] for rate in of.values() for source in rate.sources}
         assert len(sources) == 1 and "Spheron" not in place.software
@@ -202,7 +181,7 @@ def test_explain_shows_each_repeat_each_price_and_specifications(no_runs, capsys
 def test_several_networks_and_precisions_have_an_answer_each(capsys):
     arguments = ("--model=resnet50", "--model=inception_v3", "--precision=fp16,tf32", "--gpus=A6000", "--format=json")
     answered = json.loads(call(capsys, *arguments))["answers"]
-    asked = {(next(iter(answer["question"]["mix"])), answer["question"]["precision"]) for answer in answered}
+    asked = {(answer["question"]["network"], answer["question"]["precision"]) for answer in answered}
     assert asked == {(model, kind) for model in ("resnet50", "inception_v3") for kind in ("fp16", "tf32")}
 
 
@@ -277,7 +256,7 @@ def test_a_bad_prices_file_names_the_line(tmp_path, capsys):
         (["--gpus=A4001"], "GPU 'A4001' is not in the reference. Did you mean one of: RTX A4000"),
         (["--gpus=RTX 4080"], "GPU 'RTX 4080' is not in the reference: no figures of it are known there."),
         (["--price=A4000=free"], "--price: must be GPU=USD"),
-        (["--model=resnet50=x"], "--model: must be a network or shares"),
+        (["--model=resnet50=x"], "--model: must be one network"),
         (["--model=resnet5"], "--model: 'resnet5' is not a known network. Did you mean one of: resnet50"),
         (["--precision=fp8"], "--precision: must be among fp32, tf32, fp16, bf16"),
         (["--num-gpus=0"], "--num-gpus: must be whole numbers above 0"),
