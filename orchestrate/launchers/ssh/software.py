@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import math
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,13 @@ class Hello:
     now: float
 
 
+def _finite(value: object) -> float:
+    number = float(str(value))
+    if not math.isfinite(number):
+        raise ValueError("not finite")
+    return number
+
+
 def read_hello(answer: Mapping[str, Any]) -> Hello:
     """Read an agent's answer; nothing in it is trusted.
 
@@ -114,7 +122,7 @@ def read_hello(answer: Mapping[str, Any]) -> Hello:
             runners=frozenset(map(str, answer["runners"])),
             environments=frozenset(map(str, answer["environments"])),
             free_bytes=int(answer["free_bytes"]),
-            now=float(answer["now"]),
+            now=_finite(answer["now"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError("not our agent's answer") from error
