@@ -432,7 +432,7 @@ class SlurmPlace(Place):
 
     def end(self) -> None:
         """See `Place.end`."""
-        self._cluster.command("scancel", "--user=root")
+        self._cluster._command("scancel", "--user=root", check=False)
         super().end()
         for path in self.jobs.iterdir():
             shutil.rmtree(path, ignore_errors=True)
