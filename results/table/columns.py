@@ -51,7 +51,7 @@ class Software:
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash(tuple(getattr(self, name) for name in _names()))
+        return hash(tuple(getattr(self, name) for name in SOFTWARE_COLUMNS))
 
     def __hash__(self) -> int:
         """Return a hash that is computed once: each of a million records looks its software up."""
@@ -64,20 +64,18 @@ class Software:
 
     def only(self, columns: Collection[str]) -> Software:
         """Keep some columns and empty all others: two of these are equal where those columns are."""
-        return Software(*(getattr(self, name) if name in columns else None for name in _names()))
+        return Software(*(getattr(self, name) if name in columns else None for name in SOFTWARE_COLUMNS))
 
     def shown(self) -> Software:
         """Return it with texts that are safe for a terminal: a host wrote them."""
         texts: dict[str, Any] = {
-            name: printable(value) for name in _names() if isinstance(value := getattr(self, name), str)
+            name: printable(value) for name in SOFTWARE_COLUMNS if isinstance(value := getattr(self, name), str)
         }
         return replace(self, **texts)
 
 
-@functools.cache
-def _names() -> tuple[str, ...]:
-    return tuple(item.name for item in fields(Software))
-
+SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
+"""Columns of a row's identity in addition to fleet, host and case; numbers are merged where all of them are equal."""
 
 _gpu_key = attrgetter("name", "power_limit_watts")
 _environment_key = attrgetter(
@@ -261,9 +259,6 @@ COLUMNS: dict[str, Column] = {
 
 CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
 """Columns that are a case's own; numbers are compared where all of them are equal."""
-
-SOFTWARE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(Software))
-"""Columns of a row's identity in addition to fleet, host and case; numbers are merged where all of them are equal."""
 
 OF_REPEAT = {name: column.of_repeat for name, column in COLUMNS.items() if column.of_repeat is not None}
 """What a repeat measured, by column."""
