@@ -28,3 +28,6 @@ typedef struct {
 } Gpu;
 
 #include TABLE
+#ifndef THERE
+#define THERE COUNT              /* how many of the table's GPUs the machine has */
+#endif

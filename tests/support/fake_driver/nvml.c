@@ -54,9 +54,9 @@ int nvmlShutdown(void) { return SUCCESS; }
 const char *nvmlErrorString(int code) { (void)code; return "planted"; }
 int nvmlSystemGetDriverVersion(char *text, unsigned n) { ANSWER(NULL, snprintf(text, n, DRIVER)); }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { ANSWER(NULL, *version = CUDA); }
-int nvmlDeviceGetCount_v2(unsigned *count) { ANSWER(NULL, *count = COUNT); }
+int nvmlDeviceGetCount_v2(unsigned *count) { ANSWER(NULL, *count = THERE); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, Device **device) {
-    if (i >= COUNT) return INVALID_ARGUMENT;
+    if (i >= (unsigned)THERE) return INVALID_ARGUMENT;
     if (gpus[i].lost == 1) return GPU_IS_LOST;
     *device = &boards[i];
     return gone(NULL) ? GPU_IS_LOST : SUCCESS;

@@ -1,14 +1,15 @@
 """A null GPU: TensorFlow's CUDA wheel runs on it from end to end, and nothing is computed.
 
-One library stands for CUDA's driver and runtime, cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL and NVML, with two RTX
-A4000. Kernels and library calls are counted and dropped; copies are made; streams have clocks. So placement, order,
-counts, memory and the host's time are real, and numbers are not. `core.c` is memory, clocks and counts; `driver.c` and
-`runtime.c` are CUDA; `libraries.c` is all above it. Functions that matter to nothing answer 0 (`names.S`, written here).
+One library stands for CUDA's driver and runtime, cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, NCCL and NVML, by default of
+two RTX A4000. Kernels, library calls and large copies within a GPU are counted and dropped; other copies are made; streams
+have clocks. So placement, order, counts, memory and the host's time are real, and numbers are not. `core.c` is memory,
+clocks and counts; `driver.c` and `runtime.c` are CUDA; `libraries.c` is all above it. Functions that matter to nothing
+answer 0 (`names.S`, written here).
 
 `environment()` builds it for TensorFlow's CUDA wheel, which `python -m tests.support.null_gpu` installs below `.cache`
 (1.8 GB), without NVIDIA's libraries and in front of the other packages of this Python. Settings are variables:
-NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_COPY_GBS (0: copies take no time),
-NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call). NULLGPU_FAULT is lost (each call fails), stuck (no kernel ends),
+NULLGPU_DEVICES, NULLGPU_MEMORY_MIB, NULLGPU_NAME, NULLGPU_KERNEL_US (time of each kernel), NULLGPU_COPY_GBS (0: copies
+take no time), NULLGPU_NO_PEER, NULLGPU_LOG=PREFIX (a line per call). NULLGPU_FAULT is lost (each call fails), stuck (no kernel ends),
 nccl_stuck or slow (all GPUs but the first), once NULLGPU_FAULT_AFTER kernels were started.
 """
 

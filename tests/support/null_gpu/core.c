@@ -13,6 +13,7 @@
 device devices[MAX_DEVICES];
 int device_count;
 size_t device_memory;
+const char *device_name = "NVIDIA RTX A4000";
 _Thread_local device *current;
 
 static long long kernel_ns;
@@ -49,6 +50,7 @@ __attribute__((constructor)) static void start(void) {
     if (device_count) return;
     device_count = (int)number("NULLGPU_DEVICES", 2);
     device_memory = (size_t)(number("NULLGPU_MEMORY_MIB", 16117) * (1 << 20));
+    if (getenv("NULLGPU_NAME")) device_name = getenv("NULLGPU_NAME");
     kernel_ns = (long long)(number("NULLGPU_KERNEL_US", 0) * 1000);
     double rate = number("NULLGPU_COPY_GBS", 0);
     if (getenv("NULLGPU_FAULT")) fault = getenv("NULLGPU_FAULT");
@@ -294,7 +296,7 @@ int copy(void *to, const void *from, size_t n, const void *handle, bool async) {
     else if (a) HIT_AS("copy.d2h.pinned", n, handle);
     else if (slow) HIT_AS("copy.h2d.pageable", n, handle);
     else HIT_AS("copy.h2d.pinned", n, handle);
-    if (!(a && b) || n <= 64 << 20) memcpy(to, from, n);
+    if (!(a && b) || n <= 4096) memcpy(to, from, n);  /* large ones within the GPU are dropped, as kernels are */
     if (a && !b && n == 1) *(uint8_t *)to &= 1;  /* a bool that was not computed must still be one */
     stream *s = of(handle);
     advance(s, (long long)((double)n * copy_ns_per_byte));

@@ -19,7 +19,7 @@ CUresult cuInit(unsigned flags) { HIT(); return flags ? BAD : device_count ? OK 
 CUresult cuDriverGetVersion(int *version) { HIT(); *version = 12080; return OK; }
 CUresult cuDeviceGetCount(int *count) { HIT(); *count = device_count; return OK; }
 CUresult cuDeviceGet(CUdevice *d, int ordinal) { HIT(); if (ordinal >= device_count) return CUDA_ERROR_INVALID_DEVICE; *d = ordinal; return OK; }
-CUresult cuDeviceGetName(char *name, int n, CUdevice d) { (void)d; HIT(); snprintf(name, (size_t)n, "NVIDIA RTX A4000"); return OK; }
+CUresult cuDeviceGetName(char *name, int n, CUdevice d) { (void)d; HIT(); snprintf(name, (size_t)n, "%s", device_name); return OK; }
 CUresult cuDeviceGetUuid(CUuuid *u, CUdevice d) { HIT(); memset(u, 0, sizeof *u); memcpy(u->bytes, "nullgpu", 7); u->bytes[15] = (char)d; return OK; }
 CUresult cuDeviceGetUuid_v2(CUuuid *u, CUdevice d) { return cuDeviceGetUuid(u, d); }
 CUresult cuDeviceGetPCIBusId(char *s, int n, CUdevice d) { HIT(); snprintf(s, (size_t)n, "0000:%02X:00.0", d + 1); return OK; }
@@ -216,6 +216,6 @@ extern int nvmlInitWithFlags(unsigned), nvmlDeviceGetHandleByIndex_v2(unsigned, 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {
     const char *colon = strchr(bus, ':');
-    return nvmlDeviceGetHandleByIndex_v2(colon && colon[2] == '2', device);
+    return nvmlDeviceGetHandleByIndex_v2(colon ? (unsigned)(colon[2] - '1') : 0, device);
 }
 int nvmlDeviceGetGpuFabricInfoV(void *device, void *info) { (void)device; (void)info; return 3; }

@@ -9,5 +9,18 @@
     .width = 16, .width_max = 16, .reasons = 0, .first_process = 9999001}
 #define BUS_0 "1"
 #define BUS_1 "2"
-enum { COUNT = 2 };
-static Gpu gpus[COUNT] = {CARD(0), CARD(1)};
+#define BUS_2 "3"
+#define BUS_3 "4"
+#define BUS_4 "5"
+#define BUS_5 "6"
+#define BUS_6 "7"
+#define BUS_7 "8"
+enum { COUNT = 8 };
+static Gpu gpus[COUNT] = {CARD(0), CARD(1), CARD(2), CARD(3), CARD(4), CARD(5), CARD(6), CARD(7)};
+extern int device_count;
+extern size_t device_memory;
+extern const char *device_name;
+#define THERE (make_like_the_devices(), device_count)
+static void make_like_the_devices(void) {
+    for (int i = 0; i < COUNT; ++i) { gpus[i].name = device_name; gpus[i].memory_total = device_memory + (259ull << 20); }
+}
