@@ -1,0 +1,180 @@
+"""Every command line of README, docs/start.md and docs/rent.md, as written, in an empty folder at 80 columns.
+
+Names of the network lead to this machine: the clone comes from this checkout, the hosts are an sshd on loopback whose
+benchmark only pretends to train, renting tools are programs that print their samples. Images: tests/real/engines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.real.ssh.rented import Rented, make_pretender
+from tests.support.engines.processes import find_program
+from tests.support.engines.required import skip_without
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "tests" / "unit" / "orchestrate" / "cases" / "sources"
+SUITE = """\
+repeats: 2
+cases:
+  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}
+"""
+
+MAY_FAIL = {"tfbench doctor": (0, 4), "tfbench run --suite first": (0, 4), "tfbench show": (0, 2)}
+"""Exit codes of what needs a GPU in this machine, and of what shows its results."""
+
+TOOL = """\
+#!/bin/sh
+echo "$(basename "$0") $*" >> "$CALLS"
+case "$(basename "$0") $*" in
+    "sky status"*) cat '{samples}/sky.json' ;;
+    "dstack ps"*) cat '{samples}/dstack.json' ;;
+    "vastai show"*) cat '{samples}/vast.json' ;;
+    "curl"*"pods?include"*) cat '{samples}/runpod-rest1.json' ;;
+esac
+"""
+
+
+def commands(page: str) -> list[str]:
+    """Return the commands of a page: lines of its blocks without a language, and what table cells show first."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found: list[str] = []
+    for language, block, row in re.findall(r"^```(\w*)\n(.*?)^```|^\|([^\n]*`[^\n]*)$", text, re.MULTILINE | re.DOTALL):
+        lines = [re.sub(r"\s+# .*", "", line).strip() for line in block.splitlines()]
+        if not language and re.match(
+            r"(git clone|make|tfbench|\. |sky |dstack |vastai |curl |export )", next(iter(lines), "")
+        ):
+            found += filter(None, lines)
+        for cell in re.split(r"(?<!\\)\|", row):
+            quoted = [text.replace("\\|", "|") for text in re.findall(r"`([^`]+)`", cell)]
+            if quoted and re.match(r"(tfbench|sky|dstack|curl|vastai) ", quoted[0]):
+                started = quoted[0].startswith("tfbench ")
+                found += [f"tfbench {text}" if started and "tfbench " not in text else text for text in quoted]
+                break
+    return [line for line in found if not line.startswith("tfbench images")]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Give a folder with a short name: sockets of ssh have at most 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="tfb-hour-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def rented(place: Path) -> Iterator[Rented]:
+    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
+    made = Rented(place / "rented", make_pretender(place / "pretender"), place / "home")
+    made.host.start()
+    yield made
+    made.host.stop()
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def prepare(place: Path) -> dict[str, str]:
+    """Make the programs that a bare machine would have; return the environment."""
+    tfbench = f'PYTHONPATH={ROOT} exec {sys.executable} -P -m orchestrate.cli "$@"'
+    write(place / "bin" / "tfbench", f"#!/bin/sh\n{tfbench}\n")
+    for name in ("sky", "dstack", "vastai", "curl"):
+        write(place / "bin" / name, TOOL.format(samples=SAMPLES))
+    write(place / "tiny.yml", SUITE)
+    venv = place / "venv"
+    # `make run` measures a tiny network, and `make test` collects one file: the rest is what other tests do.
+    short = f'[ "$1" != run ] || set -- "$@" --suite={place}/tiny.yml'
+    write(venv / "bin" / "tfbench", f"#!/bin/sh\n{short}\n{tfbench}\n")
+    collect = f"exec {sys.executable} -m pytest --collect-only -q tests/unit/test_documented_addresses.py"
+    write(venv / "bin" / "python", f'#!/bin/sh\ncase "$*" in *pytest*) {collect} ;; esac\nexec {sys.executable} "$@"\n')
+    for name in ("bin/pip", "bin/activate", "cpu.stamp", "cuda.stamp", "dev.stamp"):
+        write(venv / name, "")
+        os.utime(venv / name, (4e9, 4e9))  # newer than the locks of any clone
+    return {
+        "PATH": f"{place}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": str(place / "home"),
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        "CALLS": str(place / "calls"),
+        "MAKEFLAGS": f"VENV={venv}",
+        "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_KEY_0": f"url.{ROOT}.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/tfbench/tfbench",
+        "GIT_CONFIG_KEY_1": "safe.directory",
+        "GIT_CONFIG_VALUE_1": "*",
+    }
+
+
+def type_in(command: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Type a command in a terminal of 80 columns; return its exit code and what the terminal showed."""
+    done = subprocess.run(
+        ["script", "-qec", f"stty cols 80 rows 24; {command}", "/dev/null"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    return done.returncode, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", done.stdout)
+
+
+def hosts_of(page: str, rented: Rented, place: Path) -> str:
+    """Return the hosts file that a page shows, with hosts on loopback and a network that a processor trains."""
+    found = re.search(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    yaml = YAML()
+    document: Any = yaml.load(
+        found[1] if found else (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
+    )
+    document["defaults"] |= {"suite": str(place / "tiny.yml"), "device": "cpu"}
+    for fleet in document["fleets"].values():
+        for name in fleet["hosts"]:
+            fleet["hosts"][name] = rented.entry()
+    with (place / "listed.yml").open("w") as file:
+        yaml.dump(document, file)
+    return (place / "listed.yml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/rent.md"])
+def test_every_command_of_a_page_works_as_written(page: str, place: Path, rented: Rented):
+    environment, folder = prepare(place), place / "empty"
+    listed, typed = hosts_of(page, rented, place), commands(page)
+    (folder / "containers").mkdir(parents=True)
+    for path in (ROOT / "containers" / "rent").iterdir():
+        shutil.copy(path, folder)
+    shutil.copy(ROOT / "tests" / "unit" / "results" / "cases" / "blog_a5000.csv", folder / "table.csv")
+    assert len(typed) > 8 and "tfbench plan" in typed
+    for command in typed:
+        hosts = folder / "hosts.yml"
+        hosts.unlink(missing_ok=True)
+        if " init" not in command and command not in MAY_FAIL:
+            hosts.write_text(listed)
+        if command.startswith("make"):
+            code, shown = type_in(command, folder / "tfbench", environment)
+        elif command.startswith(". "):
+            code, shown = type_in(command.replace(".venv", str(place / "venv")), folder, environment)
+        else:
+            code, shown = type_in(command, folder, environment)
+        assert code in MAY_FAIL.get(command, (0,)), (command, shown)
+        assert "Traceback" not in shown and "bug in tfbench" not in shown, (command, shown)
+        if command.startswith("tfbench") and command != "tfbench doctor":  # its sentences are left to the terminal
+            too_long = [line for line in shown.splitlines() if len(line) > 80 and " " in line.strip()]
+            assert too_long == [], command
+    if page == "docs/rent.md":
+        assert "sky down --yes tfbench-a4000 tfbench-a5000" in (place / "calls").read_text().splitlines()
