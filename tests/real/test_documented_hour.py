@@ -41,7 +41,7 @@ case "$(basename "$0") $*" in
     "sky status"*) cat '{samples}/sky.json' ;;
     "dstack ps"*) cat '{samples}/dstack.json' ;;
     "vastai show"*) cat '{samples}/vast.json' ;;
-    "curl"*"pods?include"*) cat '{samples}/runpod-rest1.json' ;;
+    "curl"*"pods?include"*) cat '{samples}/runpod.json' ;;
 esac
 """
 
