@@ -324,7 +324,7 @@ def host_job(
             gpus = tuple(_usable_gpus(host, facts)[: case.num_gpus])
             if len(gpus) < case.num_gpus:
                 cause = f"the case needs {case.num_gpus} GPU, the host offers {len(gpus)}"
-                if host.device is None and not facts.gpus:
+                if host.device is None and not facts.gpus and host.usd_per_gpu_hour is not None:
                     cause += "; it has a price, so its CPU is not measured instead. To measure it, set device: cpu"
                 blocked = (Status.NO_GPU, cause)
     if image is not None and image.status is not Status.OK:
