@@ -70,8 +70,9 @@ def test_a_step_asks_for_what_the_table_says(counter, line):
 @needs_null_gpu
 @pytest.mark.slow
 def test_steps_do_not_come_out_in_pairs():
-    counter = Counter(NULLGPU_KERNEL_US=60)
-    flags_of_case = ["--model=resnet50", "--batch_size=8", "--num_steps=30", "--warmup_steps=3", "--max_warmup_steps=3"]
+    counter = Counter(NULLGPU_KERNEL_US=200)
+    flags_of_case = ["--model=resnet50", "--batch_size=8", "--num_steps=20", "--warmup_steps=3", "--max_warmup_steps=3"]
     seconds = counter.count([*flags_of_case, "--notelemetry", "--nopeaks", "--output=unused"])["step_seconds"]
     counter.close()
-    assert statistics.stdev(seconds) / statistics.fmean(seconds) < 0.25
+    every_second, others = statistics.median(seconds[::2]), statistics.median(seconds[1::2])
+    assert max(every_second, others) < 3 * min(every_second, others), seconds
