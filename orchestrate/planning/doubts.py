@@ -77,11 +77,8 @@ def sending_note(probed: Iterable[Facts | None]) -> str | None:
     Args:
         probed: What each host reported; None: it could not be asked.
     """
-    missing = [
-        [image.send_bytes for image in facts.images if image.send_bytes] for facts in probed if facts is not None
-    ]
-    sizes = [sum(of_host) for of_host in missing if of_host]
-    if not sizes:
+    totals = (sum(image.send_bytes or 0 for image in facts.images) for facts in probed if facts is not None)
+    if not (sizes := [size for size in totals if size]):
         return None
     gigabytes = f"{sum(sizes) / 1e9:.1f} GB"
     if len(sizes) == 1:

@@ -305,14 +305,12 @@ class Outlook:
         if host is None:
             return max(map(self.seconds_left, self._left), default=0.0)
         left = self._left.get(host, {})
-        total = sum(left.values())
         took, planned = self._factors.get(host, (0.0, 0.0))
-        if not self._weight and not planned:
+        if not left or not (self._weight or planned):
             return 0.0
-        mean = total / len(left) if left else 0.0
-        prior = self._weight * mean
-        factor = (took + prior) / (planned + prior) if planned + prior else 1.0
-        return total * factor / min(self._lanes.get(host, 1), max(1, len(left)))
+        prior = self._weight * sum(left.values()) / len(left)
+        factor = (took + prior) / (planned + prior)
+        return sum(left.values()) * factor / min(self._lanes.get(host, 1), len(left))
 
 
 Meter = HostPlace | str

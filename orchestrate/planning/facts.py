@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -89,66 +89,53 @@ class Facts:
         return min((gpu.memory_bytes for gpu in chosen if gpu.memory_bytes), default=None)
 
 
+MEASURED = ("cpu_flops_per_second", "cpu_loop_seconds")
+"""Plans compute with them: what no machine has counts as not reported."""
+
+REPORTED: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("cpu", "kernel", "operating_system", "driver"), str),
+    **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes"), int),
+    **dict.fromkeys(("cpu_limit", *MEASURED), (int, float)),
+}
+"""What of a probe's answer becomes which fact; what is of another type counts as not reported."""
+
+
 def facts_from_probe(text: str | bytes) -> Facts:
     """Read what `python -m tfbench.probe` printed; nothing in it is trusted.
 
     Raises:
         ValueError: Not the probe's JSON.
     """
-    document = read_json(text, MAX_PROBE_BYTES)
+    document = _plain(read_json(text, MAX_PROBE_BYTES))
     if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
         raise ValueError("the probe printed no object with gpus")
+    known = {item.name for item in fields(GPUFacts)}  # a later probe may add some
     try:
         gpus = tuple(checked(GPU, gpu) for gpu in document["gpus"])
-        states = tuple(_state(state) for state in document.get("gpu_states") or ())
-    except (RecordError, TypeError) as error:
+        states = tuple(
+            checked(GPUFacts, {key: value for key, value in state.items() if key in known})
+            for state in document.get("gpu_states") or ()
+        )
+    except (RecordError, TypeError, AttributeError) as error:
         raise ValueError(f"the probe's gpus are malformed: {error}") from error
-    reported = {name: read(document.get(name)) for name, read in READERS.items()}
+    problems = document.get("gpu_problems")
+    given: dict[str, Any] = {name: document.get(name) for name in REPORTED}
+    reported: dict[str, Any] = {
+        name: value
+        for name, value in given.items()
+        if isinstance(value, REPORTED[name]) and not isinstance(value, bool)
+    }
+    reported = {name: value for name, value in reported.items() if name not in MEASURED or 1e-6 <= value <= 1e18}
+    reported["gpu_problems"] = tuple(
+        item for item in (problems if isinstance(problems, list) else ()) if isinstance(item, str)
+    )
     return Facts(gpus=gpus, gpu_states=states, **reported)
 
 
-def _state(document: object) -> GPUFacts:
-    """Read a state; keys that a later probe may add are passed over."""
-    known = {item.name for item in fields(GPUFacts)}
-    if not isinstance(document, dict):
-        raise TypeError("a state is no object")
-    return checked(GPUFacts, {key: _plain(value) for key, value in document.items() if key in known})
-
-
-def _plain(value: object) -> object:
+def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON)
     """Take control characters out of texts, which are shown."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    return plain_text(value, 200) if isinstance(value, str) else value
-
-
-def _text(value: object) -> str | None:
-    return plain_text(value, 200) if isinstance(value, str) else None
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(plain_text(item, 500) for item in value if isinstance(item, str)) if isinstance(value, list) else ()
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _positive(value: object) -> float | None:
-    """Read a speed or a duration; what no machine has counts as not reported: plans compute with it."""
-    number = _number(value)
-    return number if number is not None and 1e-6 <= number <= 1e18 else None
-
-
-READERS: dict[str, Callable[[object], Any]] = {
-    **dict.fromkeys(("cpu", "kernel", "operating_system", "driver"), _text),
-    **dict.fromkeys(("cpu_count", "memory_bytes", "disk_free_bytes"), _integer),
-    **dict.fromkeys(("cpu_flops_per_second", "cpu_loop_seconds"), _positive),
-    "cpu_limit": _number,
-    "gpu_problems": _texts,
-}
-"""What of a probe's answer becomes which fact; what is of another type counts as not reported."""
+    return plain_text(value, 500) if isinstance(value, str) else value

@@ -31,9 +31,6 @@ def test_a_container_reads_it_at_a_place_of_its_own_and_cannot_write_it():
         {"Type": "bind", "Source": "/sets/imagenet", "Target": "/data", "ReadOnly": True}
     ]
     assert "--data_dir=/data" in document["Cmd"]
-
-
-def test_a_container_that_needs_no_data_sees_none():
     document = container_document(job_container(job(Data.SYNTHETIC), PROCESS, "image"))
     assert "Mounts" not in document["HostConfig"]
     assert not [flag for flag in document["Cmd"] if flag.startswith("--data_dir")]
@@ -51,44 +48,36 @@ def test_a_process_is_told_the_path_itself(tmp_path: Path, data: Data, said: lis
 
 
 @pytest.mark.parametrize(
-    ("queue", "missing"),
+    ("fleet", "missing"),
     [
         ("data_dir: /sets/imagenet\n    slurm: {container: none, shared_folder: /home/bench}", None),
         ("slurm: {container: none, shared_folder: /home/bench}", "hosts.yml names no data_dir for the host"),
         ("image: tfbench:x\n    kubernetes: {data_claim: imagenet}", None),
         ("image: tfbench:x\n    kubernetes: {}", "hosts.yml names no data_claim for the cluster"),
+        ("hosts: {h: {process: true, data_dir: /sets/imagenet}}", None),
+        ("hosts: {h: {process: true}}", "hosts.yml names no data_dir for the host"),
     ],
 )
-def test_a_queue_is_given_data_too(tmp_path: Path, queue: str, missing: str | None):
+def test_a_host_or_queue_without_data_excludes_its_cases(tmp_path: Path, fleet: str, missing: str | None):
     (tmp_path / "my.yml").write_text(SUITE)
     path = tmp_path / "hosts.yml"
-    path.write_text(f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    {queue}\n")
+    path.write_text(f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    {fleet}\n")
     hosts = read_hosts(path)
     plan = make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {job.case.data for job in plan.jobs}
     assert seen == ({Data.SYNTHETIC} if missing else {Data.SYNTHETIC, Data.TFRECORD})
     assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == ([missing] if missing else [])
+    assert plan_from_json(plan_to_json(plan)).hosts[0].host.data_dir == hosts[0].data_dir
 
 
 def test_an_empty_plan_says_what_was_left_out_and_why(tmp_path: Path):
-    hosts = read_hosts(hosts_file(tmp_path, ""))
-    (tmp_path / "my.yml").write_text(
-        "cases: [{model: resnet50, data: tfrecord, batch_per_gpu: 1, num_steps: 5, device: cpu}]"
-    )
-    with pytest.raises(UserError) as caught:
-        make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
-    assert str(caught.value) == (
-        "the plan is empty: no case of the suite fits any host\n"
-        "  f.h: resnet50-fp32-b1-1cpu-tfrecord-w10s5: hosts.yml names no data_dir for the host"
-    )
-
-
-def test_an_empty_plan_of_many_hosts_names_some(tmp_path: Path):
     hosts = [host for number in range(25) for host in read_hosts(hosts_file(tmp_path, "", f"h{number}"))]
     (tmp_path / "my.yml").write_text("cases: [{model: resnet50, data: tfrecord, batch_per_gpu: 1, device: cpu}]")
     with pytest.raises(UserError) as caught:
         make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     lines = str(caught.value).splitlines()
+    assert lines[0] == "the plan is empty: no case of the suite fits any host"
+    assert lines[1] == "  f.h0: resnet50-fp32-b1-1cpu-tfrecord-w10s100: hosts.yml names no data_dir for the host"
     assert len(lines) == 22 and lines[-1] == "  and 5 more"
 
 
@@ -99,21 +88,6 @@ def hosts_file(folder: Path, data_dir: str, name: str = "h") -> Path:
         f"version: 1\ndefaults: {{suite: my.yml}}\nfleets:\n  f:\n    hosts:\n      {name}:\n        process: true\n{data_dir}"
     )
     return path
-
-
-@pytest.mark.parametrize(
-    ("line", "planned", "left_out"),
-    [
-        ("        data_dir: /sets/imagenet\n", {Data.SYNTHETIC, Data.TFRECORD}, []),
-        ("", {Data.SYNTHETIC}, ["hosts.yml names no data_dir for the host"]),
-    ],
-)
-def test_a_host_without_data_leaves_its_cases_out_and_says_why(tmp_path: Path, line: str, planned, left_out):
-    hosts = read_hosts(hosts_file(tmp_path, line))
-    plan = make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
-    assert {job.case.data for job in plan.jobs} == planned
-    assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == left_out
-    assert plan_from_json(plan_to_json(plan)).hosts[0].host.data_dir == hosts[0].data_dir
 
 
 @pytest.mark.parametrize("path", ["sets/imagenet", "/sets:/etc", "'/sets,readonly=false'", "[/a]"])

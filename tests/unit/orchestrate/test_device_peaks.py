@@ -45,13 +45,10 @@ def test_the_next_repeat_is_given_the_limits_of_one_device():
     assert after(measured()) == (1e13, 4e11)
     cpu = dataclasses.replace(JOB, case=dataclasses.replace(CASE, device=Device.CPU))
     assert after(measured(case=cpu.case), cpu, cpu) == (2e13, 8e11), "logical devices are one processor"
-
-
-def test_what_had_to_be_measured_again_was_too_low_and_the_best_counts():
     peaks = DevicePeaks()
     for flops, traffic in ((2e13, 8e11), (3e13, 4e11), (1e13, 2e11)):
         peaks.learn(JOB, measured(peak_flops_per_second=flops, peak_bytes_per_second=traffic))
-    assert peaks.of(JOB) == (1.5e13, 4e11)
+    assert peaks.of(JOB) == (1.5e13, 4e11), "the best counts: what had to be measured again was too low"
 
 
 @pytest.mark.parametrize(

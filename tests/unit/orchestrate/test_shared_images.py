@@ -47,23 +47,17 @@ def of_drivers(**settings: Any) -> list[tuple[Host, Facts | str]]:
     return [(of, facts(of, DRIVERS[of.name])) for of in hosts]
 
 
-def test_hosts_with_four_drivers_get_the_newest_image_that_suits_all():
+def test_hosts_share_the_newest_image_that_suits_all_unless_they_must_not():
     assert shared(*of_drivers()) == dict.fromkeys(DRIVERS, "cuda12.5")
-
-
-def test_hosts_that_chose_the_same_image_are_left_alone():
-    assert shared(*of_drivers()[:2]) == {}
-
-
-def test_an_image_for_each_host_and_named_ones_are_left_alone():
-    assert shared(*of_drivers(image_for="host")) == {}
-    assert shared(*of_drivers(variants=("cuda12.3",))) == {}
-
-
-def test_an_image_for_each_fleet_is_shared_within_it_only():
-    old, new = host("a", "old", image_for="fleet"), host("b", "new", image_for="fleet")
-    assert shared((old, facts(old, "520.61.05")), (new, facts(new, "580.95.05"))) == {}
+    assert shared(*of_drivers()[:2]) == {}, "they chose the same one"
+    assert shared(*of_drivers(image_for="host")) == shared(*of_drivers(variants=("cuda12.3",))) == {}
     assert shared(*of_drivers(image_for="fleet")) == dict.fromkeys(DRIVERS, "cuda12.5")
+    old, new = host("a", "old", image_for="fleet"), host("b", "new", image_for="fleet")
+    assert shared((old, facts(old, "520.61.05")), (new, facts(new, "580.95.05"))) == {}, "within a fleet only"
+    cpu = host("cpu")
+    without = dataclasses.replace(Facts(), images=tuple(wanted_images(cpu, Facts(), VARIANTS)))
+    found = shared(*of_drivers(), (host("gone"), "connection refused"), (cpu, without))
+    assert found == dict.fromkeys(DRIVERS, "cuda12.5"), "who was not asked or has no GPU plays no part"
 
 
 def test_no_gpu_gives_up_machine_code_for_the_sake_of_others():
@@ -72,18 +66,7 @@ def test_no_gpu_gives_up_machine_code_for_the_sake_of_others():
     asked = [(hopper, facts(hopper, "580.95.05", "9.0")), (old, facts(old, "520.61.05", "7.5"))]
     assert shared(*asked) == {"h": "cuda12.9", "o": "cuda11.8"}
     reasons = {image.reason for image in share_images([hopper, old], {o.place: f for o, f in asked}, VARIANTS).values()}
-    assert all(
-        reason.endswith("no image suits all hosts of the run, so software differs between them") for reason in reasons
-    )
-
-
-def test_hosts_that_were_not_asked_or_have_no_gpu_play_no_part():
-    cpu = host("cpu")
-    reported = Facts()
-    reported = dataclasses.replace(reported, images=tuple(wanted_images(cpu, reported, VARIANTS)))
-    assert shared(*of_drivers(), (host("gone"), "connection refused"), (cpu, reported)) == dict.fromkeys(
-        DRIVERS, "cuda12.5"
-    )
+    assert all(reason.endswith("suits all hosts of the run, so software differs between them") for reason in reasons)
 
 
 def test_a_host_that_could_not_be_asked_is_planned_with_its_fleets_image():
@@ -129,11 +112,5 @@ def test_the_plan_has_one_image_with_its_digest_and_says_why():
     render_plan(plan, Console(file=stream, width=400))
     text = stream.getvalue()
     assert text.count("the newest image that suits every host of the run") == 3
-    assert (
-        "(this host alone: cuda12.9; set variant: per-host for that)"
-        in share_images(
-            [host(name) for name in DRIVERS],
-            {of.place: facts(of, DRIVERS[of.name]) for of in map(host, DRIVERS)},
-            VARIANTS,
-        )[host("d").place].reason
-    )
+    found = share_images(hosts, {of.place: facts(of, DRIVERS[of.name]) for of in hosts}, VARIANTS)
+    assert "(this host alone: cuda12.9; set variant: per-host for that)" in found[hosts[-1].place].reason
