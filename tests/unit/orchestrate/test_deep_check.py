@@ -40,12 +40,9 @@ HOSTS = [Host(fleet="a100", name=name, docker=None) for name in ("one", "two", "
 PROBED = {HOSTS[0].place: Facts(gpus=GPUS), HOSTS[1].place: Facts(gpus=GPUS), HOSTS[2].place: "no route to host"}
 
 
-def result(metric, value, place=None, arithmetic=None):
-    unit = "FLOP/s" if arithmetic else "B/s"
-    seconds = 1.0
-    return DeviceResult(
-        metric=metric, unit=unit, arithmetic=arithmetic, amount=value * seconds, seconds=seconds, value=value, gpu=place
-    )
+def result(metric, value, place=None, kind=None):
+    unit = "FLOP/s" if kind else "B/s"
+    return DeviceResult(metric=metric, unit=unit, arithmetic=kind, amount=value, seconds=1.0, value=value, gpu=place)
 
 
 def record_of(job, *, slow=None, wrong=None, slow_pair=None, status=Status.OK, **seen):
@@ -112,15 +109,11 @@ def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_pa
     assert documents[1]["figures"]["gpus"][0]["rates"]["fp16 products"] == 240e12
 
 
-def test_the_slow_link_between_two_cards_is_named(tmp_path):
-    one, two, _ = checked(tmp_path, slow_pair=(0, 2))
+def test_a_slow_link_and_wrong_numbers_are_named_by_the_drivers_indices(tmp_path):
+    one, two, _ = checked(tmp_path / "link", slow_pair=(0, 2))
     assert (one.verdict, two.verdict) == (Acceptance.DOUBTFUL, Acceptance.ACCEPT)
-    (finding,) = one.findings
-    assert finding.text == "20 GB/s between GPU 1 and GPU 3, 200 between most pairs", "by the driver's own indices"
-
-
-def test_wrong_numbers_reject_the_host_and_name_the_card(tmp_path):
-    one, two, _ = checked(tmp_path, wrong=1, status=Status.INVALID)
+    assert [found.text for found in one.findings] == ["20 GB/s between GPU 1 and GPU 3, 200 between most pairs"]
+    one, two, _ = checked(tmp_path / "numbers", wrong=1, status=Status.INVALID)
     assert (one.verdict, two.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT)
     assert one.gpus[2] is Acceptance.REJECT and one.gpus[1] is Acceptance.ACCEPT
 
@@ -182,27 +175,18 @@ def test_four_faults_of_eight_gpus_are_found_from_driver_to_verdict(tmp_path):
     )
     documents = run_python(build(machine, tmp_path / "driver"), "-c", OBSERVE)
     seen = [from_dict(GPUFacts, document) for document in documents]
-    assert [(item.place, item.index, item.pcie_width_max, item.power_limit_default_watts) for item in seen[:2]] == [
-        (0, 0, 16, 700.0),
-        (1, 1, 16, 700.0),
-    ]
+    assert [(item.place, item.index, item.pcie_width_max) for item in seen[:2]] == [(0, 0, 16), (1, 1, 16)]
     gpus = tuple(GPU(index=index, name="NVIDIA H100 80GB HBM3") for index in range(8))
     job = plan_deep_check(HOSTS[:1], {HOSTS[0].place: Facts(gpus=gpus)}, "r").hosts[0].jobs[0]
     rates = [result("sustained_product", 640e12, place, "fp16") for place in range(8)]
     rates += [result("memory_add", 2.5e12 if place == 7 else 2.9e12, place) for place in range(8)]
     rates += [result("host_to_device", 6e9 if place == 5 else 25e9, place) for place in range(8)]
-    (verdict,) = judge(
-        [figures_of(dataclasses.replace(record_of(job), device_results=rates, device_observations=seen))]
-    )
-    assert verdict.verdict is Acceptance.REJECT
-    assert {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Acceptance.ACCEPT} == {
-        **{2: "reject", 5: "reject", 6: "reject"},
-        7: "doubtful",
-    }
-    assert {(found.gpu, found.figure) for found in verdict.findings} == {
-        *((2, "throttled_thermal"), (5, "pcie_width"), (5, "copies to the GPU"), (6, "row_remap_failed")),
-        (7, "memory"),
-    }
+    record = dataclasses.replace(record_of(job), device_results=rates, device_observations=seen)
+    (verdict,) = judge([figures_of(record)])
+    bad = {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Acceptance.ACCEPT}
+    assert (verdict.verdict, bad) == ("reject", {2: "reject", 5: "reject", 6: "reject", 7: "doubtful"})
+    named = {2: {"throttled_thermal"}, 5: {"pcie_width", "copies to the GPU"}, 6: {"row_remap_failed"}, 7: {"memory"}}
+    assert {gpu: {found.figure for found in verdict.findings if found.gpu == gpu} for gpu in bad} == named
 
 
 def test_xid_errors_are_read_from_the_kernel_log_by_bus_id(tmp_path):
