@@ -18,7 +18,6 @@ from orchestrate.images import builds
 from orchestrate.images.builds import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.variants import read_variants
-from orchestrate.launchers.container import ContainerSpec
 from orchestrate.launchers.docker.images import DockerEngine
 
 PROJECT = Path(__file__).parents[3]
@@ -32,28 +31,16 @@ class OneImage:
         self._described = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1"}
         self._described |= {"user": 10001, "libraries": {}} | described
 
-    def create(self, spec: ContainerSpec) -> None:
-        pass
+    def nothing(self, *_: object) -> None:
+        """Do nothing."""
 
-    def start(self, name: str) -> None:
-        pass
-
-    def wait(self, name: str, seconds: float) -> None:
-        pass
-
-    def remove(self, name: str) -> None:
-        pass
+    create = start = wait = remove = read_file = nothing
 
     def output(self, name: str, limit: int) -> bytes:
         return json.dumps(self._described).encode()
 
-    def read_file(self, name: str, path: str) -> None:
-        return None
 
-
-def test_the_revision_is_the_checkouts_own_and_not_that_of_a_repository_around_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_revision_is_the_checkouts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -75,10 +62,7 @@ def test_the_revision_is_the_checkouts_own_and_not_that_of_a_repository_around_i
 
 @pytest.mark.parametrize(
     ("name", "dockerfile", "base"),
-    [
-        ("cpu", "Dockerfile", None),
-        ("ngc25.02", "Dockerfile.on-base", "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"),
-    ],
+    [("cpu", "Dockerfile", None), ("ngc25.02", "Dockerfile.on-base", "nvcr.io/nvidia/tensorflow:25.02-tf2-py3")],
 )
 def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(
     name: str, dockerfile: str, base: str | None, monkeypatch: pytest.MonkeyPatch
@@ -115,13 +99,8 @@ def test_verify_compares_an_image_with_its_row(described: dict[str, Any], failed
 
 
 def images(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrate", "images", *arguments],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "orchestrate", "images", *arguments]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +151,8 @@ def test_packages_are_sorted_into_equal_layers_with_xlas_compilers_linked(tmp_pa
     script = f"cd {site};{script.replace('/layers', str(layers))}"
     subprocess.run(["sh", "-e", "-c", script], check=True)
     for layer, names in kept.items():
-        found = {
-            str(path.relative_to(layers / layer / "opt/site")) for path in (layers / layer).rglob("*") if path.is_file()
-        }
-        assert found == set(names)
+        files = [path for path in (layers / layer).rglob("*") if path.is_file()]
+        assert {str(path.relative_to(layers / layer / "opt/site")) for path in files} == set(names)
     assert (layers / "cuda/usr/local/cuda").readlink() == Path("/opt/site/nvidia/cuda_nvcc")
     assert {path.lstat().st_mtime for path in layers.rglob("*")} == {0.0}
 

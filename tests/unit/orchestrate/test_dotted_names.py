@@ -31,15 +31,8 @@ ALONE = CaseBlock(model="resnet50", batch_per_gpu=2, num_steps=4, device=Device.
 
 
 def hosts_named(*names: tuple[str, str], price: float | None = None) -> list[Host]:
-    return [
-        Host(
-            fleet=fleet,
-            name=name,
-            docker=DockerAddress(scheme="ssh", target=f"{name}.{fleet}"),
-            usd_per_gpu_hour=price,
-        )
-        for fleet, name in names
-    ]
+    made = [(fleet, name, DockerAddress(scheme="ssh", target=f"{name}.{fleet}")) for fleet, name in names]
+    return [Host(fleet=fleet, name=name, docker=docker, usd_per_gpu_hour=price) for fleet, name, docker in made]
 
 
 def plan_for(hosts: list[Host], block: CaseBlock = ALONE) -> Plan:
@@ -69,15 +62,13 @@ def test_what_a_repeat_took_counts_for_its_fleet_and_for_no_other(tmp_path: Path
 
 
 def test_two_hosts_of_one_joined_name_cost_what_each_costs():
-    entries = [
-        *plan_for(hosts_named(("a.b", "c"), price=3600.0)).hosts,
-        *plan_for(hosts_named(("a", "b.c"), price=36.0)).hosts,
-    ]
+    plans = [plan_for(hosts_named(place, price=usd)) for place, usd in ((("a.b", "c"), 3600.0), (("a", "b.c"), 36.0))]
+    entries = [entry for plan in plans for entry in plan.hosts]
     budget = Budget(100.0, entries, Durations({("a.b", "x"): 1000.0, ("a", "x"): 1000.0}))
     dear, cheap = (entry.host.place for entry in entries)
     assert not budget.allows(dear, "x"), "1000 USD"
     assert budget.allows(cheap, "x"), "10 USD"
-    assert [len(dict.fromkeys(entry.host.place for entry in entries)), len({e.host.key for e in entries})] == [2, 1]
+    assert len({entry.host.place for entry in entries}) == 2 and len({entry.host.key for entry in entries}) == 1
 
 
 def test_each_of_them_is_asked_and_planned_by_its_own_facts():

@@ -59,9 +59,7 @@ def test_the_quick_suite_is_known_within_a_factor_of_a_half_before_its_first_run
     estimated = estimate(plan, Durations({}, computed))
     assert estimated.seconds == pytest.approx(3 * sum(computed.values()) + host_seconds(plan.hosts[0]))
     assert (estimated.seen, estimated.computed) == (0, 1)
-    assert 12 * 15 + 100 < estimated.seconds < 8 * 60, (
-        "fifteen seconds of timed steps a repeat, and ended in eight minutes"
-    )
+    assert 12 * 15 + 100 < estimated.seconds < 8 * 60, "fifteen seconds of steps a repeat, and ended in eight minutes"
 
 
 @pytest.mark.parametrize(
@@ -104,10 +102,8 @@ def test_what_nobody_can_know_is_left_out_and_guessed():
 
 def test_each_fleet_has_its_own_estimate_and_cost():
     card = Facts(gpus=(GPU(index=0, name="RTX A4000"),), images=(Image(variant="cpu", reference="r:cpu", reason=""),))
-    hosts = [
-        Host(fleet=fleet, name="a", docker=None, suite="quick", usd_per_gpu_hour=price)
-        for fleet, price in (("x", 1.0), ("y", 3.0))
-    ]
+    priced = {"x": 1.0, "y": 3.0}.items()
+    hosts = [Host(fleet=name, name="a", docker=None, suite="quick", usd_per_gpu_hour=usd) for name, usd in priced]
     plan = make_plan(hosts, {host.place: card for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
     estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}), {hosts[0].place: 90.0})

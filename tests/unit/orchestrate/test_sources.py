@@ -201,14 +201,17 @@ texts = st.text(max_size=80)
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(texts, texts, texts, st.none() | st.floats(0, 1e6), texts), min_size=1, max_size=6))
 def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, described):
-    machines = [
-        Machine(
-            name=name, way="ssh", target=f"root@h{number}", port=22, gpu=gpu, gpus=1, usd_per_hour=usd, notes=(note,)
-        )
+    given = [
+        {"name": name, "gpu": gpu, "notes": (note,), "usd_per_hour": usd, "target": f"root@h{number}"}
         for number, (name, gpu, note, usd, _) in enumerate(described)
     ]
+    machines = [Machine(way="ssh", port=22, gpus=1, **fields) for fields in given]
     found = Found(machines=machines, left_out=[reason for *_, reason in described], notes=[described[0][2]])
     assert len(hosts_of(hosts_file(found, "vast"), tmp_path_factory.mktemp("hosts"))) == len(machines)
+    twice = [Machine(name=name, way="ssh", target="root@h", port=22) for name in ("a", "b")]
+    text = hosts_file(Found(machines=twice), "vast")
+    assert set(hosts_of(text, tmp_path_factory.mktemp("twice"))) == {"unknown-gpu.a"}, "the same address is one host"
+    assert "#   b: the same address as a\n" in text
 
 
 @given(texts, texts)
@@ -217,12 +220,6 @@ def test_an_address_is_plain_or_none(user: str, host: str):
     assert address is None or address in (f"{user}@{host}", f"{user}@[{host}]")
     assert destination("root", "2001:db8::1") == "root@[2001:db8::1]"
     assert destination("root", "-oProxyCommand=x") is destination("-l", "h") is destination("a b", "h") is None
-
-
-def test_the_same_address_twice_is_one_host(tmp_path: Path):
-    twice = [Machine(name=name, way="ssh", target="root@h", port=22) for name in ("a", "b")]
-    text = hosts_file(Found(machines=twice), "vast")
-    assert set(hosts_of(text, tmp_path)) == {"unknown-gpu.a"} and "#   b: the same address as a\n" in text
 
 
 @pytest.mark.slow
