@@ -259,7 +259,10 @@ def validate_document(model: type[M], document: Document) -> M | None:
                     reported[document.line(path), text.partition(" Received: ")[0]] = path, text
             for path, text in reported.values():
                 document.problem(path, text)
-        document.left_out |= {_leave_out(data, path) for path, *_ in spots}
+        gone = {_wrong_part(data, path) for path, *_ in spots}
+        document.left_out |= gone
+        for path in gone:
+            _leave_out(data, path)
     return None
 
 
@@ -298,17 +301,25 @@ def _model_within(annotation: object) -> type[BaseModel] | None:
     return next((model for model in found if model is not None), None)
 
 
-def _leave_out(data: dict[str, Any], path: Path_) -> Path_:
-    """Remove what is wrong at a path, and return its path: of a list all, and where a key is missing, what lacks it."""
-    owner: Any = data
+def _wrong_part(data: dict[str, Any], path: Path_) -> Path_:
+    """Return what must go for a mistake at a path: of a list all of it, and where a key is missing, what lacks it."""
+    owner: object = data
     for depth, part in enumerate(path):
-        inner = owner.get(part)
-        if depth + 1 == len(path) or not isinstance(inner, dict) or path[depth + 1] not in inner:
-            owner.pop(part, None)
-            return path[: depth + 1]
-        owner = inner
-    data.clear()
-    return ()
+        if not isinstance(owner, dict) or part not in owner:
+            return path[:depth]
+        owner = owner[part]
+    return path
+
+
+def _leave_out(data: dict[str, Any], path: Path_) -> None:
+    """Remove the value at a path, if it is still there; without a path, all of them."""
+    owner: object = data
+    for part in path[:-1]:
+        owner = owner.get(part) if isinstance(owner, dict) else None
+    if not path:
+        data.clear()
+    elif isinstance(owner, dict):
+        owner.pop(path[-1], None)
 
 
 def did_you_mean(word: str, known: list[str], all_of_them: str) -> str:
