@@ -88,7 +88,7 @@ def main() -> None:
         print("\n".join(completion.candidates(make_parser(), arguments)))
         return
     if arguments and arguments[0] in MODULES:
-        if missing := missing_extra():
+        if arguments[0] != "doctor" and (missing := missing_extra()):  # the doctor reports it itself
             print(f"{PROGRAM} {arguments[0]}: {missing}", file=sys.stderr)
             sys.exit(ExitCode.USAGE)
         _become(arguments[0], arguments[1:])

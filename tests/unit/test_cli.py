@@ -248,6 +248,10 @@ def test_a_controller_without_tensorflow_names_the_extra_to_install(
         cli.main()
     assert stopped.value.code == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("tfbench measure: this Python has no tensorflow, so it cannot measure.")
+    monkeypatch.setattr(sys, "argv", ["tfbench", "doctor"])
+    monkeypatch.setattr(cli, "_become", lambda name, _flags: sys.exit(f"became {name}"))
+    with pytest.raises(SystemExit, match="became doctor"):
+        cli.main()
     (host,) = read_hosts(THIS_MACHINE)
     with pytest.raises(LaunchFailed, match=r"Install tfbench\[cuda\]"):
         ProcessLauncher(host, None).probe()
