@@ -11,6 +11,7 @@ there is a finding above a note that the honest table does not have.
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import random
 import sys
@@ -296,7 +297,13 @@ def page(draws: int, parts: int, seed: int) -> str:
             found, tried = recall(kind, size, tables, draws, seed, known=known)
             cells.append(f"{found / tried * 100:.0f} % of {tried}" if tried else "-")
         rows.append([f"{kind}, of GPUs in the reference" if known else kind, *cells])
-    names = [[table.name, str(len({c.gpu_text for c in table.claims})), str(len(table.claims))] for table in tables]
+    by_source = collections.defaultdict[str, list[HonestTable]](list)
+    for table in tables:
+        by_source[table.name.partition(",")[0]].append(table)
+    names = [
+        [source, str(len(those)), *(f"{min(sizes)} to {max(sizes)}" for sizes in _sizes(those))]
+        for source, those in by_source.items()
+    ]
     lines = [
         "# How much does the audit find?",
         "",
@@ -311,9 +318,16 @@ def page(draws: int, parts: int, seed: int) -> str:
         "",
         "## The tables",
         "",
-        markdown(Grid("", ["table", "GPUs>", "rows>"], names)),
+        "Whole, and cut by framework, XLA or GPU, as published:",
+        "",
+        markdown(Grid("", ["source", "tables>", "GPUs of a table>", "rows of a table>"], names)),
     ]
     return "\n".join(lines)
+
+
+def _sizes(tables: Sequence[HonestTable]) -> tuple[list[int], list[int]]:
+    """Return how many GPUs and how many rows each table has."""
+    return [len({claim.gpu_text for claim in table.claims}) for table in tables], [len(table.claims) for table in tables]
 
 
 def main() -> None:
