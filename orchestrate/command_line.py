@@ -153,9 +153,11 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
             continue
         action.add_argument("variants", nargs="*", metavar="VARIANT", help="variants (default: all except ngc…)")
         action.add_argument("--registry", help="registry and path for the image names, e.g. registry.example.org/bench")
-        if name == "save":
-            action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
-        if name == "build":
+        if name == "push":
+            action.add_argument(
+                "--hosts", type=Path, metavar="FILE", help="build and push all that the hosts of this file need"
+            )
+        if name in ("build", "push"):
             action.add_argument(
                 "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="build argument, e.g. BASE=…"
             )
@@ -173,6 +175,8 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
                 metavar="FILE",
                 help="pip.conf with your package index and its password, which no image will contain",
             )
+        if name == "save":
+            action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
 
 
 def _command(commands: Commands, name: str, what: str) -> argparse.ArgumentParser:
@@ -194,7 +198,7 @@ def _dispatch(name: str, parsed: argparse.Namespace) -> int:
 
     collect_rarely()
 
-    return image_commands.images(parsed) if name == "images" else call(getattr(commands, name), parsed)
+    return image_commands.images(parsed, commands.probe) if name == "images" else call(getattr(commands, name), parsed)
 
 
 def _add_hosts_file(parser: argparse.ArgumentParser, more: str = "") -> None:

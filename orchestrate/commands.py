@@ -199,11 +199,10 @@ def _json(document: object) -> str:
 
 def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: str = "text") -> int:
     """Ask every host what it is; exit code 4 when none can measure."""
-    hosts, bus = _read_hosts(where), EventBus()
+    hosts = _read_hosts(where)
     if trust_new:
         tables.render_new_keys(remember_new_keys(hosts), stdout_console())
-    bus.subscribe(_show_warnings)
-    probed = probe_hosts(hosts, _maker(None, bus), bus)
+    probed = probe(hosts)
     if deep:
         checked = _deep_check(where, hosts, probed)
         if format == "json":
@@ -218,6 +217,13 @@ def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: 
         tables.render_check(hosts, probed, stdout_console())
     usable = any(isinstance(facts, Facts) and facts.problem is None for facts in probed.values())
     return ExitCode.OK if usable else ExitCode.NO_HOST
+
+
+def probe(hosts: list[Host]) -> Mapping[HostPlace, Facts | str]:
+    """Query hosts, with their warnings on stderr."""
+    bus = EventBus()
+    bus.subscribe(_show_warnings)
+    return probe_hosts(hosts, _maker(None, bus), bus)
 
 
 def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]) -> list[HostVerdict]:

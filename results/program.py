@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import difflib
-import io
 import os
 import re
 import shutil
 import sys
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn
 
 from results.errors import UserError, is_disk_full, write_traceback
 from results.schema.exit_codes import MEANINGS, ExitCode
+from results.schema.streams import lasting_streams
 
 PROGRAM = "tfbench"
 """The installed command; `python -m orchestrate` and `python -m results` are the same commands without installing."""
@@ -33,8 +32,12 @@ def run_main(parsed: argparse.Namespace) -> int:
         parsed: Its `command` is the function to call with it.
     """
     command: Callable[[argparse.Namespace], int] = parsed.command
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
+    with lasting_streams():
+        return _run(command, parsed)
+
+
+def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespace) -> int:
+    """Run a command; report what goes wrong in a line."""
     try:
         return command(parsed)
     except UserError as error:
@@ -51,10 +54,6 @@ def run_main(parsed: argparse.Namespace) -> int:
             raise
         print(f"A bug in tfbench: {error!r}. Traceback: {write_traceback()}", file=sys.stderr)
         return ExitCode.BUG
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        sys.stdout, sys.stderr = before
 
 
 class Parser(argparse.ArgumentParser):
@@ -100,56 +99,6 @@ def call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
             else given[name]
         )
     return function(**arguments)
-
-
-class LastingStream:
-    """A standard stream whose reader may go away (`… | head`, a closed terminal, a full disk behind `>`).
-
-    What is written then goes nowhere, and the command goes on: hosts are still running, and `--when-done` must run.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write text; see `typing.TextIO.write`."""
-        try:
-            return self._stream.write(text)
-        except (OSError, ValueError):  # ValueError: closed
-            self._give_up()
-            return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write lines."""
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        """Hand over what is buffered."""
-        try:
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._give_up()
-
-    def __getattr__(self, name: str) -> object:
-        """Return everything else of the stream."""
-        return getattr(self._stream, name)
-
-    def _give_up(self) -> None:
-        """Let the descriptor lead nowhere, also for what Python and child processes write."""
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-
-
-def lasting(stream: TextIO | None) -> TextIO:
-    """Return a standard stream that outlasts its reader; one that was closed at the start (`2>&-`) leads nowhere."""
-    if stream is None:
-        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
-    if isinstance(stream, io.TextIOWrapper):  # file names hold any bytes, and not every terminal all of Unicode
-        stream.reconfigure(errors="backslashreplace")
-    return stream if isinstance(stream, LastingStream) else cast(TextIO, LastingStream(stream))
 
 
 def hyphenated(arguments: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import cast
 
 from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Measurement, Record, Status, Validity
 from results.schema.exit_codes import ExitCode
+from results.schema.streams import lasting_streams
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
@@ -250,4 +251,5 @@ def _print_summary(record: Record) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with lasting_streams(BrokenPipeError):  # a record that a full disk does not take is an error
+        sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from results.schema.exit_codes import ExitCode
+from results.schema.streams import lasting_streams
 
 ASPECT = 0.75
 """Height over width: landscape, as most photographs are."""
@@ -127,4 +128,5 @@ def _say(text: str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with lasting_streams(BrokenPipeError):
+        sys.exit(main(sys.argv[1:]))

@@ -6,13 +6,14 @@ import argparse
 import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from orchestrate.errors import HostError, UserError
 from orchestrate.images.builds import build_variant, source_revision, verify_image
+from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.inventory.variants import Variant, read_variants, unknown_variant
 from orchestrate.launchers.docker.images import (
     DockerEngine,
@@ -22,6 +23,7 @@ from orchestrate.launchers.docker.images import (
     save_to_file,
 )
 from orchestrate.launchers.pulls import Progress
+from orchestrate.planning.facts import Facts
 from results.grid import Grid, print_grid
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
@@ -31,7 +33,11 @@ ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "dri
 SEEN = ("seen on a GPU", "on a CPU")
 
 
-def images(parsed: argparse.Namespace) -> int:
+Probe = Callable[[list[Host]], Mapping[HostPlace, Facts | str]]
+"""Queries hosts for their drivers and chooses their images; see `probe_hosts`."""
+
+
+def images(parsed: argparse.Namespace, probe: Probe) -> int:
     """Do what `parsed.action` says; exit code 3 when an image failed and the others did not."""
     variants = read_variants()
     if parsed.action == "list":
@@ -40,6 +46,8 @@ def images(parsed: argparse.Namespace) -> int:
     with contextlib.closing(DockerEngine(controller_address(parsed.engine))) as engine:
         if parsed.action == "load":
             return _load(engine, parsed.folder)
+        if parsed.action == "push" and parsed.hosts is not None:
+            return _push_for_hosts(parsed, engine, {variant.name: variant for variant in variants}, probe)
         act = {"build": _build, "push": _push, "save": _save, "verify": _verify}[parsed.action]
         is_good = [_tried(act, parsed, engine, variant) for variant in _chosen(parsed.variants, variants)]
     return ExitCode.OK if all(is_good) else ExitCode.SOME_FAILED
@@ -60,6 +68,40 @@ def _tried(act: Action, parsed: argparse.Namespace, engine: DockerEngine, varian
 def _push(_: argparse.Namespace, engine: DockerEngine, __: Variant, reference: str) -> bool:
     _answer(f"{reference}@{engine.push(reference, _progress(reference))}")
     return True
+
+
+def _push_for_hosts(
+    parsed: argparse.Namespace, engine: DockerEngine, known: Mapping[str, Variant], probe: Probe
+) -> int:
+    """Build and push each variant that a hosts file's hosts pull: those in which drivers are queried, then the rest."""
+    if parsed.variants or parsed.registry:
+        raise UserError("--hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
+    hosts = [host for host in read_hosts(parsed.hosts) if host.registry and host.pulls and host.image is None]
+    if not hosts:
+        raise UserError(f"{parsed.hosts}: no host pulls from a registry. Set registry: and remove image_source:")
+    is_good: dict[tuple[str, str], bool] = {}
+
+    def push(wanted: Iterable[tuple[str, str]]) -> None:
+        for registry, name in wanted:
+            if (registry, name) not in is_good:
+                parsed.registry = registry
+                is_good[registry, name] = _tried(_built_and_pushed, parsed, engine, known[name])
+
+    push((str(host.registry), name) for host in hosts for name in host.variants or ("cpu",))
+    probed = probe(hosts)
+    reports = [(host, probed[host.place]) for host in hosts]
+    for host, cause in reports:
+        if isinstance(cause, str):
+            _say(f"{host.key}: not queried, so its image may be missing: {cause}")
+    facts = [(host, report) for host, report in reports if isinstance(report, Facts)]
+    push((str(host.registry), image.variant) for host, report in facts for image in report.images if image.variant)
+    return ExitCode.OK if all(is_good.values()) and len(facts) == len(hosts) else ExitCode.SOME_FAILED
+
+
+def _built_and_pushed(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+    if engine.image_id(reference) is None:
+        _build(parsed, engine, variant, reference)
+    return _push(parsed, engine, variant, reference)
 
 
 def _verify(_: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:

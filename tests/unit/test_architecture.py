@@ -22,7 +22,7 @@ CONTRACT = "results.schema"
 IN_CONTAINER = sys.stdlib_module_names | {"absl", "keras", "numpy", "pynvml", "tensorflow", "__future__"}
 """What the images carry."""
 
-MAY_PRINT = {"__main__", "cli", "commands", "command_line", "program", "tables", "grid", "display"}
+MAY_PRINT = {"__main__", "cli", "commands", "command_line", "program", "streams", "tables", "grid", "display"}
 """Names of files that write for people. What trains prints lines that its launcher reads, so it may too."""
 
 AGENT = "orchestrate/launchers/ssh/agent.py"

@@ -26,9 +26,10 @@ from orchestrate.suites import suite_names
 from results.commands import runs
 from results.errors import UserError
 from results.program import command_line as command_line_of
-from results.program import hyphenated, lasting, run_main, underscored
+from results.program import hyphenated, run_main, underscored
 from results.runs.store import RunFolder
 from results.schema.exit_codes import ExitCode
+from results.schema.streams import lasting
 from results.schema.version import __version__
 from tests.unit.results.factory import repeats
 
@@ -214,6 +215,19 @@ def test_a_stream_outlasts_its_reader(error: type[Exception]):
     assert lasting(stream) is stream and stream.isatty() is False
     with contextlib.closing(lasting(None)) as nowhere:
         nowhere.write("closed before the start")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["tfbench", "tfbench.doctor", "tfbench.make_dataset"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_help_into_a_closed_pipe_is_no_error(module: str, unbuffered: str):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", module, "--help"]
+    settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, env=settings, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from results.schema.health import GPUFacts
+from results.schema.streams import lasting_streams
 from tfbench.doctor.checks import EXIT_CODES, DoctorFinding, Level, judge, verdict_line, verdict_of
 from tfbench.doctor.facts import DoctorFacts, read_facts
 from tfbench.outcomes.findings import utc_now
@@ -193,4 +194,5 @@ def _on(value: bool | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with lasting_streams(BrokenPipeError):
+        sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -9,16 +10,23 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from orchestrate.errors import BuildFailed
-from orchestrate.images import builds
+from orchestrate import cli
+from orchestrate.errors import BuildFailed, UserError
+from orchestrate.images import builds, commands
 from orchestrate.images.builds import build_variant, verify_image
 from orchestrate.inventory.addresses import DockerAddress
+from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.docker.images import DockerEngine
+from orchestrate.planning.facts import Facts
+from orchestrate.planning.images import wanted_images
+from results.schema import GPU
+from results.schema.exit_codes import ExitCode
+from results.schema.version import __version__
 
 PROJECT = Path(__file__).parents[3]
 VARIANTS = {variant.name: variant for variant in read_variants()}
@@ -38,6 +46,99 @@ class OneImage:
 
     def output(self, name: str, limit: int) -> bytes:
         return json.dumps(self._described).encode()
+
+
+class PushEngine:
+    """An engine that has the image of `cpu`, and notes what it builds and pushes."""
+
+    last: ClassVar[PushEngine]
+
+    def __init__(self, _address: object) -> None:
+        self.images = {reference("a", "cpu")}
+        self.pushed: list[str] = []
+        type(self).last = self
+
+    def image_id(self, name: str) -> str | None:
+        return name if name in self.images else None
+
+    def build(self, _context: object, tag: str, *_: object, **__: object) -> str:
+        self.images.add(tag)
+        return "sha256:built"
+
+    def image_bytes(self, _name: str) -> int:
+        return 1
+
+    def push(self, name: str, _progress: object) -> str:
+        assert name in self.images, "built first"
+        self.pushed.append(name)
+        return "sha256:" + "0" * 64
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def reference(registry: str, variant: str) -> str:
+    return f"example.org/{registry}/tfbench:{__version__}-{variant}"
+
+
+DRIVERS = {"one": "580.95.05", "two": "580.95.05", "old": "520.61.05"}
+
+
+def push_for(hosts_file: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> tuple[int, list[str]]:
+    """Push for a hosts file whose hosts have these drivers; return the exit code and what was pushed."""
+
+    def probe(hosts: list[Host]) -> dict[HostPlace, Facts | str]:
+        gpus = (GPU(index=0, name="card", compute_capability="8.6"),)
+        found: dict[HostPlace, Facts | str] = {}
+        for host in hosts:
+            assert PushEngine.last.pushed == [reference("a", "cpu")], "its driver is queried in this image"
+            if host.name not in DRIVERS:
+                found[host.place] = "no answer"
+                continue
+            facts = Facts(driver=DRIVERS[host.name], gpus=gpus)
+            found[host.place] = dataclasses.replace(facts, images=tuple(wanted_images(host, facts, read_variants())))
+        return found
+
+    monkeypatch.setattr(commands, "DockerEngine", PushEngine)
+    parsed = cli.parse(["tfbench", "images", "push", f"--hosts={hosts_file}", *flags])
+    return commands.images(parsed, probe), PushEngine.last.pushed
+
+
+HOSTS = """version: 1
+defaults: {registry: example.org/a}
+fleets:
+  gpus: {hosts: {one: {docker: ssh://one}, two: {docker: ssh://two}, old: {docker: ssh://old}}}
+  mine: {image: example.org/mine:1, hosts: {four: {docker: ssh://four}}}
+"""
+
+
+def test_all_variants_of_a_fleet_are_built_and_pushed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "hosts.yml"
+    file.write_text(HOSTS)
+    code, pushed = push_for(file, monkeypatch)
+    assert code == ExitCode.OK
+    assert pushed == [reference("a", name) for name in ("cpu", "cuda12.9", "cuda11.8")]
+    output = capsys.readouterr().out
+    assert f"{reference('a', 'cpu')} sha256:built" not in output, "it was there"
+    assert f"{reference('a', 'cuda12.9')} sha256:built" in output
+    assert f"{reference('a', 'cuda11.8')}@sha256:{'0' * 64}" in output
+
+
+def test_a_host_that_was_not_queried_is_named_and_mistakes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "hosts.yml"
+    file.write_text(HOSTS.replace("old:", "gone:"))
+    code, pushed = push_for(file, monkeypatch)
+    assert code == ExitCode.SOME_FAILED and pushed == [reference("a", "cpu"), reference("a", "cuda12.9")]
+    assert "gpus.gone: not queried, so its image may be missing: no answer" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--hosts chooses the variants"):
+        push_for(file, monkeypatch, "cuda12.5")
+    file.write_text(HOSTS.replace("registry: example.org/a", "image_source: transfer"))
+    with pytest.raises(UserError, match="no host pulls from a registry"):
+        push_for(file, monkeypatch)
 
 
 def test_the_revision_is_the_checkouts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
