@@ -327,7 +327,9 @@ def page(draws: int, parts: int, seed: int) -> str:
 
 def _sizes(tables: Sequence[HonestTable]) -> tuple[list[int], list[int]]:
     """Return how many GPUs and how many rows each table has."""
-    return [len({claim.gpu_text for claim in table.claims}) for table in tables], [len(table.claims) for table in tables]
+    return [len({claim.gpu_text for claim in table.claims}) for table in tables], [
+        len(table.claims) for table in tables
+    ]
 
 
 def main() -> None:
