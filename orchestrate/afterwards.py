@@ -172,13 +172,15 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
 
 
 def verdict(folder: RunFolder) -> str:
-    """Return in a sentence which of a run's two fleets is faster; empty where it has another number of fleets."""
+    """Say which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
     from results.compare.overall import answer_lines
     from results.compare.pairs import compare, fleets_of
 
-    rates = merge_records(folder.records()).rates
+    merged = merge_records(folder.records())
+    rates, suspects = merged.rates, f"{merged.suspects} suspect, in no mean" if merged.suspects else ""
     sides = [[rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)]
-    return next(iter(answer_lines(compare(sides[1], sides[0]))), "") if len(sides) == 2 else ""
+    answer = next(iter(answer_lines(compare(sides[1], sides[0]))), "") if len(sides) == 2 else ""
+    return ". ".join(filter(None, (answer.rstrip("."), suspects))) if suspects else answer
 
 
 def _write_report(count: int, folder: RunFolder) -> str:

@@ -14,9 +14,7 @@ from orchestrate.text import plain_text
 from results.runs.reading import from_json
 from results.schema import Record, SoftWarning, Status
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError
-
-SUSPECT = "suspect"
-"""Code of the warning that a record contradicts what the controller saw."""
+from results.schema.words import SUSPECT
 
 MAX_CLOCK_ERROR, MAX_AGE = timedelta(days=1), timedelta(days=30)
 """How far a host's clock may be ahead, and how long after its start a repeat may be collected by `resume`."""

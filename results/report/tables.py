@@ -326,7 +326,7 @@ MEANINGS: dict[str, str] = {
     "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",
     "input_limited": "the device waited for its input; use data: synthetic, more CPUs or a faster disk",
     "ptx_jit": "this TensorFlow has no code for the GPU; the driver compiled it. Use an image built for it",
-    "suspect": "the record contradicts what its controller saw; see the record's warnings before you use it",
+    "suspect": "a record contradicts its controller, its hardware or other records; it is in no mean, see its cause",
     "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the GPU",
     "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
     **{rule.code: rule.meaning for rule in RULES if Moment.TIMING in rule.moments},

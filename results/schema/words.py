@@ -8,6 +8,10 @@ DEVICE_MODEL = "device"
 """The `model` of a case that measures the device itself and no network."""
 
 
+SUSPECT = "suspect"
+"""Code of the warning that a record contradicts what its controller saw, its hardware or other records."""
+
+
 class Status(enum.StrEnum):
     """How a repeat ended, in one word that a user can act on."""
 

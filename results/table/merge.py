@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from results.runs.store import StoredRecord
 from results.schema import Case, Measurement, Record, Status
+from results.schema.words import SUSPECT
 from results.table.columns import (
     NO_NUMBERS,
     NO_ORIGIN,
+    REPEAT_TYPES,
     CaseOnHost,
     Row,
     Software,
@@ -27,6 +29,7 @@ from results.table.columns import (
     software_of,
     sort_key,
 )
+from results.table.doubts import Doubts, above_fleet, highest_rate
 from results.table.fleets import FleetRate, fleet_rates
 from results.text import path_text, printable
 
@@ -46,6 +49,7 @@ class Merged:
         devices: Records of the devices themselves: they have no throughput, and a table of their own.
         apart: Records without all-reduce, merged likewise; None: there are none. They trained nothing, so that they
             are in no table of speed: see `results.report.comparison`.
+        suspects: Repeats that cannot be as their records say; they are in no mean.
     """
 
     rows: list[Row]
@@ -53,6 +57,7 @@ class Merged:
     problems: list[str]
     devices: list[Record] = field(default_factory=list)
     apart: Merged | None = None
+    suspects: int = 0
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -97,6 +102,8 @@ class _Group:
     prices: dict[float, str] = field(default_factory=dict)  # price → latest time it was asked
     last_started_at: str = ""
     measurement: Measurement | None = None
+    highest_rate: float | None = None
+    suspects: int = 0
 
 
 @dataclass(slots=True)
@@ -140,6 +147,7 @@ class _Collector:
     _rows: dict[tuple[int, Software], int] = field(default_factory=dict)  # by number of the place
     _by_environment: defaultdict[tuple[int, Software], set[int]] = field(default_factory=lambda: defaultdict(set))
     _failed: list[_Failed] = field(default_factory=list)
+    _doubts: Doubts = field(default_factory=Doubts)
 
     @property
     def found(self) -> bool:
@@ -175,6 +183,9 @@ class _Collector:
         group = self.groups[row]
         group.measurement = measurement
         self._note(group, run, record)
+        if group.highest_rate is None:  # one row, one case and hardware
+            group.highest_rate = highest_rate(record)
+        self._doubts.add(record, measurement, group.highest_rate)
         self.measured += (
             row,
             run,
@@ -192,12 +203,42 @@ class _Collector:
         for failed in self._failed:
             self._note(self.groups[self._row_of_failure(failed)], failed.run, failed.record)
         self._failed.clear()
+        suspects = self._exclude_suspects()
         order = sorted(range(len(self.groups)), key=lambda index: sort_key(self.groups[index].place))
         repeats = repeats_frame(self.measured, order)
         numbers = row_numbers(repeats)
         rows = [_described(self.groups[i], numbers.get(row, NO_NUMBERS)) for row, i in enumerate(order)]
         self.problems += [problem for group in self.groups if (problem := _price_problem(group))]
-        return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices)
+        return Merged(rows, repeats, list(dict.fromkeys(self.problems)), self.devices, suspects=suspects)
+
+    def _exclude_suspects(self) -> int:
+        """Keep repeats that cannot be out of every mean, and count them; their rows say why."""
+        width, rate = len(REPEAT_TYPES), list(REPEAT_TYPES).index("samples_per_second")
+        fleets = defaultdict[tuple[str, Case], list[int]](list)
+        for row, group in enumerate(self.groups):
+            fleets[group.place.fleet, group.place.case].append(row)
+        number = {row: i for i, rows in enumerate(fleets.values()) for row in rows}
+        repeats: list[list[tuple[int, str, float]]] = [[] for _ in fleets]
+        rows: list[Any] = self.measured[::width]
+        for index, (row, value) in enumerate(zip(rows, self.measured[rate::width], strict=True)):
+            repeats[number[row]].append((index, self.groups[row].place.host, cast(float, value)))
+        why = dict(self._doubts.why)
+        for same in repeats:
+            why = above_fleet(item for item in same if item[0] not in why) | why
+        for index, reason in why.items():
+            group = self.groups[rows[index]]
+            group.statuses[Status.OK] -= 1
+            group.statuses[Status.INVALID] += 1
+            group.causes[f"{SUSPECT}: {reason}"] = None
+            group.suspects += 1
+        for group in self.groups:
+            if group.suspects:
+                group.warnings[SUSPECT] = group.suspects
+                self.problems.append(f"{group.place}: {group.suspects} suspect, in no mean: {'; '.join(group.causes)}")
+        if why:
+            kept = (index for index in range(len(rows)) if index not in why)
+            self.measured = [value for index in kept for value in self.measured[index * width : (index + 1) * width]]
+        return len(why)
 
     def _row(self, place: int, software: Software) -> int:
         row = self._rows.setdefault((place, software), len(self.groups))
@@ -238,7 +279,7 @@ def _described(group: _Group, numbers: Mapping[str, float | None]) -> Row:
     """Return the row of a group."""
     repeats, repeats_ok = group.statuses.total(), group.statuses[Status.OK]
     failures = [status for status, _ in group.statuses.most_common() if status is not Status.OK]
-    measurement, warnings = group.measurement, _counted(group.warnings, repeats)
+    measurement, warnings = (group.measurement if repeats_ok else None), _counted(group.warnings, repeats)
     return Row(
         fleet=group.place.fleet,
         host=group.place.host,

@@ -11,9 +11,10 @@ import pytest
 
 from orchestrate.launchers.base import Ending
 from orchestrate.planning.plan import Job
-from orchestrate.running.judge import SUSPECT, contradictions, judge
+from orchestrate.running.judge import contradictions, judge
 from results.schema import Case, Origin, Record, Status
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
+from results.schema.words import SUSPECT
 from tests.unit.orchestrate.fakes import NOW, ok_record
 
 CASE = Case(model="resnet50", batch_per_gpu=2, num_steps=4)

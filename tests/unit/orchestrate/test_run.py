@@ -23,7 +23,6 @@ from orchestrate.planning.durations import Budget
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
-from orchestrate.running.judge import SUSPECT
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts, stop_run
 from orchestrate.running.watchdog import Watchdog
@@ -32,6 +31,7 @@ from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
 from results.schema.progress import step_line
 from results.schema.record_json import to_json
+from results.schema.words import SUSPECT
 from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 

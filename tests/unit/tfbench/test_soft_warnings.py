@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import tfbench.measuring.soft_warnings
-from orchestrate.running.judge import SUSPECT
 from results.report.tables import MEANINGS, warning_notes
 from results.schema import GPU, Case, Device, Precision, Telemetry
 from results.schema.health import RULES, GPUFacts, Moment
+from results.schema.words import SUSPECT
 from tests.unit.results.factory import make_environment, make_measurement
 from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift

@@ -1,0 +1,103 @@
+"""Lies that are cheap to see: what cannot be is in no mean, and the table, the verdict and the report name it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import results.__main__ as program
+from orchestrate.afterwards import verdict
+from results.runs.store import RunFolder
+from results.schema import SoftWarning, Status
+from results.schema.words import SUSPECT
+from results.table.doubts import highest_rate
+from results.table.merge import merge_records
+from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored
+
+GPU_CASE = make_case(device="gpu", precision="fp16", batch_per_gpu=64)
+
+
+def with_steps(record, *seconds):
+    measured = dataclasses.replace(record.measurement, step_seconds=list(seconds))
+    return dataclasses.replace(record, measurement=measured)
+
+
+@pytest.mark.parametrize(
+    ("rate", "case", "gpu", "suspect"),
+    [
+        (2e6, make_case(), None, True),  # an honest count of CPUs would bound it closer, but the host says that, too
+        (150.0, make_case(), None, False),
+        (535.0, GPU_CASE, "NVIDIA RTX A4000", False),
+        (1e5, GPU_CASE, "NVIDIA RTX A4000", True),
+        (1e7, GPU_CASE, "a GPU of tomorrow", True),
+        (1e7, dataclasses.replace(GPU_CASE, model="a_network_of_mine"), "NVIDIA RTX A4000", False),
+    ],
+)
+def test_a_rate_above_the_roofline_of_its_hardware_is_suspect(rate, case, gpu, suspect):
+    environment = make_environment(gpus=1, gpu=gpu) if gpu else make_environment()
+    merged = merge_records(stored(make_record(rate, case=case, environment=environment)))
+    (row,) = merged.rows
+    assert (merged.suspects, row.status) == ((1, "invalid") if suspect else (0, "ok"))
+    assert not suspect or f"{rate:.3g} images/s, but its hardware can compute at most" in row.cause
+
+
+def test_published_rates_are_below_the_roofline():
+    from results.reference import all_published
+    from results.reference.gpus import specified_gpus
+    from results.reference.networks import networks
+
+    tried = 0
+    for row in all_published():
+        if row["suspect"] or row["model"] not in networks() or row["precision"] not in ("fp32", "fp16", "tf32"):
+            continue
+        if not specified_gpus(row["gpu"]) or networks()[row["model"]].sequences:
+            continue
+        case = make_case(row["model"], precision=row["precision"], device="gpu", num_gpus=int(row["num_gpus"]))
+        rate = float(row["samples_per_second"])
+        record = make_record(rate, case=case, environment=make_environment(gpus=case.num_gpus, gpu=row["gpu"]))
+        assert rate < highest_rate(record), row
+        tried += 1
+    assert tried > 100
+
+
+def test_the_same_step_times_in_two_repeats_are_a_copy():
+    first, second, third, honest = repeats(10.0, 10.0, 10.0, 10.5)
+    steps = (0.71, 0.72, 0.73, 0.74)
+    copies = [with_steps(record, *steps) for record in (first, second, third)]
+    merged = merge_records(stored(*copies, with_steps(honest, 0.71, 0.72, 0.73, 0.75)))
+    (row,) = merged.rows
+    assert (row.repeats_ok, row.repeats, row.numbers["samples_per_second"]) == (1, 4, pytest.approx(10.5))
+    assert "exactly the same step times" in row.cause and "suspect (3 of 4)" in row.warnings
+    assert merged.suspects == 3 and any("3 suspect, in no mean" in problem for problem in merged.problems)
+
+
+@pytest.mark.parametrize(("fast", "suspects"), [(100.0, set()), (120.0, {"c"})])
+def test_a_host_at_ten_times_its_fleets_rate_is_suspect(fast, suspects):
+    rates = {"a": 10.0, "b": 11.0, "c": fast}
+    rows = merge_records(stored(*(r for host, rate in rates.items() for r in repeats(rate, rate + 1, host=host)))).rows
+    assert {row.host for row in rows if row.repeats_ok == 0} == suspects
+    assert all("× the median of the fleet's other hosts" in row.cause for row in rows if row.host in suspects)
+
+
+def test_two_hosts_do_not_show_which_of_them_lies():
+    assert merge_records(stored(*repeats(10.0, host="a"), *repeats(500.0, host="b"))).suspects == 0
+
+
+def test_table_verdict_and_report_name_what_the_controller_doubted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(tmp_path, "run-1")
+    dated = SoftWarning(code=SUSPECT, message="it is dated 1999-01-01, but this controller's clock shows 2026")
+    lies = [
+        dataclasses.replace(record, warnings=[dated]) for record in repeats(900.0, 910.0, fleet="a5000", host="liar")
+    ]
+    for index, record in enumerate([*repeats(100.0, 101.0), *repeats(150.0, 151.0, fleet="a5000"), *lies]):
+        folder.write_record(f"r{index}", record)
+    assert "2 suspect, in no mean" in verdict(folder) and "1.50 ±" in verdict(folder)
+    for command in (["show", "run-1"], ["report", "run-1", "--format=md"]):
+        assert program.main(["results", *command]) == 0
+        said = " ".join(" ".join(capsys.readouterr()).split())
+        assert "suspect" in said and "dated 1999-01-01" in said, command
+        assert not any(figure in said for figure in ("905", "900 ±", "910 ±")), command
+    (row,) = [row for row in merge_records(folder.records()).rows if row.host == "liar"]
+    assert (row.status, row.repeats_ok, row.unit) == (Status.INVALID, 0, None)
