@@ -100,7 +100,9 @@ def measure(request: Request) -> int:
     """Measure and write the record, whatever happens."""
     started_at = utc_now()
 
-    def write_outcome(outcome: Failure) -> None:
+    def write_outcome(ending: Failure) -> None:
+        outcome, simulated = _of_real_gpus(request.case, ending)
+        assert outcome is not None
         write_record(
             Record(
                 status=outcome.status,
@@ -108,6 +110,7 @@ def measure(request: Request) -> int:
                 case=request.case,
                 started_at=started_at,
                 finished_at=utc_now(),
+                simulated=simulated,
             ),
             request.output,
         )
@@ -154,12 +157,7 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
     _prepare_environment(request.case)
     findings = Findings()
     findings.phases.enter("starting")
-    failure = _attempt(request, findings, end)
-    simulated = request.case.device is Device.GPU and has_simulated_gpus()
-    if simulated:
-        note = "the GPUs are simulated (the tests' null GPU): nothing was computed"
-        failed = failure or Failure(Status.INVALID, "")
-        failure = dataclasses.replace(failed, cause=f"{note}. {failed.cause}".removesuffix(". "))
+    failure, simulated = _of_real_gpus(request.case, _attempt(request, findings, end))
     findings.phases.enter("writing")
     return Record(
         status=Status.OK if failure is None else failure.status,
@@ -177,6 +175,15 @@ def _measured(request: Request, started_at: str, end: Callable[[Failure], None])
         device_observations=findings.gpus if request.case.deep_check else [],
         simulated=simulated,
     )
+
+
+def _of_real_gpus(case: Case, failure: Failure | None) -> tuple[Failure | None, bool]:
+    """Return how a repeat failed, which it always does on simulated GPUs, and whether its GPUs are simulated."""
+    if case.device is not Device.GPU or not has_simulated_gpus():
+        return failure, False
+    note = "the GPUs are simulated (the tests' null GPU): nothing was computed"
+    failed = failure or Failure(Status.INVALID, "")
+    return dataclasses.replace(failed, cause=f"{note}. {failed.cause}".removesuffix(". ")), True
 
 
 def has_simulated_gpus() -> bool:

@@ -25,7 +25,7 @@ from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone
 from tfbench.ranks import Ranks, agree, check_software, ranks_check
 from tfbench.roofline.sums import forget_memory_peak
-from tfbench.training.inputs import batch_source, synthetic_batch
+from tfbench.training.inputs import BATCHES_AHEAD, batch_source, synthetic_batch
 from tfbench.training.step import Training
 from tfbench.training.tasks import TASKS, Batch, Task
 from tfbench.training.tfrecords import PREFETCHED_BATCHES, DataSet, open_data_set, tfrecord_source
@@ -33,7 +33,7 @@ from tfbench.training.tfrecords import PREFETCHED_BATCHES, DataSet, open_data_se
 STEP_RATIO_LIMIT = 1.1
 """A real step that takes so many synthetic ones waits for its input; below that, noise and copies explain it."""
 
-DRAINING_STEPS = 2 * PREFETCHED_BATCHES + 2
+DRAINING_STEPS = PREFETCHED_BATCHES + BATCHES_AHEAD + 2
 """Untimed real steps after synthetic ones: the batches that were prepared meanwhile would flatter the input."""
 
 

@@ -54,19 +54,25 @@ def batch_source(
         return lambda: batch
     if case.num_hosts > 1:
         return _host_source_of_a_rank(case, strategy, of_replica)
-    return _host_source(strategy, of_replica)
+    return source_per_replica(
+        strategy, lambda replica: tf.data.Dataset.from_tensors(of_replica(replica)).repeat().prefetch(2)
+    )
 
 
-def _host_source(strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:
-    """Return what moves each replica's own batch from the host's memory to its device, ahead of the steps.
+def source_per_replica(strategy: Strategy, dataset_of: Callable[[int], tf.data.Dataset]) -> Callable[[], Batch]:
+    """Return what moves each replica's own batches from the host's memory to its device, ahead of the steps.
 
     Each device has a pipeline of its own. The strategy's distributed iterator copies a number back to the host at every
     step and waits for the device before it asks for the next batch, so that every second copy does not overlap.
+
+    Args:
+        strategy: Over the replicas, which are all on this host.
+        dataset_of: Gives the batches of a replica, in the host's memory.
     """
     pipelines = []
     for replica, device in enumerate(strategy.extended.worker_devices):
         with tf.device("CPU:0"):
-            data = tf.data.Dataset.from_tensors(of_replica(replica)).repeat().prefetch(2)
+            data = dataset_of(replica)
         if "GPU" in device:
             data = data.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=BATCHES_AHEAD))
         pipelines.append(iter(data))

@@ -16,12 +16,13 @@ import tensorflow as tf
 from results.schema import Case, Status
 from tfbench.keras_types import Strategy, Tensor
 from tfbench.outcomes.outcome import CaseFailedError
+from tfbench.training.inputs import source_per_replica
 from tfbench.training.tasks import Batch
 
 FILE_NAME = re.compile(r"train-(\d{5})-of-(\d{5})")
 
 SHUFFLED_EXAMPLES = 1024
-"""Examples among which the next one is drawn; as encoded files about 100 MB."""
+"""Examples of a host among which the next one is drawn; as encoded files about 100 MB."""
 
 FILES_AT_ONCE = 10
 PREFETCHED_BATCHES = 2
@@ -127,20 +128,37 @@ def tfrecord_source(case: Case, data_set: DataSet, size: int, strategy: Strategy
         strategy: Over the replicas.
     """
     batch = case.batch_per_gpu * case.accumulate
+    several_hosts = case.num_hosts > 1
+    pipelines = 1 if several_hosts else strategy.num_replicas_in_sync
 
-    def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        files = tf.data.Dataset.from_tensor_slices([str(path) for path in data_set.files])
-        examples = files.repeat().interleave(
-            tf.data.TFRecordDataset,
-            cycle_length=min(FILES_AT_ONCE, len(data_set.files)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=False,
+    def pipeline(shards: int, shard: int) -> tf.data.Dataset:
+        """Read one part of the data set: some of its files, or where they are too few, some of its examples."""
+        by_file = len(data_set.files) >= shards
+        files = [str(path) for path in (data_set.files[shard::shards] if by_file else data_set.files)]
+        examples = (
+            tf.data.Dataset.from_tensor_slices(files)
+            .repeat()
+            .interleave(
+                tf.data.TFRecordDataset,
+                cycle_length=min(FILES_AT_ONCE, len(files)),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=False,
+            )
         )
-        examples = examples.shard(context.num_input_pipelines, context.input_pipeline_id).shuffle(SHUFFLED_EXAMPLES)
-        images = examples.map(lambda record: decode(record, size), tf.data.AUTOTUNE, deterministic=False)
-        return images.batch(batch, drop_remainder=True).prefetch(PREFETCHED_BATCHES * strategy.num_replicas_in_sync)
+        if not by_file:
+            examples = examples.shard(shards, shard)
+        images = examples.shuffle(max(1, SHUFFLED_EXAMPLES // pipelines)).map(
+            lambda record: decode(record, size), tf.data.AUTOTUNE, deterministic=False
+        )
+        return images.batch(batch, drop_remainder=True).prefetch(PREFETCHED_BATCHES * case.num_gpus // pipelines)
 
-    iterator = iter(strategy.distribute_datasets_from_function(pipeline))
+    if not several_hosts:
+        return source_per_replica(strategy, lambda replica: pipeline(pipelines, replica))
+    iterator = iter(
+        strategy.distribute_datasets_from_function(
+            lambda context: pipeline(context.num_input_pipelines, context.input_pipeline_id)
+        )
+    )
     return lambda: next(iterator)
 
 

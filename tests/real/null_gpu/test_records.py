@@ -47,3 +47,4 @@ def test_a_gpu_that_fails_has_its_status_cause_and_remedy(tmp_path, fault, gpus,
     flags = ("--model=alexnet", "--batch_size=4", f"--num_gpus={gpus}", "--max_seconds=120", "--notelemetry")
     record = tfbench(tmp_path / "record.json", *flags, NULLGPU_FAULT=fault, NULLGPU_FAULT_AFTER=30)
     assert record.status is status and re.search(cause, record.cause or "", re.DOTALL)
+    assert record.simulated

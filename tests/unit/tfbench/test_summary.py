@@ -1,16 +1,19 @@
 """What `python -m tfbench` prints of a record."""
 
 import dataclasses
+import re
 
 import pytest
 
 import tfbench.__main__ as program
 from results.runs.reading import from_json
 from results.schema import Case, Device, DeviceResult, InputLimit, Latency, Mode, Status
+from results.schema.exit_codes import ExitCode
 from results.schema.record_json import RecordError, to_json
 from tests.unit.results.factory import make_record
 from tfbench.__main__ import summary
 from tfbench.flags import Request
+from tfbench.outcomes.outcome import Failure
 
 CASE = Case(model="resnet50", device=Device.CPU, batch_per_gpu=4, warmup_steps=1, num_steps=10)
 
@@ -65,3 +68,17 @@ def test_simulated_gpus_never_give_a_measurement(monkeypatch):
     assert (record.status, record.simulated) == (Status.INVALID, True) and "simulated" in (record.cause or "")
     with pytest.raises(RecordError, match="status is ok, but its GPUs are simulated"):
         from_json(to_json(dataclasses.replace(make_record(100.0), simulated=True)))
+
+
+def test_simulated_gpus_are_named_also_where_the_process_was_ended(monkeypatch, tmp_path):
+    def ended(work, max_seconds, on_end, exit_code):
+        on_end(Failure(Status.TIMEOUT, "not finished"))
+        return exit_code
+
+    monkeypatch.setattr(program, "has_simulated_gpus", lambda: True)
+    monkeypatch.setattr(program, "supervise", ended)
+    output = tmp_path / "record.json"
+    assert program.measure(Request(case=Case(model="resnet50"), output=output)) == ExitCode.SOME_FAILED
+    record = from_json(output.read_bytes())
+    assert (record.status, record.simulated) == (Status.TIMEOUT, True)
+    assert re.fullmatch("the GPUs are simulated .*: nothing was computed. not finished", record.cause or "")

@@ -1,0 +1,126 @@
+"""A whole run over two fleets of null GPUs, reached by ssh: nothing that it leaves may pass for a measurement."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from results.schema import Status
+from results.schema.exit_codes import ExitCode
+from tests.real.faults.controller import Runs
+from tests.real.ssh.rented import Rented
+from tests.support.engines.processes import find_program
+from tests.support.engines.required import skip_without
+from tests.support.null_gpu import SITE, environment, needs_null_gpu
+from tests.unit.results.factory import make_environment, repeats, write_file
+
+pytestmark = [pytest.mark.slow, needs_null_gpu]
+
+CASE = {"model": "alexnet", "batch_per_gpu": 4, "warmup_steps": 1, "num_steps": 3, "num_gpus": 1}
+GPUS = {"a4000": ("NVIDIA RTX A4000", 16117), "a5000": ("NVIDIA RTX A5000", 24256)}
+"""Names and MiB."""
+
+WHOLE_RUN_SECONDS = 500.0
+
+
+def interpreter(path: Path, name: str, memory_mib: int) -> Path:
+    """Write what `python:` of a hosts file names: this Python, with null GPUs and TensorFlow's CUDA build."""
+    variables = environment(NULLGPU_DEVICES=1, NULLGPU_NAME=name, NULLGPU_MEMORY_MIB=memory_mib)
+    named = [f"{key}={value}" for key, value in variables.items() if key.startswith(("NULLGPU_", "LD_LIB", "XLA_"))]
+    path.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{SITE}:$PYTHONPATH" exec env {shlex.join(named)} {shlex.quote(sys.executable)} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Run one case on two hosts, each a fleet with a GPU of its own name."""
+    skip_without("an sshd", lambda: None if find_program("sshd") else "install openssh-server")
+    folder = Path(tempfile.mkdtemp(prefix="tfb-null-"))
+    runs = Runs(tmp_path_factory.mktemp("user"))
+    rented = Rented(folder / "host", folder, folder / "home")
+    rented.host.start()
+    fleets = {
+        name: {
+            "usd_per_gpu_hour": 0.17,
+            "hosts": {
+                name: {
+                    "ssh": f"{rented.host.alias}-{name}",
+                    "ssh_config": str(rented.host.config_file),
+                    "python": str(interpreter(folder / name, *gpu)),
+                }
+            },
+        }
+        for name, gpu in GPUS.items()
+    }
+    hosts = runs.hosts(fleets, device="gpu")
+    (runs.folder / "one.yml").write_text(json.dumps({"description": "one case", "repeats": 1, "cases": [CASE]}))
+    done = runs.run("run", f"--hosts={hosts}", "--display=none", seconds=WHOLE_RUN_SECONDS)
+    assert done.returncode == ExitCode.SOME_FAILED, done.stderr
+    yield runs
+    rented.host.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def said(runs: Runs, *command: str) -> str:
+    """Return what a command prints that succeeds."""
+    done = runs.run(*command)
+    assert done.returncode == ExitCode.OK, done.stderr
+    return done.stdout
+
+
+def test_each_host_trains_on_its_own_gpu_and_its_record_is_simulated(runs: Runs):
+    records = runs.by_host()
+    for name, (gpu, memory_mib) in GPUS.items():
+        record = records[name]
+        assert (record.status, record.simulated, record.measurement) == (Status.INVALID, True, None)
+        assert record.validity is not None and not record.validity.valid
+        assert record.environment is not None
+        (found,) = record.environment.gpus
+        assert found.name == gpu and found.memory_bytes / 2**20 == pytest.approx(memory_mib, rel=0.02)
+
+
+def test_table_report_and_export_have_no_figure_and_say_why(runs: Runs):
+    for command in (("show",), ("report", "--format=markdown")):
+        text = said(runs, *command, str(runs.path))
+        assert "the GPUs are simulated" in text.replace("\\", ""), command
+    exported = said(runs, "export", str(runs.path))
+    rows = list(csv.DictReader(io.StringIO(exported)))
+    assert [row["fleet"] for row in rows] == list(GPUS)
+    for row in rows:
+        assert row["status"] == "invalid" and "simulated" in row["cause"]
+        assert not any(row[name] for name in row if name.startswith(("samples_per", "ci95", "step_p", "latency")))
+
+
+def test_recommend_answers_as_if_nothing_was_measured(runs: Runs):
+    question = ("recommend", "--model=alexnet", "--precision=fp32", "--gpus=A4000,A5000", "--format=json")
+    (answer,), (published,) = (
+        json.loads(said(runs, *question, *more)) for more in ([str(runs.path)], [f"--runs-dir={runs.folder / 'none'}"])
+    )
+    assert answer == published
+
+
+def test_compare_gives_no_ratio_to_a_measurement(runs: Runs):
+    simulated = runs.by_host()["a4000"]
+    environment = make_environment(1)
+    measured = repeats(
+        *(990.0, 1000.0, 1010.0), fleet="real", host="real", case=simulated.case, environment=environment
+    )
+    folder = runs.folder / "measured"
+    folder.mkdir(exist_ok=True)
+    paths = [str(write_file(folder, f"{index}.json", record).path) for index, record in enumerate(measured)]
+    text = said(runs, "compare", *paths, str(runs.path), "real", "a4000")
+    assert "not comparable" in text and "invalid" in text
+    assert not re.search(r"\d\.\d+ ±|times as fast", text), text
