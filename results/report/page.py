@@ -10,6 +10,8 @@ import contextlib
 import functools
 import itertools
 import json
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -40,6 +42,7 @@ from results.schema import Measurement, Origin, Record, Status
 from results.schema.version import __version__
 from results.table.fleets import FleetRate
 from results.table.merge import Merged, merge_records
+from results.text import counted
 
 TRACE_POINTS = 120
 """Most points of one repeat's step times that the report keeps."""
@@ -286,8 +289,10 @@ def _speed_lines(merged: Merged, pairs: Sequence[Pair]) -> list[str]:
         {part.partition(" (")[0] for row in merged.rows for part in (row.warnings or "").split(", ") if part}
     )
     warned = f" Warnings: {', '.join(codes)}." if codes else ""
-    lines.append(f"{ok} of {len(merged.rows)} rows have a number; all of them passed their validity checks.{warned}")
-    return lines
+    passed = "; all of them passed their validity checks" if ok else ""
+    lines.append(f"{ok} of {len(merged.rows)} rows have a number{passed}.{warned}")
+    causes = Counter(textwrap.shorten(row.cause, 200) for row in merged.rows if not row.repeats_ok and row.cause)
+    return [*lines, *(f"{counted(rows, 'row')} without one: {cause}" for cause, rows in causes.most_common(MAX_NAMED))]
 
 
 def _answer_grids(report: Report) -> list[Grid]:

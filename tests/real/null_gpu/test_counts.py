@@ -24,6 +24,9 @@ LARGEST_LIST_OF_TENSORS = 1024
 PEAK_TOLERANCE = 0.1
 """Of the peak memory: which of two operations that are ready comes first is a matter of chance."""
 
+VARYING_TOLERANCE = 0.5
+"""Of counts that depend on which of two threads comes first."""
+
 
 def name_of(line):
     return "-".join(line[name] for name in KEY)
@@ -43,7 +46,7 @@ def test_the_table_meets_the_bars_of_a_training_step(line):
     assert float(line["waits"]) == gpus, "the one that ends a step on each replica"
 
 
-@pytest.mark.parametrize("line", [line for line in ROWS if line["data"] == "host"], ids=name_of)
+@pytest.mark.parametrize("line", [line for line in ROWS if line["data"] != "synthetic"], ids=name_of)
 def test_input_from_the_host_goes_one_way_only_and_is_not_waited_for(line):
     assert float(line["h2d"]) >= 2 and float(line["d2h"]) == 0
     assert float(line["waits_of_dispatching_thread"]) == 0
@@ -64,9 +67,13 @@ def counter():
 def test_a_step_asks_for_what_the_table_says(counter, line):
     key = {name: line[name] for name in KEY}
     found = row(key, counter.count(flags(key)))
-    exact = [name for name in COUNTS if name != "peak_mib"]
+    # Batches of TFRecords come when they are decoded; XLA takes a stream that is free, and tells the libraries.
+    varying = ("h2d", "h2d_bytes") if line["data"] == "tfrecord" else ("library_calls",) if line["xla"] != "off" else ()
+    tolerances = {"peak_mib": PEAK_TOLERANCE, **dict.fromkeys(varying, VARYING_TOLERANCE)}
+    exact = [name for name in COUNTS if name not in tolerances]
     assert {name: found[name] for name in exact} == {name: line[name] for name in exact}
-    assert float(found["peak_mib"]) == pytest.approx(float(line["peak_mib"]), rel=PEAK_TOLERANCE)
+    for name, tolerance in tolerances.items():
+        assert float(found[name]) == pytest.approx(float(line[name]), rel=tolerance), name
 
 
 @needs_null_gpu
