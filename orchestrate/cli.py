@@ -58,6 +58,30 @@ GROUPS = (
 )
 """Title, an example and the commands, in the order of work."""
 
+EXAMPLES = {
+    "init": "init --from ansible inventory.ini",
+    "suites": "suites standard",
+    "check": "check --hosts hosts.yml --deep",
+    "plan": "plan --limit a4000 --suite quick",
+    "run": "run --when-done 'sky down -y bench'",
+    "resume": "resume --again oom,error",
+    "runs": "runs --format json",
+    "status": "status 20261124-101500-1234",
+    "stop": "stop 20261124-101500-1234",
+    "images": "images push --hosts hosts.yml",
+    "show": "show --time-breakdown",
+    "compare": "compare a5000 a4000",
+    "report": "report --output report.html",
+    "export": "export --format csv --output results.csv",
+    "validate": "validate runs/mine",
+    "recommend": "recommend --model resnet50 --gpus A4000,A5000",
+    "gpus": "gpus A4000 A5000",
+    "prices": "prices vms.csv --provider=runpod --retrieved-on=2026-11-01",
+    "audit": "audit table.csv",
+    "completion": "completion bash",
+}
+"""One for the help of each command; those of `MODULES` have their own."""
+
 ORDER = tuple(name for *_, names in GROUPS for name in names)
 
 
@@ -118,6 +142,8 @@ def make_parser(program: str = "") -> argparse.ArgumentParser:
             adders[name](commands)
         else:
             commands.add_parser(name, help=MODULE_HELP[name], add_help=False)
+    for name, example in EXAMPLES.items():
+        commands.choices[name].epilog = f"Example: {parser.prog} {example}"
     for action in commands._choices_actions:
         HELP[action.dest] = str(action.help)
     return parser

@@ -181,9 +181,8 @@ def read_suite(name: str) -> Suite:
     """
     own = Path(name).suffix in SUFFIXES
     if not own and name not in suite_names():
-        raise UserError(
-            f"there is no suite {shown(name)}. Suites: {', '.join(suite_names())}; or the path of a file: my.yml"
-        )
+        hint = did_you_mean(name, suite_names(), "Write the path of a file (my.yml) or one of")
+        raise UserError(f"there is no suite {shown(name)}. {hint}")
     path = Path(name) if own else FOLDER / f"{name}.yml"
     document = read_document(path)
     checked = validate_document(SuiteFile, document)

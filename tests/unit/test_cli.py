@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -269,6 +270,17 @@ def test_a_controller_without_tensorflow_names_the_extra_to_install(
     (host,) = read_hosts(THIS_MACHINE)
     with pytest.raises(LaunchFailed, match=r"Install tfbench\[cuda\]"):
         ProcessLauncher(host, None).probe()
+
+
+def test_each_command_has_an_example_that_is_a_command_line(capsys: pytest.CaptureFixture[str]):
+    assert {*cli.EXAMPLES} == {*cli.ORDER} - {*cli.MODULES}
+    for name, example in cli.EXAMPLES.items():
+        words = shlex.split(example)
+        assert words[0] == name
+        cli.parse(["tfbench", *words])
+        with pytest.raises(SystemExit):
+            cli.make_parser("tfbench").parse_args([name, "--help"])
+        assert f"\nExample: tfbench {example}\n" in capsys.readouterr().out, "in one line, to be pasted"
 
 
 @pytest.mark.parametrize("program", [[], ["run"], ["show"], ["images", "build"]])

@@ -114,7 +114,7 @@ fleets:
 """,
         )
         == """\
-hosts.yml:2: suite: there is no suite 'standrd'. Suites: aime, device, first, inference, published, quick, science, standard, transformers; or the path of a file: my.yml
+hosts.yml:2: suite: there is no suite 'standrd'. Did you mean 'standard'?
 hosts.yml:5: fleet a4000: usd_per_gpu_hour must be a price in US dollars, at least 0. Received: 'cheap'. Example: usd_per_gpu_hour: 0.17
 hosts.yml:8: host node-b: gpus must be 'all' or a list of integers. Received: 'one'. Example: gpus: [0, 1]
 hosts.yml:9: 'node-a' appears twice, also in line 7. Remove or rename one of them

@@ -134,10 +134,13 @@ def test_a_suite_of_the_users_own_names_its_mistakes(tmp_path: Path):
 
 
 def test_an_unknown_suite_lists_those_that_exist():
-    with pytest.raises(
-        UserError, match=r"there is no suite 'fast'\. Suites: aime, device, first, inference, published"
-    ):
-        read_suite("fast")
+    listed = (
+        r"there is no suite 'none'\. Write the path of a file \(my\.yml\) or one of: aime, device, first, inference"
+    )
+    with pytest.raises(UserError, match=listed):
+        read_suite("none")
+    with pytest.raises(UserError, match=r"there is no suite 'quik'\. Did you mean 'quick'\?"):
+        read_suite("quik")
 
 
 def test_several_hosts_multiply_and_only_they_choose_how_they_communicate(tmp_path: Path):
