@@ -22,6 +22,10 @@ from orchestrate.text import plain_text
 from orchestrate.yaml_files import Document, Path_, read_document, validate_document
 from results.schema import Device
 
+RELEASED_IMAGES = Path(__file__).parent / "registry.txt"
+"""Where the images of this release are, e.g. `ghcr.io/OWNER`. Only the release workflow writes it, into the package: a
+default name under which nothing is published yet could be taken by anybody."""
+
 
 class HostPlace(NamedTuple):
     """Where a repeat runs: either name may hold dots, so that only both together are unique."""
@@ -321,6 +325,8 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
         )
         merged = {key: value for key, value in merged.items() if key not in replaced} | said
         environment |= {key: str(value) for key, value in (level.environment or {}).items()}
+    if own.get("docker") is not None and "image" not in merged and merged.get("image_source", "pull") == "pull":
+        merged.setdefault("registry", _released_images())
     gpus, device, variant = merged.pop("gpus", "all"), merged.pop("device", "auto"), merged.pop("variant", "auto")
     via, docker = merged.pop("docker_via", None), own.get("docker")
     if docker is not None and docker.scheme != "tcp":
@@ -337,3 +343,7 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
         "host_keys": HostKeys(policy=merged.get("host_keys"), file=known_hosts),
     }
     return Host(fleet=fleet, name=name, **(merged | own))
+
+
+def _released_images() -> str | None:
+    return RELEASED_IMAGES.read_text(encoding="utf-8").strip() if RELEASED_IMAGES.is_file() else None

@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 import orchestrate.cli as orchestrate_program
 from orchestrate import cli
+from orchestrate.inventory import hosts as inventory
 from orchestrate.inventory.variants import read_variants
 from results.schema.version import __version__
 
@@ -35,6 +36,7 @@ printf '%s\\n' "$(basename "$0") $(printf '%q ' "$@")" >> "$CALLS"
 case "$(basename "$0") $*" in
     *"images push"*) echo "ghcr.io/some-one/tfbench:0.1.0-cpu@{digest}" ;;
     "docker create "*) echo container-1 ;;
+    "docker image inspect "*) echo "python@{digest}" ;;
     "git worktree add "*) mkdir pages ;;
 esac
 """.replace("{digest}", DIGEST)
@@ -47,6 +49,7 @@ VALUES = {
     "GITHUB_REF_NAME": f"v{__version__}",
     "REGISTRY": "ghcr.io/some-one",
     "VARIANT": "cpu",
+    "BASE_IMAGE": "python:3",
     "FOLDER": "main",
 }
 
@@ -89,6 +92,7 @@ class Ran:
 def execute(step: Step, folder: Path) -> Ran:
     programs = folder / "programs"
     programs.mkdir()
+    (folder / "orchestrate" / "inventory").mkdir(parents=True)
     for name in RECORDED:
         (programs / name).write_text(RECORDER)
     (programs / "tfbench").write_text(f'#!/bin/bash\nexec "{sys.executable}" -m orchestrate.cli "$@"\n')
@@ -161,6 +165,34 @@ def test_the_push_step_hands_on_the_name_and_the_digest_that_attestations_need(t
 def test_the_registry_is_named_in_lower_case(tmp_path: Path):
     (step,) = [step for step in steps() if step.name.startswith("Name the registry")]
     assert execute(step, tmp_path).handed_on == "REGISTRY=ghcr.io/some-one\n"
+
+
+@pytest.mark.slow
+def test_a_release_builds_on_the_dockerfiles_base_by_digest(tmp_path: Path):
+    job = load(GITHUB / "workflows" / "release.yml")["jobs"]["image"]
+    dockerfile = (ROOT / "containers" / "Dockerfile").read_text()
+    assert f"ARG BASE={job['env']['BASE_IMAGE']}\n" in dockerfile
+    (step,) = (step for step in steps() if step.job == "image" and "images build" in step.script)
+    (build,) = (call for call in execute(step, tmp_path).calls if "build" in call)
+    assert f"--build-arg=BASE=python@{DIGEST}" in build
+
+
+@pytest.mark.slow
+def test_a_released_package_pulls_the_images_of_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "hosts.yml"
+    sources = ("", ", image_source: pull", ", image_source: local", ", image: mine:1", ", registry: example.org/own")
+    hosts = (f"    h{n}: {{docker: ssh://h{n}{text}}}" for n, text in enumerate(sources))
+    file.write_text("\n".join(["version: 1", "fleets:", "  a:", "   hosts:", *hosts]))
+    assert not inventory.RELEASED_IMAGES.exists(), "a checkout has no release"
+    assert [host.registry for host in inventory.read_hosts(file)] == [None, None, None, None, "example.org/own"]
+    (step,) = (step for step in steps() if step.job == "package" and "registry.txt" in step.script)
+    assert execute(step, tmp_path).code == 0
+    written = tmp_path / inventory.RELEASED_IMAGES.relative_to(ROOT)
+    monkeypatch.setattr(inventory, "RELEASED_IMAGES", written)
+    found = inventory.read_hosts(file)
+    ours = "ghcr.io/some-one"
+    assert [host.registry for host in found] == [ours, ours, None, None, "example.org/own"]
+    assert [host.pulls for host in found] == [True, True, False, True, True]
 
 
 def test_a_release_builds_every_variant_and_waits_for_all_of_them():
