@@ -152,6 +152,25 @@ def test_a_host_without_a_registry_gets_the_image_from_this_machines_engine(
     engines.first.client.images.remove(mine)
 
 
+def test_one_command_fills_the_registry_that_hosts_pull_from(
+    engines: Engines, small_image: str, registry: Registry, tmp_path: Path
+):
+    ours = f"{registry.address}/fleet/tfbench"
+    engines.first.client.images.get(small_image).tag(ours, f"{__version__}-cpu")
+    hosts = tmp_path / "hosts.yml"
+    defaults = {"registry": f"{registry.address}/fleet", "device": "cpu"}
+    fleet = {"hosts": {"second": {"docker": engines.second.url}}}
+    hosts.write_text(json.dumps({"version": 1, "defaults": defaults, "fleets": {"far": fleet}}))
+    before = orchestrate(tmp_path, "check", f"--hosts={hosts}")
+    assert before.returncode == 4
+    pushed = orchestrate(tmp_path, "images", "push", f"--hosts={hosts}", engine=engines.first)
+    assert pushed.returncode == 0, pushed.stderr
+    assert re.fullmatch(rf"{re.escape(ours)}:{__version__}-cpu@sha256:[0-9a-f]{{64}}\n", pushed.stdout)
+    after = orchestrate(tmp_path, "check", f"--hosts={hosts}")
+    assert after.returncode == 0, after.stdout + after.stderr
+    engines.first.client.images.remove(f"{ours}:{__version__}-cpu")
+
+
 def test_images_travel_as_files(engines: Engines, small_image: str, tmp_path: Path):
     engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
     saved = orchestrate(tmp_path, "images", "save", "cpu", f"--output={tmp_path / 'bundle'}", engine=engines.first)
