@@ -14,7 +14,6 @@ from results.recommend.figures import (
     FigureTable,
     KnownRate,
     bound,
-    failed_here,
     measured_tables,
     published_figures,
     published_tables,
@@ -156,16 +155,17 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
     """
     tables = measured_tables(question, rates)
     hints = _other_flags(question, rates) if rates and not tables else ()
-    failed = failed_here(tables)
-    known = {(rate.gpu, rate.count) for table in tables for rate in table.rates if rate.samples_per_second}
+    rows = [rate for table in tables for rate in table.rates]
+    known = {(rate.gpu, rate.count) for rate in rows if rate.samples_per_second}
+    failed = {(row.gpu, row.count): row.note for row in rows if row.failed and (row.gpu, row.count) not in known}
     if question.mode == "infer":
         tables = tables or [_no_inference(question)]
     elif not tables or any(key not in known and key not in failed for key in question.gpus):
         tables += published_tables(question, failed, lambda key: _misfit(question, *key, offers) == "")
     if not any(rate.samples_per_second for table in tables for rate in table.rates):
         hints = (*hints, *_other_precisions(question))
-    rows = [*_published_rows(), *measured_observations(rates)]
-    return [_advice(question, table, offers, rows, hints) for table in tables]
+    evidence = [*_published_rows(), *measured_observations(rates)]
+    return [_advice(question, table, offers, evidence, hints) for table in tables]
 
 
 def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[str]:

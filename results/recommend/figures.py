@@ -17,8 +17,8 @@ from results.reference import all_published
 from results.reference.gpus import gpu_key, gpus_named, roofline
 from results.reference.networks import networks, published_names
 from results.stats import Interval
-from results.table.columns import CASE_COLUMNS, Value
-from results.table.comparable import SharedSetting, match, mode_text, setting_of, setting_text
+from results.table.columns import CASE_COLUMNS
+from results.table.comparable import by_setting, match, mode_text, setting_text
 from results.table.fleets import FleetRate
 from results.text import counted
 
@@ -138,147 +138,94 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
     relevant = [
         rate
         for rate in rates
-        if rate.case.model == question.network
-        and rate.case.precision == question.precision
-        and rate.case.num_hosts == 1
+        if (rate.case.model, rate.case.precision, rate.case.num_hosts) == (question.network, question.precision, 1)
         and rate.case.all_reduce
         and question.mode in (None, rate.case.mode)
         and question.wants(gpus[rate.fleet], rate.case.num_gpus)
     ]
-    groups: dict[SharedSetting, list[FleetRate]] = defaultdict(list)
-    for rate in relevant:
-        if rate.rates:
-            groups[setting_of(rate, across=("num_gpus",))].append(rate)
-    tables = [_measured_table(question, of_setting, relevant, gpus) for of_setting in groups.values()]
-    examples = [of_setting[0] for of_setting in groups.values()]
-    for rate in relevant:
-        if not rate.rates and not any(_same_case(rate, example) for example in examples):
-            examples.append(rate)
-            tables.append(_measured_table(question, [], relevant, gpus, rate))
-    if relevant and not tables:
-        tables = [_measured_table(question, [], relevant, gpus, relevant[0])]
+    settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
+    for failed in (rate for rate in relevant if not rate.rates):
+        alike = [of for of in settings if all(_equal(of[0], failed, name) for name in CASE_COLUMNS)]
+        settings += [[failed]] if not alike else []
+        for of_setting in alike:
+            of_setting += [failed] if all(_key(rate) != _key(failed) for rate in of_setting) else []
     asked = f"batch {question.batch_per_gpu}"
-    with_batch = [table for table in tables if asked in table.setting.split(", ")]
-    return sorted(
-        with_batch or tables, key=lambda table: -sum(rate.samples_per_second is not None for rate in table.rates)
-    )
-
-
-def failed_here(tables: Iterable[FigureTable]) -> dict[GpuCount, str]:
-    """Return the GPUs that failed the question's own cases in these runs and have no figure, with the status."""
-    rates = [rate for table in tables for rate in table.rates]
-    known = {(rate.gpu, rate.count) for rate in rates if rate.samples_per_second}
-    return {
-        (rate.gpu, rate.count): rate.note
-        for rate in rates
-        if rate.failed and (rate.gpu, rate.count) not in known
-    }  # fmt: skip
+    tables = [_measured_table(question, of_setting, relevant, gpus) for of_setting in settings]
+    tables = [table for table in tables if asked in table.setting.split(", ")] or tables
+    return sorted(tables, key=lambda table: -sum(rate.samples_per_second is not None for rate in table.rates))
 
 
 def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
     """Return the GPU of each fleet; one whose every repeat failed early may only be known by the fleet's name."""
     gpus: dict[str, str] = {}
-    for rate in rates:
-        named = rate.software.gpu or rate.software.cpu
-        if named and not gpus.get(rate.fleet):
-            gpus[rate.fleet] = gpu_key(named) or named
-    for rate in rates:
+    for rate in sorted(rates, key=lambda rate: not (rate.software.gpu or rate.software.cpu)):
+        named = rate.software.gpu or rate.software.cpu or rate.fleet
         members = gpus_named(rate.fleet)
-        gpus.setdefault(rate.fleet, members[0] if len(members) == 1 else rate.fleet)
+        gpus.setdefault(rate.fleet, gpu_key(named) or (members[0] if len(members) == 1 else named))
     return gpus
 
 
 def _measured_table(
-    question: RentalQuestion,
-    measured: Sequence[FleetRate],
-    relevant: Sequence[FleetRate],
-    gpus: Mapping[str, str],
-    failed: FleetRate | None = None,
+    question: RentalQuestion, of_setting: Sequence[FleetRate], relevant: Sequence[FleetRate], gpus: Mapping[str, str]
 ) -> FigureTable:
-    """Put together the fleets of one setting.
-
-    Args:
-        question: What is asked.
-        measured: The fleets' throughput; empty: none has one.
-        relevant: All rates of the question, also in other settings and without a number.
-        gpus: GPU of each fleet.
-        failed: A rate of the setting, where none has a number.
-    """
-    example = failed or measured[0]
-    found = [
+    """Put together the fleets of one setting, then what was not measured in it."""
+    example, measured = of_setting[0], [rate for rate in of_setting if rate.rates]
+    rows = [
         KnownRate(
-            basis=Basis.MEASURED,
+            basis=Basis.MEASURED if rate.rates else Basis.NONE,
             subject=rate.fleet,
             gpu=gpus[rate.fleet],
             count=rate.case.num_gpus,
             samples_per_second=rate.mean,
             interval=rate.interval,
-            origin=f"this run, {counted(len(rate.rates), 'host')}",
-            batch=str(rate.case.batch_per_gpu),
+            origin=f"this run, {counted(len(rate.rates), 'host')}" if rate.rates else "",
+            batch=str(rate.case.batch_per_gpu) if rate.rates else "",
+            note="" if rate.rates else f"{', '.join(dict.fromkeys(rate.failures.values()))} in this run",
+            failed=not rate.rates and bool(set(rate.failures.values()) - HOST_FAILURES),
             prices=rate.prices,
-            rate=rate,
+            rate=rate if rate.rates else None,
             sources=tuple(_values_of_host(host, runs) for host, runs in rate.rates.items()),
         )
-        for rate in measured
+        for rate in of_setting
     ]
-    missing: dict[GpuCount, KnownRate] = {}
-    for rate in sorted(relevant, key=lambda rate: bool(rate.rates) or not _same_case(rate, example)):
-        key = rate.fleet, rate.case.num_gpus
-        if key in {(known.subject, known.count) for known in found}:
-            continue
-        status = ", ".join(dict.fromkeys(rate.failures.values()))
-        here = not rate.rates and _same_case(rate, example)
-        missing.setdefault(
-            key,
-            KnownRate(
-                basis=Basis.NONE,
-                subject=rate.fleet,
-                gpu=gpus[rate.fleet],
-                count=rate.case.num_gpus,
-                note=f"{status} in this run" if here else "not measured in this setting",
-                prices=rate.prices,
-                failed=here and bool(set(rate.failures.values()) - HOST_FAILURES),
-            ),
-        )
-    known = {(rate.gpu, rate.count) for rate in (*found, *missing.values())}
+    fleets = dict.fromkeys((rate.fleet, gpus[rate.fleet], rate.case.num_gpus) for rate in relevant)
+    known, present = {(row.subject, row.count) for row in rows}, {(gpu, count) for _, gpu, count in fleets}
     absent = [
-        KnownRate(basis=Basis.NONE, subject=gpu, gpu=gpu, count=count, note="not measured in this run")
-        for gpu, count in question.gpus
-        if (gpu, count) not in known
+        missing(gpu, count, "not measured in this setting", subject)
+        for subject, gpu, count in (*fleets, *((gpu, gpu, n) for gpu, n in question.gpus if (gpu, n) not in present))
+        if (subject, count) not in known
     ]
     return FigureTable(
         basis=Basis.MEASURED,
         mode=mode_text(example.case.mode),
         network=question.network,
         setting=setting_text(example, without=("model", "mode", "precision", "num_gpus")),
-        rates=(*found, *missing.values(), *absent),
-        remarks=_differing_software(measured),
+        rates=(*rows, *absent),
+        remarks=tuple(
+            f"differs besides the hardware: {name} "
+            + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
+            for name in dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
+        ),
         model=example.case.model if example.case.mode == "train" else "",
     )
 
 
-def _same_case(a: FleetRate, b: FleetRate) -> bool:
-    """Return whether two rates are of one case but for the number of GPUs."""
-    return all(a.named(name) == b.named(name) for name in CASE_COLUMNS if name != "num_gpus")
+def missing(gpu: str, count: int, note: str, subject: str = "", *, failed: bool = False) -> KnownRate:
+    """Return a row without a figure; its note says why."""
+    return KnownRate(basis=Basis.NONE, subject=subject or gpu, gpu=gpu, count=count, note=note, failed=failed)
+
+
+def _equal(a: FleetRate, b: FleetRate, name: str) -> bool:
+    return name == "num_gpus" or a.named(name) == b.named(name)
+
+
+def _key(rate: FleetRate) -> tuple[str, int]:
+    return rate.fleet, rate.case.num_gpus
 
 
 def _values_of_host(host: str, runs: Mapping[str, Sequence[float]]) -> str:
     values = "; ".join(f"{run}: {', '.join(f'{value:.5g}' for value in of_run)}" for run, of_run in runs.items())
     return f"{host}, samples/s of each repeat: {values}"
-
-
-def _differing_software(rates: Sequence[FleetRate]) -> tuple[str, ...]:
-    """Name the software that differs between the fleets of a table: it may be the cause."""
-    columns = dict.fromkeys(name for other in rates[1:] for name in match(rates[0], other).differs)
-    return tuple(
-        f"differs besides the hardware: {name} " + ", ".join(f"{_value(rate, name)} ({rate.fleet})" for rate in rates)
-        for name in columns
-    )
-
-
-def _value(rate: FleetRate, name: str) -> Value:
-    value = rate.named(name)
-    return "none" if value is None else value
 
 
 @dataclass(frozen=True, order=True)
@@ -325,116 +272,66 @@ def published_figures(question: RentalQuestion) -> Published:
 def published_tables(
     question: RentalQuestion, failed: Mapping[GpuCount, str], fits: Callable[[GpuCount], bool]
 ) -> list[FigureTable]:
-    """Return for each network and task the settings that have two or more of the GPUs, that with most of them first.
+    """Return the setting that has most of the GPUs, and a further one for every GPU that shares none with the others.
 
-    A further setting is added for every GPU that shares none with the others so far: adding a GPU to a question never
-    removes an answer. Where no setting has two, figures of different software are put side by side, marked.
+    So adding a GPU to a question never removes an answer. Where no setting has two of them, figures of different
+    software are put side by side, marked.
 
     Args:
         question: What is asked.
         failed: GPUs that failed the question's case in these runs, with the reason: no published figure replaces it.
         fits: Whether a number of GPUs meets the limits, whatever its speed.
     """
-    known = {
+    every = published_figures(question) or {PublishedSetting("", "", question.network): {}}
+    places = {
         place: {key: rate for key, rate in of.items() if question.wants(*key) and key not in failed}
-        for place, of in published_figures(question).items()
+        for place, of in every.items()
     }
-    if not any(fits(key) for of in known.values() for key in of):
-        fits = bool  # none meets the limits: how they compare is known all the same
-    common, alone = [], []
-    for chosen in dict.fromkeys(place.network for place in known):
-        places = {place: of for place, of in known.items() if place.network == chosen and of}
-        covering = _covering(question, places, fits)
-        if covering:
-            common += [_published_table(question, place, places, failed, covering) for place in covering]
-        elif places:
-            best = max(places, key=lambda place: (sum(map(fits, places[place])), len(places[place]), place))
-            alone.append(_published_table(question, best, places, failed, []))
-    empty = FigureTable(
-        basis=Basis.PUBLISHED,
-        mode="training",
-        network=question.network,
-        setting="",
-        rates=tuple(_missing(key, failed) for key in question.gpus),
-        model=_most_published(question),
-    )
-    common.sort(key=lambda table: -len(table.rates))
-    known_keys = [[(rate.gpu, rate.count) for rate in table.rates if rate.samples_per_second] for table in alone]
-    ordered = sorted(zip(known_keys, alone, strict=True), key=lambda item: (-sum(map(fits, item[0])), -len(item[0])))
-    return common or [table for _, table in ordered][:1] or [empty]
-
-
-def _covering(
-    question: RentalQuestion,
-    places: Mapping[PublishedSetting, Mapping[GpuCount, KnownRate]],
-    fits: Callable[[GpuCount], bool],
-) -> list[PublishedSetting]:
-    """Choose settings that have two GPUs at least, until each GPU that was asked for is in one that has it."""
     able = {place: {key for key in of if fits(key)} for place, of in places.items()}
+    if not any(able.values()):
+        able = {place: set(of) for place, of in places.items()}  # how they compare is known all the same
     chosen: list[PublishedSetting] = []
     covered: set[GpuCount] = set()
-    while True:
-        useful = [place for place in able if len(able[place]) > 1 and able[place] - covered]
-        if not useful or (chosen and not question.gpus):
-            return chosen
+    while useful := [place for place in able if len(able[place]) > 1 and able[place] - covered]:
         chosen.append(max(useful, key=lambda place: (len(able[place] - covered), len(able[place]), place)))
-        covered |= able[chosen[-1]]
+        covered |= set(places[chosen[-1]])
+        if not question.gpus:
+            break
+    shared = bool(chosen)
+    pool: Mapping[PublishedSetting, Iterable[GpuCount]] = able if any(able.values()) else every
+
+    def breadth(place: PublishedSetting) -> tuple[int, int, PublishedSetting]:
+        of_network = {key for other, of in pool.items() if other.network == place.network for key in of}
+        return len(of_network), len([*pool[place]]), place
+
+    first = chosen[0] if chosen else max(pool, key=breadth)
+    absent = [
+        _of_other_software(key, first, places, ranked=not shared)
+        or missing(*key, failed.get(key, NO_FIGURE), failed=key in failed)
+        for key in question.gpus
+        if key not in covered and key not in places[first]
+    ]
+    return [
+        FigureTable(
+            basis=Basis.PUBLISHED,
+            mode="training",
+            network=network_text(place.network),
+            setting=place.software,
+            rates=(*places[place].values(), *(absent if place == first else ())),
+            remarks=("batches per GPU differ",) if len({rate.batch for rate in places[place].values()}) > 1 else (),
+            source=place.software.split(":")[0],
+            model=place.network,
+        )
+        for place in chosen or [first]
+    ]
 
 
-def _published_table(
-    question: RentalQuestion,
-    best: PublishedSetting,
-    places: Mapping[PublishedSetting, Mapping[GpuCount, KnownRate]],
-    failed: Mapping[GpuCount, str],
-    covering: Sequence[PublishedSetting],
-) -> FigureTable:
-    """Put together the figures of one setting.
-
-    Args:
-        question: What is asked.
-        best: The setting.
-        places: All settings of this network.
-        failed: GPUs that failed here.
-        covering: All settings that have a table; the first one names what no table has. Empty: none has two GPUs.
-    """
-    rates = list(places[best].values())
-    covered = {key for place in covering for key in places[place]}
-    first = not covering or best == covering[0]
-    for key in [key for key in question.gpus if first and key not in places[best] and key not in covered]:
-        others = [(place, of[key]) for place, of in places.items() if key in of]
-        if others:
-            source = best.software.split(":")[0]
-            _, other = max(others, key=lambda item: (item[0].software.startswith(source), item[0]))
-            rates.append(replace(other, note=OTHER_SETTING, ranked=not covering))
-        else:
-            rates.append(_missing(key, failed))
-    batches = {rate.batch for rate in rates if rate.samples_per_second}
-    remarks = ["batches per GPU differ"] if len(batches) > 1 else []
-    return FigureTable(
-        basis=Basis.PUBLISHED,
-        mode="training",
-        network=network_text(best.network),
-        setting=best.software,
-        rates=tuple(rates),
-        remarks=tuple(remarks),
-        source=best.software.split(":")[0],
-        model=best.network,
-    )
-
-
-def _most_published(question: RentalQuestion) -> str:
-    """Return the task of a network, e.g. the length of a sequence, that most GPUs have figures of."""
-    gpus: dict[str, set[str]] = {name: set() for name in published_names(question.network)}
-    for row in all_published():
-        if row["model"] in gpus and row["precision"] == question.precision:
-            gpus[row["model"]].add(row["gpu"])
-    return max(gpus, key=lambda name: len(gpus[name]), default="")
-
-
-def _missing(key: GpuCount, failed: Mapping[GpuCount, str]) -> KnownRate:
-    gpu, count = key
-    reason = failed.get(key, "")
-    return KnownRate(basis=Basis.NONE, subject=gpu, gpu=gpu, count=count, note=reason or NO_FIGURE, failed=bool(reason))
+def _of_other_software(key: GpuCount, first: PublishedSetting, places: Published, *, ranked: bool) -> KnownRate | None:
+    """Return the figure of a GPU in another setting of the same network, if there is one: of the same source first."""
+    source = first.software.split(":")[0]
+    others = [place for place, of in places.items() if key in of and place.network == first.network]
+    best = max(others, key=lambda place: (place.software.startswith(source), place), default=None)
+    return replace(places[best][key], note=OTHER_SETTING, ranked=ranked) if best else None
 
 
 def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:
