@@ -59,7 +59,7 @@ CHOICES: dict[str, tuple[str, Callable[[Advice, RentalOption], Value]]] = {
     "from": (TEXT, lambda _, option: option.known.origin or None),
     "usd_per_hour_low": (NUMBER, lambda _, option: option.usd[0] if option.usd else None),
     "usd_per_hour_high": (NUMBER, lambda _, option: option.usd[1] if option.usd else None),
-    "samples_per_usd": (NUMBER, lambda _, option: option.samples_per_usd[1] if option.samples_per_usd else None),
+    "samples_per_usd": (NUMBER, lambda _, option: max(option.samples_per_usd, default=None)),
     "hours": (NUMBER, lambda _, option: option.hours),
     "wins_below": (NUMBER, lambda _, option: option.wins_below),
     "winner": (TEXT, lambda advice, option: "yes" if advice.winner and option.name == advice.winner.name else None),

@@ -77,7 +77,7 @@ class KnownRate:
         origin: Where it comes from, in a few words.
         batch: Per GPU; empty: not stated.
         note: Why it is not ranked, or what a reader must know; empty: nothing.
-        ranked: Whether it may be ranked with the others of its table, if it is measured or published.
+        comparable: Whether it is of the setting of its table, or none is.
         failed: Whether it was tried here and failed for a reason of its own, e.g. `oom`.
         prices: USD per GPU-hour that came with the measurement, by host.
         rate: What was measured here.
@@ -93,11 +93,16 @@ class KnownRate:
     origin: str = ""
     batch: str = ""
     note: str = ""
-    ranked: bool = True
+    comparable: bool = True
     failed: bool = False
     prices: Mapping[str, float] = field(default_factory=dict)
     rate: FleetRate | None = None
     sources: tuple[str, ...] = ()
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it may be ranked with the others of its table."""
+        return self.comparable and self.basis in (Basis.MEASURED, Basis.PUBLISHED)
 
     @property
     def name(self) -> str:
@@ -306,7 +311,7 @@ def published_tables(
 
     first = chosen[0] if chosen else max(pool, key=breadth)
     absent = [
-        _of_other_software(key, first, places, ranked=not shared)
+        _of_other_software(key, first, places, comparable=not shared)
         or missing(*key, failed.get(key, NO_FIGURE), failed=key in failed)
         for key in question.gpus
         if key not in covered and key not in places[first]
@@ -318,7 +323,6 @@ def published_tables(
             network=network_text(place.network),
             setting=place.software,
             rates=(*places[place].values(), *(absent if place == first else ())),
-            remarks=("batches per GPU differ",) if len({rate.batch for rate in places[place].values()}) > 1 else (),
             source=place.software.split(":")[0],
             model=place.network,
         )
@@ -326,12 +330,14 @@ def published_tables(
     ]
 
 
-def _of_other_software(key: GpuCount, first: PublishedSetting, places: Published, *, ranked: bool) -> KnownRate | None:
+def _of_other_software(
+    key: GpuCount, first: PublishedSetting, places: Published, *, comparable: bool
+) -> KnownRate | None:
     """Return the figure of a GPU in another setting of the same network, if there is one: of the same source first."""
     source = first.software.split(":")[0]
     others = [place for place, of in places.items() if key in of and place.network == first.network]
     best = max(others, key=lambda place: (place.software.startswith(source), place), default=None)
-    return replace(places[best][key], note=OTHER_SETTING, ranked=ranked) if best else None
+    return replace(places[best][key], note=OTHER_SETTING, comparable=comparable) if best else None
 
 
 def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:

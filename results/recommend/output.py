@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from results.digits import significant, with_interval
+from results.digits import significant
 from results.grid import Grid
-from results.recommend.answer import SECONDS_PER_HOUR, Advice, RentalOption, compared
+from results.recommend.answer import SECONDS_PER_HOUR, Advice, RentalOption, compared, span
 from results.recommend.figures import Basis
-from results.stats import Interval
 from results.table.cells import value_text
 
-NARROW = 0.2
-"""Relative width of an interval up to which it is written as `±`; a wider one from its low to its high end."""
+ROW = ("hours", "wins_below", "excluded", "notes")
+KNOWN = ("subject", "gpu", "count", "basis", "samples_per_second", "batch", "sources")
 
 
 def advice_grid(advice: Advice) -> Grid:
     """Return the options as a table, best first."""
     slowest = min((option.rate for option in compared(advice.question, advice.options)), default=0.0)
-    rows = []
-    for option in advice.options:
-        known = option.known
-        most = "≤ " if known.basis is Basis.BOUND else ""
-        ratio = option.rate / slowest if slowest and known.basis is not Basis.BOUND else 0.0
-        rows.append(
-            [
-                option.name if known.subject == known.gpu else f"{option.name} ({known.gpu})",
-                f"{most}{rate_text(option)}",
-                f"{ratio:.2f}" if ratio else "",
-                known.origin or str(known.basis),
-                known.batch,
-                price_text(option),
-                _span([value / 1e6 for value in option.samples_per_usd or ()]),
-                time_text(option, advice.question.samples),
-                "" if option.wins_below is None else f"{option.wins_below:.3f}",
-                "; ".join(part for part in (option.excluded, *option.notes) if part),
-            ]
-        )
+    rows = [
+        [
+            option.name if option.known.subject == option.known.gpu else f"{option.name} ({option.known.gpu})",
+            rate_text(option),
+            f"{option.rate / slowest:.2f}" if slowest and option.rate and not option.is_bound else "",
+            option.known.origin or str(option.known.basis),
+            option.known.batch,
+            price_text(option),
+            span([value / 1e6 for value in option.samples_per_usd]),
+            time_text(option, advice.question.samples),
+            "" if option.wins_below is None else f"{option.wins_below:.3f}",
+            "; ".join(filter(None, (option.excluded, *option.notes))),
+        ]
+        for option in advice.options
+    ]
     columns = ["GPU", "samples/s>", "ratio>", "from", "batch>", "USD/h (offers)>", "M/USD>", "hours>", "wins below>"]
     title = f"{advice.title}: {advice.question.samples / 1e6:g} M samples"
     optional = ("batch", "from", "hours", "wins below", "ratio")
@@ -88,24 +82,15 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
 
 def option_json(option: RentalOption) -> dict[str, Any]:
     """Return a row as plain data; an interval and a price as their two ends."""
-    known = option.known
+    known, interval = option.known, option.known.interval
     return {
-        "subject": known.subject,
-        "gpu": known.gpu,
-        "count": known.count,
-        "basis": known.basis,
-        "samples_per_second": known.samples_per_second,
-        "interval": [known.interval.low, known.interval.high] if known.interval else None,
+        **{name: getattr(known, name) for name in KNOWN},
+        **{name: getattr(option, name) for name in ROW},
         "from": known.origin,
-        "batch": known.batch,
-        "usd_per_hour": option.usd,
+        "interval": [interval.low, interval.high] if interval else None,
+        "usd_per_hour": option.usd or None,
+        "samples_per_usd": option.samples_per_usd or None,
         "offers": [dataclasses.asdict(offer) for offer in option.offers],
-        "samples_per_usd": option.samples_per_usd,
-        "hours": option.hours,
-        "wins_below": option.wins_below,
-        "excluded": option.excluded,
-        "notes": list(option.notes),
-        "sources": list(known.sources),
     }
 
 
@@ -113,37 +98,20 @@ def rate_text(option: RentalOption) -> str:
     """Write a throughput with its interval."""
     interval = option.known.interval
     if interval is None or option.known.basis is not Basis.PREDICTED:
-        return value_text(option.known.samples_per_second, interval)
+        return f"{'≤ ' if option.is_bound else ''}{value_text(option.known.samples_per_second, interval)}"
     return f"{significant(interval.value)} ({significant(interval.low)} to {significant(interval.high)})"
 
 
 def time_text(option: RentalOption, samples: float) -> str:
     """Write the time for the job; its ends are those of the throughput, inverted, so that it is never below 0."""
-    if option.hours is None:
-        return ""
-    work, interval = samples / SECONDS_PER_HOUR, option.known.interval
-    if option.known.basis is Basis.BOUND or interval is None:
-        return f"{'≥ ' if option.known.basis is Basis.BOUND else ''}{significant(option.hours)}"
-    low, high = work / interval.high, work / interval.low if interval.low > 0 else math.inf
-    if math.isinf(high):
-        return f"≥ {significant(low)}"
-    if high - low < NARROW * option.hours:
-        return with_interval(Interval(option.hours, low, high, interval.level))
-    return f"{significant(low)} to {significant(high)}"
+    interval, work = option.known.interval, samples / SECONDS_PER_HOUR
+    if option.hours is None or interval is None:
+        return "" if option.hours is None else f"{'≥ ' if option.is_bound else ''}{significant(option.hours)}"
+    low = significant(work / interval.high)
+    return f"{low} to {significant(work / interval.low)}" if interval.low > 0 else f"≥ {low}"
 
 
 def price_text(option: RentalOption) -> str:
-    """Write the price of all GPUs of a row and where it comes from."""
-    if option.usd is None:
-        return ""
-    origins = {offer.origin for offer in option.offers}
-    if origins != {""}:
-        return f"{_span(option.usd)} ({', '.join(sorted(origins))})"
-    return f"{_span(option.usd)} ({len(option.offers)})"
-
-
-def _span(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    low, high = significant(min(values)), significant(max(values))
-    return low if low == high else f"{low} to {high}"
+    """Write the price of all GPUs of a row, and who gave it or how many offers it is from."""
+    origins = sorted({offer.origin for offer in option.offers})
+    return f"{span(option.usd)} ({', '.join(filter(None, origins)) or len(option.offers)})" if origins else ""

@@ -21,10 +21,11 @@ process); Lange, Little and Taylor 1989 (weights of Student's t); Williams, Wate
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ import scipy.linalg  # type: ignore[import-untyped]
 
 from results.reference import all_published
 from results.reference.gpus import PEAKS, compute_capability, gpu_key, specifications
+from results.schema import Mode
+from results.stats import Interval
 from results.table.fleets import FleetRate
 
 Array = npt.NDArray[np.float64]
@@ -61,7 +64,6 @@ class Observation:
 
     Attributes:
         gpu: As its source names it.
-        family: GPUs that share a chip under several names, e.g. `A100`; else the GPU itself.
         network: Our name of the network; of a transformer with its task and sequence length.
         precision: `fp16`, `tf32` or `fp32`.
         batch: Samples per GPU and step; None: not stated.
@@ -74,16 +76,21 @@ class Observation:
     """
 
     gpu: str
-    family: str
     network: str
     precision: str
-    batch: int | None
     source: str
-    software: str
     xla: str
-    bandwidth: float
-    arithmetic: float
-    rate: float
+    software: str = ""
+    batch: int | None = None
+    rate: float = 0.0
+    bandwidth: float = 0.0
+    arithmetic: float = 0.0
+
+    @property
+    def family(self) -> str:
+        """The name that siblings share: memory sizes and form factors of one data-centre chip are one family."""
+        match = re.match(r"(?:A|H|V|MI)\d{3}\b", self.gpu)
+        return match[0] if match else self.gpu
 
     @property
     def workload(self) -> str:
@@ -266,17 +273,13 @@ class Prediction:
     """A throughput that nobody measured.
 
     Attributes:
-        samples_per_second: Of one GPU.
-        low: Lower end of the interval that should cover 90 % of measurements.
-        high: Its upper end.
+        interval: Samples per second of one GPU, with the interval that should cover 90 % of measurements.
         source: Whose way of measuring is predicted.
         error: Median error of this kind on GPUs that were left out.
         rows: Rows of this network and precision that it rests on.
     """
 
-    samples_per_second: float
-    low: float
-    high: float
+    interval: Interval
     source: str
     error: float
     rows: int
@@ -300,17 +303,15 @@ def predict(
     """
     about = [row for row in observations if (row.network, row.precision) == (network, precision)]
     source = source if source in {row.source for row in about} else _source(about)
-    compiled = [row.xla for row in about if row.source == source]
+    compiled = sorted(row.xla for row in about if row.source == source)
+    xla = max(compiled, key=compiled.count, default="")
     found: dict[tuple[str, int], Prediction | str] = {}
     targets: dict[tuple[str, int], Observation] = {}
     for gpu, count in gpus:
-        xla = max(sorted(set(compiled)), key=compiled.count, default="")
-        target = _observation(gpu, network, precision, source=source, xla=xla)
-        reason = "several GPUs" if count > 1 else _refusal(target, about, observations)
-        if target is None or reason:
-            found[gpu, count] = reason
-        else:
-            targets[gpu, count] = target
+        specified = _specified(Observation(gpu=gpu, network=network, precision=precision, source=source, xla=xla))
+        found[gpu, count] = "several GPUs" if count > 1 else _refusal(specified, about, observations)
+        if not found[gpu, count]:
+            targets[gpu, count] = specified[0]
     if not targets:
         return found
     model, first = Model([*observations, *targets.values()]), len(observations)
@@ -318,100 +319,67 @@ def predict(
     for (key, target), log_rate, sd in zip(targets.items(), forecast.log_rate, forecast.sd, strict=True):
         kind = KINDS[target.workload, precision]
         value, low, high = (float(np.exp(log_rate + side * kind.multiplier * sd)) for side in (0, -1, 1))
-        found[key] = Prediction(value, low, high, source, kind.error, len(about))
+        found[key] = Prediction(Interval(value, low, high, 0.9), source, kind.error, len(about))
     return found
 
 
-def _refusal(target: Observation | None, about: Sequence[Observation], known: Sequence[Observation]) -> str:
+def _refusal(specified: Sequence[Observation], about: Sequence[Observation], known: Sequence[Observation]) -> str:
     """Return why a throughput is not predicted; empty: it is."""
     if not about:
         return "no row of this network and precision"
-    if target is None:
+    if not specified:
         return "its bandwidth or peak is not specified"
-    if (target.workload, target.precision) not in KINDS:
-        return f"{target.workload} networks in {target.precision} are not predicted: the error would be too large"
-    return out_of_reach(target, known)
+    if (specified[0].workload, specified[0].precision) not in KINDS:
+        kind = f"{specified[0].workload} networks in {specified[0].precision}"
+        return f"{kind} are not predicted: the error would be too large"
+    return out_of_reach(specified[0], known)
 
 
-def published_observations(rows: Iterable[Mapping[str, str]] | None = None) -> list[Observation]:
+@functools.cache
+def published_observations() -> list[Observation]:
     """Return the published rows of one GPU that are not suspect and whose GPU has specifications."""
-    found = []
-    for row in all_published() if rows is None else rows:
-        observation = None if row["suspect"] or row["num_gpus"] != "1" else _observation(
-            row["gpu"],
-            row["model"],
-            row["precision"],
-            batch=int(row["batch_per_gpu"]) if row["batch_per_gpu"] else None,
+    rows = [
+        Observation(
+            gpu=row["gpu"],
+            network=row["model"],
+            precision=row["precision"],
             source=row["source"],
-            software=f"{row['framework']}, xla {row['xla'] or '?'}",
             xla=row["xla"],
+            software=f"{row['framework']}, xla {row['xla'] or '?'}",
+            batch=int(row["batch_per_gpu"]) if row["batch_per_gpu"] else None,
             rate=float(row["samples_per_second"]),
-        )  # fmt: skip
-        found += [observation] if observation else []
-    return found
+        )
+        for row in all_published()
+        if not row["suspect"] and row["num_gpus"] == "1"
+    ]
+    return [specified for row in rows for specified in _specified(row)]
 
 
 def measured_observations(rates: Sequence[FleetRate]) -> list[Observation]:
     """Return what our own records say: training on one GPU that has specifications."""
-    found = []
-    for rate in rates:
-        case = rate.case
-        if rate.mean is None or (str(case.mode), str(case.device), case.num_hosts, case.num_gpus) != (
-            "train",
-            "gpu",
-            1,
-            1,
-        ):
-            continue
-        observation = _observation(
-            gpu_key(str(rate.software.gpu or "")) or "",
-            case.model,
-            str(case.precision),
-            batch=case.batch_per_gpu,
+    rows = [
+        Observation(
+            gpu=gpu_key(str(rate.software.gpu or "")) or "",
+            network=rate.case.model,
+            precision=str(rate.case.precision),
             source=OURS,
-            software=f"TensorFlow {rate.named('tensorflow')}",
             xla="off" if rate.named("xla") == "off" else "on",
+            software=f"TensorFlow {rate.named('tensorflow')}",
+            batch=rate.case.batch_per_gpu,
             rate=rate.mean,
         )
-        found += [observation] if observation else []
-    return found
+        for rate in rates
+        if rate.mean is not None and (rate.case.mode, rate.case.num_hosts, rate.case.num_gpus) == (Mode.TRAIN, 1, 1)
+    ]
+    return [specified for row in rows for specified in _specified(row)]
 
 
-def family_of(gpu: str) -> str:
-    """Return the name that siblings share: memory sizes and form factors of one data-centre chip are one family."""
-    match = re.match(r"(?:A|H|V|MI)\d{3}\b", gpu)
-    return match[0] if match else gpu
-
-
-def _observation(
-    gpu: str,
-    network: str,
-    precision: str,
-    *,
-    source: str,
-    xla: str,
-    batch: int | None = None,
-    software: str = "",
-    rate: float = 0.0,
-) -> Observation | None:
-    """Return what a throughput depends on; None where a figure of the GPU is missing."""
-    figures = specifications().get(SAME_GPU.get(gpu, gpu), {})
-    bandwidth, arithmetic = figures.get("memory_bandwidth"), figures.get(PEAKS[precision][0])
-    if not (bandwidth and arithmetic):
-        return None
-    return Observation(
-        gpu="V100 SXM3 32GB" if gpu.endswith("(DGX-2)") else gpu,
-        family=family_of(gpu),
-        network=network,
-        precision=precision,
-        batch=batch,
-        source=source,
-        software=software,
-        xla=xla,
-        bandwidth=bandwidth,
-        arithmetic=arithmetic,
-        rate=rate,
-    )
+def _specified(row: Observation) -> list[Observation]:
+    """Add the bandwidth and peak of its GPU to a row; none where one of them is not known."""
+    figures = specifications().get(SAME_GPU.get(row.gpu, row.gpu), {})
+    bandwidth, arithmetic = figures.get("memory_bandwidth"), figures.get(PEAKS[row.precision][0])
+    gpu = "V100 SXM3 32GB" if row.gpu.endswith("(DGX-2)") else row.gpu
+    return [replace(row, gpu=gpu, bandwidth=bandwidth, arithmetic=arithmetic)] if bandwidth and arithmetic else []
 
 
 def _source(about: Sequence[Observation]) -> str:
@@ -429,15 +397,10 @@ def out_of_reach(target: Observation, known: Sequence[Observation]) -> str:
     if own not in {capability(row) for row in same}:
         return f"no row of compute capability {own}"
     for name in ("bandwidth", "arithmetic"):
-        if factor_beyond(target, same, name) > REACH:
+        values, figure = [getattr(row, name) for row in same], getattr(target, name)
+        if max(figure / max(values), min(values) / figure) > REACH:
             return f"its {name} is more than {REACH:g} times away from all GPUs with rows"
     return ""
-
-
-def factor_beyond(target: Observation, others: Iterable[Observation], name: str) -> float:
-    """Return how many times more, or less, of a figure a GPU has than all others; up to 1: no more."""
-    values, own = [getattr(row, name) for row in others], getattr(target, name)
-    return float(max(own / max(values), min(values) / own))
 
 
 def capability(row: Observation) -> str:
