@@ -25,7 +25,6 @@ from results.schema.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
-    from results.reference.prices import Offer
     from results.table.fleets import FleetRate
 
 
@@ -97,7 +96,6 @@ def add_recommend(commands: Commands) -> None:
         type=int,
         help="batch per GPU that must fit, if known",
     )
-    parser.add_argument("--explain", action="store_true", help="show the figures and prices behind the answer")
     add_format(parser, "text", "json", "markdown")
 
 
@@ -117,12 +115,11 @@ def _recommend(
     samples: float,
     memory: float | None,
     batch_size: int | None,
-    explain: bool,
     format: str,
 ) -> int:
     from results.compare.pairs import fleets_of
     from results.recommend.answer import answers, unused_prices
-    from results.recommend.output import advice_grid, advice_json, explain_grid
+    from results.recommend.output import advice_grid, advice_json
     from results.recommend.questions import asked_prices, read_questions
 
     questions = read_questions(
@@ -147,10 +144,8 @@ def _recommend(
         return ExitCode.OK
     for advice in advices:
         print_lines([advice.sentence], format, strong=True)
-        print_grids([advice_grid(advice), *([explain_grid(advice)] if explain else [])], format)
+        print_grids([advice_grid(advice)], format)
     print_lines(remarks, format)
-    if explain:
-        _print_specifications([gpu for question in questions for gpu, _ in question.gpus], given.offers, format)
     return ExitCode.OK
 
 
@@ -174,18 +169,6 @@ def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None
     for name in networks:
         if name not in known and not published_names(name):
             raise BadQuestion(unknown_network(name, list(known)))
-
-
-def _print_specifications(gpus: Sequence[str], offers: Sequence[Offer], style: str) -> None:
-    """Put the specifications of the GPUs that were asked for side by side."""
-    from results.reference.gpu_comparison import compare_gpus, comparison_lines, gpu_grids
-    from results.reference.gpus import specifications
-
-    known = [gpu for gpu in dict.fromkeys(gpus) if gpu in specifications()]
-    if known:
-        comparison = compare_gpus(known, offers)
-        print_lines(comparison_lines(comparison), style)
-        print_grids(gpu_grids(comparison), style)
 
 
 def _gpus(names: list[str], *, gpus: str, price: list[str], prices: list[Path], format: str) -> int:

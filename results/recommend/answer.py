@@ -20,7 +20,6 @@ from results.recommend.figures import (
 )
 from results.recommend.prediction import (
     Observation,
-    Prediction,
     measured_observations,
     predict,
     published_observations,
@@ -179,13 +178,12 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
     options = [option for advice in advices for option in advice.options]
     used = {id(offer) for option in options for offer in option.offers}
     asked = {name for option in options for name in (option.known.gpu, option.known.subject)}
-    unused: dict[tuple[float, str], list[str]] = {}
-    for offer in offers:
-        if offer.origin == YOURS and id(offer) not in used:
-            limits = "it is over the budget, or its host has too few GPUs"
-            why = limits if offer.gpu in asked else "the answer has no row of this GPU"
-            unused.setdefault((offer.usd_per_gpu_hour, why), []).append(offer.gpu)
-    return [f"price not used: {usd:g} USD for {', '.join(gpus)}: {why}" for (usd, why), gpus in unused.items()]
+    limits, no_row = "it is over the budget, or its host has too few GPUs", "the answer has no row of this GPU"
+    return [
+        f"price not used: {offer.usd_per_gpu_hour:g} USD for {offer.gpu}: {limits if offer.gpu in asked else no_row}"
+        for offer in offers
+        if offer.origin == YOURS and id(offer) not in used
+    ]
 
 
 def _no_inference(question: RentalQuestion) -> FigureTable:
@@ -269,18 +267,15 @@ def _with_predictions(
     return [_filled(question, row, found[row.gpu, row.count], best) if _is_gap(row) else row for row in rows]
 
 
-def _filled(question: RentalQuestion, row: KnownRate, found: Prediction | str, best: float) -> KnownRate:
+def _filled(question: RentalQuestion, row: KnownRate, found: Interval | str, best: float) -> KnownRate:
     """Return a row with its prediction, or else with its upper bound where that is below the best figure."""
     if not isinstance(found, str):
-        source = f"{counted(found.rows, 'row')} of other GPUs; median error {found.error:.0%}"
-        basis, value, interval = Basis.PREDICTED, found.interval.value, found.interval
-        row = replace(row, origin="predicted", note="", sources=(source,))
-    elif (limit := bound(question, row.gpu, row.count) or best) < best:
-        basis, value, interval = Basis.BOUND, limit, None
-        row = replace(row, origin="bandwidth and arithmetic at most")
-    else:
-        return replace(row, note=f"{row.note}, not predicted: {found}")
-    return replace(row, basis=basis, samples_per_second=value, interval=interval)
+        filled = replace(row, basis=Basis.PREDICTED, samples_per_second=found.value, interval=found)
+        return replace(filled, origin="predicted", note="")
+    limit = bound(question, row.gpu, row.count) or best
+    if limit < best:
+        return replace(row, basis=Basis.BOUND, samples_per_second=limit, origin="bandwidth and arithmetic at most")
+    return replace(row, note=f"{row.note}, not predicted: {found}")
 
 
 def _is_gap(row: KnownRate) -> bool:

@@ -65,22 +65,17 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
     advices = tuple(advice for question in _questions(rates) for advice in answers(question, rates, offers))
     if not advices:
         return RunDecision((), "No recommendation: no training or inference of one host was measured.")
-    names = dict.fromkeys(option.known.subject for advice in advices for option in advice.options)
-    if len(names) == 1:
-        return RunDecision(
-            advices, f"One fleet was measured, {next(iter(names))}: there is no other to compare it with."
-        )
     if not any(len(advice.ranked) > 1 for advice in advices):
-        return RunDecision(advices, f"No two of {', '.join(names)} have figures of one setting, so nothing is ranked.")
+        names = ", ".join(dict.fromkeys(option.known.subject for advice in advices for option in advice.options))
+        return RunDecision(advices, f"No two fleets have figures of one setting, so nothing is ranked: {names}.")
     if all(rate.case.device is Device.CPU for rate in rates):
         return RunDecision((), "No GPU was measured, so there is nothing to rent: these figures compare processors.")
     if len(advices) == 1:
         return RunDecision(advices, f"{advices[0].sentence}.")
-    chosen = {advice.winner.known.subject if advice.winner else None for advice in advices}
-    winner = next(iter(chosen)) if len(chosen) == 1 else None
-    if winner is not None:
+    chosen = {advice.winner.known.subject if advice.winner else "" for advice in advices}
+    if len(chosen) == 1 and any(chosen):
         closest = min(advices, key=_lead_in_price).sentence
-        return RunDecision(advices, f"Rent {winner} in all {len(advices)} settings; the closest one: {closest}.")
+        return RunDecision(advices, f"Rent {chosen.pop()} in all {len(advices)} settings; the closest one: {closest}.")
     best = Counter(_choice(advice) for advice in advices)
     parts = [f"{name} in {counted(number, 'setting')}" for name, number in best.most_common()]
     return RunDecision(advices, f"Of {len(advices)} settings: {', '.join(parts)}.")
@@ -90,11 +85,6 @@ def _lead_in_price(advice: Advice) -> float:
     """Return how many times its price a winner could cost before it loses."""
     winner = advice.winner
     return winner.wins_below / winner.usd[1] if winner and winner.usd and winner.wins_below else float("inf")
-
-
-def setting_lines(advices: Sequence[Advice]) -> list[tuple[str, str, list[str]]]:
-    """Return for each answer what it is called, its sentence, and its notes."""
-    return [(advice.title, advice.sentence, list(advice.notes)) for advice in advices]
 
 
 def decision_grids(decision: RunDecision) -> list[Grid]:
@@ -112,15 +102,13 @@ def decision_grids(decision: RunDecision) -> list[Grid]:
 
 def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
     """Return the questions that were measured: a network, precision, number of GPUs and mode each."""
-    asked: dict[tuple[str, str, int, str], None] = {}
-    for rate in rates:
-        case = rate.case
-        if case.num_gpus > 0 and case.num_hosts == 1 and case.mode in MODES and case.all_reduce:
-            asked[case.model, str(case.precision), case.num_gpus, str(case.mode)] = None
-    return [
-        RentalQuestion(network=model, precision=precision, counts=(count,), mode=mode)
-        for model, precision, count, mode in asked
+    cases = [rate.case for rate in rates]
+    asked = [
+        RentalQuestion(network=c.model, precision=str(c.precision), counts=(c.num_gpus,), mode=str(c.mode))
+        for c in cases
+        if c.num_gpus > 0 and c.num_hosts == 1 and c.mode in MODES and c.all_reduce
     ]
+    return list(dict.fromkeys(asked))
 
 
 def _choice(advice: Advice) -> str:

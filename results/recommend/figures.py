@@ -81,7 +81,7 @@ class KnownRate:
         failed: Whether it was tried here and failed for a reason of its own, e.g. `oom`.
         prices: USD per GPU-hour that came with the measurement, by host.
         rate: What was measured here.
-        sources: Where the figure comes from, one line each.
+        sources: Of a published figure: what its source says, and where, one line each.
     """
 
     basis: Basis
@@ -189,7 +189,6 @@ def _measured_table(
             failed=not rate.rates and bool(set(rate.failures.values()) - HOST_FAILURES),
             prices=rate.prices,
             rate=rate if rate.rates else None,
-            sources=tuple(_values_of_host(host, runs) for host, runs in rate.rates.items()),
         )
         for rate in of_setting
     ]
@@ -226,11 +225,6 @@ def _equal(a: FleetRate, b: FleetRate, name: str) -> bool:
 
 def _key(rate: FleetRate) -> tuple[str, int]:
     return rate.fleet, rate.case.num_gpus
-
-
-def _values_of_host(host: str, runs: Mapping[str, Sequence[float]]) -> str:
-    values = "; ".join(f"{run}: {', '.join(f'{value:.5g}' for value in of_run)}" for run, of_run in runs.items())
-    return f"{host}, samples/s of each repeat: {values}"
 
 
 @dataclass(frozen=True, order=True)

@@ -41,17 +41,6 @@ def advice_grid(advice: Advice) -> Grid:
     return Grid(title, [*columns, "notes"], rows, advice.notes, optional).without_empty_columns()
 
 
-def explain_grid(advice: Advice) -> Grid:
-    """Return the evidence behind an answer: each figure with its source, and each price."""
-    rows = []
-    for option in advice.options:
-        rows += [[option.name, str(option.known.basis), source] for source in option.known.sources]
-        for offer in option.offers:
-            source = ", ".join(part for part in (offer.origin, offer.name, offer.source) if part)
-            rows.append([option.name, "price", f"{offer.usd_per_gpu_hour:.3f} USD per GPU-hour: {source}"])
-    return Grid(f"Evidence: {advice.title}", ["GPU", "what", "from"], rows)
-
-
 def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
     """Return questions, options and sentences as JSON.
 

@@ -116,7 +116,7 @@ class Effect:
     mean: float = 0.0
 
 
-LEVELS = (
+EFFECTS = (
     Effect(("network",), "one", 5.0),  # the data alone decide
     Effect(("network", "precision"), "one", 1.0),
     Effect(("source",), "one", 0.3),
@@ -129,10 +129,7 @@ LEVELS = (
     Effect(("gpu",), "one", 0.12),  # what a GPU has beyond its bandwidth and arithmetic
     Effect(("gpu", "precision"), "one", 0.08),
     Effect(("gpu", "network"), "one", 0.06),
-)
-"""How fast one GPU is, apart from its specifications."""
-
-ROOFLINE = (
+    # How speed grows with the specifications.
     Effect((), "bandwidth", 0.2, mean=0.6),  # most layers of published networks wait for memory
     Effect((), "arithmetic", 0.2, mean=0.4),  # both add up to 1: a GPU that is twice in all is twice as fast
     *(
@@ -142,9 +139,7 @@ ROOFLINE = (
     ),
     Effect((), "batch", 0.05, mean=0.05),
 )
-"""How speed grows with the specifications."""
-
-EFFECTS = (*LEVELS, *ROOFLINE)
+"""How fast one GPU is apart from its specifications, then how speed grows with these."""
 
 
 @dataclass(frozen=True)
@@ -268,30 +263,13 @@ KINDS = {
 85 %. `predict_left_out` prints this table; a test checks it."""
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """A throughput that nobody measured.
-
-    Attributes:
-        interval: Samples per second of one GPU, with the interval that should cover 90 % of measurements.
-        source: Whose way of measuring is predicted.
-        error: Median error of this kind on GPUs that were left out.
-        rows: Rows of this network and precision that it rests on.
-    """
-
-    interval: Interval
-    source: str
-    error: float
-    rows: int
-
-
 def predict(
     gpus: Sequence[tuple[str, int]],
     network: str,
     precision: str,
     observations: Sequence[Observation],
     source: str = "",
-) -> dict[tuple[str, int], Prediction | str]:
+) -> dict[tuple[str, int], Interval | str]:
     """Predict the training throughput of GPUs, one of each, or say why that cannot be done.
 
     Args:
@@ -305,7 +283,7 @@ def predict(
     source = source if source in {row.source for row in about} else _source(about)
     compiled = sorted(row.xla for row in about if row.source == source)
     xla = max(compiled, key=compiled.count, default="")
-    found: dict[tuple[str, int], Prediction | str] = {}
+    found: dict[tuple[str, int], Interval | str] = {}
     targets: dict[tuple[str, int], Observation] = {}
     for gpu, count in gpus:
         specified = _specified(Observation(gpu=gpu, network=network, precision=precision, source=source, xla=xla))
@@ -319,7 +297,7 @@ def predict(
     for (key, target), log_rate, sd in zip(targets.items(), forecast.log_rate, forecast.sd, strict=True):
         kind = KINDS[target.workload, precision]
         value, low, high = (float(np.exp(log_rate + side * kind.multiplier * sd)) for side in (0, -1, 1))
-        found[key] = Prediction(Interval(value, low, high, 0.9), source, kind.error, len(about))
+        found[key] = Interval(value, low, high, 0.9)
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from results.errors import BadQuestion
 from results.reference.gpus import gpus_named, unknown_gpu
 from results.reference.networks import model_key
-from results.reference.prices import Offer, known_prices, read_prices
+from results.reference.prices import Offer, known_prices, positive_number, read_prices
 
 MILLION = 1_000_000
 
@@ -30,7 +30,6 @@ class RentalQuestion:
         network: Our name of it.
         mode: `train` or `infer`; None: each that was measured, with a table of its own.
         gpus: GPUs to choose from and how many of each; empty: all that have a figure, in `counts`.
-        names: What those were asked by.
         counts: Numbers of GPUs of a job.
         usd_per_hour: Most that the job may cost per hour; None: any.
         hours: Most that `samples` may take; None: any.
@@ -43,7 +42,6 @@ class RentalQuestion:
     precision: str
     mode: str | None = None
     gpus: tuple[tuple[str, int], ...] = ()
-    names: tuple[str, ...] = ()
     counts: tuple[int, ...] = (1,)
     usd_per_hour: float | None = None
     hours: float | None = None
@@ -98,7 +96,6 @@ def read_questions(
             precision=kind,
             mode=mode,
             gpus=tuple(dict.fromkeys(pair for name in names for pair in _asked(name, counts))),
-            names=names,
             counts=counts,
             usd_per_hour=budget,
             hours=hours,
@@ -144,23 +141,20 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], fleets: Sequence[
     unused = []
     for text in inline:
         name, _, price = text.rpartition("=")
-        value = _positive(price)
+        value = positive_number(price)
         if value is None:
             raise BadQuestion(f"--price: must be GPU=USD, e.g. 'A4000=0.17'. Received: {text!r}")
         for gpu in gpus_named(name) or ((name,) if name in fleets else _gpus(name)):
             if gpu in typed:
                 unused.append(f"price not used: --price {text}, because an earlier --price is for {gpu}")
             typed.setdefault(gpu, Offer(gpu, value, origin=YOURS))
-    read = []
-    for path in files:
-        for offer in read_prices(path):
-            if offer.gpu in typed:
-                unused.append(
-                    f"price not used: {offer.usd_per_gpu_hour:g} for {offer.gpu} in {path}, because of --price"
-                )
-            else:
-                read.append(replace(offer, origin=YOURS))
-    own = [*typed.values(), *read]
+    read = [(path, offer) for path in files for offer in read_prices(path)]
+    unused += [
+        f"price not used: {offer.usd_per_gpu_hour:g} for {offer.gpu} in {path}, because of --price"
+        for path, offer in read
+        if offer.gpu in typed
+    ]
+    own = [*typed.values(), *(replace(offer, origin=YOURS) for _, offer in read if offer.gpu not in typed)]
     return Prices((*own, *known_prices({offer.gpu for offer in own})), tuple(unused))
 
 
@@ -192,12 +186,3 @@ def _counts(text: str) -> tuple[int, ...]:
     if not all(name.isdecimal() and int(name) > 0 for name in names):
         raise BadQuestion(f"--num-gpus: must be whole numbers above 0, e.g. 1,4. Received: {text!r}")
     return tuple(dict.fromkeys(int(name) for name in names))
-
-
-def _positive(text: str) -> float | None:
-    """Read a finite number above 0; None for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value > 0 else None

@@ -103,11 +103,11 @@ def import_skypilot(path: Path, provider: str, retrieved_on: str) -> list[Offer]
         raise NotATable(f"{path}: not a SkyPilot catalog. Missing columns: {', '.join(missing)}")
     offers = []
     for row in rows:
-        count = _number(row["AcceleratorCount"])
+        count = positive_number(row["AcceleratorCount"])
         if not row["AcceleratorName"] or not count:
             continue  # an instance without a GPU
         for column, commitment in (("Price", "on demand"), ("SpotPrice", "spot")):
-            price = _number(row.get(column) or "")
+            price = positive_number(row.get(column) or "")
             if price:
                 offers.append(
                     Offer(
@@ -137,10 +137,10 @@ def prices_csv(offers: Iterable[Offer]) -> str:
 
 def _offers(row: Mapping[str, str], where: str) -> list[Offer]:
     """Return the offers of a row: one for each GPU that its name means, or under its own name where it means none."""
-    price = _number(row["usd_per_gpu_hour"])
+    price = positive_number(row["usd_per_gpu_hour"])
     if not price:
         raise NotATable(f"{where}: usd_per_gpu_hour must be a number above 0. Received: {row['usd_per_gpu_hour']!r}")
-    count = _number(row.get("gpus_per_host") or "")
+    count = positive_number(row.get("gpus_per_host") or "")
     texts = {name: row.get(name) or "" for name in ("provider", "region", "commitment", "retrieved_on", "source")}
     return [
         Offer(gpu=gpu, usd_per_gpu_hour=price, gpus_per_host=int(count) if count else None, **texts)
@@ -148,7 +148,7 @@ def _offers(row: Mapping[str, str], where: str) -> list[Offer]:
     ]
 
 
-def _number(text: str) -> float | None:
+def positive_number(text: str) -> float | None:
     """Read a number above 0; None for anything else."""
     try:
         value = float(text)

@@ -26,7 +26,7 @@ from results.compare.overall import answer_lines
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import command_line, started_as_tfbench
-from results.recommend.decision import RunDecision, decide, decision_grids, setting_lines
+from results.recommend.decision import RunDecision, decide, decision_grids
 from results.recommend.questions import asked_prices
 from results.reference.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
 from results.report import charts
@@ -164,7 +164,7 @@ def _about(records: Sequence[Record], runs: str) -> str:
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown for a pull request: what to rent, the ratios, and all else folded."""
     first, *others = (markdown_text(line) for line in report.verdict)
-    settings = [f"* {markdown_text(f'{name}: {answer}')}" for name, answer, _ in setting_lines(report.decision.advices)]
+    settings = [f"* {markdown_text(f'{advice.title}: {advice.sentence}')}" for advice in report.decision.advices]
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
     tables = [*_grids(report), *wide_grids(report.merged), *_device_grids(report), *report.checks]
     folded.append(("Tables", _joined(tables)))
@@ -258,7 +258,7 @@ def _levels(report: Report, drawn: Sequence[Chart]) -> Iterator[dict[str, Any]]:
     """Yield what a page has beside, from everything to the least."""
     results = results_grid(report.merged)
     warnings = [*_warnings(report.merged), *report.merged.problems]
-    settings = setting_lines(report.decision.advices)
+    settings = report.decision.advices
     fallbacks = {chart.name: markupsafe.Markup(text) for chart in drawn if (text := _fallback(chart))}
     for rows, shown in ((None, fallbacks), (SHORT_ROWS, fallbacks), (SHORT_ROWS, {}), (0, {})):
         yield {

@@ -102,5 +102,5 @@ def test_own_runs_are_what_is_predicted_where_there_are_some(rows):
     ]
     own = measured_observations(fleet_rates(merge_records(stored(*records))))
     found = one("RTX A5500", "resnet50", "fp16", [*rows, *own])
-    assert found.source == "tfbench" and found.interval.contains(480 * 1.1)
-    assert one("RTX A5500", "resnet50", "fp16", rows).source.startswith("Lambda")
+    assert found.contains(480 * 1.1)
+    assert not one("RTX A5500", "resnet50", "fp16", rows).contains(found.value)

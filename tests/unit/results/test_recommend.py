@@ -23,7 +23,6 @@ from tests.unit.results.factory import (
     repeats,
     stored,
 )
-from tests.unit.results.test_questions import write_run
 
 CATALOG = """\
 InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,SpotPrice
@@ -166,16 +165,6 @@ def test_software_that_differs_is_named():
     (advice,) = ask([*records_of("a4000", SLOW, tensorflow="2.20.0"), *records_of("a5000", FAST, tensorflow="2.21.0")])
     assert len(advice.ranked) == 2
     assert any("tensorflow" in note and "2.20.0 (a4000)" in note for note in advice.notes)
-
-
-def test_explain_shows_each_repeat_each_price_and_specifications(no_runs, capsys):
-    write_run(
-        no_runs, {fleet: {"gpu": GPUS[fleet], "rates": rates} for fleet, rates in (("a4000", SLOW), ("a5000", FAST))}
-    )
-    assert "160, 158, 159" not in call(capsys)
-    text = call(capsys, "--explain", "--gpus=A4000,A5000")
-    assert "160, 158, 159" in text and "SkyPilot catalog v8, spheron/vms.csv at 38989832" in text
-    assert "memory bandwidth" in text
 
 
 def test_several_networks_and_precisions_have_an_answer_each(capsys):

@@ -118,7 +118,7 @@ def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(tmp_path):
     run = RunFolder.create(tmp_path, "run-1")
     run.write_record("job", make_failure())
     assert program.main(["results", "report", str(run.path)]) == 0
-    assert "there is no other to compare it with" in run.report_path.read_text(encoding="utf-8")
+    assert "No two fleets have figures of one setting" in run.report_path.read_text(encoding="utf-8")
 
 
 def test_sliders_follow_the_prices_that_were_given(page):
