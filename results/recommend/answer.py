@@ -18,12 +18,7 @@ from results.recommend.figures import (
     published_figures,
     published_tables,
 )
-from results.recommend.prediction import (
-    Observation,
-    measured_observations,
-    predict,
-    published_observations,
-)
+from results.recommend.prediction import predict, published_observations
 from results.recommend.questions import PRECISIONS, YOURS, RentalQuestion
 from results.reference import GIBI, all_published
 from results.reference.gpus import PEAKS, UNSUPPORTED, memory_of, specifications
@@ -169,8 +164,7 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
         tables += published_tables(question, failed, lambda key: not _misfit(question, *key, offers))
     if not any(rate.samples_per_second for table in tables for rate in table.rates):
         hints += _other_precisions(question)
-    evidence = [*published_observations(), *measured_observations(rates)]
-    return [_advice(question, table, offers, evidence, hints) for table in tables]
+    return [_advice(question, table, offers, hints) for table in tables]
 
 
 def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[str]:
@@ -213,14 +207,8 @@ def _other_precisions(question: RentalQuestion) -> list[str]:
     return [f"published in other precisions: --precision {','.join(found)}"] if found else []
 
 
-def _advice(
-    question: RentalQuestion,
-    table: FigureTable,
-    offers: Sequence[Offer],
-    evidence: Sequence[Observation],
-    hints: Sequence[str],
-) -> Advice:
-    known = _with_predictions(question, table, offers, evidence)
+def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer], hints: Sequence[str]) -> Advice:
+    known = _with_predictions(question, table, offers)
     every = _ordered(question, [_option(question, rate, offers) for rate in known])
     options = [option for option in every if question.gpus or option.known.rate or not option.misfit]
     options = options if any(option.rate for option in options) else every
@@ -249,9 +237,7 @@ def _advice(
     )
 
 
-def _with_predictions(
-    question: RentalQuestion, table: FigureTable, offers: Sequence[Offer], evidence: Sequence[Observation]
-) -> list[KnownRate]:
+def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer]) -> list[KnownRate]:
     """Fill the gaps of a table with predictions, or with upper bounds where these decide."""
     rows = list(table.rates)
     if table.basis is Basis.PUBLISHED and not question.gpus and (question.usd_per_hour or question.memory_gib):
@@ -262,7 +248,7 @@ def _with_predictions(
     gaps = [(row.gpu, row.count) for row in rows if _is_gap(row)]
     if not table.model or question.precision not in PEAKS or not gaps:
         return rows
-    found = predict(gaps, table.model, question.precision, evidence, table.source)
+    found = predict(gaps, table.model, question.precision, published_observations(), table.source)
     best = max((row.samples_per_second or 0.0 for row in rows), default=0.0)
     return [_filled(question, row, found[row.gpu, row.count], best) if _is_gap(row) else row for row in rows]
 

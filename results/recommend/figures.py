@@ -210,7 +210,6 @@ def _measured_table(
             + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
             for name in dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
         ),
-        model=example.case.model if example.case.mode == "train" else "",
     )
 
 
@@ -233,12 +232,10 @@ class PublishedSetting:
 
     Attributes:
         software: Source, framework, compiler and data, in words.
-        short: Who, with which framework, in which year.
         network: Its name in the rows, with its task.
     """
 
     software: str
-    short: str
     network: str
 
 
@@ -252,20 +249,17 @@ def network_text(name: str) -> str:
 
 
 def published_figures(question: RentalQuestion) -> Published:
-    """Return the published figures for a question, by setting, GPU and count; suspect rows are left out."""
-    best: dict[PublishedSetting, dict[GpuCount, Mapping[str, str]]] = defaultdict(dict)
+    """Return the published figures for a question, by setting, GPU and count; suspect rows are excluded.
+
+    A source that measured several batches is taken at its best, as it would be used.
+    """
+    found: dict[PublishedSetting, dict[GpuCount, KnownRate]] = defaultdict(dict)
     names = published_names(question.network)
-    for row in all_published():
-        if row["suspect"] or row["model"] not in names or row["precision"] != question.precision:
-            continue
-        of_setting, key = best[PublishedSetting(*_software(row), row["model"])], (row["gpu"], int(row["num_gpus"]))
-        # A source that measured several batches is taken at its best, as it would be used.
-        if key not in of_setting or _rate(row) > _rate(of_setting[key]):
-            of_setting[key] = row
-    return {
-        place: {key: _published(key, place.short, row) for key, row in sorted(rows.items())}
-        for place, rows in best.items()
-    }
+    for row in sorted(all_published(), key=lambda row: float(row["samples_per_second"])):
+        if not row["suspect"] and row["model"] in names and row["precision"] == question.precision:
+            known = _published(row)
+            found[PublishedSetting(_software(row), row["model"])][known.gpu, known.count] = known
+    return found
 
 
 def published_tables(
@@ -281,7 +275,7 @@ def published_tables(
         failed: GPUs that failed the question's case in these runs, with the reason: no published figure replaces it.
         fits: Whether a number of GPUs meets the limits, whatever its speed.
     """
-    every = published_figures(question) or {PublishedSetting("", "", question.network): {}}
+    every = published_figures(question) or {PublishedSetting("", question.network): {}}
     places = {
         place: {key: rate for key, rate in of.items() if question.wants(*key) and key not in failed}
         for place, of in every.items()
@@ -341,32 +335,24 @@ def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:
     return count * line.hard_limit if line is not None and math.isfinite(line.hard_limit) else None
 
 
-def _published(key: GpuCount, short: str, row: Mapping[str, str]) -> KnownRate:
+def _published(row: Mapping[str, str]) -> KnownRate:
     batch = row["batch_per_gpu"] or "not stated"
+    what = f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s"
+    framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
+    year = next((str(year) for name, year in YEARS.items() if name in row["framework"]), "")
     return KnownRate(
         basis=Basis.PUBLISHED,
-        subject=key[0],
-        gpu=key[0],
-        count=key[1],
-        samples_per_second=_rate(row),
-        origin=short,
+        subject=row["gpu"],
+        gpu=row["gpu"],
+        count=int(row["num_gpus"]),
+        samples_per_second=float(row["samples_per_second"]),
+        origin=", ".join(filter(None, (row["source"].split()[0], framework, year))),
         batch=batch,
-        sources=(
-            f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s, "
-            f"batch {batch}; {row['framework']}; {row['source']}, {row['url']}",
-        ),
+        sources=(f"{what}, batch {batch}; {row['framework']}; {row['source']}, {row['url']}",),
     )
 
 
-def _rate(row: Mapping[str, str]) -> float:
-    return float(row["samples_per_second"])
-
-
-def _software(row: Mapping[str, str]) -> tuple[str, str]:
-    """Name the software of a row in full, and in short: who, with which framework, in which year."""
-    parts = [part.strip() for part in row["note"].split(";")]
-    conditions = [part for part in parts if part.startswith(CONDITIONS)]
-    full = ", ".join([f"{row['source']}: {row['framework']}{COMPILERS.get(row['xla'], '')}", *conditions])
-    framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
-    year = next((str(year) for name, year in YEARS.items() if name in row["framework"]), "")
-    return full, ", ".join(part for part in (row["source"].split()[0], framework, year) if part)
+def _software(row: Mapping[str, str]) -> str:
+    """Name whose figures a row is of, the software, and how was measured."""
+    conditions = [part.strip() for part in row["note"].split(";") if part.strip().startswith(CONDITIONS)]
+    return ", ".join([f"{row['source']}: {row['framework']}{COMPILERS.get(row['xla'], '')}", *conditions])

@@ -54,14 +54,10 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
         "answers": [
             {
                 "question": dataclasses.asdict(advice.question),
-                "title": advice.title,
-                "basis": advice.table.basis,
-                "mode": advice.table.mode,
-                "setting": advice.table.setting,
-                "sentence": advice.sentence,
+                **{name: getattr(advice.table, name) for name in ("basis", "mode", "setting")},
+                **{name: getattr(advice, name) for name in ("title", "sentence", "notes")},
                 "winner": advice.winner.name if advice.winner else None,
                 "options": [option_json(option) for option in advice.options],
-                "notes": list(advice.notes),
             }
             for advice in advices
         ],

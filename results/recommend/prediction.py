@@ -32,10 +32,8 @@ import numpy.typing as npt
 import scipy.linalg  # type: ignore[import-untyped]
 
 from results.reference import all_published
-from results.reference.gpus import PEAKS, compute_capability, gpu_key, specifications
-from results.schema import Mode
+from results.reference.gpus import PEAKS, compute_capability, specifications
 from results.stats import Interval
-from results.table.fleets import FleetRate
 
 Array = npt.NDArray[np.float64]
 
@@ -226,9 +224,6 @@ def rates_of(observations: Sequence[Observation]) -> Array:
 SAME_GPU = {"V100 32GB (DGX-2)": "V100 SXM2 32GB", "V100 SXM3 32GB": "V100 SXM2 32GB"}
 """GPUs of publications, and their nearest relative with specifications: NVIDIA states 900 GB/s for all of them."""
 
-OURS = "tfbench"
-"""The source of measured rows."""
-
 REACH = 1.5
 """How many times more, or less, bandwidth or arithmetic a predicted GPU may have than any GPU with rows.
 
@@ -268,7 +263,7 @@ def predict(
     network: str,
     precision: str,
     observations: Sequence[Observation],
-    source: str = "",
+    source: str,
 ) -> dict[tuple[str, int], Interval | str]:
     """Predict the training throughput of GPUs, one of each, or say why that cannot be done.
 
@@ -277,10 +272,9 @@ def predict(
         network: Name in the rows.
         precision: A key of `PEAKS`.
         observations: What to rest on.
-        source: Whose way of measuring to predict; empty: ours where it has rows, else the source with the most GPUs.
+        source: Whose way of measuring to predict.
     """
     about = [row for row in observations if (row.network, row.precision) == (network, precision)]
-    source = source if source in {row.source for row in about} else _source(about)
     compiled = sorted(row.xla for row in about if row.source == source)
     xla = max(compiled, key=compiled.count, default="")
     found: dict[tuple[str, int], Interval | str] = {}
@@ -333,37 +327,12 @@ def published_observations() -> list[Observation]:
     return [specified for row in rows for specified in _specified(row)]
 
 
-def measured_observations(rates: Sequence[FleetRate]) -> list[Observation]:
-    """Return what our own records say: training on one GPU that has specifications."""
-    rows = [
-        Observation(
-            gpu=gpu_key(str(rate.software.gpu or "")) or "",
-            network=rate.case.model,
-            precision=str(rate.case.precision),
-            source=OURS,
-            xla="off" if rate.named("xla") == "off" else "on",
-            software=f"TensorFlow {rate.named('tensorflow')}",
-            batch=rate.case.batch_per_gpu,
-            rate=rate.mean,
-        )
-        for rate in rates
-        if rate.mean is not None and (rate.case.mode, rate.case.num_hosts, rate.case.num_gpus) == (Mode.TRAIN, 1, 1)
-    ]
-    return [specified for row in rows for specified in _specified(row)]
-
-
 def _specified(row: Observation) -> list[Observation]:
     """Add the bandwidth and peak of its GPU to a row; none where one of them is not known."""
     figures = specifications().get(SAME_GPU.get(row.gpu, row.gpu), {})
     bandwidth, arithmetic = figures.get("memory_bandwidth"), figures.get(PEAKS[row.precision][0])
     gpu = "V100 SXM3 32GB" if row.gpu.endswith("(DGX-2)") else row.gpu
     return [replace(row, gpu=gpu, bandwidth=bandwidth, arithmetic=arithmetic)] if bandwidth and arithmetic else []
-
-
-def _source(about: Sequence[Observation]) -> str:
-    """Choose whose measurement is predicted: ours where there is one, else the source with the most GPUs."""
-    gpus = {source: {row.gpu for row in about if row.source == source} for source in {row.source for row in about}}
-    return max(gpus, key=lambda name: (name == OURS, len(gpus[name]), name), default="")
 
 
 def out_of_reach(target: Observation, known: Sequence[Observation]) -> str:

@@ -9,17 +9,13 @@ from results.recommend.prediction import (
     KINDS,
     REACH,
     Model,
-    measured_observations,
     out_of_reach,
     predict,
     published_observations,
     rates_of,
 )
 from results.reference import all_published
-from results.table.fleets import fleet_rates
-from results.table.merge import merge_records
 from tests.benchmarks import predict_left_out
-from tests.unit.results.factory import make_case, make_environment, repeats, stored
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +29,7 @@ def left_out(rows):
 
 
 def one(gpu, network, precision, rows, count=1):
-    return predict([(gpu, count)], network, precision, rows)[gpu, count]
+    return predict([(gpu, count)], network, precision, rows, "Lambda deeplearning-benchmark (raw log)")[gpu, count]
 
 
 def test_the_kinds_that_are_predicted_are_those_that_hold(left_out):
@@ -91,16 +87,3 @@ def test_a_gpu_beyond_the_reach_of_all_others_is_refused(rows, figure, factor, r
     most = max(getattr(row, figure) for row in rows if row.precision == "fp16")
     row = next(row for row in rows if row.gpu == "RTX 4090" and row.precision == "fp16")
     assert bool(out_of_reach(dataclasses.replace(row, **{figure: most * factor}), rows)) is refused
-
-
-def test_own_runs_are_what_is_predicted_where_there_are_some(rows):
-    case = make_case(device="gpu", precision="fp16", batch_per_gpu=64)
-    records = [
-        record
-        for gpu, rate in (("A4000", 300.0), ("A5000", 480.0))
-        for record in repeats(rate, rate, fleet=gpu, case=case, environment=make_environment(1, f"NVIDIA RTX {gpu}"))
-    ]
-    own = measured_observations(fleet_rates(merge_records(stored(*records))))
-    found = one("RTX A5500", "resnet50", "fp16", [*rows, *own])
-    assert found.contains(480 * 1.1)
-    assert not one("RTX A5500", "resnet50", "fp16", rows).contains(found.value)
