@@ -136,11 +136,12 @@ def test_two_signals_end_the_run_in_15_seconds_whatever_hangs(instance: Rented, 
             for _ in range(2):
                 controller.send_signal(signal.SIGTERM)
                 time.sleep(0.2)
-            assert controller.wait(MARGIN_SECONDS + 5) in (3, 130)  # its table takes a moment
+            wait_until(lambda: list(runs.events("run_finished")), "the run's end", seconds=120)
+            seconds = time.monotonic() - began
+            assert controller.wait(120) in (3, 130)  # its table and report take a moment
         finally:
             controller.kill()
-    ended = list(runs.events("run_finished"))
-    assert len(ended) == 1 and time.monotonic() - began < MARGIN_SECONDS + 5
+    assert len(list(runs.events("run_finished"))) == 1 and seconds < MARGIN_SECONDS + 5
     assert {runs.by_host()[name].status for name in FROZEN} == {Status.STOPPED}
 
 

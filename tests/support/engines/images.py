@@ -53,7 +53,9 @@ def make_base_image(engine: DockerEngine, cache: Path) -> str:
     """
     machine_bundle = Path("/") / CA_BUNDLE
     certificates = machine_bundle.read_bytes() if machine_bundle.exists() else b""
-    recipe = hashlib.sha256(f"unpacked {SUITE} {PACKAGES} {NOT_NEEDED}".encode() + certificates).hexdigest()[:16]
+    recipe = hashlib.sha256(f"unpacked, listed {SUITE} {PACKAGES} {NOT_NEEDED}".encode() + certificates).hexdigest()[
+        :16
+    ]
     reference = f"tfbench-test-base:{recipe}"
     if engine.client.images.list(name=reference):
         return reference
@@ -100,9 +102,13 @@ def _unpack(packages: Sequence[Path], root: Path) -> None:
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / "usr" / name).mkdir(parents=True)
         (root / name).symlink_to(f"usr/{name}")
+    database = []
     for package in packages:
         data = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True).stdout
         subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", root], input=data, check=True)
+        fields = subprocess.run(["dpkg-deb", "--field", package], capture_output=True, check=True, text=True).stdout
+        database.append(fields.replace("\n", "\nStatus: install ok installed\n", 1))
+    (root / "var/lib/dpkg/status").write_text("\n".join(database))
 
 
 def _run(program: str, *arguments: str | Path) -> None:
