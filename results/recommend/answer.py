@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from results.compare.pairs import THRESHOLD, compare_pair
 from results.digits import significant, with_interval
 from results.recommend.figures import (
-    NO_FIGURE,
     Basis,
     FigureTable,
     KnownRate,
@@ -244,29 +243,30 @@ def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequ
         present = {(row.gpu, row.count) for row in rows}
         priced = dict.fromkeys((offer.gpu, count) for offer in offers for count in question.counts)
         fitting = [key for key in priced if key[0] in specifications() and not _misfit(question, *key, offers)]
-        rows += [missing(*key, NO_FIGURE) for key in fitting if key not in present]
-    gaps = [(row.gpu, row.count) for row in rows if _is_gap(row)]
+        rows += [missing(*key) for key in fitting if key not in present]
+    gaps = {
+        (row.gpu, row.count)
+        for row in rows
+        if not row.samples_per_second and not row.failed and row.gpu not in UNSUPPORTED
+    }
     if not table.model or question.precision not in PEAKS or not gaps:
         return rows
-    found = predict(gaps, table.model, question.precision, published_observations(), table.source)
+    found = predict(sorted(gaps), table.model, question.precision, published_observations(), table.source)
     best = max((row.samples_per_second or 0.0 for row in rows), default=0.0)
-    return [_filled(question, row, found[row.gpu, row.count], best) if _is_gap(row) else row for row in rows]
+    return [_filled(question, row, found.get((row.gpu, row.count)), best) for row in rows]
 
 
-def _filled(question: RentalQuestion, row: KnownRate, found: Interval | str, best: float) -> KnownRate:
+def _filled(question: RentalQuestion, row: KnownRate, found: Interval | str | None, best: float) -> KnownRate:
     """Return a row with its prediction, or else with its upper bound where that is below the best figure."""
-    if not isinstance(found, str):
-        filled = replace(row, basis=Basis.PREDICTED, samples_per_second=found.value, interval=found)
-        return replace(filled, origin="predicted", note="")
+    if isinstance(found, Interval):
+        rate, note = found.value, ""
+        return replace(
+            row, basis=Basis.PREDICTED, origin="predicted", samples_per_second=rate, interval=found, note=note
+        )
     limit = bound(question, row.gpu, row.count) or best
-    if limit < best:
+    if found and limit < best:
         return replace(row, basis=Basis.BOUND, samples_per_second=limit, origin="bandwidth and arithmetic at most")
-    return replace(row, note=f"{row.note}, not predicted: {found}")
-
-
-def _is_gap(row: KnownRate) -> bool:
-    tried = row.samples_per_second or row.failed or row.subject != row.gpu
-    return not tried and row.gpu not in UNSUPPORTED
+    return replace(row, note=f"{row.note}, not predicted: {found}") if found else row
 
 
 def _option(question: RentalQuestion, known: KnownRate, offers: Sequence[Offer]) -> RentalOption:
@@ -392,10 +392,8 @@ def _ratio(a: RentalOption, b: RentalOption) -> Interval:
     measured = compare_pair(a.known.rate, b.known.rate).interval if a.known.rate and b.known.rate else None
     if measured is not None or not _predicted(a, b):
         return measured or Interval(value, float("-inf"), float("inf"))
-    (low_a, high_a), (low_b, high_b) = (
-        (o.known.interval.low, o.known.interval.high) if o.known.interval else (o.rate, o.rate) for o in (a, b)
-    )
-    return Interval(value, low_a / high_b, high_a / low_b, 0.9)
+    left, right = (option.known.interval or Interval(option.rate, option.rate, option.rate) for option in (a, b))
+    return Interval(value, left.low / right.high, left.high / right.low, 0.9)
 
 
 def _predicted(*options: RentalOption) -> bool:

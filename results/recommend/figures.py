@@ -46,8 +46,6 @@ YEARS = {
 """Year of the software that published figures were measured with; the other sources state none."""
 
 
-NO_FIGURE = "no figure"
-
 OTHER_SETTING = "published with other software than the first rows"
 
 GpuCount = tuple[str, int]
@@ -149,11 +147,12 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
         and question.wants(gpus[rate.fleet], rate.case.num_gpus)
     ]
     settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
+    columns = [name for name in CASE_COLUMNS if name != "num_gpus"]
     for failed in (rate for rate in relevant if not rate.rates):
-        alike = [of for of in settings if all(_equal(of[0], failed, name) for name in CASE_COLUMNS)]
-        settings += [[failed]] if not alike else []
-        for of_setting in alike:
-            of_setting += [failed] if all(_key(rate) != _key(failed) for rate in of_setting) else []
+        alike = [of for of in settings if all(of[0].named(name) == failed.named(name) for name in columns)]
+        settings += [] if alike else [[failed]]
+        for of in alike:
+            of += [] if (failed.fleet, failed.case.num_gpus) in {(r.fleet, r.case.num_gpus) for r in of} else [failed]
     asked = f"batch {question.batch_per_gpu}"
     tables = [_measured_table(question, of_setting, relevant, gpus) for of_setting in settings]
     tables = [table for table in tables if asked in table.setting.split(", ")] or tables
@@ -213,17 +212,9 @@ def _measured_table(
     )
 
 
-def missing(gpu: str, count: int, note: str, subject: str = "", *, failed: bool = False) -> KnownRate:
+def missing(gpu: str, count: int, note: str = "no figure", subject: str = "", *, failed: bool = False) -> KnownRate:
     """Return a row without a figure; its note says why."""
     return KnownRate(basis=Basis.NONE, subject=subject or gpu, gpu=gpu, count=count, note=note, failed=failed)
-
-
-def _equal(a: FleetRate, b: FleetRate, name: str) -> bool:
-    return name == "num_gpus" or a.named(name) == b.named(name)
-
-
-def _key(rate: FleetRate) -> tuple[str, int]:
-    return rate.fleet, rate.case.num_gpus
 
 
 @dataclass(frozen=True, order=True)
@@ -300,7 +291,7 @@ def published_tables(
     first = chosen[0] if chosen else max(pool, key=breadth)
     absent = [
         _of_other_software(key, first, places, comparable=not shared)
-        or missing(*key, failed.get(key, NO_FIGURE), failed=key in failed)
+        or missing(*key, failed.get(key, "no figure"), failed=key in failed)
         for key in question.gpus
         if key not in covered and key not in places[first]
     ]
