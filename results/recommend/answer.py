@@ -81,7 +81,7 @@ class RentalOption:
     @property
     def name(self) -> str:
         """What is rented: `2 × RTX A5000`, or the fleet."""
-        return self.known.name
+        return self.known.subject if self.known.count == 1 else f"{self.known.count} × {self.known.subject}"
 
     @property
     def rate(self) -> float:

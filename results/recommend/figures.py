@@ -102,11 +102,6 @@ class KnownRate:
         """Whether it may be ranked with the others of its table."""
         return self.comparable and self.basis in (Basis.MEASURED, Basis.PUBLISHED)
 
-    @property
-    def name(self) -> str:
-        """The subject with its number of GPUs, where that is not 1: `2 × RTX A5000`."""
-        return self.subject if self.count == 1 else f"{self.count} × {self.subject}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class FigureTable:
