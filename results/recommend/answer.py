@@ -466,7 +466,7 @@ def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple
         flip = f"the cheapest per sample below {best.wins_below:.3g} USD/h"
         return best, f"{at}, rent {best.name} ({_usd_text(best)}), {flip}"
     if "" in origins:
-        return None, f"the {offers} listed do not decide"
+        return None, f"the {offers}{' listed' if len(origins) == 1 else ''} do not decide"
     cheap, fast = min(priced[:2], key=lambda option: option.usd), max(priced[:2], key=lambda option: option.rate)
     text = f"rent {cheap.name} for the lower price ({_usd_text(cheap)}), {fast.name} for the shorter time"
     return cheap if cheap is fast else None, f"{at}, no significant difference in samples a dollar: {text}"
