@@ -417,7 +417,7 @@ def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
     if not fast:
         return f"only {slow.name} has a figure, {significant(slow.rate, 4)} samples/s ({origin})"
     ratio = _ratio(fast[0], slow)
-    if _predicted(*fast, slow):
+    if _predicted(fast[0], slow):
         worth = "measure for an hour first"
     elif len(fast) > 1:
         worth = "each is worth up to that many times its price"
