@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from results.schema import XLA, Case, Check, Latency, Precision
 from tfbench.keras_types import Model, Strategy, Tensor
-from tfbench.keras_versions import ReplicaScalar
+from tfbench.keras_versions import ReplicaScalar, Traced
 from tfbench.measuring.timing import percentile
 from tfbench.measuring.validity import does_not_apply, replicas_of, within, xla_factor
 from tfbench.training.tasks import Batch
@@ -36,7 +36,7 @@ class Inference:
         self._compute = tf.function(self._forward, jit_compile=True, autograph=False) if compiled else self._forward
         with strategy.scope():
             self._mean = ReplicaScalar(strategy)
-        self._call = tf.function(self._step, autograph=False)
+        self._call = Traced(self._step)
 
     def step(self, batch: Batch) -> list[Tensor]:
         """Start one forward pass; it need not have finished when this returns.

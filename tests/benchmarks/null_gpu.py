@@ -5,7 +5,7 @@
 
 Needs the null GPU's environment (`python -m tests.support.null_gpu`) and `tf_keras`, which is installed there. Each line
 is one step of all replicas, ours and theirs. Counts do not depend on the load of this machine. The host's time is the
-median step's, because kernels take no time; on a busy machine it means nothing.
+median step's, because kernels take no time (on a busy machine it means nothing), and that of all its threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.real.null_gpu.count import Counter, row
 from tests.support.null_gpu import FOLDER, REPOSITORY, environment, pip_install
 
 PEER_PACKAGES = FOLDER / "peer"
-COLUMNS = ("launches", "library_calls", "h2d", "d2h", "d2d", "waits", "all_reduces", "peak_mib", "host_ms")
+COLUMNS = ("launches", "library_calls", "h2d", "d2h", "d2d", "waits", "all_reduces", "peak_mib", "host_ms", "cpu_ms")
 STEPS, WARM_STEPS = 30, 5
 MEMORY = {"NULLGPU_DEVICES": 8, "NULLGPU_MEMORY_MIB": 262144}
 
@@ -67,7 +67,8 @@ def theirs(checkout: Path, pairing: Pairing, precision: str, gpus: int, batch: i
 
 def _columns(found: dict[str, Any]) -> dict[str, str]:
     key = {"gradient_bytes": 0, **found}
-    return {**row({}, key), "host_ms": f"{statistics.median(found['step_seconds']) * 1000:.1f}"}
+    times = {"host_ms": statistics.median(found["step_seconds"]), "cpu_ms": found["cpu_seconds"] / found["steps"]}
+    return {**row({}, key), **{name: f"{seconds * 1000:.1f}" for name, seconds in times.items()}}
 
 
 def run_peer(output: str, checkout: str, arguments: list[str]) -> None:
@@ -84,16 +85,19 @@ def run_peer(output: str, checkout: str, arguments: list[str]) -> None:
 
     take = benchmark_cnn.benchmark_one_step
     step_seconds: list[float] = []
+    cpu_before: list[float] = []
 
     def take_counted(session: Any, fetches: Any, step: int, *others: Any, **named: Any) -> Any:
         if step == 0:
             step_seconds.clear()  # of the warm-up
             null.nullgpu_reset()
+            cpu_before.append(time.process_time())
         begin = time.perf_counter()
         result = take(session, fetches, step, *others, **named)
         step_seconds.append(time.perf_counter() - begin)
         if step == STEPS - 1:
             found = {"steps": STEPS, "step_seconds": step_seconds, **json.loads(null.nullgpu_counts())}
+            found["cpu_seconds"] = time.process_time() - cpu_before[-1]
             found["peak_bytes"] = tf.config.experimental.get_memory_info("GPU:0")["peak"]
             Path(output).write_text(json.dumps(found), encoding="utf-8")
         return result

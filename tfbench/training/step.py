@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from results.schema import XLA, AllReduceDtype, Case, Optimizer, Precision
 from tfbench.keras_types import ConcreteFunction, Model, Shape, Strategy, Tensor
-from tfbench.keras_versions import ReplicaScalar, assign_local, components, tensorflow_variable
+from tfbench.keras_versions import ReplicaScalar, Traced, assign_local, components, tensorflow_variable
 from tfbench.training.optimizers import make_updater
 from tfbench.training.tasks import IMAGES, Batch, Task
 
@@ -162,7 +162,7 @@ class Training:
         flat = case.replicas > 1 or self._scales
         shapes = [variable.shape for variable in self.variables]
         self._packs = GradientPacks(shapes, case.all_reduce_pack_mb * MEGABYTE) if flat else None
-        self._call = tf.function(self._step, autograph=False)
+        self._call = Traced(self._step)
 
     @property
     def global_batch(self) -> int:
@@ -195,7 +195,7 @@ class Training:
 
     def traced(self, batch: Batch) -> ConcreteFunction:
         """Return the concrete function of `step`, for those who look into its graph."""
-        return self._call.get_concrete_function(batch)
+        return self._call.graph(batch)
 
     def _step(self, batch: Batch) -> None:
         self.strategy.run(lambda *of_replica: self._loss.assign(self._replica_step(*of_replica)), args=batch)

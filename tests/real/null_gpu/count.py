@@ -200,11 +200,12 @@ def _counts(null: ctypes.CDLL, arguments: list[str]) -> dict[str, Any]:
 
         def after_the_interval(shares: Any) -> float:
             if not found:
-                found.update(json.loads(null.nullgpu_counts()))
+                found.update(json.loads(null.nullgpu_counts()), cpu_seconds=time.process_time() - cpu_before)
             return read_loss(shares)
 
         timing.wait_for_loss = after_the_interval
         null.nullgpu_reset()
+        cpu_before = time.process_time()
         interval = take(*others, **named)
         found["step_seconds"], found["steps"] = interval.step_seconds, len(interval.losses)
         found["peak_bytes"] = repeat.device_memory_peak_bytes(request.case)
