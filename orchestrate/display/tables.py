@@ -20,7 +20,8 @@ from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from results.grid import Grid, print_grid, print_line
 from results.runs.store import RunFolder
-from results.schema import GPU, Status
+from results.schema import GPU, Record, Status
+from results.schema.record_json import RecordError
 from results.text import counted
 
 Probed = Mapping[HostPlace, Facts | str]
@@ -150,9 +151,14 @@ def _time_and_cost(estimated: RunEstimate) -> str:
 def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, Any]:
     """Return how many repeats of each host have ended, and how."""
     early = StopEarly(plan)
-    of_job = {job.id: folder.read_record(job.id) for job in plan.jobs}
+    of_job, unreadable = dict[str, Record | None](), []
     for job in plan.jobs:
-        if (record := of_job[job.id]) is not None:
+        try:
+            of_job[job.id] = record = folder.read_record(job.id)
+        except RecordError as error:
+            of_job[job.id] = record = None
+            unreadable.append(f"{folder.record_path(job.id).name}: not a record, resume measures it again: {error}")
+        if record is not None:
             early.add(job, record)
     hosts = []
     for fleet, host, jobs in _places(plan):
@@ -175,6 +181,7 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
         "folder": str(folder.path),
         "controller_active": running,
         "answers": list(early.answers),
+        "unreadable": unreadable,
         "hosts": hosts,
     }
 
@@ -194,7 +201,7 @@ def render_status(status: Mapping[str, Any], console: Console) -> None:
         for host in status["hosts"]
     ]
     state = "a controller is active" if status["controller_active"] else "no controller is active"
-    notes = [*status["answers"], f"run {status['run']}: {state}; {status['folder']}"]
+    notes = [*status["answers"], *status["unreadable"], f"run {status['run']}: {state}; {status['folder']}"]
     columns = ["fleet", "host", "ended>", "skipped>", "ok>", "failed", "why"]
     print_grid(Grid("", columns, rows, notes).without_empty_columns(), console)
 

@@ -13,7 +13,7 @@ from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.runs.reading import from_json
 from results.schema import Record, SoftWarning, Status
-from results.schema.record_json import MAX_RECORD_BYTES, RecordError
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
 from results.schema.words import SUSPECT
 
 MAX_CLOCK_ERROR, MAX_AGE = timedelta(days=1), timedelta(days=30)
@@ -21,6 +21,12 @@ MAX_CLOCK_ERROR, MAX_AGE = timedelta(days=1), timedelta(days=30)
 
 CLOCK_DRIFT, SLACK_SECONDS = 0.05, 10.0
 """How much more than the observed time a host may report to have worked, as a share and in seconds."""
+
+MAY_GROW_BYTES = MAX_RECORD_BYTES // 64
+"""Above this, a record is written to see that it can be read again: its nulls and spaces may not have come with it."""
+
+OURS_BYTES = 16_384
+"""More than a controller adds: origin, cause and a warning."""
 
 CAUSE_LENGTH = 500
 """Longest cause in a record of our own, in characters."""
@@ -81,6 +87,8 @@ def judge(
         return bad(f"the record is malformed: {'; '.join(error.problems[:3])}")
     if record.case != job.case:
         return bad(f"the record belongs to another case: {record.case.name} instead of {job.case.name}")
+    if len(payload) > MAY_GROW_BYTES and len(to_json(record).encode()) + OURS_BYTES > MAX_RECORD_BYTES:
+        return bad(f"the record is larger than {MAX_RECORD_BYTES} bytes when written in full")
     if record.status is Status.OK and ending.exit_code not in (0, None):
         return bad(f"the record says ok, but the process ended with exit code {ending.exit_code}")
     if record.status is Status.STOPPED:

@@ -12,6 +12,7 @@ import pytest
 from orchestrate.launchers.base import Ending
 from orchestrate.planning.plan import Job
 from orchestrate.running.judge import contradictions, judge
+from results.runs.reading import from_json
 from results.schema import Case, Origin, Record, Status
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
 from results.schema.words import SUSPECT
@@ -60,6 +61,15 @@ def test_a_record_that_cannot_be_believed_is_a_bad_result_with_its_reason(payloa
     assert record.status is Status.BAD_RESULT
     assert said in (record.cause or "")
     assert record.measurement is None and record.case == CASE
+
+
+@pytest.mark.parametrize(("count", "status"), [(99_000, Status.OK), (190_000, Status.BAD_RESULT)])
+def test_a_compact_record_that_is_accepted_can_be_read_again(count: int, status: Status):
+    document = json.loads(changed(warnings=[{"code": "a", "message": "b" * 10}] * count))
+    record = judged(json.dumps(document, separators=(",", ":")).encode())
+    assert record.status is status
+    assert from_json(to_json(record)).status is status
+    assert status is Status.OK or "when written in full" in (record.cause or "")
 
 
 def test_a_throughput_that_does_not_follow_from_its_parts_is_a_bad_result():

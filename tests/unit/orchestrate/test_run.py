@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrate.display.tables import status_document
 from orchestrate.errors import LaunchFailed, Lost, PullFailed, Unreachable, UserError
 from orchestrate.events import Event, EventBus, JobResult, JobState, JobStep, RunFinished, Warned
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
@@ -206,6 +207,8 @@ def test_a_file_that_is_no_record_any_more_is_measured_again(tmp_path: Path):
     bench.run()
     bench.folder.record_path(bench.plan.jobs[3].id).write_text("{")
     assert count_records(bench.plan, bench.folder) == RunOutcome(ok=11, failed=0, missing=1)
+    (listed,) = status_document(bench.plan, bench.folder, running=False)["unreadable"]
+    assert listed.startswith(f"{bench.plan.jobs[3].id}.json: not a record, resume measures it again: not JSON")
     assert bench.run() == RunOutcome(ok=12, failed=0, missing=0)
     assert bench.machines["a"].count("start") == 13 and len(list((bench.folder.path / "superseded").iterdir())) == 1
     assert any("its repeat runs again" in warned.message for warned in bench.seen(Warned))  # type: ignore[attr-defined]
