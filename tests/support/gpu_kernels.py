@@ -102,7 +102,7 @@ def trace(case: Case, strategy: Strategy, network: Network | None = None):
         batch = batch_source(case, size, network.classes, strategy, task)()
         if case.mode is Mode.INFER:
             workload = Inference(case, model, strategy)
-            return workload._call.get_concrete_function(batch), workload
+            return workload._call.graph(batch), workload
         workload = Training(case, model, strategy, task=task)
         return workload.traced(batch), workload
 
