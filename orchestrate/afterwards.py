@@ -172,7 +172,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
 
 
 def verdict(folder: RunFolder) -> str:
-    """Say which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
+    """Return which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
     from results.compare.overall import answer_lines
     from results.compare.pairs import compare, fleets_of
 
@@ -214,7 +214,7 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
     """Name the hosts with a price that answer now, and what they cost; None: there are none.
 
     Args:
-        plan: Of the run; queues are left out, because nobody pays for their nodes while nothing runs.
+        plan: Of the run; queues are excluded, because nobody pays for their nodes while nothing runs.
         make: Gives a launcher for a host.
         seconds: Longest wait.
     """
@@ -233,7 +233,7 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
 def _answering(
     entries: list[HostPlan], run_id: str, make: Callable[[Host], Launcher], seconds: float
 ) -> list[HostPlan]:
-    """Ask hosts side by side, and return those that answered in time, in their order."""
+    """Probe hosts in parallel, and return those that answered in time, in their order."""
     answered: set[str] = set()
     left = iter(entries)
     lock = threading.Lock()

@@ -246,7 +246,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         help="retry a repeat up to N times when its host failed (unreachable, lost, pull_failed); default: 0",
     )
     parser.add_argument(
-        "--set-aside-after",
+        "--drop-after",
         type=_positive,
         default=2,
         metavar="N",

@@ -103,7 +103,7 @@ class How:
     max_parallel: int | None = None
     fail_fast: bool = False
     retries: int = 0
-    set_aside_after: int = 2
+    drop_after: int = 2
     report: bool = True
     max_cost: float | None = None
     when_done: str | None = None
@@ -181,7 +181,7 @@ def _described(path: Path) -> dict[str, str]:
     counts = count_records(planned, folder)
     parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
     parts += [f"{counts.failed} failed"] if counts.failed else []
-    parts += [f"{counts.spared} skipped"] if counts.spared else []
+    parts += [f"{counts.skipped} skipped"] if counts.skipped else []
     parts += ["running"] if is_controlled(path) else []
     return {
         "run": folder.run_id,
@@ -198,7 +198,7 @@ def _json(document: object) -> str:
 
 
 def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: str = "text") -> int:
-    """Ask every host what it is; exit code 4 when none can measure."""
+    """Probe every host; exit code 4 when none can measure."""
     hosts = _read_hosts(where)
     if trust_new:
         tables.render_new_keys(remember_new_keys(hosts), stdout_console())
@@ -284,7 +284,7 @@ def _refuse_unusable(planned: Plan) -> None:
         NoUsableHost: With the reason of each host.
     """
     causes = {entry.host.key: why_unusable(entry) for entry in planned.hosts}
-    if all(causes.values()) and not any(gang.job.blocked is None for gang in planned.gangs):
+    if all(causes.values()) and not any(multi.job.blocked is None for multi in planned.multi_host_jobs):
         lines = [f"  {key}: {cause}" for key, cause in causes.items()]
         see = f"See: {command_line('orchestrate', 'check')}"
         raise NoUsableHost("\n".join(["no host can measure anything:", *lines, see]))
@@ -389,7 +389,7 @@ def _carry_out(
         max_parallel=how.max_parallel,
         fail_fast=how.fail_fast,
         retries=how.retries,
-        set_aside_after=how.set_aside_after,
+        drop_after=how.drop_after,
         max_usd=how.max_cost,
         again=again,
     )
@@ -423,7 +423,7 @@ def _statuses(named: str | None) -> frozenset[Status]:
 
 
 def _plan(where: Where, what: What, run_id: str, bus: EventBus, hosts: list[Host] | None = None) -> Plan:
-    """Ask all hosts, or those that are given, and plan."""
+    """Probe all hosts, or use the given facts, and plan."""
     hosts = _read_hosts(where) if hosts is None else hosts
     if what.suite is not None:
         hosts = [dataclasses.replace(host, suite=what.suite) for host in hosts]
@@ -503,7 +503,7 @@ def _exit_code(outcome: RunOutcome) -> int:
 
 
 def _store_in(journal: Journal) -> Callable[[Event], None]:
-    """Append every event but single steps to the run's journal."""
+    """Append every event, except single steps, to the run's journal."""
 
     def store(event: Event) -> None:
         if not isinstance(event, JobStep):

@@ -5,7 +5,7 @@
     │   ├── DocumentError          a file has mistakes: one line for each of them
     │   ├── BuildFailed            an image could not be built, pushed or verified
     │   └── NoUsableHost           nothing to measure on; exit code 4
-    ├── Withdrawn                  a repeat was taken out of its queue before it began: no record, `resume` runs it
+    ├── CancelledInQueue       a repeat was taken out of its queue before it began: no record, `resume` runs it
     └── HostError                  a host or a repeat failed: becomes a record with `status`, the others go on
         ├── Unreachable            no connection, or it was refused
         │   └── Dropped            an sshd closed the connection before the login: worth another try
@@ -49,7 +49,7 @@ class NoUsableHost(UserError):
     exit_code: ClassVar[ExitCode] = ExitCode.NO_HOST
 
 
-class Withdrawn(TfbenchError):
+class CancelledInQueue(TfbenchError):
     """A repeat was taken out of its queue before it began."""
 
 

@@ -112,7 +112,7 @@ class JobResult(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSpared(Event):
+class JobSkipped(Event):
     """A repeat is skipped, because the comparisons of its case are decided."""
 
     job: str
@@ -152,7 +152,7 @@ class Stopping(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HostLost(Event):
-    """A host is set aside; its remaining repeats get `status`."""
+    """A host is dropped; its remaining repeats get `status`."""
 
     host: str
     status: str
@@ -165,7 +165,7 @@ class RunFinished(Event):
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
-        spared: Repeats that were not needed (`--stop-early`).
+        skipped: Repeats that were not needed (`--stop-early`).
         saved_seconds: What they would have taken.
     """
 
@@ -174,7 +174,7 @@ class RunFinished(Event):
     failed: int
     missing: int
     seconds: float
-    spared: int = 0
+    skipped: int = 0
     saved_seconds: float = 0.0
 
 

@@ -34,7 +34,7 @@ class Form(BaseModel):
 
     @classmethod
     def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
-        """Say what to write instead of an unknown key; None: nothing particular.
+        """Return what to write instead of an unknown key; None: nothing particular.
 
         Args:
             key: As it was written.
@@ -73,7 +73,7 @@ class Document:
         data: Plain dictionaries, lists and scalars.
         lines: Line of every key and list item, from 1.
         problems: Mistakes found while parsing (duplicate keys, keys that are no text) and after.
-        left_out: What `validate_document` found to be wrong.
+        excluded: What `validate_document` found to be wrong.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Document:
     data: Any = None
     lines: dict[Path_, int] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)
-    left_out: set[Path_] = field(default_factory=set)
+    excluded: set[Path_] = field(default_factory=set)
 
     def line(self, path: Path_) -> int:
         """Return the line of `path`, or of the nearest thing around it that has one."""
@@ -94,8 +94,8 @@ class Document:
         self.problems.append((self.line(path), f"{_place(path)}{text}"))
 
     def is_whole(self, path: Path_) -> bool:
-        """Return whether nothing at `path` or below it was left out."""
-        return not any(gone[: len(path)] == path for gone in self.left_out)
+        """Return whether nothing at `path` or below it was excluded."""
+        return not any(gone[: len(path)] == path for gone in self.excluded)
 
     def report(self) -> list[str]:
         """Return the mistakes, each once, in the order of their lines."""
@@ -103,7 +103,7 @@ class Document:
 
 
 def _place(path: Path_) -> str:
-    """Say where in the file's own words: `fleet a4000: host node-b: `."""
+    """Report where in the file's own words: `fleet a4000: host node-b: `."""
     words = []
     for parent, part in itertools.pairwise(path):
         if parent in ("fleets", "hosts"):
@@ -236,7 +236,7 @@ def _scalar(node: ScalarNode, path: Path_, document: Document) -> object:
 def validate_document(model: type[M], document: Document) -> M | None:
     """Check a document against a pydantic model.
 
-    Mistakes go to `document.problems`, and what is wrong to `document.left_out`.
+    Mistakes go to `document.problems`, and what is wrong to `document.excluded`.
 
     Returns:
         The model of what is right, so that it can be checked further; None: nothing is.
@@ -251,7 +251,7 @@ def validate_document(model: type[M], document: Document) -> M | None:
         except ValidationError as error:
             details = error.errors(include_url=False)
         spots = [_spot(model, data, detail["loc"]) for detail in details]
-        if not document.left_out:  # the first time: later ones follow from what is left out
+        if not document.excluded:  # the first time: later ones follow from what is excluded
             reported: dict[tuple[int, str], tuple[Path_, str]] = {}
             for detail, (path, owner, name) in zip(details, spots, strict=True):
                 for text in _explanation(data, detail, path, owner, name).split("\n"):
@@ -260,7 +260,7 @@ def validate_document(model: type[M], document: Document) -> M | None:
             for path, text in reported.values():
                 document.problem(path, text)
         gone = {_wrong_part(data, path) for path, *_ in spots}
-        document.left_out |= gone
+        document.excluded |= gone
         for path in gone:
             _leave_out(data, path)
     return None

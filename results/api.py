@@ -179,9 +179,9 @@ class Runs:
             precision: `fp32`, `tf32`, `fp16` or `bf16`, one or several.
             num_gpus: GPUs of a job, one number or several.
             mode: `train` or `infer`; None: each that was measured.
-            gpus: Cards to choose from; empty: all that have a figure or a price.
-            prices: USD per GPU-hour by card or fleet; they override those of the records.
-            price_files: CSV files of prices, for cards without one.
+            gpus: GPUs to choose from; empty: all that have a figure or a price.
+            prices: USD per GPU-hour by GPU or fleet; they override those of the records.
+            price_files: CSV files of prices, for GPUs without one.
             budget: Maximum USD per hour for all GPUs together.
             hours: Maximum hours for `samples`.
             samples: Samples of the job.
@@ -225,7 +225,7 @@ class Runs:
 
         Args:
             path: The file; an existing file is replaced.
-            prices: USD per GPU-hour by card or fleet; they override those of the records.
+            prices: USD per GPU-hour by GPU or fleet; they override those of the records.
             price_files: CSV files of prices, for fleets without one.
 
         Returns:

@@ -11,7 +11,7 @@ TfbenchError
 │   ├── NotATable          a file to be audited or imported is not a table of the expected kind
 │   └── …                  DocumentError, BuildFailed, NoUsableHost of `orchestrate`
 ├── TooFewRepeats          a statistic needs more values than there are
-└── …                      HostError and Withdrawn of `orchestrate`
+└── …                      HostError and CancelledInQueue of `orchestrate`
 
 `results.schema.record_json.RecordError` stands apart: it is what a corrupt file gives, and the schema needs nothing
 but the standard library.

@@ -59,7 +59,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     """Print a table on a terminal or into a pipe; nothing in a cell is read as markup.
 
     A pipe has no width. On a terminal no name and no number is ever split: sentences wrap between words, then optional
-    columns are left out, then the first column becomes headings, and at last each row becomes a block of lines.
+    columns are excluded, then the first column becomes headings, and at last each row becomes a block of lines.
     """
     if grid.title:
         print_line(grid.title, console, style="bold")
@@ -75,9 +75,9 @@ def print_grid(grid: Grid, console: Console) -> None:
             _print_table(replace(rest, rows=rows), *fit, console)
     elif grid.columns:
         _print_blocks(shown, console)
-    left_out = [name for name in grid.optional if fit and name in grid.headings and name not in fit[0]]
-    if left_out:
-        print_line(f"not shown at this width: {', '.join(left_out)}; all columns: | less -S", console, style="dim")
+    excluded = [name for name in grid.optional if fit and name in grid.headings and name not in fit[0]]
+    if excluded:
+        print_line(f"not shown at this width: {', '.join(excluded)}; all columns: | less -S", console, style="dim")
     for note in grid.notes:
         print_line(note, console, style="dim")
     console.print()

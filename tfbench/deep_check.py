@@ -114,7 +114,7 @@ def _products(kind: str, devices: Sequence[str], seconds: float) -> list[DeviceR
 
 
 def _of(place: int, results: Sequence[DeviceResult]) -> list[DeviceResult]:
-    """Say which device results are of."""
+    """Return which device results are of."""
     return [replace(result, gpu=place) for result in results]
 
 

@@ -15,7 +15,7 @@
 `cpu_limit` is the smaller of affinity and container limit and may be fractional; `memory_bytes` likewise. `index` is
 the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
 slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
-package or card does not report is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
+package or GPU does not report is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
 `results.schema.health.GPUFacts`, and a host without GPUs has those of `tfbench.machine.host_speed.ProcessorSpeed`.
 """
 

@@ -202,7 +202,7 @@ def _wait(watch: Watch, max_seconds: float | None, kills_before: int | None) -> 
 
 
 def _judge(state: int, watch: Watch, kills_before: int | None) -> tuple[int, Failure | None]:
-    """Say how a child ended that nobody stopped."""
+    """Return how a child ended that nobody stopped."""
     if os.WIFEXITED(state):
         code = os.WEXITSTATUS(state)
         if _was_written(watch.written):

@@ -56,7 +56,7 @@ SUITE = Suite(
 def plan_deep_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], run_id: str) -> Plan:
     """Plan one case for each host: over all of its GPUs, or its processor."""
     plan = make_plan(hosts, probed, lambda _: SUITE, run_id=run_id, seed=1, repeats=1)
-    entries = [dataclasses.replace(entry, jobs=_largest(entry.jobs), left_out=()) for entry in plan.hosts]
+    entries = [dataclasses.replace(entry, jobs=_largest(entry.jobs), excluded=()) for entry in plan.hosts]
     return dataclasses.replace(plan, hosts=tuple(entries))
 
 
@@ -71,7 +71,7 @@ def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
 def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVerdict]:
     """Judge what the hosts of a plan measured, in the order of `hosts.yml`.
 
-    One whose check failed is rejected where that is the host's fault, and doubtful where nobody can know.
+    One whose check failed is rejected if that is the host's fault, and gets a warning if nobody can know.
     """
     records = {entry.host.place: folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in plan.hosts}
     figures = [figures_of(record) for record in records.values() if record and record.device_results]
@@ -88,9 +88,9 @@ def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVer
 def _failures(record: Record | None, problem: str | None) -> Iterator[HostFinding]:
     """Name how a check ended, unless well."""
     if record is None:
-        yield HostFinding(Acceptance.DOUBTFUL, None, "check", problem or "not checked")
+        yield HostFinding(Acceptance.WARNING, None, "check", problem or "not checked")
     elif record.status is not Status.OK:
-        verdict = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.DOUBTFUL
+        verdict = Acceptance.REJECT if record.status in FAULTS_OF_THE_HOST else Acceptance.WARNING
         yield HostFinding(verdict, None, "check", f"{record.status}: {record.cause}")
 
 

@@ -1,4 +1,4 @@
-"""Judges what a deep check measured: accept, doubtful or reject, for each GPU and host.
+"""Judges what a deep check measured: accept, warning or reject, for each GPU and host.
 
 A GPU's health is judged by the rows of `results.schema.health`. How fast it is, by the rates here: against the median
 of its fleet, its own earlier checks, and its specification.
@@ -19,7 +19,7 @@ class Acceptance(enum.StrEnum):
     """What to do with a host or a GPU; the later, the worse."""
 
     ACCEPT = "accept"
-    DOUBTFUL = "doubtful"
+    WARNING = "warning"
     REJECT = "reject"
 
 
@@ -104,16 +104,16 @@ class Rate:
         metrics: Of the record's device results; the first that was measured counts.
         arithmetic: Of these results.
         unit: Of the shown figure; see `SCALES`.
-        doubt: Share below its mates' median, or its own earlier figure, at which it is doubtful.
+        warning: Share below its mates' median, or its own earlier figure, at which it gets a warning.
         specified: Quantity of `gpu_specs.csv`; None: there is none.
-        of_specification: Share of the specification below which it is doubtful.
+        of_specification: Share of the specification below which it gets a warning.
     """
 
     name: str
     metrics: tuple[str, ...]
     arithmetic: str | None
     unit: str
-    doubt: float
+    warning: float
     specified: str | None = None
     of_specification: float | None = None
 
@@ -132,26 +132,26 @@ loses a quarter of what is paid for."""
 FEWEST_MATES = 3
 """Figures of equal GPUs or hosts that have a median worth the name."""
 
-PRODUCT_DOUBT = 0.10
-"""Equal cards at their power limit vary by 8 % on average over five clusters (Sinha et al., Not all GPUs are created
+PRODUCT_WARNING = 0.10
+"""Equal GPUs at their power limit vary by 8 % on average over five clusters (Sinha et al., Not all GPUs are created
 equal, SC 2022), which is from the fastest to the slowest: below the median about half of it. Lambda's 39 H100 hosts
 differ by 0.07 to 0.63 %."""
 
-MEMORY_DOUBT = 0.05
-"""The memory's clock is fixed, so that equal cards differ by less than 1 %; other processes take more."""
+MEMORY_WARNING = 0.05
+"""The memory's clock is fixed, so that equal GPUs differ by less than 1 %; other processes take more."""
 
-COPY_DOUBT = 0.20
+COPY_WARNING = 0.20
 """Copies go through the host's memory, and GPUs of one host may be attached to different sockets (our choice)."""
 
-ALL_REDUCE_DOUBT = 0.15
-CPU_DOUBT = 0.20
+ALL_REDUCE_WARNING = 0.15
+CPU_WARNING = 0.20
 """Turbo clocks and other tenants of the machine (our choice)."""
 
-DISK_DOUBT = 0.50
+DISK_WARNING = 0.50
 """Shared storage and caches of a disk: only a disk of another kind differs by half (our choice)."""
 
 PRODUCT_OF_SPECIFICATION = 0.40
-"""Share of the specification's FLOP/s. At their power limit healthy cards stay below their boost clock; a specification
+"""Share of the specification's FLOP/s. At their power limit healthy GPUs stay below their boost clock; a specification
 with sparsity or without accumulation in fp32 is twice as high: this is below either (our choice)."""
 
 MEMORY_OF_SPECIFICATION = 0.65
@@ -160,7 +160,7 @@ MEMORY_OF_SPECIFICATION = 0.65
 
 COPY_OF_LINK = 0.25
 """Share of what a link of this width and generation carries: TensorFlow copies from and to pageable memory, so that
-only a link that is far slower than it says is doubtful (our choice)."""
+only a link that is far slower than it says gets a warning (our choice)."""
 
 LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Of a PCIe lane by generation, after line coding. Source: PCI Express base specifications 1 to 6."""
@@ -168,29 +168,29 @@ LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9
 
 _PRODUCT, _SUSTAINED = ("matrix_product", "sustained_product"), ("sustained_product",)
 OF_GPU = (
-    Rate("fp32 products", _SUSTAINED, "fp32", "TFLOP/s", PRODUCT_DOUBT, "fp32", PRODUCT_OF_SPECIFICATION),
-    Rate("tf32 products", _SUSTAINED, "tf32", "TFLOP/s", PRODUCT_DOUBT, "tf32_tensor", PRODUCT_OF_SPECIFICATION),
+    Rate("fp32 products", _SUSTAINED, "fp32", "TFLOP/s", PRODUCT_WARNING, "fp32", PRODUCT_OF_SPECIFICATION),
+    Rate("tf32 products", _SUSTAINED, "tf32", "TFLOP/s", PRODUCT_WARNING, "tf32_tensor", PRODUCT_OF_SPECIFICATION),
     Rate(
-        *("fp16 products", _SUSTAINED, "fp16", "TFLOP/s", PRODUCT_DOUBT),
+        *("fp16 products", _SUSTAINED, "fp16", "TFLOP/s", PRODUCT_WARNING),
         *("fp16_tensor_fp32_accumulate", PRODUCT_OF_SPECIFICATION),
     ),
-    Rate("memory", ("memory_add",), None, "GB/s", MEMORY_DOUBT, "memory_bandwidth", MEMORY_OF_SPECIFICATION),
-    Rate("copies to the GPU", ("host_to_device",), None, "GB/s", COPY_DOUBT, None, COPY_OF_LINK),
-    Rate("copies from the GPU", ("device_to_host",), None, "GB/s", COPY_DOUBT, None, COPY_OF_LINK),
+    Rate("memory", ("memory_add",), None, "GB/s", MEMORY_WARNING, "memory_bandwidth", MEMORY_OF_SPECIFICATION),
+    Rate("copies to the GPU", ("host_to_device",), None, "GB/s", COPY_WARNING, None, COPY_OF_LINK),
+    Rate("copies from the GPU", ("device_to_host",), None, "GB/s", COPY_WARNING, None, COPY_OF_LINK),
 )
 """Rates of a GPU."""
 
 OF_HOST = (
-    Rate("all-reduce", ("all_reduce",), None, "GB/s", ALL_REDUCE_DOUBT),
-    Rate("processor products", _PRODUCT, "fp32", "GFLOP/s", CPU_DOUBT),
-    Rate("processor, one core", ("python_loop",), None, "million loops/s", CPU_DOUBT),
-    Rate("host memory", ("memory_add",), None, "GB/s", CPU_DOUBT),
-    Rate("disk", ("disk_read",), None, "MB/s", DISK_DOUBT),
+    Rate("all-reduce", ("all_reduce",), None, "GB/s", ALL_REDUCE_WARNING),
+    Rate("processor products", _PRODUCT, "fp32", "GFLOP/s", CPU_WARNING),
+    Rate("processor, one core", ("python_loop",), None, "million loops/s", CPU_WARNING),
+    Rate("host memory", ("memory_add",), None, "GB/s", CPU_WARNING),
+    Rate("disk", ("disk_read",), None, "MB/s", DISK_WARNING),
 )
 """Rates of a host."""
 
 _WORSE = tuple(Acceptance)
-_VERDICTS = {HealthSeverity.WARNING: Acceptance.DOUBTFUL, HealthSeverity.REJECT: Acceptance.REJECT}
+_VERDICTS = {HealthSeverity.WARNING: Acceptance.WARNING, HealthSeverity.REJECT: Acceptance.REJECT}
 
 
 def judge(
@@ -224,11 +224,11 @@ def _worst(findings: Iterable[HostFinding]) -> Acceptance:
 def _of_host(host: HostFigures, mates: Sequence[HostFigures], before: Sequence[HostFigures]) -> Iterator[HostFinding]:
     for rate in OF_HOST:
         for verdict, text in _below(rate, host.rates, [mate.rates for mate in mates], [own.rates for own in before]):
-            yield HostFinding(min(verdict, Acceptance.DOUBTFUL, key=_WORSE.index), None, rate.name, text)
+            yield HostFinding(min(verdict, Acceptance.WARNING, key=_WORSE.index), None, rate.name, text)
     most = max((len(mate.gpus) for mate in mates), default=0)
     if len(host.gpus) < most:
         text = f"{len(host.gpus)} GPUs answer, others of the fleet have {most}"
-        verdict = Acceptance.REJECT if len(host.gpus) * 2 <= most else Acceptance.DOUBTFUL
+        verdict = Acceptance.REJECT if len(host.gpus) * 2 <= most else Acceptance.WARNING
         yield HostFinding(verdict, None, "GPUs", text)
 
 
@@ -240,7 +240,7 @@ def _of_pairs(host: HostFigures) -> Iterator[HostFinding]:
     for first, second, value in sorted(host.pairs):
         if value < usual * (1 - REJECT):
             text = f"{value / 1e9:.3g} GB/s between GPU {first} and GPU {second}, {usual / 1e9:.3g} between most pairs"
-            yield HostFinding(Acceptance.DOUBTFUL, None, "all-reduce of two GPUs", text)
+            yield HostFinding(Acceptance.WARNING, None, "all-reduce of two GPUs", text)
 
 
 def _of_gpu(
@@ -268,9 +268,9 @@ def _below(
         if value is None or len(known) < fewest:
             continue
         usual = statistics.median(known)
-        if value < usual * (1 - rate.doubt):
+        if value < usual * (1 - rate.warning):
             short = 1 - value / usual
-            verdict = Acceptance.REJECT if short > max(REJECT, rate.doubt) else Acceptance.DOUBTFUL
+            verdict = Acceptance.REJECT if short > max(REJECT, rate.warning) else Acceptance.WARNING
             return [(verdict, f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})")]
     return []
 
@@ -280,11 +280,11 @@ def _below_specification(gpu: GPUFigures, rate: Rate) -> list[tuple[Acceptance, 
     if value is None or limit is None or share is None or value >= limit[0] * share:
         return []
     text = f"{_shown(value, rate)} is {value / limit[0]:.0%} of {limit[1]} ({_shown(limit[0], rate)})"
-    return [(Acceptance.DOUBTFUL, f"{text}; at least {share:.0%} is usual")]
+    return [(Acceptance.WARNING, f"{text}; at least {share:.0%} is usual")]
 
 
 def _specified(gpu: GPUFigures, rate: Rate) -> tuple[float, str] | None:
-    """Return what a rate is at most, and what states it: the least of all cards that the name fits; None: not known."""
+    """Return what a rate is at most, and what states it: the least of all GPUs that the name fits; None: not known."""
     if rate.specified is None:
         lane = LANE_BYTES_PER_SECOND.get(gpu.pcie_generation or 0)
         if lane is None or not gpu.pcie_width:

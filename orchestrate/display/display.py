@@ -100,8 +100,8 @@ def _describe(event: Event) -> str:
             return f"{event.job}: step {event.step}, {event.samples_per_second:.1f} {event.unit}/s"
         case events.JobResult():
             return f"{event.job}: {_result(event)} after {event.seconds:.0f} s"
-        case events.JobSpared():
-            return f"{event.job}: left out: {event.why}"
+        case events.JobSkipped():
+            return f"{event.job}: skipped: {event.why}"
         case events.Decided():
             return f"decided: {event.answer}"
         case events.Warned():
@@ -110,7 +110,7 @@ def _describe(event: Event) -> str:
             ending = "ending the running repeats" if event.now else STOPPING
             return f"stopping: {ending}. {event.hint}"
         case events.HostLost():
-            return f"{event.host}: set aside ({event.status}): {event.cause}"
+            return f"{event.host}: dropped ({event.status}): {event.cause}"
         case events.RunFinished():
             return _summary(event)
     raise TypeError(f"no words for {event}")
@@ -124,8 +124,8 @@ def _result(event: events.JobResult) -> str:
 
 def _summary(event: events.RunFinished) -> str:
     parts = [f"{event.ok} ok", f"{event.failed} failed"] + ([f"{event.missing} not run"] if event.missing else [])
-    if event.spared:
-        parts.append(f"{event.spared} left out")
+    if event.skipped:
+        parts.append(f"{event.skipped} skipped")
     saved = f" (about {clock(event.saved_seconds)} of machine time saved)" if event.saved_seconds else ""
     return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
 
@@ -222,7 +222,7 @@ class PlainDisplay(_LineDisplay):
         self._failures.note(event)
         if isinstance(event, events.RunStarted):
             self._done = event.done
-        if isinstance(event, events.JobResult | events.JobSpared):
+        if isinstance(event, events.JobResult | events.JobSkipped):
             self._done += 1
         left = self._left_after(event)
         if isinstance(event, _FREQUENT) and not self._due(event.host):
@@ -235,7 +235,7 @@ class PlainDisplay(_LineDisplay):
 
     def _left_after(self, event: Event) -> str:
         """Return how long the run still takes, where an event has changed that."""
-        if self._outlook is None or not isinstance(event, events.JobResult | events.JobSpared | events.HostLost):
+        if self._outlook is None or not isinstance(event, events.JobResult | events.JobSkipped | events.HostLost):
             return ""
         self._outlook.note(event)
         left = self._outlook.seconds_left()

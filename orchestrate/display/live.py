@@ -48,7 +48,7 @@ DROPPED_FIRST = ("variant", "GPU", "step", "samples/s", "case", "time left")
 
 FEWEST_CASE_LETTERS = 20
 """Of the column of cases, the only one whose cells are cut to fit."""
-WAITING, DONE, SET_ASIDE = "waiting", "done", "set aside"
+WAITING, DONE, DROPPED = "waiting", "done", "dropped"
 
 
 @dataclass
@@ -58,7 +58,7 @@ class HostRow:
     Attributes:
         position: Of the repeat that runs or ran last, in the host's plan, from 1; 0: none yet.
         failed: Repeats that ended and were not ok.
-        lanes: Repeats that may run side by side; more than one: the host is a queue.
+        slots: Repeats that may run side by side; more than one: the host is a queue.
         states: Of the repeats of a queue that have begun or wait, by job.
         seconds_left: Until its end, from what was expected and what has ended.
     """
@@ -73,7 +73,7 @@ class HostRow:
     speed: str = ""
     position: int = 0
     failed: int = 0
-    lanes: int = 1
+    slots: int = 1
     states: dict[str, str] = field(default_factory=dict)
     seconds_left: float = 0.0
     ended: int = 0
@@ -92,8 +92,8 @@ class HostRow:
     @property
     def rank(self) -> int:
         """How much a reader wants to see it: work first, then failures, what waits, what is done."""
-        if self.state in (WAITING, DONE, SET_ASIDE):
-            return {SET_ASIDE: 1, WAITING: 2, DONE: 4}[self.state] if not self.failed else 1
+        if self.state in (WAITING, DONE, DROPPED):
+            return {DROPPED: 1, WAITING: 2, DONE: 4}[self.state] if not self.failed else 1
         return 0
 
 
@@ -136,11 +136,11 @@ class LiveDisplay:
         with self._lock:
             for entry in plan.hosts:
                 title = f"{entry.host.fleet}/{entry.host.name}"
-                lanes = entry.host.lanes
-                led = [gang.job for gang in plan.gangs if gang.members[0].place == entry.host.place]
+                lanes = entry.host.slots
+                led = [multi.job for multi in plan.multi_host_jobs if multi.members[0].place == entry.host.place]
                 jobs = [*entry.jobs, *led]
                 left = self._outlook.seconds_left(entry.host.key)
-                row = HostRow(title, gpu_names(entry.facts), len(jobs), lanes=lanes, seconds_left=left)
+                row = HostRow(title, gpu_names(entry.facts), len(jobs), slots=lanes, seconds_left=left)
                 self._rows[entry.host.key] = row
                 self._jobs.update(_job_titles(jobs))
 
@@ -184,9 +184,9 @@ class LiveDisplay:
                 row.state, row.step = "pulling", f"{share:.0%}"
             case events.ImageReady():
                 row.state, row.step = WAITING, ""
-            case events.JobState() if row.lanes > 1:
+            case events.JobState() if row.slots > 1:
                 row.note_queued(event.job, plain_text(event.state, 20))
-            case events.JobStep() if row.lanes > 1:
+            case events.JobStep() if row.slots > 1:
                 pass  # steps of several repeats would take turns in one line
             case events.JobState():
                 unknown = (row.position, "", plain_text(event.job, 80))
@@ -196,23 +196,23 @@ class LiveDisplay:
                 row.step, row.speed = str(event.step), f"{event.samples_per_second:.1f}"
             case events.JobResult():
                 self._end(row, event)
-            case events.JobSpared():
+            case events.JobSkipped():
                 row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
                 row.state = DONE if row.position >= row.total else row.state
             case events.HostLost():
-                row.state, row.step = SET_ASIDE, ""
-        if isinstance(event, events.JobResult | events.JobSpared | events.HostLost):
+                row.state, row.step = DROPPED, ""
+        if isinstance(event, events.JobResult | events.JobSkipped | events.HostLost):
             row.seconds_left = self._outlook.seconds_left(getattr(event, "host", None))
 
     def _end(self, row: HostRow, event: events.JobResult) -> None:
         self._statuses[event.status] += 1
         row.position = max(row.position, self._jobs.get(event.job, (row.position, "", ""))[0])
         row.ended, row.step = row.ended + 1, ""
-        if row.lanes > 1 and row.state != SET_ASIDE:
+        if row.slots > 1 and row.state != DROPPED:
             row.note_queued(event.job, None)
         if event.status != Status.OK:
             row.failed += 1
-        if row.state != SET_ASIDE and (row.lanes == 1 or row.position >= row.total):
+        if row.state != DROPPED and (row.slots == 1 or row.position >= row.total):
             row.state = DONE if row.position >= row.total else event.status
 
     def render(self) -> RenderableType:
@@ -297,8 +297,8 @@ def _job_titles(jobs: Sequence[Job]) -> dict[str, tuple[int, str, str]]:
 
 
 def _cells(row: HostRow) -> tuple[str, ...]:
-    left = 0.0 if row.state in (DONE, SET_ASIDE) else row.seconds_left
-    state = f"{row.state}, {row.failed} failed" if row.failed and row.state in (DONE, SET_ASIDE) else row.state
+    left = 0.0 if row.state in (DONE, DROPPED) else row.seconds_left
+    state = f"{row.state}, {row.failed} failed" if row.failed and row.state in (DONE, DROPPED) else row.state
     return (
         row.title,
         row.gpu,
@@ -314,7 +314,7 @@ def _cells(row: HostRow) -> tuple[str, ...]:
 
 def _kind(row: HostRow) -> str:
     """Sort a host into few kinds, for those that are only counted."""
-    if row.state in (WAITING, SET_ASIDE):
+    if row.state in (WAITING, DROPPED):
         return row.state
     if row.state == DONE:
         return "done with failures" if row.failed else DONE

@@ -13,9 +13,9 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.links.first_contact import NewKey
-from orchestrate.planning.doubts import doubts, memory_notes, sending_note, state_words
 from orchestrate.planning.durations import RunEstimate
 from orchestrate.planning.facts import Facts
+from orchestrate.planning.host_warnings import host_warnings, memory_notes, sending_note, state_words
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from results.grid import Grid, print_grid, print_line
@@ -67,7 +67,7 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
                 "host": host.name,
                 "verdict": _verdict(host, facts, mates),
                 "problem": facts.problem if isinstance(facts, Facts) else facts,
-                "doubts": doubts(host, facts, mates) if isinstance(facts, Facts) else [],
+                "warnings": host_warnings(host, facts, mates) if isinstance(facts, Facts) else [],
                 "facts": asdict(facts) if isinstance(facts, Facts) else None,
             }
         )
@@ -77,7 +77,7 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
 def _verdict(host: Host, facts: Facts | str, mates: Sequence[Facts]) -> str:
     if isinstance(facts, str) or facts.problem:
         return "unusable"
-    return "doubtful" if doubts(host, facts, mates) else "ready"
+    return "warning" if host_warnings(host, facts, mates) else "ready"
 
 
 def render_new_keys(new: Sequence[NewKey], console: Console) -> None:
@@ -99,10 +99,10 @@ def render_plan(plan: Plan, console: Console) -> None:
         none = "none needed" if entry.problem is None else "not known yet"
         for job in entry.jobs:
             counts[entry.host.fleet, entry.host.name, entry.suite, job.case.name, job.origin.image or none] += 1
-    for gang in plan.gangs:
-        origin = gang.job.origin
+    for multi in plan.multi_host_jobs:
+        origin = multi.job.origin
         image = origin.image or "none needed"
-        counts[origin.fleet, origin.host, suites[origin.fleet], gang.job.case.name, image] += 1
+        counts[origin.fleet, origin.host, suites[origin.fleet], multi.job.case.name, image] += 1
     rows = [[*names, str(repeats)] for names, repeats in counts.items()]
     notes = [line for entry in plan.hosts for line in _notes(entry)]
     if note := sending_note(entry.facts for entry in plan.hosts):
@@ -209,13 +209,13 @@ def render_status(status: Mapping[str, Any], console: Console) -> None:
 def _places(plan: Plan) -> list[tuple[str, str, list[Job]]]:
     """Return fleet, host or hosts together, and the repeats there."""
     places = {(entry.host.fleet, entry.host.name): list(entry.jobs) for entry in plan.hosts}
-    for gang in plan.gangs:
-        places.setdefault((gang.job.origin.fleet, gang.job.origin.host), []).append(gang.job)
+    for multi in plan.multi_host_jobs:
+        places.setdefault((multi.job.origin.fleet, multi.job.origin.host), []).append(multi.job)
     return [(fleet, host, jobs) for (fleet, host), jobs in places.items()]
 
 
 def _notes(entry: HostPlan) -> list[str]:
-    notes = [f"{entry.host.key}: excluded {text}" for text in _by_reason(entry.left_out)]
+    notes = [f"{entry.host.key}: excluded {text}" for text in _by_reason(entry.excluded)]
     notes += [f"{entry.host.key}: cannot run: {cause}" for cause in _blocked_causes(entry)]
     if entry.facts is not None:
         cases = dict.fromkeys(job.case for job in entry.jobs)
@@ -223,10 +223,10 @@ def _notes(entry: HostPlan) -> list[str]:
     return notes + _image_notes(entry.host, entry.facts or entry.problem or "") + _environment_note(entry.host)
 
 
-def _by_reason(left_out: Iterable[str]) -> list[str]:
+def _by_reason(excluded: Iterable[str]) -> list[str]:
     """Name cases with the same reason together: a suite for 8 GPUs has a dozen that one GPU cannot hold."""
     cases: defaultdict[str, list[str]] = defaultdict(list)
-    for text in left_out:
+    for text in excluded:
         case, _, reason = text.partition(": ")
         cases[reason].append(case)
     return [
@@ -253,7 +253,7 @@ def _image_notes(host: Host, facts: Facts | str, mates: Sequence[Facts] = ()) ->
     images = [f"{host.key}: {image.reference}: {image.problem or image.reason}" for image in facts.images]
     if host.python is not None:
         images.append(f"{host.key}: {host.python}, with the TensorFlow that it has: named in hosts.yml")
-    return images + [f"{host.key}: {doubt}" for doubt in doubts(host, facts, mates)]
+    return images + [f"{host.key}: {warning}" for warning in host_warnings(host, facts, mates)]
 
 
 def _environment_note(host: Host) -> list[str]:

@@ -133,7 +133,7 @@ _BARE_IPV6 = re.compile(
 
 
 def _with_brackets(text: str) -> str | None:
-    """Say how to write an IPv6 address that lacks its brackets; None: it is none."""
+    """Return how to write an IPv6 address that lacks its brackets; None: it is none."""
     found = _BARE_IPV6.fullmatch(text)
     return f"An IPv6 address needs brackets: {found['user']}[{found['address']}]" if found else None
 

@@ -137,7 +137,7 @@ class Host:
         return "process" if self.docker is None else "docker"
 
     @property
-    def lanes(self) -> int:
+    def slots(self) -> int:
         """Return how many repeats are followed at a time: more than one would disturb each other on one machine."""
         return 1 if self.queue is None else self.queue.max_jobs
 

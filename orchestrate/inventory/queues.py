@@ -23,7 +23,7 @@ from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.text import shown
 from orchestrate.yaml_files import ExistingFile, Form, described
 
-MAX_LANES = 1000
+MAX_SLOTS = 1000
 """Most jobs of a queue that are followed at a time: each takes a thread."""
 
 MOST_MINUTES = 100_000
@@ -31,7 +31,7 @@ MOST_MINUTES = 100_000
 Level = Mapping[str, Any]
 """Settings of `hosts.yml`: those that are set."""
 
-Lanes = Annotated[StrictInt, Field(ge=1, le=MAX_LANES)]
+Slots = Annotated[StrictInt, Field(ge=1, le=MAX_SLOTS)]
 Minutes = Annotated[StrictInt | StrictFloat, Field(ge=1, le=MOST_MINUTES)]
 Word = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,99}$")]
 FolderPath = Annotated[StrictStr, Field(pattern=r"^(?:/[A-Za-z0-9_.@+=,-]+)+$", max_length=200)]
@@ -96,8 +96,8 @@ class SlurmQueue(Form):
     ssh_config: ExistingFile | None = described(
         "the path of an ssh configuration file, instead of ~/.ssh/config", "ssh_config"
     )
-    max_jobs: Lanes = described(
-        f"a whole number from 1 to {MAX_LANES}: maximum number of jobs at a time", "8", default=8
+    max_jobs: Slots = described(
+        f"a whole number from 1 to {MAX_SLOTS}: maximum number of jobs at a time", "8", default=8
     )
     time_limit_minutes: Minutes | None = described(
         "a number of at least 1: Slurm's time limit for a repeat, in minutes", "90"
@@ -243,8 +243,8 @@ class KubernetesQueue(Form):
     exclusive: StrictBool = described(
         "true or false (false: repeats may share a node and disturb each other)", "true", default=True
     )
-    max_jobs: Lanes = described(
-        f"a whole number from 1 to {MAX_LANES}: maximum number of Jobs at a time", "8", default=8
+    max_jobs: Slots = described(
+        f"a whole number from 1 to {MAX_SLOTS}: maximum number of Jobs at a time", "8", default=8
     )
     pending_minutes: Minutes = described(
         "a number of at least 1: maximum minutes that a repeat waits for a free node", "60", default=60

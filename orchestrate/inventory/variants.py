@@ -204,7 +204,7 @@ def candidates(variants: Sequence[Variant]) -> list[Variant]:
 
 
 def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
-    """Say how a variant goes with a GPU and its driver, also one that was named by the user.
+    """Return how a variant goes with a GPU and its driver, also one that was named by the user.
 
     Args:
         variant: One of `read_variants`.

@@ -78,7 +78,7 @@ class Launcher(Protocol):
     """Starts, follows and collects benchmarks on one host."""
 
     def probe(self) -> Facts:
-        """Ask the host what it is, connecting first.
+        """Probe the host, connecting first.
 
         Raises:
             HostError: It does not answer, or refuses.
@@ -106,7 +106,7 @@ class Launcher(Protocol):
 
         Raises:
             HostError: The host was lost for good.
-            Withdrawn: It was taken out of its queue before it began.
+            CancelledInQueue: It was taken out of its queue before it began.
         """
 
     def collect(self, job: Job) -> bytes | None:
@@ -158,10 +158,10 @@ class QueueLauncher(Launcher, Protocol):
             HostError: The queue does not answer, or refuses.
         """
 
-    def withdraw(self, jobs: Sequence[Job]) -> None:
+    def cancel_waiting(self, jobs: Sequence[Job]) -> None:
         """Take out of the queue those that have not begun, in few requests; what runs goes on.
 
-        `follow` raises `Withdrawn` for each of them that is followed.
+        `follow` raises `CancelledInQueue` for each of them that is followed.
 
         Raises:
             HostError: The queue does not answer.

@@ -125,7 +125,7 @@ def container_document(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _mounts(spec: ContainerSpec) -> list[dict[str, Any]] | None:
-    """Ask for a read-only bind mount, which unlike the older `Binds` fails without its folder, and a named volume."""
+    """Request a read-only bind mount, which unlike the older `Binds` fails without its folder, and a named volume."""
     mounts: list[dict[str, Any]] = []
     if spec.data_dir is not None:
         mounts.append({"Type": "bind", "Source": spec.data_dir, "Target": DATA_PATH, "ReadOnly": True})

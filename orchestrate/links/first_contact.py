@@ -69,12 +69,12 @@ class NewKey:
 
 
 def remember_new_keys(hosts: Sequence[Host]) -> list[NewKey]:
-    """Ask hosts and their jump hosts for their keys, and remember those that are new.
+    """Query hosts and their jump hosts for their keys, and remember those that are new.
 
-    Who cannot be asked, or offers another key than the known one, is left out: the probe that follows says why.
+    Who cannot be asked, or offers another key than the known one, is excluded: the probe that follows says why.
 
     Args:
-        hosts: Those that ssh does not reach are left out.
+        hosts: Those that ssh does not reach are excluded.
 
     Raises:
         UserError: A known-hosts file cannot be written.

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrate.events import Event, HostLost, JobResult, JobSpared
+from orchestrate.events import Event, HostLost, JobResult, JobSkipped
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Gang, HostPlan, Plan
+from orchestrate.planning.plan import HostPlan, MultiHostJob, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
 from results.reference.networks import work_of
 from results.schema import Case, Device, Precision, Status
@@ -125,12 +125,16 @@ def _note_duration(line: str, seconds: dict[tuple[str, str], list[float]]) -> No
 def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
     """Return how long each repeat of a plan takes, as computed: seconds by fleet and case name.
 
-    What cannot be computed (an unknown GPU or network) is left out.
+    What cannot be computed (an unknown GPU or network) is excluded.
     """
     found: dict[tuple[str, str], list[float]] = {}
     chiefs = {entry.host.place: entry for entry in plan.hosts}
     asked = [(entry, job) for entry in plan.hosts for job in {job.case.name: job for job in entry.jobs}.values()]
-    asked += [(chiefs[gang.members[0].place], gang.job) for gang in plan.gangs if gang.members[0].place in chiefs]
+    asked += [
+        (chiefs[multi.members[0].place], multi.job)
+        for multi in plan.multi_host_jobs
+        if multi.members[0].place in chiefs
+    ]
     for entry, job in asked:
         seconds = repeat_seconds(job.case, entry.host, entry.facts)
         if seconds is not None:
@@ -226,14 +230,19 @@ def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] |
     """
     once = {entry.host.place: host_seconds(entry) for entry in plan.hosts} if once is None else once
     fleets = {
-        name: _estimate([entry for entry in plan.hosts if entry.host.fleet == name], plan.gangs, durations, once)
+        name: _estimate(
+            [entry for entry in plan.hosts if entry.host.fleet == name], plan.multi_host_jobs, durations, once
+        )
         for name in dict.fromkeys(entry.host.fleet for entry in plan.hosts)
     }
-    return replace(_estimate(plan.hosts, plan.gangs, durations, once), fleets=fleets)
+    return replace(_estimate(plan.hosts, plan.multi_host_jobs, durations, once), fleets=fleets)
 
 
 def _estimate(
-    hosts: Sequence[HostPlan], gangs: Sequence[Gang], durations: Durations, once: Mapping[HostPlace, float]
+    hosts: Sequence[HostPlan],
+    multi_host_jobs: Sequence[MultiHostJob],
+    durations: Durations,
+    once: Mapping[HostPlace, float],
 ) -> RunEstimate:
     """Estimate what some hosts do, alone and together."""
     keys: list[tuple[str, str]] = []
@@ -242,12 +251,14 @@ def _estimate(
         place = entry.host.place
         alone = [(place.fleet, job.case.name) for job in entry.jobs if job.blocked is None]
         together = [
-            (place.fleet, gang.job.case.name) for gang in gangs if any(part.place == place for part in gang.members)
+            (place.fleet, multi.job.case.name)
+            for multi in multi_host_jobs
+            if any(part.place == place for part in multi.members)
         ]
         keys += alone + together
         repeats = sum(durations.seconds(*key) for key in alone)
         rest = sum(durations.seconds(*key) for key in together) + (once.get(place, 0.0) if alone else 0.0)
-        slowest = max(slowest, repeats / min(entry.host.lanes, max(1, len(alone))) + rest)
+        slowest = max(slowest, repeats / min(entry.host.slots, max(1, len(alone))) + rest)
         usd += (hourly_usd(entry) or 0.0) * (repeats + rest) / 3600  # of a queue, each worker slot is paid
     seen = sum(key in durations.seen for key in keys) / len(keys) if keys else 1.0
     computed = sum(key not in durations.seen and key in durations.computed for key in keys) / max(1, len(keys))
@@ -279,10 +290,10 @@ class Outlook:
     def __init__(self, plan: Plan, durations: Durations) -> None:
         self._left: dict[str, dict[str, float]] = {}
         self._weight = WEIGHT_OF_EXPECTED if durations else 0.0  # a guess says nothing
-        self._lanes = {entry.host.key: entry.host.lanes for entry in plan.hosts}
+        self._slots = {entry.host.key: entry.host.slots for entry in plan.hosts}
         self._factors: dict[str, tuple[float, float]] = {}
         for entry in plan.hosts:
-            led = [gang.job for gang in plan.gangs if gang.members[0].place == entry.host.place]
+            led = [multi.job for multi in plan.multi_host_jobs if multi.members[0].place == entry.host.place]
             jobs = [job for job in (*entry.jobs, *led) if job.blocked is None]
             self._left[entry.host.key] = {job.id: durations.seconds(job.origin.fleet, job.case.name) for job in jobs}
 
@@ -290,7 +301,7 @@ class Outlook:
         """Take in what an event says of the time that is left; of what was skipped or never began, it says nothing."""
         if isinstance(event, HostLost):
             self._left.get(event.host, {}).clear()
-        if not isinstance(event, JobResult | JobSpared):
+        if not isinstance(event, JobResult | JobSkipped):
             return
         expected = self._left.get(event.host, {}).pop(event.job, None)
         if expected is not None and isinstance(event, JobResult) and event.status == Status.OK and event.seconds:
@@ -310,7 +321,7 @@ class Outlook:
             return 0.0
         prior = self._weight * sum(left.values()) / len(left)
         factor = (took + prior) / (planned + prior)
-        return sum(left.values()) * factor / min(self._lanes.get(host, 1), len(left))
+        return sum(left.values()) * factor / min(self._slots.get(host, 1), len(left))
 
 
 Meter = HostPlace | str

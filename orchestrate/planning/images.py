@@ -32,7 +32,7 @@ ARCHITECTURE = "amd64"
 
 
 def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> list[Image]:
-    """Say which images a host starts, each with the reason, or why it cannot.
+    """Return which images a host starts, each with the reason, or why it cannot.
 
     Args:
         host: May name an image of the user's own, or one or more variants.
@@ -58,7 +58,7 @@ def named_images(host: Host) -> tuple[Image, ...]:
 
 
 def foreign_architecture(host: Host, facts: Facts) -> str | None:
-    """Say why a machine with another processor cannot run our images; None: it can, or the user's own is named."""
+    """Return why a machine with another processor cannot run our images; None: it can, or the user's own is named."""
     if facts.architecture in (None, ARCHITECTURE) or host.image is not None:
         return None
     return (
@@ -68,7 +68,7 @@ def foreign_architecture(host: Host, facts: Facts) -> str | None:
 
 
 def probe_reference(host: Host) -> str:
-    """Name the image in which a host's driver is asked: one that the host starts anyway, else the smallest."""
+    """Return the image that probes a host: one that the host starts anyway, else the smallest."""
     if host.image is not None:
         return host.image
     return image_reference(host, host.variants[0] if host.variants else "cpu")

@@ -95,12 +95,12 @@ class Job:
 
     @property
     def place(self) -> HostPlace:
-        """Where it runs; of the whole of a gang, all of its hosts."""
+        """Where it runs; of the whole of a multi-host job, all of its hosts."""
         return HostPlace(self.origin.fleet, self.origin.host)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gang:
+class MultiHostJob:
     """One repeat of a case that several hosts train together; it has one record.
 
     Attributes:
@@ -119,7 +119,7 @@ class HostPlan:
     Attributes:
         facts: As reported before the plan; None: it could not be asked, and `problem` says why.
         jobs: In the order in which they run.
-        left_out: Cases of the suite that this host cannot hold, with the reason.
+        excluded: Cases of the suite that this host cannot hold, with the reason.
     """
 
     host: Host
@@ -127,7 +127,7 @@ class HostPlan:
     facts: Facts | None
     problem: str | None
     jobs: tuple[Job, ...]
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class Plan:
 
     Attributes:
         seed: Of the order of repeats.
-        gangs: Repeats that several hosts do together, in their order: when each has done what it does alone.
+        multi_host_jobs: Repeats that several hosts do together, in their order: when each has done what it does alone.
         stop_early: Repeats are skipped once every ratio between fleets is known to ± this share, or is surely on one
             side of their price ratio; None: all of them run.
     """
@@ -147,7 +147,7 @@ class Plan:
     created_at: str
     seed: int
     hosts: tuple[HostPlan, ...]
-    gangs: tuple[Gang, ...] = ()
+    multi_host_jobs: tuple[MultiHostJob, ...] = ()
     stop_early: float | None = None
     tfbench: str = __version__
     plan_version: Literal[1] = PLAN_VERSION
@@ -155,12 +155,12 @@ class Plan:
     @property
     def jobs(self) -> list[Job]:
         """All repeats of all hosts, alone and together: each has one record."""
-        return [*(job for host in self.hosts for job in host.jobs), *(gang.job for gang in self.gangs)]
+        return [*(job for host in self.hosts for job in host.jobs), *(multi.job for multi in self.multi_host_jobs)]
 
     def jobs_on(self, host: Host) -> list[Job]:
         """Everything that may lie on a host: its own repeats, and its parts of those of several hosts."""
         alone = next((entry.jobs for entry in self.hosts if entry.host.place == host.place), ())
-        return [*alone, *(part for gang in self.gangs for part in gang.members if part.place == host.place)]
+        return [*alone, *(part for multi in self.multi_host_jobs for part in multi.members if part.place == host.place)]
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -207,7 +207,7 @@ def make_plan(
         name, reported = host.suite or DEFAULT_SUITE, probed[host.place]
         suite = suite_of(name)
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
-        cases, left_out = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
+        cases, excluded = _cases(host, suite, facts or _fleet_mate(host, hosts, probed))
         limits = {case: _limit_seconds(host, case, durations or {}) for case in cases}
         images = (facts.images if facts else named_images(host)) or (None,)
         jobs = tuple(
@@ -216,18 +216,20 @@ def make_plan(
                 itertools.product(cases, images), repeats or host.repeats or suite.repeats, f"{seed}:{host.key}"
             )
         )
-        plans.append(HostPlan(host=host, suite=name, facts=facts, problem=problem, jobs=jobs, left_out=tuple(left_out)))
+        plans.append(HostPlan(host=host, suite=name, facts=facts, problem=problem, jobs=jobs, excluded=tuple(excluded)))
     entries: list[HostPlan] = []
-    gangs: list[Gang] = []
+    multi_host_jobs: list[MultiHostJob] = []
     for _, group in itertools.groupby(plans, key=lambda entry: entry.host.fleet):
         fleet = list(group)
-        made, left_out = _gangs(fleet, suite_of(fleet[0].suite), repeats, run_id, seed)
-        gangs += made
-        entries += [dataclasses.replace(fleet[0], left_out=(*fleet[0].left_out, *left_out)), *fleet[1:]]
+        made, excluded = _multi_host_jobs(fleet, suite_of(fleet[0].suite), repeats, run_id, seed)
+        multi_host_jobs += made
+        entries += [dataclasses.replace(fleet[0], excluded=(*fleet[0].excluded, *excluded)), *fleet[1:]]
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    plan = Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(entries), gangs=tuple(gangs))
+    plan = Plan(
+        run_id=run_id, created_at=created, seed=seed, hosts=tuple(entries), multi_host_jobs=tuple(multi_host_jobs)
+    )
     if not plan.jobs:
-        left = [f"{entry.host.key}: {text}" for entry in entries for text in entry.left_out]
+        left = [f"{entry.host.key}: {text}" for entry in entries for text in entry.excluded]
         more = [f"and {len(left) - MAX_NAMED} more"] if len(left) > MAX_NAMED else []
         lines = ["the plan is empty: no case of the suite fits any host", *left[:MAX_NAMED], *more]
         raise UserError("\n  ".join(lines))
@@ -253,21 +255,21 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
     """Choose the cases that a host can hold; a single-replica case always stays, to be measured or to fail."""
     gpu_count = len(_usable_gpus(host, facts))
     device = _device(host, gpu_count)
-    cases, left_out = [], []
+    cases, excluded = [], []
     for case in suite.cases(device):
         if case.num_hosts > 1 and host.queue is None:
-            continue  # see `_gangs`
+            continue  # see `_multi_host_jobs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
             known = facts is not None or host.queue is not None or host.gpus is not None
             offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be queried"
-            left_out.append(f"{case.name}: needs more GPUs {offers}")
+            excluded.append(f"{case.name}: needs more GPUs {offers}")
         elif case.data is Data.TFRECORD and isinstance(host.queue, KubernetesQueue) and not host.queue.data_claim:
-            left_out.append(f"{case.name}: hosts.yml names no data_claim for the cluster")
+            excluded.append(f"{case.name}: hosts.yml names no data_claim for the cluster")
         elif case.data is Data.TFRECORD and not isinstance(host.queue, KubernetesQueue) and not host.data_dir:
-            left_out.append(f"{case.name}: hosts.yml names no data_dir for the host")
+            excluded.append(f"{case.name}: hosts.yml names no data_dir for the host")
         else:
             cases.append(case)
-    return cases, left_out
+    return cases, excluded
 
 
 def _device(host: Host, gpu_count: int) -> Device:
@@ -388,9 +390,9 @@ def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
     return tuple(Member(rank=rank, addresses=tuple(addresses), network=host.network) for rank, host in enumerate(hosts))
 
 
-def _gangs(
+def _multi_host_jobs(
     fleet: Sequence[HostPlan], suite: Suite, repeats: int | None, run_id: str, seed: int
-) -> tuple[list[Gang], list[str]]:
+) -> tuple[list[MultiHostJob], list[str]]:
     """Lay out what hosts of a fleet do together, round by round, each round shuffled; a case of N takes the first N.
 
     Returns:
@@ -401,22 +403,22 @@ def _gangs(
         return [], []  # the queue chooses the machines, and its own jobs are of several of them
     gpus = min(len(_usable_gpus(entry.host, entry.facts)) for entry in fleet)
     device = _device(chief.host, gpus)
-    cases, left_out = [], []
+    cases, excluded = [], []
     for case in suite.cases(device):
         if case.num_hosts == 1:
             continue
         members = members_of([entry.host for entry in fleet[: case.num_hosts]], case)
         if isinstance(members, str):
-            left_out.append(f"{case.name}: {members}")
+            excluded.append(f"{case.name}: {members}")
         elif case.device is Device.GPU and case.num_gpus > max(1, gpus):
-            left_out.append(f"{case.name}: needs {case.num_gpus} GPUs of each host, the fleet offers {gpus}")
+            excluded.append(f"{case.name}: needs {case.num_gpus} GPUs of each host, the fleet offers {gpus}")
         else:
             cases.append(case)
     rounds = _rounds(cases, repeats or chief.host.repeats or suite.repeats, f"{seed}:{chief.host.fleet}:together")
-    return [_gang(fleet[: case.num_hosts], case, repeat, run_id) for repeat, case in rounds], left_out
+    return [_multi_host_job(fleet[: case.num_hosts], case, repeat, run_id) for repeat, case in rounds], excluded
 
 
-def _gang(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> Gang:
+def _multi_host_job(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> MultiHostJob:
     """Make one repeat; its name is that of the chief's part."""
     members = members_of([entry.host for entry in entries], case)
     assert not isinstance(members, str), "the caller looked"
@@ -424,7 +426,7 @@ def _gang(entries: Sequence[HostPlan], case: Case, repeat: int, run_id: str) -> 
         dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
         for entry, member in zip(entries, members, strict=True)
     )
-    return Gang(job=whole_job(jobs), members=jobs)
+    return MultiHostJob(job=whole_job(jobs), members=jobs)
 
 
 def whole_job(members: Sequence[Job]) -> Job:

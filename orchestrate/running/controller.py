@@ -95,7 +95,7 @@ def _identity(pid: int) -> str | None:
 
 
 def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
-    """Ask the process that works on a run to end what runs, and wait until it has ended.
+    """Query the process that works on a run to end what runs, and wait until it has ended.
 
     Args:
         run: The run's folder.
@@ -142,7 +142,7 @@ def files_needed(hosts: list[Host], max_parallel: int | None) -> int:
 
 def _files(host: Host) -> int:
     tunnel = host.docker is not None and host.docker.scheme == "ssh"
-    return FILES_PER_HOST * host.lanes + (FILES_PER_TUNNEL if tunnel else 0)
+    return FILES_PER_HOST * host.slots + (FILES_PER_TUNNEL if tunnel else 0)
 
 
 def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:

@@ -16,7 +16,7 @@ from itertools import groupby
 
 from orchestrate.errors import HostError, Lost
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.planning.plan import Gang, Job, Plan, learn, whole_job
+from orchestrate.planning.plan import Job, MultiHostJob, Plan, learn, whole_job
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.session import HostSession, Left
 from orchestrate.running.shared import Shared, finish
@@ -64,7 +64,7 @@ class MemberRun:
 
     @property
     def how(self) -> str:
-        """Say for a person how it failed."""
+        """Report for a person how it failed."""
         if self.error is not None:
             return f"{self.host.key}: {self.error.cause}"
         code = None if self.left is None else self.left.ending.exit_code
@@ -80,7 +80,10 @@ def work_together(plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: S
         shared: What workers share.
         done: Ids of the repeats that have a record or need none.
     """
-    fleets = {fleet: list(gangs) for fleet, gangs in groupby(plan.gangs, key=lambda gang: gang.job.origin.fleet)}
+    fleets = {
+        fleet: list(multi_host_jobs)
+        for fleet, multi_host_jobs in groupby(plan.multi_host_jobs, key=lambda multi: multi.job.origin.fleet)
+    }
     if not fleets:
         return
     few = shared.options.max_parallel is not None
@@ -89,7 +92,9 @@ def work_together(plan: Plan, alone: Mapping[HostPlace, Future[None]], shared: S
         for place, work in alone.items():
             if few or place.fleet == fleet:
                 work.exception()
-        MultiHostWorker(plan, fleets[fleet], [gang for gang in fleets[fleet] if gang.job.id not in done], shared).work()
+        MultiHostWorker(
+            plan, fleets[fleet], [multi for multi in fleets[fleet] if multi.job.id not in done], shared
+        ).work()
 
     with ThreadPoolExecutor(1 if few else len(fleets), thread_name_prefix="fleet") as pool:
         for met in [pool.submit(meet, fleet) for fleet in fleets]:
@@ -106,22 +111,22 @@ class MultiHostWorker(Worker):
         shared: What the workers of a run share.
     """
 
-    def __init__(self, plan: Plan, every: Sequence[Gang], todo: Sequence[Gang], shared: Shared) -> None:
+    def __init__(self, plan: Plan, every: Sequence[MultiHostJob], todo: Sequence[MultiHostJob], shared: Shared) -> None:
         self._entries = {entry.host.place: entry for entry in plan.hosts}
         chief = self._entries[every[0].members[0].place].host
-        super().__init__(chief, [gang.job for gang in todo], shared, f"{chief.fleet}+together")
+        super().__init__(chief, [multi.job for multi in todo], shared, f"{chief.fleet}+together")
         self._every = every
-        self._left = {gang.job.id: gang for gang in todo}
+        self._left = {multi.job.id: multi for multi in todo}
         self._opened: dict[HostPlace, HostSession] = {}
 
     def _ready(self) -> bool:
-        for place in dict.fromkeys(job.place for gang in self._every for job in gang.members):
+        for place in dict.fromkeys(job.place for multi in self._every for job in multi.members):
             ours = self._parts(self._every, place)
             if self._parts(self._left.values(), place):
                 self._open(place, ours)
             elif not self._left:  # a run is resumed, and nothing is left to do
                 self._new_session(place).sweep_only(ours)
-        self.jobs = [gang.job for gang in self._left.values()]
+        self.jobs = [multi.job for multi in self._left.values()]
         return bool(self._left)
 
     def _new_session(self, place: HostPlace) -> HostSession:
@@ -137,7 +142,7 @@ class MultiHostWorker(Worker):
             self._learn(session, place)
             left = list(self._left.values())
             session.sweep(ours, {job.id for job in self._parts(left, place)})
-            session.bring_images(self._parts([gang for gang in left if gang.job.blocked is None], place))
+            session.bring_images(self._parts([multi for multi in left if multi.job.blocked is None], place))
         except HostError as error:
             session.problem = error
 
@@ -145,14 +150,14 @@ class MultiHostWorker(Worker):
         """Complete the parts of a host that could not be asked when the plan was made."""
         if (facts := session.learn()) is None:
             return
-        for key, gang in self._left.items():
-            members = [learn(job, session.host, facts) if job.place == place else job for job in gang.members]
-            self._left[key] = Gang(job=whole_job(members), members=tuple(members))
+        for key, multi in self._left.items():
+            members = [learn(job, session.host, facts) if job.place == place else job for job in multi.members]
+            self._left[key] = MultiHostJob(job=whole_job(members), members=tuple(members))
 
     @staticmethod
-    def _parts(gangs: Collection[Gang], place: HostPlace) -> list[Job]:
+    def _parts(multi_host_jobs: Collection[MultiHostJob], place: HostPlace) -> list[Job]:
         """Return the parts that a host does."""
-        return [job for gang in gangs for job in gang.members if job.place == place]
+        return [job for multi in multi_host_jobs for job in multi.members if job.place == place]
 
     def _sessions(self) -> Sequence[HostSession]:
         return list(self._opened.values())
@@ -169,29 +174,29 @@ class MultiHostWorker(Worker):
         return False
 
     def _run_once(self, job: Job) -> Record:
-        gang, began, started_at = self._left[job.id], time.monotonic(), now()
+        multi, began, started_at = self._left[job.id], time.monotonic(), now()
         parts: list[MemberRun] = []
         problem = next(((s.host.key, s.problem) for s in self._sessions_of(job) if s.problem is not None), None)
-        if gang.job.blocked is not None:
-            record = failed_record(gang.job, *gang.job.blocked, started_at)
+        if multi.job.blocked is not None:
+            record = failed_record(multi.job, *multi.job.blocked, started_at)
         elif problem is not None:
             key, error = problem
-            record = failed_record(gang.job, error.status, f"{key}: {error.cause}", started_at)
+            record = failed_record(multi.job, error.status, f"{key}: {error.cause}", started_at)
         else:
-            parts = self._start(gang)
+            parts = self._start(multi)
             self._follow(parts)
-            record = self._judge(gang, parts, started_at)
-        finish(gang.job, record, self.host, time.monotonic() - began, self.shared)
+            record = self._judge(multi, parts, started_at)
+        finish(multi.job, record, self.host, time.monotonic() - began, self.shared)
         for part in parts:
             if part.session.problem is None and not isinstance(part.error, Lost):
                 part.session.remove(part.job)
         return record
 
-    def _start(self, gang: Gang) -> list[MemberRun]:
+    def _start(self, multi: MultiHostJob) -> list[MemberRun]:
         """Start all parts at once: the ranks wait for each other."""
         parts = [
             MemberRun(job, session, session.watch(job))
-            for job, session in zip(gang.members, self._sessions_of(gang.job), strict=True)
+            for job, session in zip(multi.members, self._sessions_of(multi.job), strict=True)
         ]
         for part in parts:
             threading.Thread(target=self._work_part, args=(part,), name=part.job.id, daemon=True).start()
@@ -225,33 +230,33 @@ class MultiHostWorker(Worker):
                 for part in running:
                     part.watched.end(Status.LOST, first.how)
 
-    def _judge(self, gang: Gang, parts: Sequence[MemberRun], started_at: str) -> Record:
+    def _judge(self, multi: MultiHostJob, parts: Sequence[MemberRun], started_at: str) -> Record:
         """Turn what the parts left into the one record of the repeat: the chief's, unless another knows better.
 
         Args:
-            gang: What was asked for.
+            multi: What was asked for.
             parts: By rank; each has ended or was given up.
             started_at: UTC, ISO 8601.
         """
         chief = parts[0]
-        record = self._record_of(gang.job, chief, started_at)
+        record = self._record_of(multi.job, chief, started_at)
         if record.status is Status.OK:
             return _with_host_names(record, parts)
         for part in parts:
             if part.watched.stopped_for is not None and part.watched.stopped_for[0] in OWN_REASONS:
-                return failed_record(gang.job, *part.watched.stopped_for, started_at)
+                return failed_record(multi.job, *part.watched.stopped_for, started_at)
         if record.status is Status.LOST:
             for part in parts:
                 left = part.left
                 reported = left is not None and (left.payload is not None or left.ending.out_of_memory)
                 own = self._record_of(part.job, part, started_at) if reported else None
                 if own is not None and own.status not in (Status.OK, Status.LOST, Status.STOPPED):
-                    return failed_record(gang.job, own.status, f"{part.host.key}: {own.cause}", started_at)
+                    return failed_record(multi.job, own.status, f"{part.host.key}: {own.cause}", started_at)
         if chief.error is None:
             return record
         others = [part for part in parts[1:] if part.failed]
         cause = chief.how if not others else f"{chief.how}; {others[0].how}"
-        return failed_record(gang.job, record.status, cause, started_at)
+        return failed_record(multi.job, record.status, cause, started_at)
 
     def _record_of(self, job: Job, part: MemberRun, started_at: str) -> Record:
         left = part.left

@@ -25,7 +25,7 @@ class RunOptions:
         max_parallel: Hosts that work at a time; None: all.
         fail_fast: The first failure ends the run.
         retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
-        set_aside_after: A host is dropped after this many consecutive faults, a queue after this many per worker slot.
+        drop_after: A host is dropped after this many consecutive faults, a queue after this many per worker slot.
         max_usd: The run ends before it costs more; None: no limit.
         again: Statuses whose repeats are measured again, when a run is resumed.
     """
@@ -33,7 +33,7 @@ class RunOptions:
     max_parallel: int | None = None
     fail_fast: bool = False
     retries: int = 0
-    set_aside_after: int = 2
+    drop_after: int = 2
     max_usd: float | None = None
     again: frozenset[Status] = TRIED_AGAIN
 
@@ -46,7 +46,7 @@ class Stop:
         self.running = threading.Event()
 
     def ask(self) -> int:
-        """Ask once more.
+        """Ask again.
 
         Returns:
             How often it was called. 1: no new repeats start; 2 or more: running ones are ended, too.

@@ -30,9 +30,9 @@ from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.planning.doubts import doubts, isolation_note, sending_note
 from orchestrate.planning.durations import Budget, Durations
 from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.host_warnings import host_warnings, isolation_note, sending_note
 from orchestrate.planning.images import share_images
 from orchestrate.planning.plan import Plan
 from orchestrate.planning.stop_early import StopEarly
@@ -59,19 +59,19 @@ class RunOutcome:
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
-        spared: Repeats without a record, because they were not needed (`--stop-early`).
+        skipped: Repeats without a record, because they were not needed (`--stop-early`).
         answers: What became of each comparison, with `--stop-early`, in words.
     """
 
     ok: int
     failed: int
     missing: int
-    spared: int = 0
+    skipped: int = 0
     answers: tuple[str, ...] = ()
 
 
 def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[HostPlace, Facts | str]:
-    """Ask all hosts what they are, side by side.
+    """Probe all hosts in parallel.
 
     Args:
         hosts: Whom to ask.
@@ -93,7 +93,7 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Ho
 
 
 def _ask(hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T]) -> list[T | str]:
-    """Ask hosts something, side by side and for a limited time; whatever goes wrong belongs to its host, as a cause."""
+    """Query hosts in parallel and for a limited time; whatever goes wrong belongs to its host, as a cause."""
 
     def about(host: Host) -> T | str:
         deadline = time.monotonic() + PROBE_SECONDS
@@ -114,7 +114,7 @@ def _ask(hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launche
 
 
 def _probe(host: Host, launcher: Launcher, bus: EventBus) -> Facts | str:
-    """Ask the host of a launcher what it is; see `probe_hosts`."""
+    """Probe the host of a launcher; see `probe_hosts`."""
     problem: str | None = "it did not answer"
     gpus = 0
     try:
@@ -185,8 +185,8 @@ def _execute(
     if not done and (note := sending_note(entry.facts for entry in plan.hosts)):
         bus.emit(Warned(host=None, message=note))
     for entry in plan.hosts:
-        for doubt in doubts(entry.host, entry.facts) if entry.facts else ():
-            bus.emit(Warned(host=entry.host.key, message=doubt))
+        for warning in host_warnings(entry.host, entry.facts) if entry.facts else ():
+            bus.emit(Warned(host=entry.host.key, message=warning))
     with shared.watchdog, _StopWatcher(stop, shared.watchdog):
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
             workers = {}
@@ -206,7 +206,7 @@ def _execute(
             ok=outcome.ok,
             failed=outcome.failed,
             missing=outcome.missing,
-            spared=outcome.spared,
+            skipped=outcome.skipped,
             saved_seconds=early.saved_seconds,
             seconds=time.monotonic() - began,
         )
@@ -223,11 +223,11 @@ def count_records(plan: Plan, folder: RunFolder) -> RunOutcome:
 
 
 def _outcome(statuses: Sequence[Status | None], early: StopEarly) -> RunOutcome:
-    """Count how repeats have ended; None: one has no record, as those that were spared."""
-    spared, answers = early.skipped, tuple(early.answers)
+    """Count how repeats have ended; None: one has no record, as those that were skipped."""
+    skipped, answers = early.skipped, tuple(early.answers)
     ok, without = statuses.count(Status.OK), statuses.count(None)
     return RunOutcome(
-        ok=ok, failed=len(statuses) - ok - without, missing=without - spared, spared=spared, answers=answers
+        ok=ok, failed=len(statuses) - ok - without, missing=without - skipped, skipped=skipped, answers=answers
     )
 
 

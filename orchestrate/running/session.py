@@ -111,7 +111,7 @@ class HostSession:
             raise self.problem from None
 
     def learn(self) -> Facts | None:
-        """Ask a host that did not answer before the run; None: the plan has its facts.
+        """Probe a host that did not answer before the run; None: the plan has its facts.
 
         Raises:
             HostError: It does not answer now either.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from orchestrate.errors import UserError
-from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSpared, Warned
+from orchestrate.events import Decided, EventBus, HostLost, JobResult, JobSkipped, Warned
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.durations import Budget
@@ -88,7 +88,7 @@ def set_record_aside(folder: RunFolder, job: Job) -> None:
 def skip(job: Job, host: Host, shared: Shared) -> bool:
     """Skip a repeat, with an event, where no comparison needs it any more."""
     if why := shared.early.skips(job):
-        shared.bus.emit(JobSpared(job=job.id, host=host.key, case=job.case.name, why=why))
+        shared.bus.emit(JobSkipped(job=job.id, host=host.key, case=job.case.name, why=why))
     return bool(why)
 
 

@@ -77,7 +77,7 @@ class Watched:
         self.waiting = False
 
     def heard(self) -> None:
-        """Note a line of output."""
+        """Record that a line of output came."""
         self.last_line_at = time.monotonic()
 
     def end(self, status: Status, cause: str) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import cast
 
-from orchestrate.errors import HostError, Withdrawn
+from orchestrate.errors import CancelledInQueue, HostError
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_running
 from orchestrate.planning.durations import Budget
@@ -129,7 +129,7 @@ class Worker(ABC):
                 continue
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
-            if self._faults >= options.set_aside_after * self.host.lanes or self._is_dropped():
+            if self._faults >= options.drop_after * self.host.slots or self._is_dropped():
                 self._give_up(record)
 
     def _next(self) -> Job | None:
@@ -311,7 +311,7 @@ class QueueWorker(HostWorker):
     def _work_through(self) -> None:
         if not self._todo or not self._enqueue():
             return
-        slots, work_slot = min(self.host.lanes, len(self.jobs)), super()._work_through
+        slots, work_slot = min(self.host.slots, len(self.jobs)), super()._work_through
         with ThreadPoolExecutor(slots, thread_name_prefix=self.host.key) as pool:
             working = [pool.submit(work_slot) for _ in range(slots)]
         self._leave_nothing_waiting()
@@ -358,7 +358,7 @@ class QueueWorker(HostWorker):
 
     def _clear(self, jobs: list[Job]) -> None:
         if jobs:
-            self._session.attempt("withdraw jobs that are not wanted any more", lambda: self._queue.clear(jobs))
+            self._session.attempt("cancel jobs that are not wanted any more", lambda: self._queue.clear(jobs))
 
     def _leave_nothing_waiting(self) -> None:
         """Clear what no slot took when the run was stopped: the queue may have begun it as the last ones ended."""
@@ -368,7 +368,7 @@ class QueueWorker(HostWorker):
     def _run_once(self, job: Job) -> Record | None:
         try:
             return super()._run_once(job)
-        except Withdrawn:
+        except CancelledInQueue:
             return None
 
     def _attempt(self, job: Job) -> Attempt:
@@ -400,4 +400,4 @@ class QueueWorker(HostWorker):
         with self._lock:
             before, self._withdrawn = self._withdrawn, True
         if not before:
-            self._session.attempt("withdraw waiting jobs", lambda: self._queue.withdraw(self.jobs))
+            self._session.attempt("cancel waiting jobs", lambda: self._queue.cancel_waiting(self.jobs))

@@ -92,7 +92,7 @@ class CaseBlock(_Settings):
 
     @classmethod
     def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
-        """Say whose batch it is."""
+        """Report whose batch it is."""
         return "Write batch_per_gpu" if key in ("batch", "batch_size") else None
 
     model: StrictStr | Few[StrictStr] = Field(
@@ -196,7 +196,7 @@ def read_suite(name: str) -> Suite:
 
 
 def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
-    """Name mistakes that no value shows by itself: the key that is wrong, and what to write."""
+    """Find settings that contradict each other: the key that is wrong, and what to write."""
     said = dict(block)
     values = {name: _listed(said[name]) for name in LISTED}
     modes = values["mode"]
@@ -232,7 +232,7 @@ def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
 
 
 def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:
-    """Ask every network about every value; one value at a time, because lists multiply."""
+    """Check every network against every value; one value at a time, because lists multiply."""
     said = dict(block)
     for model in _listed(block.model):
         for name in ("batch_norm", "sequence_length", "data", "image_size"):

@@ -123,7 +123,7 @@ def _bare_count(heading: str) -> int | None:
 
 
 def _role_by_cells(table: RawTable, column: int) -> str | None:
-    """Say what a column is by its cells: networks, GPUs, precisions, or several of them in one cell."""
+    """Return what a column is by its cells: networks, GPUs, precisions, or several of them in one cell."""
     if is_metric(table.headings[column]) or is_rate_heading(table.headings[column]):
         return None
     facets = [read_facets(row[column]) for row in table.rows if row[column].strip()]
@@ -172,15 +172,15 @@ _MAY_DIFFER = frozenset(
         *("warmup_steps", "num_steps", "min_seconds"),
     }
 )
-"""Settings of a case that are compared by other means, or that honest cards of one source may differ in."""
+"""Settings of a case that are compared by other means, or that honest GPUs of one source may differ in."""
 
 SOFTWARE = (
     *("source", "unit", "task", "method_version"),
     *(name for name in SETTINGS if name not in _MAY_DIFFER),
 )
-"""Settings that cards must share before their throughputs are compared.
+"""Settings that GPUs must share before their throughputs are compared.
 
-Not the framework or its version: many published tables have another one for each card, and honest cards of one source
+Not the framework or its version: many published tables have another one for each GPU, and honest GPUs of one source
 are within the limits of `copies.py` all the same.
 """
 
@@ -193,9 +193,9 @@ class Claim:
         row: 0-based data row of the file; rows of several tables are counted through.
         column: Heading that it stands under.
         group: What table it belongs to: source, GPU and everything that is not in the other attributes.
-        software: The settings in `group` that other cards can share.
+        software: The settings in `group` that other GPUs can share.
         gpu: Name in `reference/gpu_specs.csv`; None when it fits none there, or several.
-        gpus: All cards there that the name fits.
+        gpus: All GPUs there that the name fits.
         gpu_text: Name as it came, without a count; empty without a column.
         model: Our name of the network.
         precision: `fp32`, `tf32`, `fp16`, `bf16`, or what came.

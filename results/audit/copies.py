@@ -1,7 +1,7 @@
-"""Columns of one card that are those of another: copied exactly, or with a little noise; doubled or halved columns.
+"""Columns of one GPU that are those of another: copied exactly, or with a little noise; doubled or halved columns.
 
-Two different cards that have the same numbers, digit for digit, in several cells did not get them by measurement. A
-noisy copy has a ratio of 1 in all cells, where the specifications of the cards suggest another.
+Two different GPUs that have the same numbers, digit for digit, in several cells did not get them by measurement. A
+noisy copy has a ratio of 1 in all cells, where the specifications of the GPUs suggest another.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ EXACT_CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOT
 """Chance of as many equal cells in an honest table, below which a finding is made."""
 
 TWIN_SPREAD = 0.04
-"""Natural logarithm by which cards of equal specification differ in a cell at least: different hosts and software."""
+"""Natural logarithm by which GPUs of equal specification differ in a cell at least: different hosts and software."""
 
 MOST_CARDS = 500
-"""Columns of cards that are compared pair by pair; a file with more is no table of cards."""
+"""Columns of GPUs that are compared pair by pair; a file with more is no table of GPUs."""
 
 NOISE = 0.06
 """Spread of the cells' ratios up to which a copy with noise is thought of: two of 3 % each give 0.042."""
@@ -34,36 +34,36 @@ NOISY_CELLS = 4
 """Cells that two columns must share before a ratio of 1 in all of them is a pattern."""
 
 NOT_TWINS = 0.2
-"""Natural logarithm that cards differ by, by their specifications, before equal speed is a surprise: 22 %."""
+"""Natural logarithm that GPUs differ by, by their specifications, before equal speed is a surprise: 22 %."""
 
 UNKNOWN_NEAR = 0.1
-"""Chance that two different cards of unknown specification are equally fast in the median: ratios spread over 3."""
+"""Chance that two different GPUs of unknown specification are equally fast in the median: ratios spread over 3."""
 
 SURPRISE = 0.12
-"""Standard deviation of a card's median ratio from what its specification lets expect; FP16, the larger of the two."""
+"""Standard deviation of a GPU's median ratio from what its specification lets expect; FP16, the larger of the two."""
 
 OFF = {Severity.SUSPECT: 0.5, Severity.NOTE: 0.4}
-"""Natural logarithm by which a card is off what its specification, and the other cards of the table, let expect.
+"""Natural logarithm by which a GPU is off what its specification, and the other GPUs of the table, let expect.
 
-Honest medians of cards were off by at most 0.25; doubling is 0.69. With a normal law of standard deviation 0.12 the
+Honest medians of GPUs were off by at most 0.25; doubling is 0.69. With a normal law of standard deviation 0.12 the
 chance of 0.5 in an honest column is 3e-5.
 """
 
 OFF_CELL = 0.2
-"""Standard deviation of a single cell around its card's median: builds without fast kernels for one network."""
+"""Standard deviation of a single cell around its GPU's median: builds without fast kernels for one network."""
 
 OFF_SCALED = 0.2
-"""Standard deviation that cells of several GPUs add, of cards whose hosts have switched NVLink."""
+"""Standard deviation that cells of several GPUs add, of GPUs whose hosts have switched NVLink."""
 
 OFF_LEAST = 2
-"""Cells of a card that its speed is judged by at least; of one, only a note is made."""
+"""Cells of a GPU that its speed is judged by at least; of one, only a note is made."""
 
 OFF_CHANCE = 3.0
-"""Standard deviations beyond which a card is suspect, where few cells or cards say how fast it should be."""
+"""Standard deviations beyond which a GPU is suspect, where few cells or GPUs say how fast it should be."""
 
 
 def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find columns that were copied from another card, and columns of a card that are off by a factor."""
+    """Find columns that were copied from another GPU, and columns of a GPU that are off by a factor."""
     cards = _columns_of_cards(claims)
     if len(cards) > MOST_CARDS:
         cards = {}
@@ -83,7 +83,7 @@ def _columns_of_cards(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], st
 
 
 def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
-    """Return the cells that two cards have both; where one has several, those nearest to each other."""
+    """Return the cells that two GPUs have both; where one has several, those nearest to each other."""
     known = grouped(second, _cell)
     return [
         min(itertools.product(group, known[key]), key=lambda pair: abs(math.log(pair[0].rate / pair[1].rate)))
@@ -93,7 +93,7 @@ def _shared(first: Sequence[Claim], second: Sequence[Claim]) -> list[Pair]:
 
 
 def _cell(claim: Claim) -> tuple[object, ...]:
-    """Return what a cell of two cards shares; software is left out, which a copy may have changed too."""
+    """Return what a cell of two GPUs shares; software is excluded, which a copy may have changed too."""
     return case_without_gpu(claim)[1:]
 
 
@@ -107,7 +107,7 @@ def _exact(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
     first, second = equal[0]
     message = (
         f"{second.gpu_text} has exactly the throughput of {first.gpu_text} in {len(equal)} of {len(shared)} cells, "
-        f"e.g. {first.name} {first.rate:g}: copied from one card to the other (chance of this in an honest table: "
+        f"e.g. {first.name} {first.rate:g}: copied from one GPU to the other (chance of this in an honest table: "
         f"{chance:.0e})"
     )
     return [TableFinding("copied_column", severity, _rows(equal), message)]
@@ -127,9 +127,9 @@ def _chance_of_equal(equal: int, chances: Sequence[float]) -> float:
 
 
 def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:
-    """Find cards of different specification that are equally fast in every cell.
+    """Find GPUs of different specification that are equally fast in every cell.
 
-    The chance is that of a normal law: the median ratio of two honest cards is off its expectation by `SURPRISE` × √2.
+    The chance is that of a normal law: the median ratio of two honest GPUs is off its expectation by `SURPRISE` × √2.
     """
     if len(shared) < NOISY_CELLS:
         return []
@@ -155,7 +155,7 @@ def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:
 
 
 HONEST_SPREAD = 0.10
-"""Typical spread of the ratios of two different cards over networks and precisions; published: 0.05 to 0.3."""
+"""Typical spread of the ratios of two different GPUs over networks and precisions; published: 0.05 to 0.3."""
 
 
 def _uniformity(cells: int, spread: float) -> float:
@@ -172,7 +172,7 @@ def _expected_ratio(first: Claim, second: Claim) -> float:
 
 
 def _off(claims: Sequence[Claim]) -> list[TableFinding]:
-    """Find cards that are off the others of their table by a factor, by their specification."""
+    """Find GPUs that are off the others of their table by a factor, by their specification."""
     surplus: dict[tuple[str, str], list[_Surplus]] = {}
     for group in grouped(_smallest_counts(claims), case_without_gpu).values():
         for claim in group:
@@ -186,7 +186,7 @@ def _off(claims: Sequence[Claim]) -> list[TableFinding]:
 
 
 def _surplus(claim: Claim, group: Sequence[Claim]) -> float | None:
-    """Return by how much a card is faster than the others of a group let expect, as a logarithm."""
+    """Return by how much a GPU is faster than the others of a group let expect, as a logarithm."""
     speeds = [(other, math.log(other.per_gpu) - known) for other in group
               if (known := expected_log_speed(other)) is not None]  # fmt: skip
     own = [speed for other, speed in speeds if other.row == claim.row and other.column == claim.column]
@@ -205,11 +205,11 @@ def _as_ieee(claim: Claim) -> Claim:
 
 @dataclasses.dataclass(frozen=True)
 class _Surplus:
-    """How much faster a cell is than the other cards of its case let expect.
+    """How much faster a cell is than the other GPUs of its case let expect.
 
     Attributes:
         value: Natural logarithm.
-        cards: Other cards.
+        GPUs: Other GPUs.
     """
 
     claim: Claim
@@ -218,7 +218,7 @@ class _Surplus:
 
 
 def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFinding]:
-    """Judge the column of a card by its surplus in some cells."""
+    """Judge the column of a GPU by its surplus in some cells."""
     middle = statistics.median(cell.value for cell in cells)
     severity = next((level for level, limit in OFF.items() if abs(middle) > limit), None)
     if severity is None:
@@ -226,17 +226,17 @@ def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFi
     severity = severity if len(cells) >= OFF_LEAST and abs(middle) > OFF_CHANCE * _doubt(cells) else Severity.NOTE
     way = "doubled, or copied from a faster card?" if middle > 0 else "halved, or copied from a slower card?"
     message = (
-        f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other cards of this "
+        f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other GPUs of this "
         f"table suggest, in the median of {len(cells)} cells: {way}"
     )
     return [TableFinding("card_out_of_line", severity, tuple(sorted({cell.claim.row for cell in cells})), message)]
 
 
 def _doubt(cells: Sequence[_Surplus]) -> float:
-    """Return the standard deviation of the median surplus of an honest card, given what the table has to go by."""
+    """Return the standard deviation of the median surplus of an honest GPU, given what the table has to go by."""
     others = min(cell.cards for cell in cells)
     if any(cell.claim.count > 1 and not is_switched(cell.claim) for cell in cells):
-        return math.inf  # how cards without such links scale differs by more than a factor of 2
+        return math.inf  # how GPUs without such links scale differs by more than a factor of 2
     scaled = OFF_SCALED if any(cell.claim.count > 1 for cell in cells) else 0.0
     return math.sqrt(SURPRISE**2 * (1 + 1 / others) + OFF_CELL**2 / len(cells) + scaled**2)
 

@@ -120,7 +120,7 @@ def findings_to_json(findings: Sequence[TableFinding]) -> str:
 
 
 def reading_lines(audited: Audit) -> list[str]:
-    """State how much of the file was read, and what was left out."""
+    """State how much of the file was read, and what was excluded."""
     reading = audited.reading
     lines = [f"specifications of {audited.specifications} GPUs checked"] if audited.specifications else []
     cells = len(reading.claims) + len(reading.unread)

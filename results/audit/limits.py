@@ -34,7 +34,7 @@ ORDER_BY_FLOPS = 3.0
 """Likewise where only FLOPs are known, of networks of different kinds."""
 
 EVEN_KINDS = ("resnet", "inception")
-"""Batch-normalised networks of dense convolutions: they run at nearly the same FLOP/s on one card."""
+"""Batch-normalised networks of dense convolutions: they run at nearly the same FLOP/s on one GPU."""
 
 EVEN = {"fp32": 1.8, "tf32": 1.8, "fp16": 3.0, "bf16": 3.0}
 """Times the FLOP/s of such a network that another may reach where the one with fewer FLOPs is the slower one.
@@ -215,7 +215,7 @@ def _memory_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, floa
     share = claim.batch * saved / memory
     text = (
         f"{claim.name}: a batch of {claim.batch} needs {claim.batch * saved / GIBI:.1f} GiB for activations, "
-        f"but the card has {memory / GIBI:.0f} GiB"
+        f"but the GPU has {memory / GIBI:.0f} GiB"
     )
     if share > 1:
         return [TableFinding("memory_size", Severity.IMPOSSIBLE, (claim.row,), text)]

@@ -25,7 +25,7 @@ OCTAVES = 6.0
 """Ratios between networks or precisions spread over about six powers of two."""
 
 FEW_BASES_SHARE = 0.9
-"""Share of cells explained by few base numbers, above which a whole table is doubtful."""
+"""Share of cells explained by few base numbers, above which a whole table is suspect."""
 
 ROUNDING_SLACK = 1.05
 """Sums of two rounding errors are compared with this in hand."""

@@ -43,7 +43,7 @@ Where peer access or XLA is missing, published cases of one table scatter from 0
 """
 
 FEWEST_CASES = 3
-"""Other cases that must scale well before it is a surprise that one does not, of cards without such links."""
+"""Other cases that must scale well before it is a surprise that one does not, of GPUs without such links."""
 
 LIGHT = ("resnet", "inception", "googlenet")
 """Networks with few parameters for their work: they scale alike. Others may honestly scale far worse."""
@@ -67,14 +67,14 @@ FITS = 0.3
 SWITCHED = 300.0
 """GB/s of NVLink in both directions from which all GPUs of a host exchange gradients without the host's memory.
 
-Bridges between two cards have 100 to 112.
+Bridges between two GPUs have 100 to 112.
 """
 
 SWITCHED_EFFICIENCY = {1: 0.58}
-"""`COLUMN_EFFICIENCY` of such cards."""
+"""`COLUMN_EFFICIENCY` of such GPUs."""
 
 SWITCHED_MANY = 0.5
-"""`MANY_DOUBLINGS` of such cards, from two doublings on. Lowest published: 0.55, V100 from 1 to 8 GPUs, FP16."""
+"""`MANY_DOUBLINGS` of such GPUs, from two doublings on. Lowest published: 0.55, V100 from 1 to 8 GPUs, FP16."""
 
 
 def scaling_findings(claims: Sequence[Claim]) -> list[TableFinding]:
@@ -168,13 +168,13 @@ def _columns(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
 
 
 def is_switched(claim: Claim) -> bool:
-    """Return whether all cards that a claim may be of have NVLink between all of a host."""
+    """Return whether all GPUs that a claim may be of have NVLink between all of a host."""
     known = specifications()
     return bool(claim.gpus) and all(known[gpu].get("nvlink_both_directions", 0.0) >= SWITCHED for gpu in claim.gpus)
 
 
 def _least_kept(doublings: int, switched: bool) -> float:
-    """Return the share of its throughput per GPU that a column keeps at least."""
+    """Return the smallest share of throughput per GPU that a column keeps."""
     if switched:
         return SWITCHED_EFFICIENCY.get(doublings, SWITCHED_MANY)
     return COLUMN_EFFICIENCY.get(doublings, MANY_DOUBLINGS)

@@ -43,8 +43,8 @@ BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
 """How throughput of one GPU grows with its bandwidth and its arithmetic, other things equal.
 
 Least absolute deviations over the training rows of published tables, within network, precision and source: between
-(0.45, 0.30) and (0.70, 0.20) by table; medians of cards then scatter by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
-Their sum is below 1 because a larger card is harder to fill.
+(0.45, 0.30) and (0.70, 0.20) by table; medians of GPUs then scatter by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
+Their sum is below 1 because a larger GPU is harder to fill.
 """
 
 Key = TypeVar("Key", bound=Hashable)
@@ -64,7 +64,7 @@ def case_without_count(claim: Claim) -> tuple[Hashable, ...]:
 
 
 def case_without_gpu(claim: Claim) -> tuple[Hashable, ...]:
-    """Return what two cards must share before they are compared; a batch often is as large as fits each."""
+    """Return what two GPUs must share before they are compared; a batch often is as large as fits each."""
     return (claim.software, claim.model, claim.precision, claim.strict, claim.count, claim.mode, claim.image_size)
 
 
@@ -85,10 +85,10 @@ def ladders(claims: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def expected_log_speed(claim: Claim) -> float | None:
-    """Return what a card's specification lets expect of one GPU, as a logarithm without a zero.
+    """Return what a GPU's specification lets expect of one GPU, as a logarithm without a zero.
 
     Returns:
-        None when the card or its peak is not known.
+        None when the GPU or its peak is not known.
     """
     figures = loosest_figures(claim.gpus)
     bandwidth, peak = figures.get("memory_bandwidth"), _arithmetic(figures, claim)
@@ -106,7 +106,7 @@ def _arithmetic(figures: dict[str, float], claim: Claim) -> float | None:
 
 
 def same_card(first: Claim, second: Claim) -> bool:
-    """Return whether two claims may be of one kind of card; names that are not known are compared by their numbers."""
+    """Return whether two claims may be of one kind of GPU; names that are not known are compared by their numbers."""
     if first.gpus and second.gpus:
         return bool(set(first.gpus) & set(second.gpus))
     one, other = gpu_numbers(first.gpu_text), gpu_numbers(second.gpu_text)

@@ -1,4 +1,4 @@
-"""Throughputs against believed measurements: of the same GPU, and the ratios that the networks' work lets expect."""
+"""Throughputs against trusted measurements: of the same GPU, and the ratios that the networks' work lets expect."""
 
 from __future__ import annotations
 
@@ -56,27 +56,27 @@ RatioRanges = Mapping[tuple[str, str], tuple[float, float]]
 
 
 def source_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[TableFinding]:
-    """Find claims that are far from every believed measurement of their GPU, and networks that look exchanged.
+    """Find claims that are far from every trusted measurement of their GPU, and networks that look exchanged.
 
     Args:
         claims: Those to judge.
         reference: Those to believe; None for the published ones that come with tfbench.
     """
-    believed = believed_claims() if reference is None else reference
+    trusted = trusted_claims() if reference is None else reference
     training = [claim for claim in claims if claim.mode == "train" and claim.image_size is None]
-    return [*_same_gpu(training, believed), *_exchanged_networks(training)]
+    return [*_same_gpu(training, trusted), *_exchanged_networks(training)]
 
 
 @functools.cache
-def believed_claims() -> tuple[Claim, ...]:
+def trusted_claims() -> tuple[Claim, ...]:
     """Return the published measurements that come with tfbench, without those that are marked suspect."""
     suspect = {number for number, row in enumerate(published()) if row["suspect"]}
     return tuple(claim for claim in read_claims(FOLDER / "published.csv") if claim.row not in suspect)
 
 
-def _same_gpu(claims: Sequence[Claim], believed: Sequence[Claim]) -> list[TableFinding]:
+def _same_gpu(claims: Sequence[Claim], trusted: Sequence[Claim]) -> list[TableFinding]:
     """Find cells, and whole columns, that are beyond all measurements of their own GPU and case."""
-    measured = grouped(believed, _case)
+    measured = grouped(trusted, _case)
     found = []
     columns: dict[tuple[str, str], list[tuple[Claim, float]]] = defaultdict(list)
     for claim in claims:

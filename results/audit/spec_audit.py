@@ -1,4 +1,4 @@
-"""Specifications that contradict each other: within a card, and against the reference."""
+"""Specifications that contradict each other: within a GPU, and against the reference."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from results.audit.series import Severity, TableFinding
 from results.reference.gpus import compute_capability, gpu_key, specifications
 
 TOLERANCE = 0.03
-"""Relative difference that rounding explains; the derivations below hold to 1.2 % on all 28 cards of the reference."""
+"""Relative difference that rounding explains; the derivations below hold to 1.2 % on all 28 GPUs of the reference."""
 
 CLOCK_RANGE = 1.21
-"""Ratio of the clocks that two sources quote for one card: 1.203 on the RTX 4090 Laptop, by its power setting."""
+"""Ratio of the clocks that two sources quote for one GPU: 1.203 on the RTX 4090 Laptop, by its power setting."""
 
 CLOCKED = (
     "fp32",
@@ -88,7 +88,7 @@ def is_specification_table(headings: Sequence[str]) -> bool:
 
 
 def specification_findings(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[TableFinding]:
-    """Compare each figure with the reference, and the figures of each card with each other."""
+    """Compare each figure with the reference, and the figures of each GPU with each other."""
     figures = _read_figures(headings, rows)
     found = []
     for gpu, quantities in figures.items():
@@ -144,7 +144,7 @@ def _difference(quantity: str, ratio: float) -> tuple[Severity, str]:
 
 
 def _within_card(gpu: str, figures: Figures) -> list[TableFinding]:
-    """Derive each figure of a card from its others, as far as the card is known, and compare."""
+    """Derive each figure of a GPU from its others, as far as the GPU is known, and compare."""
     architecture = ARCHITECTURES.get(compute_capability(gpu_key(gpu) or ""))
     values = {name: value for name, (value, _) in figures.items()}
     found = []

@@ -78,7 +78,7 @@ def per_dollar(comparison: Comparison, prices: float | None = None) -> Interval 
 
 
 def price_sentence(a: str, b: str, limit: Interval, asked: float | None) -> str:
-    """Say which side a dollar goes further on, and at which price ratio that flips.
+    """Return which side a dollar goes further on, and at which price ratio that flips.
 
     Args:
         a: What the first side is called.

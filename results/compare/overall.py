@@ -105,7 +105,7 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
 
 
 def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baseline: bool = False) -> list[str]:
-    """Say in sentences which side is faster, by how much, and which gives more for a dollar; the first says it all.
+    """Report in sentences which side is faster, by how much, and which gives more for a dollar; the first says it all.
 
     Args:
         found: Comparisons of two sides.
@@ -189,7 +189,7 @@ def _price(sides: Sequence[FleetRate]) -> float | None:
 
 
 def _summary(made: Sequence[Answer]) -> str:
-    """Say what holds for all kinds of work, from the least to the largest ratio."""
+    """Return what holds for all kinds of work, from the least to the largest ratio."""
     a, b = made[0].a, made[0].b
     low, high = min(made, key=lambda item: item.ratio.value), max(made, key=lambda item: item.ratio.value)
     least, most = f"{low.ratio.value:.2f} ×", f"{high.ratio.value:.2f} ×"
@@ -212,7 +212,7 @@ WHOSE = {"these two machines": "These two machines: ", "this machine": "This mac
 
 
 def _speed_line(item: Answer) -> str:
-    """Say how fast one side is against the other; the words follow the interval."""
+    """Return how fast one side is against the other; the words follow the interval."""
     covers = item.found[0].covers
     ratio = f"{item.a} is {with_interval(item.ratio)} × as fast as {item.b}"
     if item.mark is Mark.SMALL:

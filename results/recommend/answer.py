@@ -167,7 +167,7 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
 
 
 def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[str]:
-    """Say which prices of the user no row of any answer counts with, and why."""
+    """Return which prices of the user no row of any answer counts with, and why."""
     options = [option for advice in advices for option in advice.options]
     used = {id(offer) for option in options for offer in option.offers}
     asked = {name for option in options for name in (option.known.gpu, option.known.subject)}
@@ -188,7 +188,7 @@ def _no_inference(question: RentalQuestion) -> FigureTable:
 
 
 def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[str]:
-    """Say with which flags the answer would use the run, which has nothing that fits the question."""
+    """Report with which flags the answer would use the run, which has nothing that fits the question."""
     cases = [rate.case for rate in rates if rate.rates and rate.case.num_hosts == 1 and rate.case.mode != "device"]
     flags = dict.fromkeys(
         f"--model {case.model} --precision {case.precision} --num-gpus {case.num_gpus} --mode {case.mode}"
@@ -302,7 +302,7 @@ def span(values: Sequence[float]) -> str:
 
 
 def _misfit(question: RentalQuestion, gpu: str, count: int, offers: Sequence[Offer]) -> str:
-    """Say why a number of GPUs cannot be chosen whatever its speed; empty where it can."""
+    """Return why a number of GPUs cannot be chosen whatever its speed; empty where it can."""
     memory, needed, budget = memory_of(gpu), _memory_needed(question), question.usd_per_hour
     prices = [_usd(offer, count) for offer in offers if offer.gpu == gpu or offer.origin == FROM_RUN]
     lowest = min(filter(None, prices), default=0.0)
@@ -349,7 +349,7 @@ def _memory_needed(question: RentalQuestion) -> float | None:
 
 
 def _batch_note(question: RentalQuestion, known: KnownRate) -> str:
-    """Say that a figure is of another batch than the one asked for, and what memory that one needs."""
+    """Report that a figure is of another batch than the one asked for, and what memory that one needs."""
     asked = question.batch_per_gpu
     if asked is None or not known.batch.isdecimal() or int(known.batch) == asked:
         return ""
@@ -408,7 +408,7 @@ def _ratio_text(a: RentalOption, b: RentalOption) -> str:
 
 
 def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
-    """Say how many times as fast each GPU is as the slowest, and what that makes it worth."""
+    """Return how many times as fast each GPU is as the slowest, and what that makes it worth."""
     shown = sorted(compared(question, options), key=lambda option: option.rate)
     if not shown:
         return f"no answer: {'; '.join([*dict.fromkeys(option.excluded for option in options)][:LED])}"
@@ -444,7 +444,7 @@ def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
 
 
 def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
-    """Say what the prices decide, and what to rent where they do."""
+    """Return what the prices decide, and what to rent where they do."""
     ranked = [option for option in options if not option.excluded]
     priced = [option for option in ranked if option.usd]
     if not ranked:

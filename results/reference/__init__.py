@@ -26,7 +26,7 @@ def read_rows(name: str) -> list[dict[str, str]]:
 
 
 def published() -> list[dict[str, str]]:
-    """Return the published throughputs, row by row; `suspect` is `yes` where the source cannot be believed."""
+    """Return the published throughputs, row by row; `suspect` is `yes` where the source cannot be trusted."""
     return read_rows("published.csv")
 
 

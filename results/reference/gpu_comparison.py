@@ -146,7 +146,7 @@ def gpu_grids(comparison: GpuComparison) -> list[Grid]:
 
 
 def comparison_lines(comparison: GpuComparison) -> list[str]:
-    """Say what follows for training: the bottleneck of each network, and how far the GPUs are apart there."""
+    """Return what follows for training: the bottleneck of each network, and how far the GPUs are apart there."""
     lines = []
     for precision in dict.fromkeys(bound.precision for bound in comparison.bounds):
         of_precision = [bound for bound in comparison.bounds if bound.precision == precision]

@@ -71,7 +71,7 @@ class Report:
         about: Which runs, when and where they measured, and about what that cost.
         decision: What to rent.
         verdict: The sentences at the top, what to rent first.
-        cards: Specifications of the cards side by side; None where none is known.
+        GPUs: Specifications of the GPUs side by side; None where none is known.
         pairs: Comparisons of each pair of fleets.
         minutes: Where the time of the runs went; None: not known.
         checks: Tables of the deep checks that the runs began with.
@@ -170,7 +170,7 @@ def report_markdown(report: Report) -> str:
     folded.append(("Tables", _joined(tables)))
     if report.cards:
         lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.cards))
-        folded.append(("Specifications of the cards", f"{lines}\n{_joined(gpu_grids(report.cards))}"))
+        folded.append(("Specifications of the GPUs", f"{lines}\n{_joined(gpu_grids(report.cards))}"))
     return "\n".join(
         [
             f"## {markdown_text(report.title)}",
@@ -264,17 +264,17 @@ def _levels(report: Report, drawn: Sequence[Chart]) -> Iterator[dict[str, Any]]:
         yield {
             "results": _without_marks(_shortened(results, rows)),
             "warnings": warnings[:rows],
-            "warnings_left_out": len(warnings) - len(warnings[:rows]),
+            "warnings_excluded": len(warnings) - len(warnings[:rows]),
             "settings": settings[:rows],
-            "settings_left_out": len(settings) - len(settings[:rows]),
+            "settings_excluded": len(settings) - len(settings[:rows]),
             "settings_command": command_line("results", "recommend"),
             "fallbacks": shown,
         }
 
 
 def _shortened(grid: Grid, rows: int | None) -> Grid:
-    left_out = len(grid.rows) - len(grid.rows[:rows])
-    note = [f"{left_out} more rows in results.csv"] if left_out else []
+    excluded = len(grid.rows) - len(grid.rows[:rows])
+    note = [f"{excluded} more rows in results.csv"] if excluded else []
     return replace(grid, rows=grid.rows[:rows], notes=[*grid.notes[:SHORT_ROWS], *note])
 
 

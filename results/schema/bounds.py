@@ -50,7 +50,7 @@ class Bound:
     closest_to_zero: float = CLOSEST_TO_ZERO
 
     def holds(self, value: float) -> bool:
-        """Return whether a number lies within; compares integers of any length, and refuses NaN."""
+        """Return whether a number is within the bounds; compares integers of any length, and refuses NaN."""
         return self.low <= value <= self.high and (value == 0 or abs(value) >= self.closest_to_zero)
 
     def __str__(self) -> str:

@@ -70,7 +70,7 @@ class GPUFacts:
         throttle_thermal_share: Likewise a temperature.
         throttle_hardware_share: Likewise a power brake or another hardware slowdown.
         pcie_generation: An idle GPU lowers it.
-        pcie_width: Lanes in use; `pcie_width_max`: lanes that card and slot support.
+        pcie_width: Lanes in use; `pcie_width_max`: lanes that GPU and slot support.
         nvlinks_up: Links that carry data.
         nvlinks_down: Links without a partner, or broken.
         xid_errors: Numbers of its Xid errors in the kernel log; None: the log cannot be read.
@@ -168,7 +168,7 @@ MAX_IDLE_BYTES = 1 << 30
 """A GPU without work has some hundred MB in use: the driver's own, and a desktop's."""
 
 MAX_IDLE_CELSIUS = 65.0
-"""Fans of workstation cards stop below some 60 °C (our choice)."""
+"""Fans of workstation GPUs stop below some 60 °C (our choice)."""
 
 START_CELSIUS = 50.0
 """Default of --max_start_celsius: how cool a GPU is to be when its warm-up begins."""
@@ -221,7 +221,7 @@ class HealthRule:
 
     @property
     def meaning(self) -> str:
-        """Say why it matters and what to do, of no GPU in particular."""
+        """Return why it matters and what to do, of no GPU in particular."""
         return self.why if self.fix is None else f"{self.why}; {re.sub(r'{gpu[^}]*}', '…', self.fix)}"
 
 
@@ -321,7 +321,7 @@ RULES: tuple[HealthRule, ...] = (
         value=lambda gpu: float(bool(gpu.mig)),
         seen="MIG mode is on, slices: {gpu.slice_names}",
         why="a process uses one slice, and no whole GPU next to it; power and energy are known of the whole GPU only, "
-        "so they are left out; other slices share its clock and temperature",
+        "so they are excluded; other slices share its clock and temperature",
         fix="to measure the whole GPU: sudo nvidia-smi -i {gpu.index} -mig 0; to choose a slice, or other GPUs: "
         "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
     ),
@@ -437,7 +437,7 @@ RULES: tuple[HealthRule, ...] = (
         reject=3.9,
         seen="{gpu.link}",
         why="input from the host, and all-reduces without NVLink, are slower in proportion",
-        fix="reseat the card, use another slot or riser, and check bifurcation in the BIOS",
+        fix="reseat the GPU, use another slot or riser, and check bifurcation in the BIOS",
     ),
     HealthRule(
         code="persistence_off",

@@ -70,7 +70,7 @@ class Inputs:
         return typing.cast(int, size)
 
     def refusal(self, case: Case) -> CaseRefusal | None:
-        """Say what this network cannot follow, and what it has instead; None: it can follow all."""
+        """Return the setting that this network does not support, and what it supports; None: it supports all."""
         if case.batch_norm not in self.batch_norms:
             known = " or ".join(self.batch_norms)
             return self._refused("batch_norm", case.batch_norm, f"it has {known}")

@@ -83,7 +83,7 @@ class Device(enum.StrEnum):
 class BatchNorm(enum.StrEnum):
     """How batch normalisation is done: part of the network's variant."""
 
-    FUSED = "fused"  # one fused operation; biases that it cancels are left out
+    FUSED = "fused"  # one fused operation; without the biases that it cancels
     KERAS = "keras"  # what a plain Keras user gets
     NONE = "none"  # networks without batch normalisation
 

@@ -41,7 +41,7 @@ NAMES = {"driver": "drivers", "cpu": "processors", "launcher": "launchers"}
 
 
 def fleet_notes(rates: Sequence[FleetRate]) -> list[str]:
-    """Say what a reader should know of the hosts behind the numbers: what differs between them, and where one is all.
+    """Return what a reader should know of the hosts behind the numbers: what differs, and where one host is all.
 
     Args:
         rates: Of any number of fleets.

@@ -4,7 +4,7 @@ Two throughputs are comparable when the whole case is equal and nothing differs 
 that differs otherwise is named next to the ratio, because it may be the cause. Hardware is what a comparison is about.
 
 Where a comparison is about a column of the case itself (scaling: the number of GPUs; gain of a precision: the
-precision), that column is left out with `across`, and with it what follows from it.
+precision), that column is excluded with `across`, and with it what follows from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CPU_HOST_COLUMNS = ("launcher",)
 """Likewise on a CPU."""
 
 IMPLIED = {"model": ("parameters", "unit"), "precision": ("tf32",)}
-"""What follows from a column of the case: with that column it is left out of the rule."""
+"""What follows from a column of the case: with that column it does not count in the rule."""
 
 OWN_SETTINGS = ("batch_norm", "optimizer")
 """Columns of a case that name the network's own choice where the user made none."""
@@ -87,7 +87,7 @@ class Match:
 
     @property
     def reason(self) -> str:
-        """Say why the two are not comparable; empty where they are."""
+        """Return why the two are not comparable; empty where they are."""
         return f"{', '.join(self.blocking)} differ: not the same is measured" if self.blocking else ""
 
 
@@ -96,15 +96,15 @@ def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting
 
     Args:
         item: A measurement with a number.
-        across: Columns of the case that the comparison is about; what follows from them (`IMPLIED`) is left out too,
+        across: Columns of the case that the comparison is about; what follows from them (`IMPLIED`) is excluded too,
             and across networks what is each network's own choice counts as equal.
     """
-    left_out = _left_out(across)
+    excluded = _excluded(across)
     values: list[tuple[str, Value]] = []
     for name in (*CASE_COLUMNS, *MEASURED):
-        if name not in left_out:
+        if name not in excluded:
             value = item.unit if name == "unit" else item.named(name)
-            values.append((name, _own(item, name, value) if "model" in left_out else value))
+            values.append((name, _own(item, name, value) if "model" in excluded else value))
     return SharedSetting(tuple(values))
 
 
@@ -118,7 +118,7 @@ def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
     """
     left, right = setting_of(a, across=across), setting_of(b, across=across)
     blocking = tuple(name for (name, x), (_, y) in zip(left.values, right.values, strict=True) if x != y)
-    silent = HARDWARE | _left_out(across)
+    silent = HARDWARE | _excluded(across)
     differs = (name for name in SOFTWARE_COLUMNS if name not in silent and a.named(name) != b.named(name))
     return Match(blocking, tuple(differs))
 
@@ -177,7 +177,7 @@ def count_text(item: Measured) -> str:
     return count if case.num_hosts == 1 else f"{case.num_hosts} hosts of {count}"
 
 
-def _left_out(across: Collection[str]) -> frozenset[str]:
+def _excluded(across: Collection[str]) -> frozenset[str]:
     return frozenset((*across, *(name for column in across for name in IMPLIED.get(column, ()))))
 
 

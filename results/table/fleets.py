@@ -100,12 +100,12 @@ class FleetRate:
 
     def only(self, hosts: Collection[str], why: str) -> FleetRate:
         """Leave out the numbers of all other hosts, and say why where failures are named."""
-        left_out = {host: why for host in self.rates if host not in hosts}
+        excluded = {host: why for host in self.rates if host not in hosts}
         return replace(
             self,
             rates={host: runs for host, runs in self.rates.items() if host in hosts},
             per_joule={host: runs for host, runs in self.per_joule.items() if host in hosts},
-            failures={**self.failures, **left_out},
+            failures={**self.failures, **excluded},
         )
 
     @property
@@ -318,7 +318,7 @@ class Outlier:
 
     @property
     def difference(self) -> str:
-        """Say how it differs: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`."""
+        """Return how it differs: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`."""
         direction = "slower" if self.ratio.value < 1 else "faster"
         return (
             f"{self.rate.fleet}/{self.host} is {abs(1 - self.ratio.value):.1%} {direction} than the "
@@ -326,7 +326,7 @@ class Outlier:
         )
 
     def __str__(self) -> str:
-        """Say it in a sentence, with what to do."""
+        """Report it in a sentence, with what to do."""
         return (
             f"{self.difference} ({self.rate.case.model}, {self.rate.case.precision}); an equal host would lie within "
             f"{self.ratio.low - 1:+.1%} to {self.ratio.high - 1:+.1%}. Look at its cooling, power limit and neighbours"

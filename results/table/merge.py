@@ -1,7 +1,7 @@
 """Any number of records, of any number of runs, in one table.
 
 One row per fleet, host, GPU, case and software: numbers of different software never share a row.
-A group that failed is a row with its status and cause, never a 0. What is left out is named in
+A group that failed is a row with its status and cause, never a 0. What is excluded is named in
 `Merged.problems`.
 """
 
@@ -29,8 +29,8 @@ from results.table.columns import (
     software_of,
     sort_key,
 )
-from results.table.doubts import Doubts, above_fleet, highest_rate
 from results.table.fleets import FleetRate, fleet_rates
+from results.table.suspects import Suspects, above_fleet, highest_rate
 from results.text import path_text, printable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     for item in stored:
         if item.record is None:
             why = "; ".join(item.error.problems[:3]) if item.error else "no reason given"
-            collector.problems.append(f"{item.where}: not a record, left out: {why}")
+            collector.problems.append(f"{item.where}: not a record, excluded: {why}")
         else:
             (collector if item.record.case.all_reduce else apart).add(item.record, item.path)
     merged = collector.merged()
@@ -147,7 +147,7 @@ class _Collector:
     _rows: dict[tuple[int, Software], int] = field(default_factory=dict)  # by number of the place
     _by_environment: defaultdict[tuple[int, Software], set[int]] = field(default_factory=lambda: defaultdict(set))
     _failed: list[_Failed] = field(default_factory=list)
-    _doubts: Doubts = field(default_factory=Doubts)
+    _doubts: Suspects = field(default_factory=Suspects)
 
     @property
     def found(self) -> bool:
@@ -155,7 +155,7 @@ class _Collector:
         return bool(self._places)
 
     def add(self, record: Record, path: Path) -> None:
-        """Take one record; one that was taken before is named and left out."""
+        """Take one record; one that was taken before is named and excluded."""
         origin = record.origin
         if origin is None:
             run, repeat, place = path_text(path), 1, (NO_ORIGIN, NO_ORIGIN, record.case)
@@ -168,7 +168,7 @@ class _Collector:
         before = len(known.taken)
         earlier = known.taken.setdefault((number, repeat), path)
         if len(known.taken) == before:
-            self.problems.append(f"{path_text(path)}: same run, job and repeat as {path_text(earlier)}, left out")
+            self.problems.append(f"{path_text(path)}: same run, job and repeat as {path_text(earlier)}, excluded")
             return
         if record.status is Status.OK and record.device_results:
             self.devices.append(record)
@@ -307,7 +307,7 @@ def _shown(fleet: str, host: str, case: Case) -> CaseOnHost:
 
 
 def _price_problem(group: _Group) -> str:
-    """Say that a host's price changed between its runs; empty where it did not."""
+    """Report that a host's price changed between its runs; empty where it did not."""
     if len(group.prices) < 2:
         return ""
     asked = ", ".join(f"{price:g}" for price in sorted(group.prices))

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.audit_recall [--draws 40] [--seed 15] [--write]
 
 The honest tables are the believed rows that come with tfbench, as their sources publish them: by source, by framework,
-by GPU; those of which no GPU has specifications are left out. A table of N GPUs is N of a table's GPUs, drawn by chance.
-It is never compared with itself: all rows of its source are left out of the reference. A fault counts as found when
+by GPU; those of which no GPU has specifications are excluded. A table of N GPUs is N of a table's GPUs, drawn by chance.
+It is never compared with itself: all rows of its source are excluded of the reference. A fault counts as found when
 there is a finding above a note that the honest table does not have.
 """
 
@@ -23,7 +23,7 @@ from results.audit.claims import Claim
 from results.audit.judgement import claim_findings
 from results.audit.limits import flop_ratio
 from results.audit.series import Severity, grouped
-from results.audit.sources_compared import believed_claims
+from results.audit.sources_compared import trusted_claims
 from results.grid import Grid, markdown
 
 Table = list[Claim]
@@ -59,8 +59,8 @@ def honest_tables() -> list[HonestTable]:
         lambda claim: (setting(claim, "source"), setting(claim, "framework"), claim.gpu_text, setting(claim, "xla")),
     )
     for key in keys:
-        for name, claims in grouped(believed_claims(), key).items():
-            rows = [claim for claim in believed_claims() if claim not in claims]
+        for name, claims in grouped(trusted_claims(), key).items():
+            rows = [claim for claim in trusted_claims() if claim not in claims]
             others = [claim for claim in rows if setting(claim, "source") != name[0]]
             if len(claims) >= 8 and any(claim.gpus for claim in claims):
                 table = HonestTable(", ".join(filter(None, name)), as_one_table(claims), rows, others)
@@ -271,7 +271,7 @@ def recall(
         mutated = MUTATIONS[kind](part, chance) if part else None
         if part is None or mutated is None:
             continue
-        reference = believed_claims() if known else table.without_source
+        reference = trusted_claims() if known else table.without_source
         found += bool(above_notes(mutated, reference) - above_notes(part, reference))
         tried += 1
         if tried == draws:

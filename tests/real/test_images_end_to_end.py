@@ -118,7 +118,7 @@ def test_verify_finds_an_image_that_is_not_what_its_row_says(engines: Engines, c
 
 @pytest.fixture(scope="module")
 def small_image(engines: Engines, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Build a small image whose benchmark is a stand-in: how images travel does not depend on their size."""
+    """Build a small image whose benchmark is a fake: how images travel does not depend on their size."""
     return build_standin(engines.first, base_image, tmp_path_factory.mktemp("standin") / "base")
 
 

@@ -1,4 +1,4 @@
-"""`--when-done` runs however a run ends: each end with a real controller, over stand-ins for Docker engines."""
+"""`--when-done` runs however a run ends: each end with a real controller, over fakes for Docker engines."""
 
 from __future__ import annotations
 

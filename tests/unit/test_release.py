@@ -1,6 +1,6 @@
 """What GitHub reads: workflows, issue forms, the citation, and the notes of a release.
 
-Every `run:` of a workflow is executed here, with stand-ins for the programs that change something outside.
+Every `run:` of a workflow is executed here, with fakes for the programs that change something outside.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tfbench.doctor [--device=gpu|cpu] [--format=text|json]
 
-Exit codes: 0 ready; 1 a bug; 2 bad flags; 3 doubtful: cases run, and their numbers may be too low; 4 not ready.
+Exit codes: 0 ready; 1 a bug; 2 bad flags; 3 warnings: cases run, and their numbers may be too low; 4 not ready.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         prog=os.environ.get("TFBENCH_PROGRAM", "python -m tfbench.doctor"),
         description="Checks whether this machine is fit for a benchmark, in two minutes at most: driver, GPUs, CUDA "
         "libraries, TensorFlow, and settings that cost speed, each with the command that fixes it.",
-        epilog="exit codes: 0 ready, 3 doubtful (numbers may be too low), 4 not ready",
+        epilog="exit codes: 0 ready, 3 warnings (numbers may be too low), 4 not ready",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
 
 
 WIDTH = 120
-_MARKS = {Level.BLOCKER: "✗", Level.DOUBT: "!", Level.NOTE: "·"}
+_MARKS = {Level.BLOCKER: "✗", Level.WARNING: "!", Level.NOTE: "·"}
 
 
 def render(facts: DoctorFacts, findings: Sequence[DoctorFinding]) -> str:

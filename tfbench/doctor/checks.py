@@ -20,7 +20,7 @@ class Level(enum.StrEnum):
     """How much a finding weighs."""
 
     BLOCKER = "blocker"  # cases cannot run, or their numbers would be worthless
-    DOUBT = "doubt"  # they run, and their numbers may be too low or hard to compare
+    WARNING = "warning"  # they run, and their numbers may be too low or hard to compare
     NOTE = "note"  # good to know; does not count for the verdict
 
 
@@ -28,13 +28,13 @@ class Readiness(enum.StrEnum):
     """What all findings together mean."""
 
     READY = "ready"
-    DOUBTFUL = "doubtful"
+    WARNING = "warning"
     NOT_READY = "not ready"
 
 
 EXIT_CODES = {
     Readiness.READY: ExitCode.OK,
-    Readiness.DOUBTFUL: ExitCode.SOME_FAILED,
+    Readiness.WARNING: ExitCode.SOME_FAILED,
     Readiness.NOT_READY: ExitCode.NO_HOST,
 }
 
@@ -57,7 +57,7 @@ class DoctorFinding:
     seen: str
     why: str
     fix: str | None = None
-    level: Level = Level.DOUBT
+    level: Level = Level.WARNING
     gpu_only: bool = True
 
 
@@ -66,16 +66,16 @@ def verdict_of(findings: Iterable[DoctorFinding]) -> Readiness:
     levels = {finding.level for finding in findings}
     if Level.BLOCKER in levels:
         return Readiness.NOT_READY
-    return Readiness.DOUBTFUL if Level.DOUBT in levels else Readiness.READY
+    return Readiness.WARNING if Level.WARNING in levels else Readiness.READY
 
 
 def verdict_line(findings: Sequence[DoctorFinding]) -> str:
-    """Sum up in a line: `doubtful: 3 findings`, `not ready: no NVIDIA driver …; CPU cases can run`."""
+    """Sum up in a line: `warning: 3 findings`, `not ready: no NVIDIA driver …; CPU cases can run`."""
     verdict = verdict_of(findings)
     if verdict is Readiness.READY:
         return str(verdict)
-    if verdict is Readiness.DOUBTFUL:
-        count = sum(finding.level is Level.DOUBT for finding in findings)
+    if verdict is Readiness.WARNING:
+        count = sum(finding.level is Level.WARNING for finding in findings)
         return f"{verdict}: {count} finding{'s' if count > 1 else ''}"
     blockers = [finding for finding in findings if finding.level is Level.BLOCKER]
     on_cpu = "; CPU cases can run" if all(finding.gpu_only for finding in blockers) else ""
@@ -83,7 +83,7 @@ def verdict_line(findings: Sequence[DoctorFinding]) -> str:
 
 
 def judge(facts: DoctorFacts) -> list[DoctorFinding]:
-    """Return all findings, the software's first: what stops everything comes before what slows one GPU down."""
+    """Return all findings: those about software first, because they stop everything."""
     return [*check_software(facts), *check_gpus(facts.driver), *check_machine(facts)]
 
 
@@ -216,7 +216,7 @@ def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     missing = [item for item in facts.libraries if item.file is None and _STEMS.get(item.name) in stems]
     if missing:
         yield DoctorFinding(
-            level=Level.DOUBT if trial.gpus else Level.BLOCKER,
+            level=Level.WARNING if trial.gpus else Level.BLOCKER,
             code="libraries_missing",
             subject="CUDA libraries",
             seen=f"{', '.join(item.name for item in missing)} cannot be loaded ({missing[0].problem})",
@@ -267,7 +267,7 @@ def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     expected = len(driver.cuda_devices)
     if len(trial.gpus) < expected:
         yield DoctorFinding(
-            level=Level.DOUBT if trial.gpus else Level.BLOCKER,
+            level=Level.WARNING if trial.gpus else Level.BLOCKER,
             code="gpus_not_seen",
             subject="TensorFlow",
             seen=f"TensorFlow sees {len(trial.gpus)} of {expected} GPUs that CUDA offers",
@@ -311,7 +311,7 @@ def check_gpus(driver: DriverFacts) -> list[DoctorFinding]:
     levels = {HealthSeverity.NOTE: Level.NOTE}
     found = [
         DoctorFinding(
-            level=levels.get(warning.severity, Level.DOUBT),
+            level=levels.get(warning.severity, Level.WARNING),
             code=warning.rule.code,
             subject=names,
             seen=warning.seen,
@@ -330,7 +330,7 @@ def _ecc_mode(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
     if off:
         mixed = len({gpu.ecc for gpu in gpus if gpu.ecc is not None}) > 1
         yield DoctorFinding(
-            level=Level.DOUBT if mixed else Level.NOTE,
+            level=Level.WARNING if mixed else Level.NOTE,
             code="ecc_off",
             subject=names_of(off),
             seen="ECC is off" + (", of others here it is on" if mixed else ""),
@@ -352,7 +352,7 @@ def _differ(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
 
 
 def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
-    """Compare with other GPUs of the same kind: a card whose bridge is not fitted has links that are down, too."""
+    """Compare with other GPUs of the same kind: a GPU whose bridge is not fitted has links that are down, too."""
     for gpu in gpus:
         most = max((other.nvlinks_up for other in gpus if other.name == gpu.name and not other.mig), default=0)
         if gpu.nvlinks_up < most and not gpu.mig:
@@ -366,7 +366,7 @@ def _nvlinks(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
 
 
 def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
-    """Judge pairs that cannot read each other's memory; across sockets, or of consumer cards, that is as expected."""
+    """Judge pairs that cannot read each other's memory; across sockets, or of consumer GPUs, that is as expected."""
     apart = [pair for pair in pairs if pair.p2p not in (None, "ok")]
     if not apart:
         return
@@ -376,7 +376,7 @@ def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
     more = f" and {len(shown) - SHOWN_PAIRS} more" if len(shown) > SHOWN_PAIRS else ""
     reasons = ", ".join(dict.fromkeys(f"{pair.p2p}, {pair.topology}" for pair in shown))
     yield DoctorFinding(
-        level=Level.DOUBT if mendable else Level.NOTE,
+        level=Level.WARNING if mendable else Level.NOTE,
         code="no_p2p",
         subject="P2P",
         seen=f"{len(shown)} of {len(pairs)} pairs of GPUs cannot read each other's memory: {names}{more} ({reasons})",

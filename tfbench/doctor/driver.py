@@ -80,7 +80,7 @@ class DriverFacts:
 
 
 def read_nvml() -> DriverFacts:
-    """Ask NVML for all GPUs."""
+    """Read all GPUs from NVML."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -99,7 +99,7 @@ def read_nvml() -> DriverFacts:
 
 
 def read_pairs(boards: list[Board]) -> list[GPUPair]:
-    """Ask how each two GPUs reach each other; those in MIG mode never do."""
+    """Query how each two GPUs reach each other; those in MIG mode never do."""
     able = [board for board in boards if board.problem is None and not board.mig]
     found = []
     for first, second in itertools.combinations(able, 2):

@@ -1,4 +1,4 @@
-"""What of the machine around the GPUs decides how fast a benchmark is: CPUs, limits, shared memory, PCIe, disk."""
+"""Facts about the machine around the GPUs that limit a benchmark: CPUs, limits, shared memory, PCIe, disk."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
 
 
 def cache_problem(cache: Path, mounts: Path) -> str | None:
-    """Say why compiled kernels cannot be kept; None: they can.
+    """Return why compiled kernels cannot be kept; None: they can.
 
     Args:
         cache: The folder, which may not exist yet.

@@ -63,7 +63,7 @@ class Board:
         handle: NVML's; None where it does not answer.
         bus_id: `0000:3B:00.0`; None where it cannot be known.
         problem: Why it cannot be used: `is lost`; None: it answers.
-        mig: Whether MIG mode is on; None: the card has none.
+        mig: Whether MIG mode is on; None: the GPU has none.
         slices: Of MIG; empty without.
     """
 
@@ -107,7 +107,7 @@ class Visible:
 
 
 def offered(query: Callable[..., T], *arguments: object) -> T | None:
-    """Return what a query of NVML answers; None where this card or driver does not offer it."""
+    """Return what a query of NVML answers; None where this GPU or driver does not offer it."""
     try:
         return query(*arguments)
     except _NOT_OFFERED:
@@ -133,7 +133,7 @@ def read_boards(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[Board]:
 
 
 def problems_of(boards: Sequence[Board]) -> list[str]:
-    """Say which boards no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: all are fine."""
+    """Return which boards no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: none."""
     silent = [f"{board.label} {board.problem}" for board in boards if board.problem is not None]
     found = []
     if silent:
@@ -220,7 +220,7 @@ def _by_entry(boards: Sequence[Board], entry: str) -> Visible | None:
 
 
 def _is_slice(device: Visible, entry: str) -> bool:
-    """Say whether an entry means this slice: `MIG-<uuid>`, or the older `MIG-GPU-<uuid>/<instance>/<instance>`."""
+    """Return whether an entry means this slice: `MIG-<uuid>`, or the older `MIG-GPU-<uuid>/<instance>/<instance>`."""
     if device.slice is None:
         return False
     old = f"MIG-{device.board.uuid}/{device.slice.gpu_instance}/{device.slice.compute_instance}"

@@ -1,6 +1,6 @@
 """What the CUDA driver gives this process: the GPUs that TensorFlow will number 0, 1, 2 …, by UUID and PCI bus id.
 
-TensorFlow's physical device `GPU:i` is the CUDA driver's device i, less those that it takes for display cards. But
+TensorFlow's physical device `GPU:i` is the CUDA driver's device i, less those that it takes for display GPUs. But
 TensorFlow shows neither UUID nor bus id of it without creating the device (`get_device_details` has name and compute
 capability only; `list_local_devices` takes all of the memory). The CUDA driver knows both, after CUDA_VISIBLE_DEVICES,
 CUDA_DEVICE_ORDER, MIG and lost GPUs had their say, so asking it is the only match that cannot be wrong.
@@ -87,7 +87,7 @@ def ask_cuda() -> CUDAAnswer:
 
 
 def _large_enough(devices: list[CUDADevice]) -> tuple[CUDADevice, ...]:
-    """Leave out what TensorFlow leaves out: small cards next to larger ones."""
+    """Leave out what TensorFlow leaves out: small GPUs next to larger ones."""
     counts = [device.multiprocessors for device in devices if device.multiprocessors is not None]
     wished = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "")
     least = int(wished) if wished.isdigit() else min(_MIN_MULTIPROCESSORS, max(counts, default=0))

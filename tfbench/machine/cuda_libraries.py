@@ -236,7 +236,7 @@ class LoadedVersions:
 
 
 def loaded_versions(maps: Path = MAPS) -> LoadedVersions:
-    """Ask the libraries that this process has loaded; loads none itself. Of a build for CPUs there are none."""
+    """Query the libraries that this process has loaded; loads none itself. Of a build for CPUs there are none."""
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in _lines(maps) if line.count("/"))
     return LoadedVersions(
         libcuda=next((found[1] for path in paths if (found := _LIBCUDA.fullmatch(Path(path).name))), None),
@@ -251,12 +251,12 @@ def _lines(maps: Path) -> list[str]:
 
 
 def _ask(paths: dict[str, None], name: str, version: Callable[[ctypes.CDLL], str | None]) -> str | None:
-    """Ask the first of the files that is `name` with or without a number."""
+    """Query the first of the files that is `name` with or without a number."""
     pattern = re.compile(rf"{re.escape(name)}(\.\d+)*")
     for path in paths:
         if pattern.fullmatch(Path(path).name):
             try:
                 return version(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
             except (OSError, AttributeError):
-                continue  # mapped but not loaded, or an empty stand-in
+                continue  # mapped but not loaded, or an empty fake
     return None

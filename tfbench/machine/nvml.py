@@ -76,7 +76,7 @@ def _opened() -> Iterator[bool]:
 
 
 def read_driver(*, by_cuda: bool = False) -> Driver:
-    """Ask the driver once; an empty `Driver` where there is none.
+    """Query the driver once; an empty `Driver` where there is none.
 
     Args:
         by_cuda: Return the GPUs of this process, as CUDA reports them: for a process that uses them. Else return what
@@ -141,10 +141,10 @@ def as_recorded(gpu: GPUFacts) -> GPU:
 
 
 def read_gpu(device: Visible) -> GPUFacts:
-    """Ask for all that a benchmark depends on, at this moment.
+    """Request all that a benchmark depends on, at this moment.
 
     A slice has its own memory and processes. Temperature, clocks and their limits are those of its GPU, with which it
-    shares a chip; power is its GPU's with all that other slices do, so it is left out.
+    shares a chip; power is its GPU's with all that other slices do, so it is excluded.
     """
     board, handle = device.board, device.board.handle
     if board.problem is not None:

@@ -197,7 +197,7 @@ def _of_the_software(case: Case, environment: Environment) -> Iterator[SoftWarni
 
 
 def needs_ptx_jit(compute_capability: str | None, built_for: list[str]) -> bool:
-    """Say whether a build holds no machine code that this GPU runs.
+    """Return whether a build holds no machine code that this GPU runs.
 
     Machine code of sm_XY runs on compute capability X.Z with Z ≥ Y, not on another X.
 

@@ -17,7 +17,7 @@ from tfbench.training.tasks import Batch
 UPDATE_LIMITS = {Precision.FP32: 5e-3, Precision.TF32: 2e-2, Precision.FP16: 5e-2, Precision.BF16: 2e-1}
 """Largest relative difference between the update of N replicas and that of one device.
 
-Far above rounding, far below a fault: one of eight replicas left out changes the update by more than a tenth.
+Far above rounding, far below a fault: one of eight replicas excluded changes the update by more than a tenth.
 """
 
 XLA_FACTOR = 10.0
@@ -190,7 +190,7 @@ def does_not_apply(name: str, why: str = "one replica") -> Check:
 
 
 def keras_refusal(keras_version: str, replicas: int) -> str | None:
-    """Say why this Keras must not train with so many replicas; None: it may.
+    """Return why this version of Keras must not train with several replicas; None: it may.
 
     Keras 3.0 to 3.4 never all-reduced gradients under `tf.distribute`, 3.5 to 3.7 summed without averaging,
     and up to 3.9 reported wrong losses. This benchmark does its own all-reduce, but its variables are still
@@ -206,7 +206,7 @@ def keras_refusal(keras_version: str, replicas: int) -> str | None:
 
 
 def failures(checks: Sequence[Check]) -> str:
-    """Say what failed, for `cause`."""
+    """Return what failed, for `cause`."""
     texts = []
     for check in checks:
         if check.passed is False:

@@ -69,7 +69,7 @@ class Findings:
 
 
 def utc_now() -> str:
-    """Return the time as a record stamps it: UTC, ISO 8601, in seconds."""
+    """Return the current time for a record: UTC, ISO 8601, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

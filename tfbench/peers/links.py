@@ -285,7 +285,7 @@ class Peers:
 
 
 def may_be_a_peers(error: Exception) -> bool:
-    """Say whether an exception may only mean that another rank is gone, as TensorFlow's collectives report it."""
+    """Return whether an exception may only mean that another rank is gone, as TensorFlow's collectives report it."""
     names = {kind.__name__ for kind in type(error).__mro__}
     of_the_network = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "OSError"}
     return bool(names & of_the_network) or "ollective" in str(error)

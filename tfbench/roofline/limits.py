@@ -1,4 +1,4 @@
-"""The speed of light: what a network asks of the hardware, from its layers' shapes.
+"""The roofline: what a network asks of the hardware, from its layers' shapes.
 
 FLOPs count multiplications and additions of convolutions, dense layers and attention (1 multiply-add = 2), forward
 and backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a
@@ -184,7 +184,7 @@ def _forward_fused_elements(layer: Layer) -> float:
 
 
 def _activates(layer: Layer) -> bool:
-    """Say whether a convolution has its activation inside."""
+    """Return whether a convolution has its activation inside."""
     return getattr(layer, "activation", keras.activations.linear) is not keras.activations.linear
 
 

@@ -189,7 +189,7 @@ def measured(wanted: DeviceResult, size: int, amount: float, rounds: list[float]
 
 
 def unsupported(wanted: DeviceResult, why: Exception | str) -> DeviceResult:
-    """Say why there is no figure; never a 0."""
+    """Return why there is no figure; never a 0."""
     reason = why if isinstance(why, str) else f"{type(why).__name__}: {str(why).splitlines()[0] if str(why) else ''}"
     return dataclasses.replace(wanted, reason=reason[:MAX_REASON_LENGTH])
 

@@ -20,7 +20,7 @@ PEAK_TRIES = 3
 
 
 class LimitFields(TypedDict, total=False):
-    """Fields of a `Measurement` that compare with the device's limits; those that were not measured are left out."""
+    """Fields of a `Measurement` that compare with the device's limits; those that were not measured are excluded."""
 
     flops_per_sample: float | None
     bytes_per_sample: float | None

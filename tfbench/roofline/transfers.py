@@ -223,7 +223,7 @@ def all_reduces(strategy: Strategy, times: int) -> Callable[[object], object]:
     """Return a function of all replicas' tensors that adds them up several times and gives the last sums.
 
     Each time the same tensors, so that the sums stay finite and nothing but all-reduces takes time: to add up sums
-    would need a scaling pass over memory. None is left out, since a collective operation has state, and they stay in
+    would need a scaling pass over memory. None is excluded, since a collective operation has state, and they stay in
     order, since all of a device use its ordering token.
 
     Args:

@@ -112,7 +112,7 @@ def _next_of(tensors: list[Tensor]) -> Callable[[ReplicaContext], Tensor]:
 
 
 def _host_source_of_a_rank(case: Case, strategy: Strategy, of_replica: Callable[[int], Batch]) -> Callable[[], Batch]:
-    """Return what moves this host's own batches to its replicas, one of several hosts."""
+    """Return the input pipeline of this host's replicas in a multi-host job."""
 
     def of_rank(context: tf.distribute.InputContext) -> tf.data.Dataset:
         first = context.input_pipeline_id * case.num_gpus

@@ -269,7 +269,7 @@ class Training:
         ]
 
     def was_updated(self) -> bool:
-        """Say whether the last step's gradients were finite, so that it changed the weights."""
+        """Return whether the last step's gradients were finite, so that it changed the weights."""
         return not self._scales or float(components(self.strategy, self._finite_steps)[0]) > 0
 
     @property

@@ -33,6 +33,6 @@ def import_hosts(source: str, path: str) -> str:
     """
     found = SOURCES[source](path)
     if not found.machines:
-        reasons = "\n".join(f"  {reason}" for reason in found.left_out) or "  it is empty"
+        reasons = "\n".join(f"  {reason}" for reason in found.excluded) or "  it is empty"
         raise UserError(f"{path}: no reachable machine:\n{reasons}")
     return hosts_file(found, source)

@@ -85,7 +85,7 @@ def _groups_of(host: str, groups: dict[str, _Group]) -> list[str]:
 def _add(host: str, variables: dict[str, Any], groups: list[str], found: Found) -> None:
     connection = str(variables.get("ansible_connection", "ssh"))
     if connection not in SSH:
-        found.left_out.append(f"{host}: ansible_connection is {connection}, not ssh")
+        found.excluded.append(f"{host}: ansible_connection is {connection}, not ssh")
         return
     address, user, port = (
         variables.get(f"ansible_{name}", variables.get(f"ansible_ssh_{name}")) for name in ("host", "user", "port")
@@ -93,11 +93,11 @@ def _add(host: str, variables: dict[str, Any], groups: list[str], found: Found) 
     address = host if address is None else address
     for name, value in (("host", address), ("user", user), ("port", port)):
         if "{{" in str(value):
-            found.left_out.append(f"{host}: ansible_{name} is a template, which only an Ansible play fills in: {value}")
+            found.excluded.append(f"{host}: ansible_{name} is a template, which only an Ansible play fills in: {value}")
             return
     target, number = destination(None if user is None else str(user), str(address)), port_number(port)
     if target is None or (port is not None and number is None):
-        found.left_out.append(f"{host}: no ssh address: user {user}, host {address}, port {port}")
+        found.excluded.append(f"{host}: no ssh address: user {user}, host {address}, port {port}")
         return
     gpus = [group for group in groups if len(gpus_named(group)) == 1]
     notes = [f"in groups {', '.join(groups)}, and none of them is named like one GPU"] if groups and not gpus else []

@@ -81,12 +81,12 @@ class Found:
 
     Attributes:
         machines: Those that can be reached.
-        left_out: The others, each with the reason.
+        excluded: The others, each with the reason.
         notes: What holds for the whole file.
     """
 
     machines: list[Machine] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -215,8 +215,8 @@ def hosts_file(found: Found, source: str) -> str:
     taken: set[str] = set()
     for fleet in sorted(fleets, key=lambda fleet: fleet == UNKNOWN_FLEET):
         lines += _fleet(fleet, fleets[fleet], taken)
-    if left_out := [*found.left_out, *twins]:
-        lines += ["", "# Left out:", *(f"#   {_comment(reason)}" for reason in left_out)]
+    if excluded := [*found.excluded, *twins]:
+        lines += ["", "# Excluded:", *(f"#   {_comment(reason)}" for reason in excluded)]
     return "\n".join(lines) + "\n"
 
 
@@ -258,7 +258,7 @@ def _fleet(fleet: str, members: Sequence[Machine], taken: set[str]) -> list[str]
 
 
 def _single(machines: Iterable[Machine]) -> tuple[list[Machine], list[str]]:
-    """Return each address once, and why the others are left out."""
+    """Return each address once, and why the others are excluded."""
     kept: dict[tuple[str, int | None], Machine] = {}
     twins = []
     for machine in machines:

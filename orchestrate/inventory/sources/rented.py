@@ -53,7 +53,7 @@ def _read(path: str, command: str, kind: type[list[R]], unwrap: Callable[[object
     for entry in validated(kind, unwrap(parsed(read_text(path), path, command)), path, command):
         machines = entry.machines()
         if isinstance(machines, str):
-            found.left_out.append(machines)
+            found.excluded.append(machines)
         else:
             found.machines += machines
     return found

@@ -35,15 +35,15 @@ def from_ssh_config(path: str) -> Found:
     for alias in aliases:
         target = destination(None, alias)
         if target is None:
-            found.left_out.append(f"{alias}: not a valid name in hosts.yml")
+            found.excluded.append(f"{alias}: not a valid name in hosts.yml")
             continue
         means = _meaning(file, alias)
         if means.get("user") in CODE_HOST_USERS:
-            found.left_out.append(f"{alias}: its user is {means['user']}, which has no shell")
+            found.excluded.append(f"{alias}: its user is {means['user']}, which has no shell")
             continue
         machine = tuple(means.get(key, "") for key in ("hostname", "port", "proxyjump", "proxycommand"))
         if (first := machines.setdefault(machine, alias)) != alias:
-            found.left_out.append(f"{alias}: the same machine as {first} ({machine[0]}, port {machine[1]})")
+            found.excluded.append(f"{alias}: the same machine as {first} ({machine[0]}, port {machine[1]})")
             continue
         through = means.get("proxyjump", "none")
         found.machines.append(

@@ -158,7 +158,7 @@ class EngineClient(APIClient):
         self.is_podman = "Libpod-Api-Version" in response.headers
 
     def open_log(self, name: str, **query: int | str) -> requests.Response:
-        """Ask for a container's log, and return the answer unread: see `log_lines` for why the SDK does not read it."""
+        """Request a container's log, and return the answer unread: see `log_lines` for why the SDK does not read it."""
         url = f"{self.base_url}/v{self.api_version}/containers/{name}/logs"
         response = self.get(url, params=query, stream=True, timeout=ANSWER_SECONDS)
         self._raise_for_status(response)  # type: ignore[attr-defined]

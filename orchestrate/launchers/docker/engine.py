@@ -45,7 +45,7 @@ _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{8,18}(Z|[+-]\d\d:\d\d)")
 
 
 class EndlessLog(LaunchFailed):
-    """A benchmark, or its host, prints without end."""
+    """The log of a benchmark exceeds its limit."""
 
 
 class ContainerEngine:

@@ -1,6 +1,6 @@
 """A Docker engine's images: pulled, built, pushed, sent from engine to engine, kept as files.
 
-A pull is believed by its digest only, is ended when it stalls, and is tried again when the network failed.
+A pull is verified by its digest only, is ended when it stalls, and is tried again when the network failed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DockerEngine(ContainerEngine):
     """One engine, its containers and its images."""
 
     def registry_digest(self, reference: str) -> str:
-        """Ask the registry, through the engine, what a tag means now; nothing is pulled. Podman cannot: see `pull_tag`.
+        """Resolve a tag to its digest through the engine; nothing is pulled. Podman cannot: see `pull_tag`.
 
         Raises:
             PullFailed: There is no such image, or the registry does not answer.

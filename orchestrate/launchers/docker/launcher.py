@@ -308,7 +308,7 @@ class ContainerLauncher:
         self._pulls.notify(self._host.key, f"retrying the pull: {cause}")
 
     def _ask_driver(self, facts: Facts) -> Facts:
-        """Ask the NVIDIA driver, through a container that sees all GPUs, in the first way that the engine gives them.
+        """Query the NVIDIA driver, through a container that sees all GPUs, in the first way that the engine gives them.
 
         Any image of ours will do: the NVIDIA container toolkit brings the driver's library along.
 

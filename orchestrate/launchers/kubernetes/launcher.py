@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrate.errors import HostError, LaunchFailed, Lost, Withdrawn
+from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
@@ -148,7 +148,7 @@ class KubernetesLauncher:
                 continue  # news of a Job may come before those of its pods
             if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
                 self._cluster.delete_job(name)
-                raise Withdrawn
+                raise CancelledInQueue
             if isinstance(state, Waiting):
                 on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
                 failure = patience.lost(state, self._progress_at)
@@ -179,8 +179,8 @@ class KubernetesLauncher:
         """See `Launcher.stop`: its log is followed to its end, and carries its record."""
         self._cluster.delete_job(object_name(job))
 
-    def withdraw(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.withdraw`: each slot takes back its own, also a Job that is being created now."""
+    def cancel_waiting(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.cancel_waiting`: each slot takes back its own, also a Job that is being created now."""
         self._withdrawn.update(job.id for job in jobs)
         if self._poller is not None:
             self._poller.wake_all()
@@ -307,7 +307,7 @@ class _Log:
 
 @dataclass
 class _Patience:
-    """Tells for how long waiting has been in vain.
+    """Measures for how long waiting has been in vain.
 
     Attributes:
         pending_seconds: How long no node may take a repeat.

@@ -182,7 +182,7 @@ def belongs_to(item: Manifest, job: Job) -> bool:
 
 
 def restricted_pod(container: Manifest, queue: KubernetesQueue, *, with_gpus: bool, seconds: int) -> Manifest:
-    """Describe a pod of one container, as the Pod Security level `restricted` demands; empty parts are left out.
+    """Describe a pod of one container, as the Pod Security level `restricted` demands; empty parts are excluded.
 
     Args:
         container: See `restricted_container`.

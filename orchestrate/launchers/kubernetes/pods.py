@@ -306,7 +306,7 @@ class PodView:
         return sorted(found, key=lambda seen: (rank_of(seen.pod), _stamp(seen.pod)))
 
     def ask(self, name: str) -> SeenPod | None:
-        """Ask for the pods of a Job now: news of a Job may come before those of its pods.
+        """Request the pods of a Job now: news of a Job may come before those of its pods.
 
         Raises:
             HostError: The server does not answer.

@@ -117,7 +117,7 @@ def refusal(said: str) -> Status:
 
 
 def states(name: str) -> str:
-    """Ask for the states of a run's jobs; those that wait stand in one line per array, however many they are."""
+    """Request the states of a run's jobs; those that wait stand in one line per array, however many they are."""
     return (
         f'SLURM_BITSTR_LEN=0 squeue --noheader --user="$(id -un)" --name={shlex.quote(name)} --states=all '
         f"--format={shlex.quote(_FORMAT)} || exit 3"
@@ -125,7 +125,7 @@ def states(name: str) -> str:
 
 
 def probe(queue: SlurmQueue) -> str:
-    """Ask what the partition's nodes are, and whether the shared folder is there."""
+    """Query what the partition's nodes are, and whether the shared folder is there."""
     partition = "" if queue.partition is None else f" --partition={queue.partition}"
     return f"""\
 command -v sbatch >/dev/null || {{ echo 'missing|sbatch'; return 0; }}
@@ -136,7 +136,7 @@ sinfo --noheader --Node --format='node|%N|%c|%m|%T|%G'{partition} || exit 3
 
 
 def survey(root: str, name: str) -> str:
-    """Ask what is there of a run: the tasks of its arrays, what began, what ended, what Slurm knows."""
+    """Query what is there of a run: the tasks of its arrays, what began, what ended, what Slurm knows."""
     return f"""\
 {states(name)}
 cd {shlex.quote(root)} 2>/dev/null || return 0

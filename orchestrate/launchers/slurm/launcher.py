@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrate.errors import HostError, LaunchFailed, Unreachable, Withdrawn
+from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
@@ -149,8 +149,8 @@ class SlurmLauncher:
                 with self._lock:
                     self._note_array(array.number, number, [job.id for job in array.jobs])
 
-    def withdraw(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.withdraw`: Slurm itself leaves alone what has begun meanwhile."""
+    def cancel_waiting(self, jobs: Sequence[Job]) -> None:
+        """See `QueueLauncher.cancel_waiting`: Slurm itself leaves alone what has begun meanwhile."""
         with self._lock:
             tasks = [task for job in jobs if (task := self._tasks.get(job.id)) is not None]
             self._withdrawn.update(job.id for job in jobs)
@@ -209,7 +209,7 @@ class SlurmLauncher:
         if job.id in self._withdrawn and not track.begun:
             with self._lock:
                 self._forget(job.id)
-            raise Withdrawn(job.id)
+            raise CancelledInQueue(job.id)
         self._records[job.id] = track.record
         return ended
 
@@ -314,7 +314,7 @@ class SlurmLauncher:
         raise AssertionError("never reached")
 
     def _look(self) -> None:
-        """Ask for all that is followed, and do what is due: one script, whatever the number of repeats."""
+        """Request all that is followed, and do what is due: one script, whatever the number of repeats."""
         with self._lock:
             followed = {job: track.offset for job, track in self._tracks.items() if track.status is None}
             cancels = [task for job in self._cancel if (task := self._tasks.get(job)) is not None]

@@ -136,7 +136,7 @@ def python_key(path: str) -> str:
 
 
 def look_at_python(path: str) -> dict[str, Any] | None:
-    """Ask an interpreter for its version and packages; None: it cannot be started."""
+    """Query an interpreter for its version and packages; None: it cannot be started."""
     try:
         done = subprocess.run([path, "-c", LOOK_AT_PYTHON], capture_output=True, timeout=60, check=True)
         found = json.loads(done.stdout)

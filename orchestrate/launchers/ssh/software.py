@@ -208,7 +208,7 @@ class Setup:
         )
 
     def refusal(self, free_bytes: int) -> str | None:
-        """Say that the disk is too small, with both figures; None: it is not."""
+        """Report that the disk is too small, with both figures; None: it is not."""
         if free_bytes >= self.needed_megabytes * 1_000_000:
             return None
         return (

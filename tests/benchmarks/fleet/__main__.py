@@ -1,4 +1,4 @@
-"""Serve many stand-in engines from one process, each on a unix socket of its own.
+"""Serve many fake engines from one process, each on a unix socket of its own.
 
     python -m tests.benchmarks.fleet --folder=DIR --engines=1000 --seconds=2
 

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.fleet.bench_fleet --hosts 100 1000 --seconds 8
 
-Starts `python -m orchestrate run` as its users do, against stand-in engines behind real unix sockets, checks that
+Starts `python -m orchestrate run` as its users do, against fake engines behind real unix sockets, checks that
 every record is there exactly once, and prints what the controller's process alone took. Exit code 1: something was
 missing or came twice. The aim: 10 ms a repeat, 400 MB, and no more for each of a thousand hosts than for a hundred.
 """
@@ -31,7 +31,7 @@ FLEET_SIZE = 50
 
 
 def write_hosts(folder: Path, hosts: int, cases: int) -> Path:
-    """Write a hosts file of stand-in engines and a suite of `cases` cases."""
+    """Write a hosts file of fake engines and a suite of `cases` cases."""
     models = list(MODELS[:cases])
     precisions = ["fp32", "fp16"][: max(1, cases // len(models))]
     block = {"model": models, "precision": precisions, "batch_per_gpu": 32, "num_steps": 100, "device": "cpu"}
@@ -54,7 +54,7 @@ def stand_in_engines(folder: Path, engines: int, seconds: float) -> Iterator[sub
     try:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
-            raise RuntimeError("the stand-in engines did not start")
+            raise RuntimeError("the fake engines did not start")
         yield process
     finally:
         process.terminate()
@@ -88,7 +88,7 @@ def find_faults(folder: Path) -> list[str]:
     if counted["left"]:
         faults.append(f"{len(counted['left'])} containers were left behind")
     if counts.get("unknown"):
-        faults.append(f"{counts['unknown']} requests were not understood by the stand-in")
+        faults.append(f"{counts['unknown']} requests were not understood by the fake")
     return faults
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for a Docker engine: the part of its HTTP API that launchers use, with a benchmark that only waits.
+"""A fake for a Docker engine: the part of its HTTP API that launchers use, with a benchmark that only waits.
 
 What it answers has the shape and about the size of what dockerd 20.10 answers, because reading it is what the
 controller pays for. `test_fleet_simulation.py` holds it against a real engine.

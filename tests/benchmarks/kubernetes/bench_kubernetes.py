@@ -1,4 +1,4 @@
-"""What a controller costs on Kubernetes: CPU and requests per repeat, over a stand-in for the API server.
+"""What a controller costs on Kubernetes: CPU and requests per repeat, over a fake for the API server.
 
     python -m tests.benchmarks.kubernetes.bench_kubernetes --repeats 200 2000
 
@@ -30,12 +30,12 @@ NODE = {
 }
 
 
-def measure(repeats: int, *, lanes: int, seconds: float) -> Cost:
+def measure(repeats: int, *, slots: int, seconds: float) -> Cost:
     """Run a plan of `repeats` repeats, a multiple of eight.
 
     Args:
         repeats: In all.
-        lanes: Jobs at a time.
+        slots: Jobs at a time.
         seconds: That each takes.
     """
     folder = Path(tempfile.mkdtemp(prefix="tfb-queue-"))
@@ -52,7 +52,7 @@ def measure(repeats: int, *, lanes: int, seconds: float) -> Cost:
     try:
         server.put("nodes", json.loads(json.dumps(NODE)))
         server.write_kubeconfig(folder / "kube.yml")
-        queue = {"context": "bench", "kubeconfig": "kube.yml", "max_jobs": lanes}
+        queue = {"context": "bench", "kubeconfig": "kube.yml", "max_jobs": slots}
         write_plan(folder, repeats, {"image": f"tfbench@{plays.DIGEST}", "device": "cpu", "kubernetes": queue})
         ran = run_controller(folder, {})
         calls = Counter(map(kind_of, server.requests))
@@ -73,13 +73,13 @@ def kind_of(request: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, nargs="+", default=[200, 2000])
-    parser.add_argument("--lanes", type=int, default=50)
+    parser.add_argument("--slots", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=1.0, help="that a simulated repeat takes")
     parsed = parser.parse_args()
     sys.stdout.write(HEADER)
     code = 0
     for repeats in parsed.repeats:
-        cost = measure(repeats, lanes=parsed.lanes, seconds=parsed.seconds)
+        cost = measure(repeats, slots=parsed.slots, seconds=parsed.seconds)
         code = max(code, show(cost))
         sys.stdout.write(f"        {dict(cost.calls)}\n")
     return code

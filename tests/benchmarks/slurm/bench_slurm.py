@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.slurm.bench_slurm --repeats 200 2000
 
-Runs `python -m orchestrate run` as its users do, with stand-ins for Slurm's commands in PATH, and prints what the
+Runs `python -m orchestrate run` as its users do, with fakes for Slurm's commands in PATH, and prints what the
 controller's own process took and how often it asked.
 """
 
@@ -20,18 +20,18 @@ from pathlib import Path
 from tests.benchmarks.controller_cost import HEADER, PROJECT, Cost, find_faults, run_controller, show, write_plan
 
 
-def measure(repeats: int, *, lanes: int, seconds: float, poll_seconds: float) -> Cost:
+def measure(repeats: int, *, slots: int, seconds: float, poll_seconds: float) -> Cost:
     """Run a plan of `repeats` repeats, a multiple of eight.
 
     Args:
         repeats: In all.
-        lanes: Jobs at a time.
+        slots: Jobs at a time.
         seconds: That each takes.
         poll_seconds: Between looks.
     """
     folder = Path(tempfile.mkdtemp(prefix="tfb-queue-"))
     try:
-        ran = run_controller(folder, prepare(folder, repeats, lanes, seconds, poll_seconds))
+        ran = run_controller(folder, prepare(folder, repeats, slots, seconds, poll_seconds))
         calls = Counter((folder / "calls").read_text().split())
         left = [path.name for path in (folder / "shared").iterdir()]
         faults = [*find_faults(folder, repeats, ran), *([f"left behind: {left}"] if left else [])]
@@ -40,7 +40,7 @@ def measure(repeats: int, *, lanes: int, seconds: float, poll_seconds: float) ->
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def prepare(folder: Path, repeats: int, lanes: int, seconds: float, poll_seconds: float) -> dict[str, str]:
+def prepare(folder: Path, repeats: int, slots: int, seconds: float, poll_seconds: float) -> dict[str, str]:
     """Write the hosts file, the suite and the commands; return what is added to the controller's environment."""
     for name in ("bin", "shared"):
         (folder / name).mkdir()
@@ -49,7 +49,7 @@ def prepare(folder: Path, repeats: int, lanes: int, seconds: float, poll_seconds
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {PROJECT}/tests/benchmarks/slurm/standin.py {name} "$@"\n')
         script.chmod(0o755)
     (folder / "state.json").write_text(json.dumps({"seconds": seconds, "arrays": []}))
-    slurm = {"container": "none", "shared_folder": str(folder / "shared"), "max_jobs": lanes}
+    slurm = {"container": "none", "shared_folder": str(folder / "shared"), "max_jobs": slots}
     write_plan(folder, repeats, {"slurm": {**slurm, "poll_seconds": poll_seconds}})
     return {
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
@@ -61,13 +61,13 @@ def prepare(folder: Path, repeats: int, lanes: int, seconds: float, poll_seconds
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, nargs="+", default=[200, 2000])
-    parser.add_argument("--lanes", type=int, default=100)
+    parser.add_argument("--slots", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=2.0, help="that a simulated repeat takes")
     parser.add_argument("--poll-seconds", type=float, default=1.0)
     parsed = parser.parse_args()
     sys.stdout.write(HEADER)
     return max(
-        show(measure(repeats, lanes=parsed.lanes, seconds=parsed.seconds, poll_seconds=parsed.poll_seconds))
+        show(measure(repeats, slots=parsed.slots, seconds=parsed.seconds, poll_seconds=parsed.poll_seconds))
         for repeats in parsed.repeats
     )
 

@@ -1,6 +1,6 @@
 """Engines that only root may use, through a real sshd, a real jump host and the real Docker CLI.
 
-`sudo` is a stand-in: tests run as root, whom no sudo asks for a password. The engine is that of tests/benchmarks/fleet.
+`sudo` is a fake: tests run as root, whom no sudo asks for a password. The engine is that of tests/benchmarks/fleet.
 """
 
 from __future__ import annotations

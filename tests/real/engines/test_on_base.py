@@ -1,4 +1,4 @@
-"""The runner on an image of somebody else's: a stand-in for NVIDIA's, with another Python and TensorFlow of its own."""
+"""The runner on an image of somebody else's: a fake for NVIDIA's, with another Python and TensorFlow of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STAND_IN = """
 FROM {base}
 RUN mv /usr/bin/python3.11 /usr/bin/python3.12 && ln -sf python3.12 /usr/bin/python3 \\
  && cd /usr/lib/python3/dist-packages && for name in absl keras {modules}; do echo '__version__ = "0"' > $name.py; done \\
- && echo 'raise ImportError("a stand-in")' > numpy.py
+ && echo 'raise ImportError("a fake")' > numpy.py
 {pynvml}
 ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]
 """
@@ -46,12 +46,12 @@ def build(
     shutil.copy(pynvml.__file__, folder / "pynvml.py")
     copied = "COPY pynvml.py /usr/lib/python3/dist-packages/" if pip_config is None else ""
     (folder / "Dockerfile").write_text(STAND_IN.format(base=base_image, modules=modules, pynvml=copied))
-    engines.first.client.images.build(path=str(folder), tag="stand-in-ngc:1", network_mode="host", rm=True)
+    engines.first.client.images.build(path=str(folder), tag="fake-ngc:1", network_mode="host", rm=True)
     variant = next(row for row in read_variants() if row.base is not None)
     engine = DockerEngine(controller_address(engines.first.url))
     try:
         build_variant(
-            engine, variant, IMAGE, arguments={"BASE": "stand-in-ngc:1"}, pip_config=pip_config, on_line=output.append
+            engine, variant, IMAGE, arguments={"BASE": "fake-ngc:1"}, pip_config=pip_config, on_line=output.append
         )
     finally:
         engine.close()

@@ -169,7 +169,7 @@ DOES = {
 }  # fmt: skip
 
 
-def good_record(case: schema.Case, name: str = "stand-in") -> schema.Record:
+def good_record(case: schema.Case, name: str = "fake") -> schema.Record:
     """Return a record that passes every check; its figures mean nothing."""
     samples = case.batch_per_gpu * case.num_gpus * case.num_steps
     seconds = STEP_SECONDS * case.num_steps

@@ -1,4 +1,4 @@
-"""What tests of faults share: stand-in images by behaviour, and a user's folder."""
+"""What tests of faults share: fake images by behaviour, and a user's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.engines.standin import build_standin, build_variant
 
 
 class Standins:
-    """Images of the stand-in benchmark, in the registry and on the first engine, each built when first asked for."""
+    """Images of the fake benchmark, in the registry and on the first engine, each built when first asked for."""
 
     def __init__(self, engines: Engines, registry: Registry, folder: Path) -> None:
         self._engines = engines

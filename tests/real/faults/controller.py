@@ -66,7 +66,7 @@ class Runs:
         Args:
             fleets: By name: settings and `hosts`.
         """
-        suite = {"description": "one case of the stand-in", "repeats": repeats, "cases": [CASE]}
+        suite = {"description": "one case of the fake", "repeats": repeats, "cases": [CASE]}
         (self.folder / "one.yml").write_text(json.dumps(suite))
         path = self.folder / "hosts.yml"
         document = {"version": 1, "defaults": {"suite": "one.yml", "device": "cpu", **defaults}, "fleets": fleets}

@@ -54,7 +54,7 @@ def assert_each_once(runs: Runs, engine: DockerEngine) -> None:
 def test_a_run_survives_the_death_of_its_controller(
     moment: str, engines: Engines, standins: Standins, runs: Runs, short_path: Path
 ):
-    when, adopted = MOMENTS[moment]
+    when, reattached = MOMENTS[moment]
     victim: list[subprocess.Popen[str]] = []
     engine = engines.second
 
@@ -66,7 +66,7 @@ def test_a_run_survives_the_death_of_its_controller(
         resumed = runs.run("resume", "--display=plain")
 
     assert resumed.returncode == 0, resumed.stderr
-    assert sum(event["state"] == "reattached" for event in runs.events("job_state")) == adopted
+    assert sum(event["state"] == "reattached" for event in runs.events("job_state")) == reattached
     assert_each_once(runs, engine)
 
 

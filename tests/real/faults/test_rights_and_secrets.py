@@ -25,7 +25,7 @@ SECRETS = {"REGISTRY_TOKEN": "tok-5b1c7f", "AWS_SECRET_ACCESS_KEY": "aws-e83a91"
 
 @pytest.fixture(scope="module")
 def guarded(engine_folder: Path, engines: Engines, standins: Standins) -> Iterator[tuple[GuardedRegistry, str]]:
-    """Start a registry that wants a password, with the stand-in's image in it."""
+    """Start a registry that wants a password, with the fake's image in it."""
     registry = GuardedRegistry(engine_folder)
     try:
         registry.start()

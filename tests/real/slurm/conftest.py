@@ -25,7 +25,7 @@ main()
 
 @pytest.fixture(scope="session")
 def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder whose `python -m tfbench` is the stand-in benchmark."""
+    """Give a folder whose `python -m tfbench` is the fake benchmark."""
     folder = tmp_path_factory.mktemp("pretender")
     (folder / "tfbench").mkdir()
     (folder / "tfbench" / "__init__.py").touch()
@@ -37,7 +37,7 @@ def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_runs(tmp_path: Path, slurm_cluster: SlurmCluster) -> Iterator[MakeRuns]:
-    """Make a user's folder for a behaviour of the stand-in; what a failed test leaves in the queue goes away."""
+    """Make a user's folder for a behaviour of the fake; what a failed test leaves in the queue goes away."""
 
     def make(does: str = "work", **behaviour: Any) -> Runs:
         standin = json.dumps({"does": does, **behaviour})

@@ -210,7 +210,7 @@ def test_an_image_is_fetched_once_without_the_limits_of_a_benchmark(site: Site, 
     done = runs.run("run", f"--hosts={hosts}", "--display=plain")
     assert done.returncode == 3, done.stderr
     records = runs.records().values()
-    assert {record.status for record in records} == {Status.BAD_RESULT}, "what the stand-in leaves is no record"
+    assert {record.status for record in records} == {Status.BAD_RESULT}, "what the fake leaves is no record"
     assert {record.origin.image_digest for record in records if record.origin} == {image.digest}
     first, second = logs(runs)
     assert set(first) == set(second)

@@ -41,7 +41,7 @@ def bare_host() -> Iterator[SshHost]:
 
 @pytest.fixture(scope="session")
 def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder whose `python -m tfbench` is the stand-in benchmark, and whose probe is the real one."""
+    """Give a folder whose `python -m tfbench` is the fake benchmark, and whose probe is the real one."""
     folder = tmp_path_factory.mktemp("pretender")
     shutil.copytree(ROOT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "__main__.py")
@@ -53,7 +53,7 @@ def pretender(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_launcher(tmp_path: Path, bare_host: SshHost, pretender: Path) -> MakeLauncher:
     """Make launchers of one host, whose folder is `tmp_path/home`; each is a controller of its own.
 
-    The host is an instance of an image whose benchmark is the stand-in, unless `image` says otherwise.
+    The host is an instance of an image whose benchmark is the fake, unless `image` says otherwise.
     """
 
     def make(image: bool = True, python: str | None = None, **behaviour: Any) -> SSHLauncher:

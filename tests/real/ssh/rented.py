@@ -25,7 +25,7 @@ STANDIN='{standin}' PYTHONPATH="{pretender}:$PYTHONPATH" exec '{python}' "$@"
 
 
 def make_pretender(folder: Path) -> Path:
-    """Give a folder whose `python -m tfbench` is the stand-in benchmark, with a TensorFlow that is only a name."""
+    """Give a folder whose `python -m tfbench` is the fake benchmark, with a TensorFlow that is only a name."""
     shutil.copytree(ROOT / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "tests" / "real" / "faults" / "benchmark.py", folder / "tfbench" / "__main__.py")
     (folder / "results").symlink_to(ROOT / "results")

@@ -75,7 +75,7 @@ MOMENTS = (
     ("between two repeats", "remove", True, 3),
     ("a record was on its way", "collect", True, 3),
 )
-"""When one controller after another dies, at a request or after it, and how many repeats they have adopted by then."""
+"""When one controller after another dies, at a request or after it, and how many repeats they have reattached by then."""
 
 
 def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Path):
@@ -84,11 +84,11 @@ def test_a_run_survives_the_death_of_seven_controllers(rent: Rent, tmp_path: Pat
     runs = Runs(tmp_path, PATH=f"{relay}:{os.environ['PATH']}", TFBENCH_TEST_MOMENT=str(moment))
     hosts = runs.hosts({"all": {"hosts": {"one": instance.entry(seconds=1)}}}, repeats=2)
     command = ("run", f"--hosts={hosts}", "--display=none")
-    for when, do, after, adopted in MOMENTS:
+    for when, do, after, reattached in MOMENTS:
         moment.write_text(json.dumps({"do": do, "after": after}))
         assert runs.run(*command).returncode == -9, when
         assert not moment.exists(), when
-        assert [event["state"] for event in runs.events("job_state")].count("reattached") == adopted, when
+        assert [event["state"] for event in runs.events("job_state")].count("reattached") == reattached, when
         command = ("resume", "--display=none")
     done = runs.run("resume", "--display=plain")
     assert done.returncode == 0, done.stderr

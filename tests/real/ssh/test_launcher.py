@@ -56,13 +56,13 @@ def test_an_instance_of_our_image_is_recognised_and_measures(make_launcher, tmp_
 
 def test_two_controllers_at_once_start_a_repeat_once(make_launcher, tmp_path):
     launchers = [make_launcher(seconds=1) for _ in range(4)]
-    adopted: list[bool] = []
-    threads = [threading.Thread(target=lambda one=one: adopted.append(one.start(job()))) for one in launchers]
+    reattached: list[bool] = []
+    threads = [threading.Thread(target=lambda one=one: reattached.append(one.start(job()))) for one in launchers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(adopted) == [False, True, True, True]
+    assert sorted(reattached) == [False, True, True, True]
     assert launchers[0].follow(job(), lambda line: None).exit_code == 0
 
 

@@ -84,7 +84,7 @@ mkdir -p "$made/bin" && ln -s {python} "$made/bin/python3" && ln -s "$made" "$UV
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Callable[[str], Download]]:
-    """Serve archives with a stand-in for `uv`, as its publisher does."""
+    """Serve archives with a fake for `uv`, as its publisher does."""
     folder = tmp_path / "index"
     folder.mkdir()
     handler = functools.partial(_Quiet, directory=str(folder))

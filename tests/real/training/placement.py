@@ -66,7 +66,7 @@ def held(workload, name):
 
 
 def copies(nodes):
-    """Return each copy between devices: from, to, type; an all-reduce's own key is left out.
+    """Return each copy between devices: from, to, type; an all-reduce's own key is excluded.
 
     That is a scalar int32, which TensorFlow gives to each call from the host, and which a GPU reads in the host's
     memory: an argument and no copy.

@@ -83,7 +83,7 @@ class Fork:
         return self._process.exitcode
 
 
-class Gang:
+class MultiHostJob:
     """Ranks that were started: processes of the program or, with a fault, forks with it planted."""
 
     def __init__(self, folder, flags, fault, count=2):
@@ -134,21 +134,21 @@ class Gang:
 
 @pytest.fixture
 def start(tmp_path):
-    gangs = []
+    multi_host_jobs = []
 
     def begin(*flags, fault=""):
-        gangs.append(Gang(tmp_path, flags, fault))
-        return gangs[-1]
+        multi_host_jobs.append(MultiHostJob(tmp_path, flags, fault))
+        return multi_host_jobs[-1]
 
     yield begin
-    for gang in gangs:
-        gang.end()
+    for multi in multi_host_jobs:
+        multi.end()
 
 
 def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
-    gang = start("--model=alexnet", "--image_size=64", "--num_steps=6", "--communication=ring")
-    assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
-    record = gang.record()
+    multi = start("--model=alexnet", "--image_size=64", "--num_steps=6", "--communication=ring")
+    assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
+    record = multi.record()
     assert record.status is Status.OK
     checks = {check.name: check for check in record.validity.checks if check.passed}
     assert {"ranks_equal", "update_equals_one_device", "loss_equals_one_device"} <= checks.keys()
@@ -160,13 +160,13 @@ def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
     assert m.samples_per_second == pytest.approx(24 / m.seconds)
     assert m.all_reduce_bytes_per_second > 0
     assert record.case.name == "alexnet-fp32-b2-2x1cpu-ring-64px-w2s6"
-    assert not gang.records[1].exists()  # one record for the case: the chief's
+    assert not multi.records[1].exists()  # one record for the case: the chief's
 
 
 def test_replicas_of_several_devices_and_hosts_train_as_one(start):
-    gang = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TINY + TWO_REPLICAS_EACH)
-    assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
-    record = gang.record()
+    multi = start("--num_steps=4", "--num_gpus=2", "--precision=fp16", "--data=host", fault=TINY + TWO_REPLICAS_EACH)
+    assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
+    record = multi.record()
     passed = {check.name for check in record.validity.checks if check.passed}
     assert {"ranks_equal", "replicas_equal", "update_equals_one_device", "loss_equals_one_device"} <= passed
     assert (record.measurement.replicas, record.measurement.samples) == (4, 32)
@@ -176,18 +176,18 @@ def test_replicas_of_several_devices_and_hosts_train_as_one(start):
     ("fault", "check"), [(NOT_REDUCED, "update_equals"), (ONE_RANK_ADDS_A_THOUSANDTH, "ranks_equal")]
 )
 def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, check):
-    gang = start("--num_steps=4", fault=TINY + fault)
-    assert gang.wait() == [3, 3]
+    multi = start("--num_steps=4", fault=TINY + fault)
+    assert multi.wait() == [3, 3]
     for rank in (0, 1):
-        assert gang.record(rank).status is Status.INVALID
-        assert check in gang.record(rank).cause
-    assert gang.record().measurement is None
+        assert multi.record(rank).status is Status.INVALID
+        assert check in multi.record(rank).cause
+    assert multi.record().measurement is None
 
 
 def test_without_all_reduce_the_gates_are_skipped_and_the_record_says_so(start):
-    gang = start("--num_steps=4", "--noall_reduce", fault=TINY)
-    assert gang.wait() == [0, 0], gang.logs[0].read_text()[-3000:]
-    record = gang.record()
+    multi = start("--num_steps=4", "--noall_reduce", fault=TINY)
+    assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
+    record = multi.record()
     assert not record.case.all_reduce and "no-all-reduce" in record.case.name
     skipped = [check for check in record.validity.checks if check.passed is None]
     assert {check.name for check in skipped} == {"loss_equals_one_device", "update_equals_one_device", "replicas_equal"}
@@ -196,20 +196,20 @@ def test_without_all_reduce_the_gates_are_skipped_and_the_record_says_so(start):
 
 @pytest.mark.parametrize(("victim", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
 def test_a_rank_that_is_killed_or_hangs_ends_the_other_with_its_name(start, victim, number):
-    gang = start("--num_steps=100000", fault=TINY)
-    gang.wait_for("state timing")
+    multi = start("--num_steps=100000", fault=TINY)
+    multi.wait_for("state timing")
     began = time.monotonic()
-    os.killpg(gang.processes[victim].pid, number)
+    os.killpg(multi.processes[victim].pid, number)
     other = 1 - victim
-    assert gang.processes[other].wait(timeout=30) == 3
+    assert multi.processes[other].wait(timeout=30) == 3
     assert time.monotonic() - began < 30
-    assert gang.record(other).status is Status.LOST
-    assert f"rank {victim} (127.0.0.1:" in gang.record(other).cause
+    assert multi.record(other).status is Status.LOST
+    assert f"rank {victim} (127.0.0.1:" in multi.record(other).cause
 
 
 def test_the_failure_of_one_rank_is_the_status_of_the_case(start):
-    gang = start("--num_steps=4", fault=TINY + ONE_RANK_IS_FULL)
-    assert gang.wait() == [3, 3]
-    assert gang.record(1).status is Status.OOM
-    assert gang.record(0).status is Status.OOM
-    assert gang.record(0).cause.startswith("rank 1 (127.0.0.1:")
+    multi = start("--num_steps=4", fault=TINY + ONE_RANK_IS_FULL)
+    assert multi.wait() == [3, 3]
+    assert multi.record(1).status is Status.OOM
+    assert multi.record(0).status is Status.OOM
+    assert multi.record(0).cause.startswith("rank 1 (127.0.0.1:")

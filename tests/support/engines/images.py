@@ -126,7 +126,7 @@ def _run(program: str, *arguments: str | Path) -> None:
 def pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return this machine's pip settings that mean something in a build, as build arguments.
 
-    Addresses of files are left out: a container has not the machine's files.
+    Addresses of files are excluded: a container has not the machine's files.
     """
     names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
     return {

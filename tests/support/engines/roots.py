@@ -135,7 +135,7 @@ class RootEngine(DockerEngine):
         root: From `make_root`.
         folder: For its socket, images and containers; its name is short.
         registry: Address of a registry without TLS that it trusts.
-        driver: Folder with the stand-in for NVIDIA's `libnvidia-ml.so.1`; None: it has no GPUs.
+        driver: Folder with the fake for NVIDIA's `libnvidia-ml.so.1`; None: it has no GPUs.
     """
 
     def __init__(self, kind: Kind, root: Path, folder: Path, registry: str, driver: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A tiny image whose benchmark is a stand-in: it behaves, or misbehaves, as a test asks."""
+"""A tiny image whose benchmark is a fake: it behaves, or misbehaves, as a test asks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = (
     *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "results" / "schema").glob("*.py")),
     "tests/real/faults/benchmark.py",
 )
-"""The contract, whole as in the real images, and the stand-in."""
+"""The contract, whole as in the real images, and the fake."""
 
 DOCKERFILE = """
 FROM {base} AS debian
@@ -45,7 +45,7 @@ STANDIN = "tfbench-standin:base"
 
 
 def build_standin(engine: DockerEngine, base: str, folder: Path) -> str:
-    """Build the stand-in's image on an engine and return its name.
+    """Build the fake's image on an engine and return its name.
 
     Args:
         base: From `make_base_image`.
@@ -62,7 +62,7 @@ def build_standin(engine: DockerEngine, base: str, folder: Path) -> str:
 
 
 def build_variant(engine: DockerEngine, reference: str, folder: Path, **behaviour: Any) -> str:
-    """Build an image whose stand-in behaves so, and return its name.
+    """Build an image whose fake behaves so, and return its name.
 
     Args:
         folder: An empty folder for the build's files.

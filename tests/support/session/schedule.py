@@ -11,7 +11,7 @@ BY_FILE = ("training", "null_gpu", "browser", "processes", "contact")
 """Folders of `tests/real` that share nothing between their files."""
 
 WITH_FAULTS = "tests/real/slurm/test_containers.py"
-"""Needs the engines and stand-in images of `tests/real/faults`, and a Slurm cluster, which starts faster than they do."""
+"""Needs the engines and fake images of `tests/real/faults`, and a Slurm cluster, which starts faster than they do."""
 
 SLURM_TRAINING = "tests/real/slurm/test_training.py"
 """Needs a cluster of its own, which starts in a second: what trains does not wait for what waits."""
@@ -28,7 +28,7 @@ SLOW_WITHOUT_WORK = (
     "tests/unit/tfbench/test_supervisor.py",
     "tests/unit/gpu_validation/test_session.py",
 )
-"""They wait for clocks and stand-ins: beside what trains, and not when nothing else is left."""
+"""They wait for clocks and fakes: beside what trains, and not when nothing else is left."""
 
 BY_TEST = ("tests/real/training/test_networks.py",)
 """Files so long that each test of them, with all its parameters, is a group."""

@@ -1,4 +1,4 @@
-"""A stand-in cluster and a plan on it."""
+"""A fake cluster and a plan on it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def node(name: str = "node-1", *, gpus: int = 4, taints: list[Object] | None = N
 
 
 class Bench:
-    """A fleet on a stand-in cluster, and what happened to a run on it."""
+    """A fleet on a fake cluster, and what happened to a run on it."""
 
     def __init__(self, folder: Path, play: Play) -> None:
         self.folder = folder
@@ -110,7 +110,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Give stand-in clusters that play Jobs so."""
+    """Give fake clusters that play Jobs so."""
     made: list[Bench] = []
 
     def make(play: Play = work) -> Bench:

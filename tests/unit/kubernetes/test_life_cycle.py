@@ -1,4 +1,4 @@
-"""Runs on a stand-in cluster: every repeat exactly one record, whatever the cluster does."""
+"""Runs on a fake cluster: every repeat exactly one record, whatever the cluster does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from orchestrate.errors import HostError, Withdrawn
+from orchestrate.errors import CancelledInQueue, HostError
 from orchestrate.events import JobState
 from orchestrate.launchers.kubernetes import launcher as launchers
 from orchestrate.launchers.kubernetes.manifests import object_name
@@ -36,7 +36,7 @@ def test_every_repeat_gets_one_record_and_nothing_stays_in_the_cluster(bench):
     assert "tfbench: state timing" in log and "tfbench: record" not in log
 
 
-def test_no_more_jobs_exist_than_there_are_lanes(bench):
+def test_no_more_jobs_exist_than_there_are_slots(bench):
     at_a_time = []
 
     def play(server, job):
@@ -217,8 +217,8 @@ def test_a_job_that_is_created_while_the_run_stops_is_taken_back_too(bench):
     launcher = one.make(one.host())
     launcher.submit([job])
     launcher.start(job)
-    launcher.withdraw([job])
-    with pytest.raises(Withdrawn):
+    launcher.cancel_waiting([job])
+    with pytest.raises(CancelledInQueue):
         launcher.follow(job, lambda line: None)
     wait_until(lambda: not one.server.all("jobs"), "the Job to go")
 
@@ -405,7 +405,7 @@ def test_repeats_that_a_decided_case_does_not_need_are_never_created(bench):
     plan = one.plan(host, dataclasses.replace(host, fleet="other"), repeats=12)
     plan = dataclasses.replace(plan, stop_early=0.02)
     outcome = one.run(plan)
-    assert outcome.missing == outcome.failed == 0 and outcome.spared > 0 and outcome.ok + outcome.spared == 24
+    assert outcome.missing == outcome.failed == 0 and outcome.skipped > 0 and outcome.ok + outcome.skipped == 24
     assert "cloud / other is known to ± 0.0%" in outcome.answers[0]
     wait_until(lambda: not one.server.all("jobs"), "the Jobs to go")
     assert len(one.asked("POST", "/jobs")) == outcome.ok

@@ -115,10 +115,10 @@ class FakeLauncher:
         self._note("prepare", job)
 
     def start(self, job: Job) -> bool:
-        adopted = job.id in self._machine.containers
-        self._note("adopt" if adopted else "start", job)
+        reattached = job.id in self._machine.containers
+        self._note("adopt" if reattached else "start", job)
         self._machine.containers.setdefault(job.id, "running")
-        return adopted
+        return reattached
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         for line in self._machine.lines:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrate.accepting.judging import Acceptance, GPUFigures, HostFigures, judge
 
-ACCEPT, DOUBTFUL, REJECT = Acceptance
+ACCEPT, WARNING, REJECT = Acceptance
 H100 = GPUFigures(
     index=0,
     name="NVIDIA H100 80GB HBM3",
@@ -73,11 +73,11 @@ def test_three_faulty_gpus_of_eight_are_named_and_five_accepted():
     (verdict,) = judge([host])
     assert verdict.verdict is REJECT
     healthy = dict.fromkeys(range(8), ACCEPT)
-    assert verdict.gpus == healthy | {2: REJECT, 5: REJECT, 7: DOUBTFUL}
+    assert verdict.gpus == healthy | {2: REJECT, 5: REJECT, 7: WARNING}
     texts = {(found.gpu, found.figure): found.text for found in verdict.findings}
     assert texts[2, "throttled_thermal"].startswith("held back by heat in 80% of the readings, 1040 MHz, 91 °C. check")
     assert texts[2, "fp16 products"] == "448 TFLOP/s, 30% below the fleet's median (640 TFLOP/s)"
-    assert texts[5, "pcie_width"].startswith("PCIe ×4 of ×16. reseat the card")
+    assert texts[5, "pcie_width"].startswith("PCIe ×4 of ×16. reseat the GPU")
     assert texts[5, "copies to the GPU"] == "6.5 GB/s, 75% below the fleet's median (26 GB/s)"
     assert texts[7, "memory"] == "2.5e+03 GB/s, 14% below the fleet's median (2.9e+03 GB/s)"
     assert {gpu for gpu, _ in texts} == {2, 5, 7}
@@ -133,7 +133,7 @@ def test_a_slow_host_among_its_mates_is_named_and_they_are_not():
     gpus = tuple(slower(gpu, 0.85) for gpu in HOST.gpus)
     fleet[1] = dataclasses.replace(fleet[1], gpus=gpus, rates=HOST.rates | {"disk": 2e8})
     verdicts = judge(fleet)
-    assert [verdict.verdict for verdict in verdicts] == [ACCEPT, DOUBTFUL, ACCEPT, ACCEPT]
+    assert [verdict.verdict for verdict in verdicts] == [ACCEPT, WARNING, ACCEPT, ACCEPT]
     assert {found.figure for found in verdicts[1].findings} == {*PRODUCTS, "disk"}
 
 
@@ -150,12 +150,12 @@ def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():
     [
         ({"ecc_uncorrected_errors": 2}, REJECT, {"ecc_errors": None}),
         ({"products_right": False}, REJECT, {"products": None}),
-        ({"power_limit_watts": 500.0}, DOUBTFUL, {"power_cap": None}),
+        ({"power_limit_watts": 500.0}, WARNING, {"power_cap": None}),
         ({"throttle_power_share": 1.0}, ACCEPT, {}),
         ({"rates": {}}, ACCEPT, {}),  # what was not measured says nothing
         (
             {"rates": H100.rates | {"memory": 1.6e12, "copies from the GPU": 9e9}},
-            DOUBTFUL,
+            WARNING,
             {
                 "memory": "1.6e+03 GB/s is 48% of the specification (3.35e+03 GB/s); at least 65% is usual",
                 "copies from the GPU": "9 GB/s is 14% of what PCIe 5 x16 carries (63 GB/s); at least 25% is usual",
@@ -173,7 +173,7 @@ def test_missing_gpus_and_slow_pairs_are_of_the_host():
     pairs = tuple((*pair, 20e9 if pair == [0, 3] else rate) for *pair, rate in PAIRS)
     fewer = dataclasses.replace(HOST, gpus=HOST.gpus[:7], pairs=pairs)
     verdict, other = judge([fewer, dataclasses.replace(HOST, host="node-b")])
-    assert other.verdict is ACCEPT and verdict.verdict is DOUBTFUL
+    assert other.verdict is ACCEPT and verdict.verdict is WARNING
     assert [found.text for found in verdict.findings] == [
         "7 GPUs answer, others of the fleet have 8",
         "20 GB/s between GPU 0 and GPU 3, 210 between most pairs",

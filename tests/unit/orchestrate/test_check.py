@@ -1,4 +1,4 @@
-"""`check` names what is wrong or doubtful about a host, with the remedy beside it."""
+"""`check` prints problems and warnings of a host, with their remedies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orchestrate.display.tables import render_check, render_plan
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.planning.doubts import doubts, has_nvidia_card, memory_notes
 from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.host_warnings import has_nvidia_card, host_warnings, memory_notes
 from orchestrate.planning.plan import HostPlan, Plan, make_plan
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
@@ -31,15 +31,15 @@ def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
 
 
 def test_nothing_is_doubtful_about_a_good_host():
-    assert doubts(host(), GOOD) == []
-    assert doubts(host(None, device=Device.CPU), Facts()) == []
+    assert host_warnings(host(), GOOD) == []
+    assert host_warnings(host(None, device=Device.CPU), Facts()) == []
     without = dataclasses.replace(GOOD, gpus=(), gpu_runtime=None)
     queue = SlurmQueue(partition="cpu", container="none", shared_folder="/home/x")
-    assert doubts(host(device=Device.CPU), without) == doubts(host(None, queue=queue), without) == []
+    assert host_warnings(host(device=Device.CPU), without) == host_warnings(host(None, queue=queue), without) == []
     idle = GPUFacts(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
     other = GPUFacts(index=1, processes=7)
-    assert doubts(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
-    assert doubts(host(), dataclasses.replace(GOOD, gpu_states=(GPUFacts(index=0),))) == []
+    assert host_warnings(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
+    assert host_warnings(host(), dataclasses.replace(GOOD, gpu_states=(GPUFacts(index=0),))) == []
 
 
 def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(tmp_path, monkeypatch):
@@ -52,8 +52,8 @@ def test_this_machine_without_gpus_is_doubtful_only_if_an_nvidia_card_is_in_it(t
     (tmp_path / "gpu" / "vendor").write_text("0x1002\n")
     assert not has_nvidia_card(tmp_path)
     for built_in in (True, False):
-        monkeypatch.setattr("orchestrate.planning.doubts.has_nvidia_card", lambda found=built_in: found)
-        (*found,) = doubts(host(address=None), no_gpus)
+        monkeypatch.setattr("orchestrate.planning.host_warnings.has_nvidia_card", lambda found=built_in: found)
+        (*found,) = host_warnings(host(address=None), no_gpus)
         assert [text.startswith("no GPU was found. Run nvidia-smi there. Without a GPU") for text in found] == [
             True
         ] * built_in
@@ -99,23 +99,23 @@ BUSY = {"utilisation": 0.87, "memory_used_bytes": 12_300_000_000, "processes": 3
     ],
 )
 def test_each_doubt_has_a_remedy(settings: dict, changes: dict, said: str):
-    (found,) = doubts(host(**settings), dataclasses.replace(GOOD, **changes))
+    (found,) = host_warnings(host(**settings), dataclasses.replace(GOOD, **changes))
     assert said in found
 
 
 def test_a_host_with_fewer_gpus_than_its_fleet_mates_is_doubtful():
     two = dataclasses.replace(GOOD, gpus=(A4000, dataclasses.replace(A4000, index=1)))
-    (found,) = doubts(host(), GOOD, [GOOD, two])
+    (found,) = host_warnings(host(), GOOD, [GOOD, two])
     assert found.startswith("1 of 2 GPUs found (other hosts of the fleet have 2): one may have fallen off the bus")
-    assert doubts(host(), two, [GOOD, two]) == []
-    assert doubts(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
+    assert host_warnings(host(), two, [GOOD, two]) == []
+    assert host_warnings(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
     other = Host(fleet="a4000", name="node-b", docker=SSH)
     stream = io.StringIO()
     render_check(
         [host(), other], {("a4000", "node-a"): GOOD, ("a4000", "node-b"): two}, Console(file=stream, width=200)
     )
     assert "a4000.node-a: 1 of 2 GPUs" in stream.getvalue() and "a4000.node-b: 2" not in stream.getvalue()
-    assert stream.getvalue().count("doubtful") == 1
+    assert stream.getvalue().count("warning") == 1
 
 
 def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
@@ -131,7 +131,7 @@ def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     render_check(hosts, probed, Console(file=stream, width=230))
     text = stream.getvalue()
     assert "1 × NVIDIA RTX A4000, 16 GiB, 140 W, cc 8.6" in text and "ssh://bench@node-a:2222" in text
-    assert "busy, 2 processes" in text and "doubtful" in text and text.count("unusable") == 2
+    assert "busy, 2 processes" in text and "warning" in text and text.count("unusable") == 2
     assert "podman 5.8.6" in text and "given by CDI" in text
     assert "a4000.node-a: r/tfbench:0.1.0-cuda12.5: machine code of 8.0 runs on 8.6" in text
     assert "f.old: x: driver 470 is too old" in text

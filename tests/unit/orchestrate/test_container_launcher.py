@@ -1,4 +1,4 @@
-"""What an engine refuses to give, and a benchmark can do without, is left out; the rest of the run knows it then."""
+"""What an engine refuses to give, and a benchmark can do without, is excluded; the rest of the run knows it then."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_host_or_queue_without_data_excludes_its_cases(tmp_path: Path, fleet: 
     plan = make_plan(hosts, {host.place: "not asked" for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {job.case.data for job in plan.jobs}
     assert seen == ({Data.SYNTHETIC} if missing else {Data.SYNTHETIC, Data.TFRECORD})
-    assert [text.partition(": ")[2] for text in plan.hosts[0].left_out] == ([missing] if missing else [])
+    assert [text.partition(": ")[2] for text in plan.hosts[0].excluded] == ([missing] if missing else [])
     assert plan_from_json(plan_to_json(plan)).hosts[0].host.data_dir == hosts[0].data_dir
 
 

@@ -1,4 +1,4 @@
-"""A deep check from its plan to its verdicts: stand-ins for what hosts measured, records as they are stored."""
+"""A deep check from its plan to its verdicts: fakes for what hosts measured, records as they are stored."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_each_host_has_one_case_over_all_its_gpus_or_its_processor():
 def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_path):
     found = checked(tmp_path, slow=2)
     one, two, away = found
-    assert (one.verdict, two.verdict, away.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT, Acceptance.DOUBTFUL)
+    assert (one.verdict, two.verdict, away.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT, Acceptance.WARNING)
     assert one.gpus == {1: "accept", 2: "accept", 3: "reject", 4: "accept"}, "by the driver's own indices"
     assert away.findings[0].text == "no route to host"
     console = Console(file=io.StringIO(), width=300)
@@ -104,21 +104,21 @@ def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_pa
     assert "a100/one, GPU 3: reject: throttled_thermal: held back by heat in 70% of the readings, 800 MHz. " in text
     assert "a100/one, GPU 3: reject: fp16 products: 144 TFLOP/s, 40% below the fleet's median (240 TFLOP/s)" in text
     documents = json.loads(verdicts_json(found))["hosts"]
-    assert [document["verdict"] for document in documents] == ["reject", "accept", "doubtful"]
+    assert [document["verdict"] for document in documents] == ["reject", "accept", "warning"]
     assert documents[0]["gpus"][2] == {"index": 3, "verdict": "reject"}
     assert documents[1]["figures"]["gpus"][0]["rates"]["fp16 products"] == 240e12
 
 
 def test_a_slow_link_and_wrong_numbers_are_named_by_the_drivers_indices(tmp_path):
     one, two, _ = checked(tmp_path / "link", slow_pair=(0, 2))
-    assert (one.verdict, two.verdict) == (Acceptance.DOUBTFUL, Acceptance.ACCEPT)
+    assert (one.verdict, two.verdict) == (Acceptance.WARNING, Acceptance.ACCEPT)
     assert [found.text for found in one.findings] == ["20 GB/s between GPU 1 and GPU 3, 200 between most pairs"]
     one, two, _ = checked(tmp_path / "numbers", wrong=1, status=Status.INVALID)
     assert (one.verdict, two.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT)
     assert one.gpus[2] is Acceptance.REJECT and one.gpus[1] is Acceptance.ACCEPT
 
 
-@pytest.mark.parametrize(("status", "verdict"), [(Status.LOST, "reject"), (Status.PULL_FAILED, "doubtful")])
+@pytest.mark.parametrize(("status", "verdict"), [(Status.LOST, "reject"), (Status.PULL_FAILED, "warning")])
 def test_a_check_that_failed_rejects_only_where_that_is_the_hosts_fault(tmp_path, status, verdict):
     plan = plan_deep_check(HOSTS[:1], PROBED, "r")
     folder = RunFolder.create(tmp_path / FOLDER, "r")
@@ -184,7 +184,7 @@ def test_four_faults_of_eight_gpus_are_found_from_driver_to_verdict(tmp_path):
     record = dataclasses.replace(record_of(job), device_results=rates, device_observations=seen)
     (verdict,) = judge([figures_of(record)])
     bad = {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Acceptance.ACCEPT}
-    assert (verdict.verdict, bad) == ("reject", {2: "reject", 5: "reject", 6: "reject", 7: "doubtful"})
+    assert (verdict.verdict, bad) == ("reject", {2: "reject", 5: "reject", 6: "reject", 7: "warning"})
     named = {2: {"throttled_thermal"}, 5: {"pcie_width", "copies to the GPU"}, 6: {"row_remap_failed"}, 7: {"memory"}}
     assert {gpu: {found.figure for found in verdict.findings if found.gpu == gpu} for gpu in bad} == named
 

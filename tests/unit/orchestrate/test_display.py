@@ -147,7 +147,7 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
 1/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: ok, 811.50 images/s after 61 s
 2/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r2: oom: 11 GB were not enough after 9 s
 2/4 warning: the price is a guess
-2/4 a4000.node-01: set aside (unreachable): connection refused
+2/4 a4000.node-01: dropped (unreachable): connection refused
 3/4 a4000.node-01.resnet50-fp32-b8-1gpu-w1s20.r1: unreachable: connection refused after 0 s
 3/4 run run1: 1 ok, 3 failed, 72 s
   1 × oom on a4000.node-00: 11 GB were not enough
@@ -251,7 +251,7 @@ def test_the_live_table_knows_what_is_done_set_aside_and_left():
     drawn = table(live([*STORY[:9]]))
     assert "01:01" in drawn.splitlines()[3], "one repeat took 61 s, one is left"
     drawn = table(live(STORY))
-    assert "done, 1 failed" in drawn and "set aside, 1 failed" in drawn
+    assert "done, 1 failed" in drawn and "dropped, 1 failed" in drawn
     assert drawn.splitlines()[-1].endswith("1 ok, 1 oom, 1 unreachable")
 
 
@@ -311,7 +311,7 @@ def test_failed_hosts_never_hide_those_that_work():
     events: list[Event] = [HostLost(host=e.host.key, status="lost", cause="gone") for e in plan.hosts[:80]]
     events += [JobState(job=e.jobs[0].id, host=e.host.key, state="timing") for e in plan.hosts[80:]]
     drawn = table(live(events, plan))
-    assert drawn.count("timing") == 16 and drawn.count("set aside") == 16 + 1
+    assert drawn.count("timing") == 16 and drawn.count("dropped") == 16 + 1
     assert "4 at work" in drawn
 
 

@@ -86,9 +86,9 @@ def test_each_of_them_is_asked_and_planned_by_its_own_facts():
     assert [{job.origin.fleet for job in plan.jobs_on(host)} for host in hosts] == [{"a.b"}, {"a"}]
 
 
-def test_a_fleets_gangs_do_not_wait_for_a_fleet_whose_name_begins_alike(tmp_path: Path):
+def test_a_fleets_multi_host_jobs_do_not_wait_for_a_fleet_whose_name_begins_alike(tmp_path: Path):
     plan = plan_for(hosts_named(("a", "x"), ("a", "y"), ("a.b", "z")), ALONE_AND_TOGETHER)
-    (gang,) = plan.gangs
+    (multi,) = plan.multi_host_jobs
     done, waited = threading.Event(), []
 
     def hold(job: Job) -> None:
@@ -98,13 +98,13 @@ def test_a_fleets_gangs_do_not_wait_for_a_fleet_whose_name_begins_alike(tmp_path
             done.set()
 
     run(plan, tmp_path, FakeLauncher, FakeHost(payload=payload, on_follow=hold))
-    assert waited == [True], f"{gang.job.id} began while the other fleet was at work"
+    assert waited == [True], f"{multi.job.id} began while the other fleet was at work"
 
 
-def test_the_live_table_counts_a_gang_with_its_chief_only():
+def test_the_live_table_counts_a_multi_host_job_with_its_chief_only():
     hosts = hosts_named(("a", "x.resnet50-fp32-b2-2x1cpu-w1s4"), ("a", "y"), ("a", "x"))
     plan = plan_for(hosts, ALONE_AND_TOGETHER)
-    assert [gang.job.case.name for gang in plan.gangs] == ["resnet50-fp32-b2-2x1cpu-w1s4"]
+    assert [multi.job.case.name for multi in plan.multi_host_jobs] == ["resnet50-fp32-b2-2x1cpu-w1s4"]
     console = Console(file=io.StringIO(), width=200, height=30)
     display = LiveDisplay(console)
     display.planned(plan)

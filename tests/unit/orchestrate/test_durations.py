@@ -13,7 +13,7 @@ from rich.console import Console
 
 from orchestrate.display.display import PlainDisplay
 from orchestrate.display.tables import duration, render_estimate, render_taken
-from orchestrate.events import HostLost, JobResult, JobSpared
+from orchestrate.events import HostLost, JobResult, JobSkipped
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.durations import (
@@ -163,7 +163,7 @@ def test_plain_lines_say_what_is_left():
     display = PlainDisplay(stream)
     display.planned(plan, Durations({("here", job.case.name): 30.0 for job in plan.jobs}))
     display.show(ended(first))
-    display.show(JobSpared(job=second.id, host="here.this-machine", case="", why=""))
+    display.show(JobSkipped(job=second.id, host="here.this-machine", case="", why=""))
     display.show(HostLost(host="here.this-machine", status="lost", cause=""))
     lines = stream.getvalue().splitlines()
     assert lines[0].endswith("after 30 s; about 05:30 left")

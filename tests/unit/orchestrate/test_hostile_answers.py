@@ -40,7 +40,7 @@ from orchestrate.launchers.ssh.connection import Connection
 from orchestrate.launchers.ssh.launcher import SSHLauncher
 from orchestrate.launchers.ssh.software import read_hello
 from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.doubts import doubts
+from orchestrate.planning.host_warnings import host_warnings
 from orchestrate.planning.plan import Job, make_plan
 from orchestrate.running.judge import judge, now
 from orchestrate.suites import CaseBlock, Suite
@@ -127,7 +127,7 @@ def live(launcher: Launcher, job: Job) -> None:
     try:
         facts = launcher.probe()
         host = launcher._host  # type: ignore[attr-defined]
-        doubts(host, facts)
+        host_warnings(host, facts)
         suite = Suite("one", "", 1, (CaseBlock(model=["googlenet"], batch_per_gpu=2, device="cpu"),))
         plan = make_plan([host], {host.place: facts}, lambda name: suite, run_id="r", seed=1)
         assert plan_from_json(plan_to_json(plan)) == plan, "what was planned can be read again"

@@ -40,7 +40,7 @@ def suite(*blocks: CaseBlock, repeats: int = 2) -> Suite:
     return Suite("tiny", "", repeats, blocks or (ALONE_AND_TOGETHER,))
 
 
-def gang_record(case: Case) -> Record:
+def multi_host_record(case: Case) -> Record:
     """Write what a chief would."""
     record = ok_record(dataclasses.replace(case, num_hosts=1))
     measurement = record.measurement
@@ -71,7 +71,7 @@ def gang_record(case: Case) -> Record:
 def payload(job: Job) -> bytes | None:
     if job.member is None:
         return to_json(ok_record(job.case)).encode()
-    return to_json(gang_record(job.case)).encode() if job.member.rank == 0 else None
+    return to_json(multi_host_record(job.case)).encode() if job.member.rank == 0 else None
 
 
 class MeetingLauncher(FakeLauncher):
@@ -111,7 +111,7 @@ class Bench(test_run.Bench):
         return launcher
 
     def records(self) -> list[Record]:
-        found = [self.folder.read_record(gang.job.id) for gang in self.plan.gangs]
+        found = [self.folder.read_record(multi.job.id) for multi in self.plan.multi_host_jobs]
         return [record for record in found if record is not None]
 
 
@@ -133,11 +133,11 @@ def test_two_hosts_give_one_record_with_a_part_for_each(tmp_path: Path):
     for machine in bench.machines.values():
         assert machine.count("start") == machine.count("remove") == 4
         assert machine.containers == {}
-    gangs = {gang.job.id for gang in bench.plan.gangs}
-    assert [event.host for event in bench.seen(JobResult) if event.job in gangs] == ["f.a", "f.a"]
-    parts = {part.id for gang in bench.plan.gangs for part in gang.members}
+    multi_host_jobs = {multi.job.id for multi in bench.plan.multi_host_jobs}
+    assert [event.host for event in bench.seen(JobResult) if event.job in multi_host_jobs] == ["f.a", "f.a"]
+    parts = {part.id for multi in bench.plan.multi_host_jobs for part in multi.members}
     assert {event.host for event in bench.seen(JobState) if event.job in parts} == {"f.a", "f.b"}
-    assert {event.host for event in bench.seen(JobStep) if event.job in gangs} == {"f.a"}
+    assert {event.host for event in bench.seen(JobStep) if event.job in multi_host_jobs} == {"f.a"}
 
 
 def test_hosts_do_first_what_each_does_alone(tmp_path: Path):
@@ -150,7 +150,7 @@ def test_hosts_do_first_what_each_does_alone(tmp_path: Path):
 
 def test_every_rank_is_told_who_all_are(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost(), c=FakeHost())
-    (members,) = {gang.members for gang in bench.plan.gangs if gang.job.origin.repeat == 1}
+    (members,) = {multi.members for multi in bench.plan.multi_host_jobs if multi.job.origin.repeat == 1}
     assert [job.id.split(".")[1] for job in members] == ["a", "b"], "the first two of three"
     reported = [json.loads(job.member.environment["TF_CONFIG"]) for job in members if job.member]
     assert [config["task"] for config in reported] == [{"type": "worker", "index": rank} for rank in (0, 1)]
@@ -161,7 +161,7 @@ def test_every_rank_is_told_who_all_are(tmp_path: Path):
 
 def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    chief = bench.plan.gangs[0].members[0]
+    chief = bench.plan.multi_host_jobs[0].members[0]
     document = container_document(job_container(chief, bench.hosts[0], "image"))
     assert document["HostConfig"]["NetworkMode"] == "bridge" and not document["NetworkDisabled"]
     bindings = {"29500/tcp": [{"HostPort": "29500"}], "29501/tcp": [{"HostPort": "29501"}]}
@@ -214,8 +214,8 @@ def test_addresses_are_the_engines_unless_the_file_names_others():
 
 def test_what_a_fleet_cannot_hold_is_left_out_with_the_reason(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
-    assert bench.plan.gangs == ()
-    assert any("needs 2 hosts, the fleet has 1" in text for text in bench.plan.hosts[0].left_out)
+    assert bench.plan.multi_host_jobs == ()
+    assert any("needs 2 hosts, the fleet has 1" in text for text in bench.plan.hosts[0].excluded)
     only = suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}))
     with pytest.raises(UserError, match="the plan is empty"):
         Bench(tmp_path / "other", only, a=FakeHost())
@@ -227,9 +227,9 @@ def test_gpus_are_counted_on_every_host(tmp_path: Path):
         update={"num_gpus": [2, 4], "device": "auto", "communication": Communication.RING}
     )
     bench = Bench(tmp_path, suite(block), a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Facts(gpus=gpus[:2])))
-    assert {gang.job.case.num_gpus for gang in bench.plan.gangs} == {2}
-    assert any("2x4gpu" in text and "the fleet offers 2" in text for text in bench.plan.hosts[0].left_out)
-    assert [job.gpu_uuids for job in bench.plan.gangs[0].members] == [("GPU-0", "GPU-1")] * 2
+    assert {multi.job.case.num_gpus for multi in bench.plan.multi_host_jobs} == {2}
+    assert any("2x4gpu" in text and "the fleet offers 2" in text for text in bench.plan.hosts[0].excluded)
+    assert [job.gpu_uuids for job in bench.plan.multi_host_jobs[0].members] == [("GPU-0", "GPU-1")] * 2
 
 
 def test_a_killed_rank_ends_the_others_and_leaves_one_lost_record(tmp_path: Path):
@@ -278,7 +278,7 @@ def test_a_host_that_is_lost_gives_a_lost_record_with_its_name(tmp_path: Path):
         tmp_path, suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}), repeats=1), a=FakeHost(), b=FakeHost()
     )
     bench.machines["b"].failures["follow"] = Lost("the link is dead")
-    bench.started[f"{bench.plan.gangs[0].job.case.name}.1"] = threading.Barrier(1)
+    bench.started[f"{bench.plan.multi_host_jobs[0].job.case.name}.1"] = threading.Barrier(1)
     bench.waits["a"] = threading.Event()
     bench.run()
     (record,) = bench.records()
@@ -309,7 +309,7 @@ def test_the_reason_of_another_rank_is_the_reason_of_the_whole(tmp_path: Path):
             if job.member is None:
                 return payload(job)
             record = dataclasses.replace(
-                gang_record(job.case), status=status, cause=cause, measurement=None, validity=None
+                multi_host_record(job.case), status=status, cause=cause, measurement=None, validity=None
             )
             return to_json(record).encode()
 
@@ -339,7 +339,7 @@ def test_an_unreachable_host_fails_the_job_but_not_what_others_do_alone(tmp_path
 def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     bench.run()
-    first, second = bench.plan.gangs
+    first, second = bench.plan.multi_host_jobs
     bench.folder.record_path(second.job.id).unlink()
     for name, machine in bench.machines.items():
         index = ("a", "b").index(name)
@@ -375,7 +375,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
         bench.waits[name] = threading.Event()
 
     def stop_when_all_run() -> None:
-        parts = {job.id for job in bench.plan.gangs[0].members}
+        parts = {job.id for job in bench.plan.multi_host_jobs[0].members}
         while not parts <= {job for machine in bench.machines.values() for job in machine.containers}:
             time.sleep(0.02)
         bench.stop.ask()
@@ -386,7 +386,7 @@ def test_stop_ends_all_parts(tmp_path: Path):
     assert [record.status for record in bench.records()] == [Status.STOPPED]
     assert all(machine.count("stop") == 1 for machine in bench.machines.values())
     for index, (name, machine) in enumerate(bench.machines.items()):
-        part = bench.plan.gangs[0].members[index]
+        part = bench.plan.multi_host_jobs[0].members[index]
         machine.containers = {part.id: "running", "someone.else": "running"}
         assert part.id.startswith(f"f.{name}.")
     assert stop_run(bench.plan, bench.launcher, bench.bus)[0] == 2

@@ -31,22 +31,22 @@ def test_a_plan_is_read_in_every_part_and_written_alike():
     assert {job.blocked for job in hosts["old", "x"].jobs} == {(Status.DRIVER_TOO_OLD, "driver 470 is too old: ≥ 525")}
     assert isinstance(hosts["q", "slurm"].host.queue, SlurmQueue)
     assert isinstance(hosts["k", "kubernetes"].host.queue, KubernetesQueue)
-    (gang,) = plan.gangs
-    assert [part.member.rank for part in gang.members if part.member] == [0, 1]
+    (multi,) = plan.multi_host_jobs
+    assert [part.member.rank for part in multi.members if part.member] == [0, 1]
     assert plan_to_json(plan) == GOLDEN
     assert plan_from_json(plan_to_json(plan, ensure_ascii=True)) == plan
 
 
 def test_a_field_with_a_default_may_be_missing():
     document = json.loads(GOLDEN)
-    del document["gangs"]
+    del document["multi_host_jobs"]
     for entry in document["hosts"]:
         for key in ("data_dir", "environment", "address", "network", "cluster_port"):
             del entry["host"][key]
         for key in ("gpu_states", "gpu_problems"):
             (entry["facts"] or {key: 0}).pop(key)
     plan = plan_from_json(json.dumps(document))
-    assert plan.gangs == () and {entry.host.network for entry in plan.hosts} == {"bridge"}
+    assert plan.multi_host_jobs == () and {entry.host.network for entry in plan.hosts} == {"bridge"}
 
 
 def damage(*path: str | int, value: Any = None) -> Callable[[Any], None]:
@@ -73,7 +73,10 @@ def damage(*path: str | int, value: Any = None) -> Callable[[Any], None]:
         (damage("hosts", 4, "host", "queue", value={"slurm": {"container": "none"}}), "shared_folder"),
         (damage("hosts", 4, "host", "queue", value={"slurm": {}, "kubernetes": {}}), "hosts.4.host.queue"),
         (damage("hosts", 0, "host", "docker", "tls", value=["a"]), "hosts.0.host.docker.tls"),
-        (damage("gangs", 0, "members", 0, "member", "rank", value="0"), "gangs.0.members.0.member.rank"),
+        (
+            damage("multi_host_jobs", 0, "members", 0, "member", "rank", value="0"),
+            "multi_host_jobs.0.members.0.member.rank",
+        ),
     ],
 )
 def test_a_damaged_plan_is_named_with_the_place_and_what_to_do(change: Callable[[Any], None], said: str):

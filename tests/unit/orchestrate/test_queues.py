@@ -170,8 +170,8 @@ class LateQueue(FakeLauncher):
     def submit(self, jobs: Sequence[Job]) -> None:
         self._machine.containers.update((job.id, "running") for job in jobs)
 
-    def withdraw(self, jobs: Sequence[Job]) -> None:
-        self._note("withdraw")
+    def cancel_waiting(self, jobs: Sequence[Job]) -> None:
+        self._note("cancel_waiting")
 
     def clear(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

@@ -267,7 +267,7 @@ echo "variable $NCCL_SOCKET_IFNAME"
 
 
 class Node:
-    """A node with stand-ins for the programs that start containers."""
+    """A node with fakes for the programs that start containers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "tfbench-run1.lab"

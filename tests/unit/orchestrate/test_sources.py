@@ -206,7 +206,7 @@ def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, 
         for number, (name, gpu, note, usd, _) in enumerate(described)
     ]
     machines = [Machine(way="ssh", port=22, gpus=1, **fields) for fields in given]
-    found = Found(machines=machines, left_out=[reason for *_, reason in described], notes=[described[0][2]])
+    found = Found(machines=machines, excluded=[reason for *_, reason in described], notes=[described[0][2]])
     assert len(hosts_of(hosts_file(found, "vast"), tmp_path_factory.mktemp("hosts"))) == len(machines)
     twice = [Machine(name=name, way="ssh", target="root@h", port=22) for name in ("a", "b")]
     text = hosts_file(Found(machines=twice), "vast")

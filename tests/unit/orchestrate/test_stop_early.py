@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.display.display import describe
-from orchestrate.events import Decided, EventBus, JobSpared
+from orchestrate.events import Decided, EventBus, JobSkipped
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
@@ -66,8 +66,8 @@ class EarlyBench(Bench):
 def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
     bench = EarlyBench(tmp_path)
     outcome = bench.run(max_parallel=4)
-    assert outcome.missing == outcome.failed == 0 and outcome.ok + outcome.spared == 80
-    ended = {(event.case.split("-")[0], event.host) for event in bench.seen(JobSpared)}
+    assert outcome.missing == outcome.failed == 0 and outcome.ok + outcome.skipped == 80
+    ended = {(event.case.split("-")[0], event.host) for event in bench.seen(JobSkipped)}
     assert {place for place in ended if "googlenet" not in place[0]} >= {("resnet50", key) for key in ("a.a1", "b.b2")}
     noisy = [job for job in bench.plan.jobs if job.case.model == "googlenet"]
     assert all(bench.folder.read_record(job.id) is not None for job in noisy), "all ten repeats, on both fleets"
@@ -98,7 +98,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_answers(tmp_path):
     assert stopped.missing > 0
     bench.stop = Stop()
     outcome = bench.run()
-    assert outcome.missing == 0 and outcome.ok + outcome.spared == 80
+    assert outcome.missing == 0 and outcome.ok + outcome.skipped == 80
     assert outcome.answers == count_records(bench.plan, bench.folder).answers
     assert [text.partition("known to")[2] for text in outcome.answers if "resnet50" in text]
 
@@ -118,7 +118,7 @@ def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path):
     bench = EarlyBench(tmp_path, usd_per_gpu_hour=1.0, device=Device.CPU)
     outcome = bench.run()
     assert any("above its price ratio of 1.00" in text for text in outcome.answers if "googlenet" in text)
-    assert outcome.spared > 0
+    assert outcome.skipped > 0
 
 
 def test_a_fleet_that_fails_is_not_tried_ten_times(tmp_path):
@@ -128,7 +128,7 @@ def test_a_fleet_that_fails_is_not_tried_ten_times(tmp_path):
         bench.machines[name].payload = lambda job: to_json(dataclasses.replace(ok_record(job.case), **failed)).encode()
     outcome = bench.run(max_parallel=1)
     assert all("no repeat on b succeeded (2 of each host)" in text for text in outcome.answers)
-    assert 8 <= outcome.failed < 80 and outcome.spared > 0
+    assert 8 <= outcome.failed < 80 and outcome.skipped > 0
 
 
 def test_without_the_flag_or_without_two_fleets_nothing_is_skipped(tmp_path):
@@ -159,7 +159,7 @@ def test_every_shipped_suite_skips_repeats_of_steady_fleets(name, hosts):
     assert measurable or early.answers == [NOTHING_TO_COMPARE]
 
 
-WITHDRAWN: set[str] = set()
+CANCELLED: set[str] = set()
 
 
 class QueueLauncher(FakeLauncher):
@@ -168,10 +168,10 @@ class QueueLauncher(FakeLauncher):
     def submit(self, jobs: object) -> None:
         """Take all."""
 
-    def withdraw(self, jobs: list[Job]) -> None:
-        WITHDRAWN.update(job.id for job in jobs)
+    def cancel_waiting(self, jobs: list[Job]) -> None:
+        CANCELLED.update(job.id for job in jobs)
 
-    clear = withdraw
+    clear = cancel_waiting
 
 
 def test_what_is_not_needed_is_taken_back_from_a_queue(tmp_path):
@@ -180,9 +180,9 @@ def test_what_is_not_needed_is_taken_back_from_a_queue(tmp_path):
     plan = make_plan(fleets, {one.place: Facts() for one in fleets}, lambda name: SUITE, run_id="r", seed=1)
     plan = dataclasses.replace(plan, stop_early=0.02)
     machine = FakeHost(payload=lambda job: to_json(ok_record(job.case, seconds=2.0)).encode())
-    WITHDRAWN.clear()
+    CANCELLED.clear()
     folder = RunFolder.create(tmp_path, "r")
     outcome = execute(plan, folder, lambda one: QueueLauncher(one, machine), EventBus(), Stop(), RunOptions())  # type: ignore
-    assert outcome.missing == outcome.failed == 0 and outcome.spared > 0
+    assert outcome.missing == outcome.failed == 0 and outcome.skipped > 0
     left = {job.id for job in plan.jobs if folder.read_record(job.id) is None}
-    assert left <= WITHDRAWN and len(left) == outcome.spared
+    assert left <= CANCELLED and len(left) == outcome.skipped

@@ -16,8 +16,8 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.docker.images import image_content, send_image, sent_name
 from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
-from orchestrate.planning.doubts import sending_note
 from orchestrate.planning.facts import Facts, Image
+from orchestrate.planning.host_warnings import sending_note
 
 CONFIG = {"Env": ["A=1"], "Entrypoint": ["x"], "User": "10001", "Volumes": {"/out": {}}, "Labels": None}
 HERE, THERE = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"

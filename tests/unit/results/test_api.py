@@ -136,8 +136,8 @@ def test_repeats_have_a_row_for_each_record_also_for_those_that_failed(run):
     ]
     assert oom["samples_per_second"].isna().all()
     assert [line.split(": ")[1] for line in read.problems] == [
-        "same run, job and repeat as runs/quick/records/000.json, left out",
-        "not a record, left out",
+        "same run, job and repeat as runs/quick/records/000.json, excluded",
+        "not a record, excluded",
     ]
 
 

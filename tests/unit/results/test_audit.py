@@ -44,9 +44,7 @@ def test_every_cell_of_the_blog_is_impossible(published_findings):
 def test_no_measured_row_is_above_a_note_but_those_that_their_source_marks(published_findings):
     above = {row for f in published_findings if f.severity is not Severity.NOTE for row in f.rows}
     assert above <= SUSPECT_ROWS
-    slow = [
-        published()[row] for row in SUSPECT_ROWS - above
-    ]  # their own log gives them away, no limit of the card does
+    slow = [published()[row] for row in SUSPECT_ROWS - above]  # their own log gives them away, no limit of the GPU does
     assert {(row["gpu"], row["model"], row["precision"]) for row in slow} == {("A100 SXM4 40GB", "vgg16", "fp16")}
 
 

@@ -32,7 +32,7 @@ FORMATS = {
     "networks as columns": "GPU,GPUs,ResNet50 FP16\nA4000,1,453\nA4000,8,3524\nA5000,1,704\nA5000,8,5512\n",
     "count in the name": "GPU,Network,Precision,Throughput (images/sec)\nA4000,ResNet50,AMP,453\n8x A4000,ResNet50,AMP,3524\nA5000,ResNet50,AMP,704\n8 x A5000,ResNet50,AMP,5512\n",
     "counts as words": "gpu,model,precision,gpus,img/s\nA4000,ResNet50,fp16,one,453\nA4000,ResNet50,fp16,8 GPUs,3524\nA5000,ResNet50,fp16,1x,704\nA5000,ResNet50,fp16,×8,5512\n",
-    "html": """<html><body><h2>ResNet50 training, FP16</h2><table><thead><tr><th rowspan="2">Card</th>
+    "html": """<html><body><h2>ResNet50 training, FP16</h2><table><thead><tr><th rowspan="2">GPU</th>
         <th colspan="2">images/s</th></tr><tr><th>1 GPU</th><th>8 GPUs</th></tr></thead><tbody>
         <tr><td>RTX&nbsp;A4000</td><td>453<sup>1</sup></td><td>3&#8239;524</td></tr>
         <tr><td>RTX A5000<br></td><td>704</td><td>5&#160;512</td></tr></tbody></table></body></html>""",

@@ -16,7 +16,7 @@ A5000 = {"resnet50": 704, "resnet152": 288, "inception_v3": 421, "googlenet": 16
 
 
 def table(tmp_path, *columns):
-    """Write columns of cards, each (name, rates by network), at 1, 2 and 4 GPUs."""
+    """Write columns of GPUs, each (name, rates by network), at 1, 2 and 4 GPUs."""
     rows = ["gpu,model,precision,gpus,img/s"]
     for number, (gpu, rates) in enumerate(columns):
         for model, rate in rates.items():
@@ -142,7 +142,7 @@ NETWORKS = {"alexnet": 17.0, "resnet50": 1.5, "inception_v3": 1.0, "resnet152": 
 
 
 def columns(*rates):
-    """Return columns of cards, each (card, precision, relative rates by network), as claims."""
+    """Return columns of GPUs, each (GPU, precision, relative rates by network), as claims."""
     return [
         Claim(
             row, (gpu,), gpu, gpu, model, precision, False, None, 1, 397 * rate * 1.0013 ** (row % 7), 0.01, gpus=(gpu,)
@@ -225,7 +225,7 @@ def test_no_honest_table_has_a_finding_above_a_note_whatever_is_known_of_others(
 
 
 def counts(gpu, rates):
-    """Return claims of one card: (network, GPUs, samples/s)."""
+    """Return claims of one GPU: (network, GPUs, samples/s)."""
     return [
         Claim(row, (gpu,), gpu, gpu, model, "fp16", False, None, count, rate, 0.1, gpus=(gpu,))
         for row, (model, count, rate) in enumerate(rates)

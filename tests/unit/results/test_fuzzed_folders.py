@@ -39,7 +39,7 @@ def test_a_bad_record_costs_itself_only_and_is_named(folder):
         bad = [item for item in found if item.record is None]
         everything, without = merge_records(found), merge_records(good)
         assert everything.table.to_csv() == without.table.to_csv()
-        lost = [line for line in everything.problems if "not a record, left out" in line]
+        lost = [line for line in everything.problems if "not a record, excluded" in line]
         assert len(lost) == len(bad) and all(any(item.where in line for line in lost) for item in bad)
     finally:
         shutil.rmtree(parent)

@@ -53,7 +53,7 @@ def test_runs_are_merged_and_data_alone_goes_to_stdout(runs, capsys):
     assert call("export", "run-1", "run-2") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("fleet,host,") and "nonsense" not in captured.out
-    assert "bad.json: not a record, left out" in captured.err
+    assert "bad.json: not a record, excluded" in captured.err
 
 
 def test_two_fleets_need_no_names_and_markdown_is_for_a_pull_request(runs, capsys):

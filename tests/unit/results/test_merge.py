@@ -135,7 +135,7 @@ def test_duplicates_are_named_and_counted_once():
     record = make_record(100.0)
     merged = merge_records(stored(record, record))
     assert rows(merged)[0]["repeats"] == 1
-    assert merged.problems == ["records/1.json: same run, job and repeat as records/0.json, left out"]
+    assert merged.problems == ["records/1.json: same run, job and repeat as records/0.json, excluded"]
 
 
 def test_corrupt_files_are_named(tmp_path):
@@ -143,7 +143,7 @@ def test_corrupt_files_are_named(tmp_path):
     (tmp_path / "bad.json").write_text("[]")
     merged = merge_records([good, read_stored(tmp_path / "bad.json")])
     assert rows(merged)[0]["repeats"] == 1
-    assert merged.problems == [f"{tmp_path}/bad.json: not a record, left out: must be a JSON object. Received: []"]
+    assert merged.problems == [f"{tmp_path}/bad.json: not a record, excluded: must be a JSON object. Received: []"]
 
 
 def test_warnings_are_counted_where_not_every_repeat_has_them():

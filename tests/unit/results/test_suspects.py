@@ -11,8 +11,8 @@ from orchestrate.afterwards import verdict
 from results.runs.store import RunFolder
 from results.schema import SoftWarning, Status
 from results.schema.words import SUSPECT
-from results.table.doubts import highest_rate
 from results.table.merge import merge_records
+from results.table.suspects import highest_rate
 from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored
 
 GPU_CASE = make_case(device="gpu", precision="fp16", batch_per_gpu=64)

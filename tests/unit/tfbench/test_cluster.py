@@ -130,7 +130,7 @@ class Ranks:
 
 
 @pytest.fixture
-def gang(quick):
+def multi(quick):
     """Make ranks, and take all of them apart in the end."""
     made = []
 
@@ -151,8 +151,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.05)
 
 
-def test_every_rank_gets_what_all_ranks_gave_in_their_order(gang):
-    ranks = gang(3).connected()
+def test_every_rank_gets_what_all_ranks_gave_in_their_order(multi):
+    ranks = multi(3).connected()
     for turn in range(20):
         answers = ranks.together(lambda peers, turn=turn: peers.gather("turn", {"of": peers.rank, "turn": turn}))
         assert answers == [[{"of": rank, "turn": turn} for rank in range(3)]] * 3
@@ -165,8 +165,8 @@ def test_alone_there_is_nobody_to_wait_for():
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_dies_is_named_by_all_others(gang, victim):
-    ranks = gang(3).connected()
+def test_a_rank_that_dies_is_named_by_all_others(multi, victim):
+    ranks = multi(3).connected()
     ranks.peers[victim].close()
     for rank in {0, 1, 2} - {victim}:
         assert ranks.lost[rank].wait(5)
@@ -175,8 +175,8 @@ def test_a_rank_that_dies_is_named_by_all_others(gang, victim):
         assert "is gone" in ranks.outcomes[rank].cause
 
 
-def test_a_rank_that_falls_silent_is_lost(gang, monkeypatch):
-    ranks = gang(2).connected()
+def test_a_rank_that_falls_silent_is_lost(multi, monkeypatch):
+    ranks = multi(2).connected()
     monkeypatch.setattr(ranks.peers[1], "_tell_all", lambda message: None)
     assert ranks.lost[0].wait(5)
     assert "rank 1" in ranks.outcomes[0].cause
@@ -184,8 +184,8 @@ def test_a_rank_that_falls_silent_is_lost(gang, monkeypatch):
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_the_failure_of_a_rank_is_the_outcome_of_all(gang, failing):
-    ranks = gang(3).connected()
+def test_the_failure_of_a_rank_is_the_outcome_of_all(multi, failing):
+    ranks = multi(3).connected()
     ranks.peers[failing].tell_failure(Failure(Status.OOM, "its memory is full"))
     for rank in {0, 1, 2} - {failing}:
         assert ranks.lost[rank].wait(5)
@@ -194,23 +194,23 @@ def test_the_failure_of_a_rank_is_the_outcome_of_all(gang, failing):
         assert ranks.outcomes[rank].cause.startswith(f"rank {failing} (")
 
 
-def test_ranks_that_may_leave_are_not_missed(gang):
-    ranks = gang(2).connected()
+def test_ranks_that_may_leave_are_not_missed(multi):
+    ranks = multi(2).connected()
     ranks.together(lambda peers: peers.finish())
     ranks.peers[1].close()
     assert not ranks.lost[0].wait(0.5)
 
 
-def test_ranks_of_different_cases_refuse_each_other(gang):
-    ranks = gang(2)
+def test_ranks_of_different_cases_refuse_each_other(multi):
+    ranks = multi(2)
     ranks.peers[1] = ranks.rank(1, case="another")
     chief, other = ranks.together(lambda peers: peers.connect(10))
     assert (chief.status, other.status) == (Status.UNSUPPORTED, Status.UNSUPPORTED)
     assert "another" in str(chief) and "same flags" in str(other)
 
 
-def test_a_rank_that_does_not_come_is_named(gang):
-    ranks = gang(3)
+def test_a_rank_that_does_not_come_is_named(multi):
+    ranks = multi(3)
     del ranks.peers[2]
     chief, _ = ranks.together(lambda peers: peers.connect(1.5))
     assert chief.status is Status.LOST and f"rank 2 ({ranks.addresses[2]})" in str(chief)
@@ -218,9 +218,9 @@ def test_a_rank_that_does_not_come_is_named(gang):
     assert f"rank 2 ({ranks.addresses[2]})" in ranks.outcomes[1].cause
 
 
-def test_strangers_at_the_chiefs_port_are_ignored(gang, monkeypatch):
+def test_strangers_at_the_chiefs_port_are_ignored(multi, monkeypatch):
     monkeypatch.setattr(module, "HELLO_SECONDS", 0.3)
-    ranks = gang(2)
+    ranks = multi(2)
     port = ranks.peers[0].cluster.control[1]
     chief = threading.Thread(target=ranks.peers[0].connect, args=(10,))
     chief.start()

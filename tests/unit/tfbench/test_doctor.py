@@ -110,7 +110,7 @@ def test_every_faulty_gpu_of_eight_is_named_with_its_fault(eight):
 def test_the_json_says_what_it_is_and_agrees_with_the_exit_code(eight):
     code, seconds, document = eight
     assert document["doctor_version"] == 1
-    assert document["exit_code"] == code and document["verdict"] in ("not ready", "doubtful")
+    assert document["exit_code"] == code and document["verdict"] in ("not ready", "warning")
     assert document["seconds"] <= seconds <= 120
     assert list(document["facts"]) == ["device", "machine", "driver", "libraries", "trial"]
     assert [gpu["index"] for gpu in document["facts"]["driver"]["gpus"]] == list(range(8))
@@ -135,8 +135,8 @@ def test_the_documented_keys_are_those_of_the_json(eight):
 def test_the_same_machine_with_a_tensorflow_that_works_is_doubtful(eight):
     facts = from_dict(DoctorFacts, eight[2]["facts"])
     findings = judge(replace(facts, machine=MACHINE, trial=TRIAL, libraries=[]))
-    assert verdict_of(findings) is Readiness.DOUBTFUL
-    assert verdict_line(findings) == "doubtful: 9 findings"
+    assert verdict_of(findings) is Readiness.WARNING
+    assert verdict_line(findings) == "warning: 9 findings"
 
 
 def test_a_machine_without_a_fault_is_ready():
@@ -149,7 +149,7 @@ def test_a_machine_without_a_fault_is_ready():
 def test_on_this_machine_it_ends_in_time_with_a_verdict_and_its_exit_code():
     done, seconds = doctor("--device=gpu")
     verdict = done.stdout.splitlines()[-1]
-    expected = {0: "verdict: ready", 3: "verdict: doubtful", 4: "verdict: not ready"}[done.returncode]
+    expected = {0: "verdict: ready", 3: "verdict: warning", 4: "verdict: not ready"}[done.returncode]
     assert verdict.startswith(expected) and seconds < 120
     assert "multiplied two matrices correctly on" in done.stdout
     try:
@@ -180,10 +180,10 @@ def test_bad_flags_are_exit_code_2():
 @pytest.mark.parametrize(
     ("changes", "code", "level"),
     [
-        ({"temperature_celsius": 78.0}, "hot", Level.DOUBT),
+        ({"temperature_celsius": 78.0}, "hot", Level.WARNING),
         ({"compute_mode": "exclusive process"}, "compute_mode", Level.NOTE),
-        ({"row_remap_failed": True}, "row_remap_failed", Level.DOUBT),
-        ({"name": "NVIDIA A100"}, "gpus_differ", Level.DOUBT),
+        ({"row_remap_failed": True}, "row_remap_failed", Level.WARNING),
+        ({"name": "NVIDIA A100"}, "gpus_differ", Level.WARNING),
         ({"ecc": False}, "ecc_off", Level.NOTE),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_fault_of_one_gpu_is_found(changes, code, level):
 def test_ecc_that_is_off_on_some_gpus_only_is_a_doubt():
     gpus = [replace(GPU, ecc=True), replace(GPU, index=1, ecc=False)]
     (finding,) = judge(replace(GOOD, driver=replace(DRIVER, gpus=gpus)))
-    assert (finding.level, finding.fix) == (Level.DOUBT, "sudo nvidia-smi -i 1 -e 1, then restart")
+    assert (finding.level, finding.fix) == (Level.WARNING, "sudo nvidia-smi -i 1 -e 1, then restart")
 
 
 def test_cards_without_a_bridge_have_links_that_are_down_and_are_fine():
@@ -208,8 +208,8 @@ def test_cards_without_a_bridge_have_links_that_are_down_and_are_fine():
 @pytest.mark.parametrize(
     ("p2p", "topology", "level"),
     [
-        ("chipset not supported", "PHB", Level.DOUBT),
-        ("disabled by registry key", "PIX", Level.DOUBT),
+        ("chipset not supported", "PHB", Level.WARNING),
+        ("disabled by registry key", "PIX", Level.WARNING),
         ("chipset not supported", "SYS", Level.NOTE),
         ("GPU not supported", "PIX", Level.NOTE),
     ],
@@ -238,7 +238,7 @@ def test_gpus_without_p2p_are_a_doubt_where_that_can_be_mended(p2p, topology, le
 )
 def test_a_machine_setting_that_costs_speed_is_a_doubt(changes, code):
     (finding,) = judge(replace(GOOD, machine=replace(MACHINE, **changes)))
-    assert (finding.code, finding.level) == (code, Level.DOUBT)
+    assert (finding.code, finding.level) == (code, Level.WARNING)
     assert finding.fix
 
 
@@ -283,8 +283,8 @@ def test_a_missing_driver_has_the_remedy_of_its_cause(machine, fix):
     [
         ({"cuda": None, "gpus": [], "right": ["CPU:0"], "all_reduce": None}, "cpu_build", Level.BLOCKER),
         ({"gpus": []}, "gpus_not_seen", Level.BLOCKER),
-        ({"gpus": ["H100"]}, "gpus_not_seen", Level.DOUBT),
-        ({"capabilities": ["sm_80", "compute_80"]}, "ptx_jit", Level.DOUBT),
+        ({"gpus": ["H100"]}, "gpus_not_seen", Level.WARNING),
+        ({"capabilities": ["sm_80", "compute_80"]}, "ptx_jit", Level.WARNING),
         ({"wrong": ["GPU:1"]}, "wrong_product", Level.BLOCKER),
         ({"all_reduce": False, "all_reduce_reason": "off by 0.5"}, "all_reduce_wrong", Level.BLOCKER),
         ({"problem": "crashed with SIGSEGV while summing over all GPUs"}, "tensorflow_failed", Level.BLOCKER),
@@ -316,7 +316,7 @@ def test_a_machine_without_tensorflow_is_diagnosed(tmp_path):
 def test_libraries_that_tensorflow_opens_and_cannot_load_are_named():
     libraries = [CUDALibrary(name="cuDNN", problem="not found"), CUDALibrary(name="CUPTI", problem="not found")]
     (missing,) = judge(replace(GOOD, libraries=libraries))
-    assert (missing.code, missing.level) == ("libraries_missing", Level.DOUBT) and "cuDNN" in missing.seen
+    assert (missing.code, missing.level) == ("libraries_missing", Level.WARNING) and "cuDNN" in missing.seen
     assert "CUPTI" not in missing.seen, "TensorFlow starts without it"
 
 
@@ -452,5 +452,5 @@ def test_the_worst_finding_makes_the_verdict():
         return DoctorFinding(level=level, code="x", subject="x", seen="x", why="x")
 
     assert verdict_of([of(Level.NOTE)]) is Readiness.READY
-    assert verdict_line([of(Level.DOUBT), of(Level.NOTE)]) == "doubtful: 1 finding"
-    assert verdict_of([of(Level.DOUBT), of(Level.BLOCKER)]) is Readiness.NOT_READY
+    assert verdict_line([of(Level.WARNING), of(Level.NOTE)]) == "warning: 1 finding"
+    assert verdict_of([of(Level.WARNING), of(Level.BLOCKER)]) is Readiness.NOT_READY

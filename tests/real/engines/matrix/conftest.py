@@ -31,7 +31,7 @@ class Home:
     Attributes:
         engine: Debian bookworm's own, which plays the engine of the user's machine.
         other: A second one of it.
-        image: Name of the stand-in's image in `engine`, whose repeats take half a second.
+        image: Name of the fake's image in `engine`, whose repeats take half a second.
         slow: Likewise; its repeats take long enough to kill a controller.
         gpus: Likewise; it has the probe, and its repeats print their devices.
         pushed: Path of `image` in the registry, without the registry's address.
@@ -53,7 +53,7 @@ class Target:
 
     Attributes:
         registry: The registry's address, as this engine reaches it.
-        has_gpus: Its machine has two stand-in GPUs, by CDI.
+        has_gpus: Its machine has two fake GPUs, by CDI.
     """
 
     kind: Kind
@@ -64,7 +64,7 @@ class Target:
 
 @pytest.fixture(scope="session")
 def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """Start the user's machine, with the stand-in's images."""
+    """Start the user's machine, with the fake's images."""
     first = DockerEngine("home", engine_folder, engine_folder / "home-data")
     second = DockerEngine("other", engine_folder, engine_folder / "other-data")
     folder = tmp_path_factory.mktemp("home")
@@ -84,7 +84,7 @@ def home(engine_folder: Path, registry: Registry, tmp_path_factory: pytest.TempP
 
 
 def _with_probe(engine: DockerEngine, folder: Path) -> str:
-    """Build the stand-in with what asks the driver."""
+    """Build the fake with what asks the driver."""
     import pynvml
 
     shutil.copytree(REPOSITORY / "tfbench", folder / "tfbench", ignore=shutil.ignore_patterns("__pycache__"))

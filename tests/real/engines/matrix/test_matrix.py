@@ -39,7 +39,7 @@ print(os.getuid(), status["CapEff"].strip(), status["NoNewPrivs"].strip(), statu
 
 
 def run_on(runs: Runs, target: Target, image: str, *, expect: int = 0, repeats: int = 1, **settings: str) -> Finished:
-    """Run the stand-in's case on the engine."""
+    """Run the fake's case on the engine."""
     fleet = {"image": image, "hosts": {"one": {"docker": target.engine.url}}, **settings}
     done = runs.run("run", f"--hosts={runs.hosts({'here': fleet}, repeats)}", "--display=plain")
     assert done.returncode == expect, done.stderr
@@ -57,7 +57,7 @@ def test_check(target: Target, home: Home, runs: Runs):
 
 
 def test_check_says_that_it_has_no_gpus(target: Target, home: Home, runs: Runs):
-    """a host without GPUs is named doubtful"""
+    """a host without GPUs gets a warning"""
     if target.has_gpus:
         pytest.skip("has GPUs in this test")
     fleet = {"image": home.image, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}

@@ -1,4 +1,4 @@
-"""What becomes of a Job on the stand-in cluster: the parts of scheduler, Job controller and kubelet."""
+"""What becomes of a Job on the fake cluster: the parts of scheduler, Job controller and kubelet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong, or only doubtful, about a host, each with its remedy."""
+"""Problems and warnings of a host, each with its remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def state_words(state: GPUFacts) -> str:
 
 
 def has_nvidia_card(devices: Path = PCI_DEVICES) -> bool:
-    """Return whether an NVIDIA card is in this machine, with or without a driver that works."""
+    """Return whether an NVIDIA GPU is in this machine, with or without a driver that works."""
     for vendor in devices.glob("*/vendor"):
         with contextlib.suppress(OSError):
             kind = (vendor.parent / "class").read_text()
@@ -43,7 +43,7 @@ def has_nvidia_card(devices: Path = PCI_DEVICES) -> bool:
 
 
 def _missing_gpus(host: Host, facts: Facts) -> str | None:
-    """Say why a host that is not meant to be without GPUs shows none; None: it has some, or is meant to have none."""
+    """Return why a host that should have GPUs shows none; None: it has some, or should have none."""
     if facts.gpus or not host.wants_gpus or host.queue is not None:
         return None
     if host.launcher == "process" and host.device is not Device.GPU and not has_nvidia_card():
@@ -60,7 +60,7 @@ def _missing_gpus(host: Host, facts: Facts) -> str | None:
 
 
 def isolation_note(hosts: Iterable[Host]) -> str | None:
-    """Say what containers would isolate and processes do not; None: every host has an engine or a queue."""
+    """Return what containers would isolate and processes do not; None: every host has an engine or a queue."""
     bare = [host.key for host in hosts if host.ssh is not None]
     if not bare:
         return None
@@ -72,7 +72,7 @@ def isolation_note(hosts: Iterable[Host]) -> str | None:
 
 
 def sending_note(probed: Iterable[Facts | None]) -> str | None:
-    """Say how much this machine sends before repeats start, and what sends less; None: it sends no images.
+    """Return how much this machine sends before repeats start, and what sends less; None: it sends no images.
 
     Args:
         probed: What each host reported; None: it could not be asked.
@@ -106,7 +106,7 @@ def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
     return list(notes.values())
 
 
-def doubts(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
+def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
     """Name what a user should know before trusting or paying for this host; what stops it is an image's problem.
 
     Args:

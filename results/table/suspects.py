@@ -34,7 +34,7 @@ CPU_FLOP_PER_CYCLE = {Precision.FP32: 64, Precision.TF32: 64, Precision.FP16: 20
 """Of one core: two AVX-512 units, or AMX tiles. Source: Intel 64 and IA-32 Optimization Reference Manual."""
 
 
-class Doubts:
+class Suspects:
     """Finds repeats that no mean may contain, while they come.
 
     Attributes:

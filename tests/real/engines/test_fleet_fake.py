@@ -1,4 +1,4 @@
-"""The stand-in engine of the fleet simulation answers as a real Docker engine does."""
+"""The fake engine of the fleet simulation answers as a real Docker engine does."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def write_fleet(folder: Path, engines: Engines, registry: Registry, suite: str) 
     return write_hosts(folder, {"pair": fleet}, suite=suite, registry=registry.address, variant="cpu")
 
 
-def gang_records(run: Path) -> list[Record]:
+def multi_host_records(run: Path) -> list[Record]:
     return [record for record in records_of(run).values() if record.case.num_hosts == 2]
 
 
@@ -71,7 +71,7 @@ def test_two_engines_train_one_case_together_and_give_one_record(
     run = only_run(tmp_path)
 
     assert len(records_of(run)) == 3, "each host alone, and both together"
-    (record,) = gang_records(run)
+    (record,) = multi_host_records(run)
     assert record.status is Status.OK
     assert record.origin is not None and record.validity is not None and record.measurement is not None
     assert (record.origin.fleet, record.origin.host) == ("pair", "first+second")
@@ -113,7 +113,7 @@ def test_a_killed_rank_ends_the_other_within_30_seconds_and_gives_one_lost_recor
         killed_at = time.monotonic()
         victim.kill()
         wait_until(lambda: not running(engines.first), "the other part to end", seconds=30)
-        wait_until(lambda: gang_records(only_run(tmp_path)), "the record", seconds=30)
+        wait_until(lambda: multi_host_records(only_run(tmp_path)), "the record", seconds=30)
         assert time.monotonic() - killed_at < 30
         _, errors = controller.communicate(timeout=120)
     assert controller.returncode == 3, errors
