@@ -64,12 +64,12 @@ OFF_CHANCE = 3.0
 
 def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find columns that were copied from another GPU, and columns of a GPU that are off by a factor."""
-    cards = _columns_of_cards(claims)
-    if len(cards) > MOST_CARDS:
-        cards = {}
-    pairs = len(cards) * (len(cards) - 1) // 2
+    gpus = _columns_of_cards(claims)
+    if len(gpus) > MOST_CARDS:
+        gpus = {}
+    pairs = len(gpus) * (len(gpus) - 1) // 2
     found = []
-    for (_, first), (_, second) in itertools.combinations(cards.items(), 2):
+    for (_, first), (_, second) in itertools.combinations(gpus.items(), 2):
         if same_card(first[0], second[0]):
             continue
         shared = _shared(first, second)
@@ -179,8 +179,8 @@ def _off(claims: Sequence[Claim]) -> list[TableFinding]:
             readings = [_surplus(claim, [reading(other) for other in group]) for reading in (_as_told, _as_ieee)]
             values = [value for value in readings if value is not None]
             if values:
-                cards = len({other.gpus for other in group if other.gpus != claim.gpus})
-                cell = _Surplus(claim, min(values, key=abs), cards)
+                gpus = len({other.gpus for other in group if other.gpus != claim.gpus})
+                cell = _Surplus(claim, min(values, key=abs), gpus)
                 surplus.setdefault((claim.gpu_text, claim.precision), []).append(cell)
     return [finding for key, cells in surplus.items() for finding in _judged(*key, cells)]
 
@@ -209,12 +209,12 @@ class _Surplus:
 
     Attributes:
         value: Natural logarithm.
-        GPUs: Other GPUs.
+        gpus: Other GPUs.
     """
 
     claim: Claim
     value: float
-    cards: int
+    gpus: int
 
 
 def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFinding]:
@@ -224,7 +224,7 @@ def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFi
     if severity is None:
         return []
     severity = severity if len(cells) >= OFF_LEAST and abs(middle) > OFF_CHANCE * _doubt(cells) else Severity.NOTE
-    way = "doubled, or copied from a faster card?" if middle > 0 else "halved, or copied from a slower card?"
+    way = "doubled, or copied from a faster GPU?" if middle > 0 else "halved, or copied from a slower GPU?"
     message = (
         f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other GPUs of this "
         f"table suggest, in the median of {len(cells)} cells: {way}"
@@ -234,7 +234,7 @@ def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFi
 
 def _doubt(cells: Sequence[_Surplus]) -> float:
     """Return the standard deviation of the median surplus of an honest GPU, given what the table has to go by."""
-    others = min(cell.cards for cell in cells)
+    others = min(cell.gpus for cell in cells)
     if any(cell.claim.count > 1 and not is_switched(cell.claim) for cell in cells):
         return math.inf  # how GPUs without such links scale differs by more than a factor of 2
     scaled = OFF_SCALED if any(cell.claim.count > 1 for cell in cells) else 0.0

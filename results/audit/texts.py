@@ -71,7 +71,7 @@ _GPU_WORDS = (
 )
 _GPU_LIKE = re.compile(_GPU_WORDS, re.IGNORECASE)
 _VARIANTS = {"ti", "super", "max", "maxq", "max-q", "laptop", "mobile", "ada", "d", "nvl", "pcie", "sxm"}
-"""Words behind a GPU's name that make it another card."""
+"""Words behind a GPU's name that make it another GPU."""
 
 _NUMBER_WORD = "|".join(NUMBER_WORDS)
 _COUNTS = (
@@ -194,7 +194,7 @@ def read_precision(text: str) -> str:
 
 @functools.cache
 def find_gpus(text: str) -> tuple[str, ...]:
-    """Return the cards of the reference that a text speaks of: `Lambda Cloud, RTX A6000 (NVLink)` is one A6000."""
+    """Return the GPUs of the reference that a text speaks of: `Lambda Cloud, RTX A6000 (NVLink)` is one A6000."""
     direct = specified_gpus(text)
     for match in [] if direct else _GPU_LIKE.finditer(text):
         words = re.split(r"[\s,;()/—–]+", text[match.start() :].strip())[:6]

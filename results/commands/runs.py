@@ -84,6 +84,7 @@ def add_report(commands: Commands) -> None:
     add_runs(parser)
     add_format(parser, "html", "markdown")
     add_output(parser, "default: report.html of the run; markdown: standard output")
+    parser.add_argument("--measured-by", metavar="NAME", default="", help="who measured, for the head of the page")
     add_prices(parser)
 
 
@@ -296,7 +297,14 @@ def _audit(file: Path, *, decimal: str | None, format: str) -> int:
 
 
 def _report(
-    runs: list[str], runs_dir: Path | None, *, price: list[str], prices: list[Path], format: str, output: Path | None
+    runs: list[str],
+    runs_dir: Path | None,
+    *,
+    price: list[str],
+    prices: list[Path],
+    format: str,
+    output: Path | None,
+    measured_by: str,
 ) -> int:
     from results.runs.sources import report_place, stored_records
 
@@ -310,7 +318,7 @@ def _report(
     runs = placed(runs, runs_dir)
     stored = list(stored_records(runs))
     title, path = report_place(runs)
-    report = make_report(stored, title, price, prices)
+    report = make_report(stored, title, price, prices, measured_by)
     warn(report.merged.problems)
     if format == "markdown":
         put(report_markdown(report), output)

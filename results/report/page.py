@@ -71,7 +71,7 @@ class Report:
         about: Which runs, when and where they measured, and about what that cost.
         decision: What to rent.
         verdict: The sentences at the top, what to rent first.
-        GPUs: Specifications of the GPUs side by side; None where none is known.
+        specifications: Of the GPUs side by side; None where none is known.
         pairs: Comparisons of each pair of fleets.
         minutes: Where the time of the runs went; None: not known.
         checks: Tables of the deep checks that the runs began with.
@@ -81,7 +81,7 @@ class Report:
     about: str
     decision: RunDecision
     verdict: list[str]
-    cards: GpuComparison | None
+    specifications: GpuComparison | None
     merged: Merged
     rates: list[FleetRate]
     pairs: list[Pair]
@@ -91,7 +91,11 @@ class Report:
 
 
 def make_report(
-    stored: Sequence[StoredRecord], title: str, prices: Sequence[str] = (), price_files: Sequence[Path] = ()
+    stored: Sequence[StoredRecord],
+    title: str,
+    prices: Sequence[str] = (),
+    price_files: Sequence[Path] = (),
+    measured_by: str = "",
 ) -> Report:
     """Collect what a report says.
 
@@ -100,6 +104,7 @@ def make_report(
         title: Names of the runs.
         prices: `GPU=USD` per GPU-hour; they go before those of the records.
         price_files: The user's price files, for fleets whose records have no price.
+        measured_by: Who measured; empty: not stated.
 
     Raises:
         BadQuestion: A price cannot be read.
@@ -115,10 +120,11 @@ def make_report(
     decision = decide(rates, offers)
     return Report(
         title=_in_words(rates) or title,
-        about=_about([item.record for item in stored if item.record is not None], title),
+        about=_about([item.record for item in stored if item.record is not None], title)
+        + (f"; measured by {measured_by}" if measured_by else ""),
         decision=decision,
         verdict=[decision.first, *_speed_lines(merged, pairs)],
-        cards=compare_gpus(decision.gpus, offers) if decision.gpus else None,
+        specifications=compare_gpus(decision.gpus, offers) if decision.gpus else None,
         merged=merged,
         rates=rates,
         pairs=pairs,
@@ -168,9 +174,9 @@ def report_markdown(report: Report) -> str:
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
     tables = [*_grids(report), *wide_grids(report.merged), *_device_grids(report), *report.checks]
     folded.append(("Tables", _joined(tables)))
-    if report.cards:
-        lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.cards))
-        folded.append(("Specifications of the GPUs", f"{lines}\n{_joined(gpu_grids(report.cards))}"))
+    if report.specifications:
+        lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.specifications))
+        folded.append(("Specifications of the GPUs", f"{lines}\n{_joined(gpu_grids(report.specifications))}"))
     return "\n".join(
         [
             f"## {markdown_text(report.title)}",
@@ -233,8 +239,8 @@ def _content(report: Report) -> dict[str, Any]:
         "verdict": report.verdict,
         "answers": [_without_marks(grid) for grid in _answer_grids(report)],
         "tables": [_without_marks(grid) for grid in tables],
-        "card_lines": comparison_lines(report.cards) if report.cards else [],
-        "card_tables": [_without_marks(grid) for grid in gpu_grids(report.cards)] if report.cards else [],
+        "specification_lines": comparison_lines(report.specifications) if report.specifications else [],
+        "specification_tables": [_without_marks(grid) for grid in gpu_grids(report.specifications)] if report.specifications else [],
         "drawn": drawn,
         "specs": _script_json({chart.name: chart.spec for chart in drawn}),
         "energy_measured": any(chart.name == "energy" for chart in drawn),

@@ -73,7 +73,7 @@ def test_tables_of_every_case_are_folded_and_the_ratios_are_not(page):
 
 
 def test_the_cards_stand_side_by_side_by_specification(page):
-    cards = re.search(r'<section id="cards">(.*?)</section>', page.read_text(encoding="utf-8"), re.S)[1]
+    cards = re.search(r'<section id="specifications">(.*?)</section>', page.read_text(encoding="utf-8"), re.S)[1]
     assert "memory bandwidth" in cards and "RTX A4000" in cards
 
 
@@ -88,8 +88,10 @@ def test_commands_to_reproduce_are_those_that_measured(page):
 
 
 def test_markdown_is_for_a_pull_request(page, capsys):
-    assert program.main(["results", "report", str(page.parent / "run-1"), "--format", "md"]) == 0
+    by = "--measured-by=Ada <b>"
+    assert program.main(["results", "report", str(page.parent / "run-1"), "--format", "md", by]) == 0
     out = capsys.readouterr().out
+    assert "; measured by Ada" in out and "<b>" not in out
     assert (
         out.startswith("## a4000 and a5000: googlenet, resnet50\n\nResults of run-1: 2026-11-01 10:00 UTC")
         and "\n**Rent a4000 in all" in out

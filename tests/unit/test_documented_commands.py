@@ -1,0 +1,48 @@
+"""Every `tfbench` command that a page shows is one that the program accepts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from orchestrate.cli import MODULES, ORDER, parse
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "containers").rglob("*.md"))]
+REMOVED = ROOT / "CHANGELOG.md"
+STANDS_FOR = {"RUN": "runs/one", "FILE": "table.csv", "TOOL": "sky", "FOLDER": "folder", "NAME": "quick", "N": "3"}
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of a page: lines of its code blocks, and what it shows inline."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S)
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    found = [re.search(r"(?:^|\| )(tfbench [a-z].*)", line) for line in lines]
+    return [re.split(r"\s#|\s[|>] |\s{3,}", command[1])[0].replace("\\|", "|").split(" | ")[0] for command in found if command]
+
+
+def accepted(command: str) -> bool:
+    words = [STANDS_FOR.get(word, word) for word in shlex.split(command)[1:]]
+    if words[0] in MODULES or len(words) == 1:
+        return words[0] in ORDER  # a command's name; modules have parsers of their own
+    try:
+        parse(["tfbench", *words])
+    except SystemExit as ended:
+        return ended.code == 0
+    return True
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != REMOVED], ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_command_of_a_page_is_accepted(page):
+    refused = [command for command in commands(page) if not accepted(command)]
+    assert refused == []
+
+
+def test_commands_are_found_and_a_wrong_one_is_refused():
+    assert sum(len(commands(page)) for page in PAGES) > 60
+    assert not accepted("tfbench run --set-aside-after 3")
