@@ -224,6 +224,7 @@ def report_html(report: Report) -> str:
 
 def _content(report: Report) -> dict[str, Any]:
     """Return what every page has."""
+    specifications = report.specifications
     drawn = _charts(report)
     minutes = [report.minutes] if report.minutes else []
     tables = [
@@ -239,8 +240,8 @@ def _content(report: Report) -> dict[str, Any]:
         "verdict": report.verdict,
         "answers": [_without_marks(grid) for grid in _answer_grids(report)],
         "tables": [_without_marks(grid) for grid in tables],
-        "specification_lines": comparison_lines(report.specifications) if report.specifications else [],
-        "specification_tables": [_without_marks(grid) for grid in gpu_grids(report.specifications)] if report.specifications else [],
+        "specification_lines": comparison_lines(specifications) if specifications else [],
+        "specification_tables": [_without_marks(grid) for grid in gpu_grids(specifications)] if specifications else [],
         "drawn": drawn,
         "specs": _script_json({chart.name: chart.spec for chart in drawn}),
         "energy_measured": any(chart.name == "energy" for chart in drawn),
