@@ -11,7 +11,11 @@ import pytest
 from orchestrate.cli import MODULES, ORDER, parse
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "containers").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "containers").rglob("*.md")),
+]
 REMOVED = ROOT / "CHANGELOG.md"
 STANDS_FOR = {"RUN": "runs/one", "FILE": "table.csv", "TOOL": "sky", "FOLDER": "folder", "NAME": "quick", "N": "3"}
 
@@ -23,7 +27,11 @@ def commands(page: Path) -> list[str]:
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
     found = [re.search(r"(?:^|\| )(tfbench [a-z].*)", line) for line in lines]
-    return [re.split(r"\s#|\s[|>] |\s{3,}", command[1])[0].replace("\\|", "|").split(" | ")[0] for command in found if command]
+    return [
+        re.split(r"\s#|\s[|>] |\s{3,}", command[1])[0].replace("\\|", "|").split(" | ")[0]
+        for command in found
+        if command
+    ]
 
 
 def accepted(command: str) -> bool:
@@ -37,7 +45,9 @@ def accepted(command: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != REMOVED], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != REMOVED], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_each_command_of_a_page_is_accepted(page):
     refused = [command for command in commands(page) if not accepted(command)]
     assert refused == []
