@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.cli import MODULES, ORDER, parse
+from results.program import run_main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -56,3 +57,22 @@ def test_each_command_of_a_page_is_accepted(page):
 def test_commands_are_found_and_a_wrong_one_is_refused():
     assert sum(len(commands(page)) for page in PAGES) > 60
     assert not accepted("tfbench run --set-aside-after 3")
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted(
+        {
+            command
+            for page in PAGES
+            for command in commands(page)
+            if re.match(r"tfbench (recommend|gpus|suites|images list) ?", command)
+        }
+    ),
+)
+def test_a_command_that_needs_no_host_runs_as_shown(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)[1:]
+    if len(words) > 1 or words[0] == "suites":
+        assert run_main(parse(["tfbench", *(STANDS_FOR.get(word, word) for word in words)])) == 0
+        assert capsys.readouterr().out
