@@ -40,7 +40,7 @@ def test_repeats_of_decided_cases_are_taken_out_of_slurms_queue(tmp_path: Path):
     output = (tmp_path / "output.txt").read_text()
     assert ran.exit_code == 0, output
     records = list(RunFolder.open(latest_run(tmp_path / "runs")).records())
-    assert 16 <= len(records) < 80 and f"{len(records)} ok, 0 failed, {80 - len(records)} excluded" in output
+    assert 16 <= len(records) < 80 and f"{len(records)} ok, 0 failed, {80 - len(records)} skipped" in output
     assert "cluster / other is known to ± 0.0%" in output
     calls = (tmp_path / "calls").read_text().split()
     assert calls.count("sbatch") == 2 and "scancel" in calls
