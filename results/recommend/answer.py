@@ -420,7 +420,7 @@ def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
     if _predicted(fast[0], slow):
         worth = "measure for an hour first"
     elif len(fast) > 1:
-        worth = "each is worth up to that many times its price"
+        worth = f"each is worth up to its ratio times the price of {slow.name}"
     elif fast[0].known.rate and ratio.contains(1.0):
         worth = "no significant difference in speed: rent the cheaper one"
     else:

@@ -22,7 +22,7 @@ OWN_FAILURES = {Status.ERROR, Status.TIMEOUT, Status.BAD_RESULT, Status.OOM}
 """Results of a repeat whose benchmark was ended, held or spoilt; `resume` leaves them as they are."""
 
 CALM_SECONDS = 20.0
-"""How long what was told to end may take to be gone."""
+"""How long a process that was asked to end may take."""
 
 
 def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault], before: Sequence[Fault]) -> list[str]:

@@ -67,7 +67,7 @@ def counter():
 def test_a_step_asks_for_what_the_table_says(counter, line):
     key = {name: line[name] for name in KEY}
     found = row(key, counter.count(flags(key)))
-    # Batches of TFRecords come when they are decoded; XLA takes a stream that is free, and tells the libraries.
+    # Batches of TFRecords come when they are decoded; XLA takes a free stream and sets it in the libraries.
     varying = ("h2d", "h2d_bytes") if line["data"] == "tfrecord" else ("library_calls",) if line["xla"] != "off" else ()
     tolerances = {"peak_mib": PEAK_TOLERANCE, **dict.fromkeys(varying, VARYING_TOLERANCE)}
     exact = [name for name in COUNTS if name not in tolerances]

@@ -407,11 +407,11 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(monkeypatch: pytest.Mo
             if script not in answers:
                 return []
             try:
-                told = json.loads(say(script))
+                answer = json.loads(say(script))
             except (ValueError, RecursionError):
                 return [say(script)]
-            told = told if isinstance(told, list) else [told]
-            return ["|".join(map(str, line)) if isinstance(line, list) else str(line) for line in told]
+            answer = answer if isinstance(answer, list) else [answer]
+            return ["|".join(map(str, line)) if isinstance(line, list) else str(line) for line in answer]
 
         monkeypatch.setattr(commands.LoginShell, "run", run)
         host = Host(fleet="all", name="one", docker=None, queue=queue, device=Device.CPU)
