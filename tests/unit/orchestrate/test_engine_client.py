@@ -219,7 +219,7 @@ def test_an_engine_that_drips_holds_nobody_beyond_the_deadline(
     began = time.monotonic()
     with pytest.raises(Unreachable):
         engine.info()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_a_killed_rank_ends_the_others_and_leaves_one_lost_record(tmp_path: Path
     killed.payload = lambda job: None if job.member else payload(job)
     began = time.monotonic()
     bench.run()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     (record,) = bench.records()
     assert record.status is Status.LOST and "f.b ended with exit code 137" in (record.cause or "")
     assert bench.machines["a"].count("stop") == 1
@@ -294,7 +294,7 @@ def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path
     bench.waits["a"] = threading.Event()
     began = time.monotonic()
     bench.run()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     first, second = bench.records()
     assert first.status is Status.LOST and "f.b ended with exit code 137" in (first.cause or "")
     assert second.status is Status.LOST and "f.a: the host did not do in time" in (second.cause or "")
