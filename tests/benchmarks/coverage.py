@@ -1,19 +1,22 @@
 # ruff: noqa: T201 (a script prints its result)
 """How often the 95 % intervals of `results` hold the truth, in draws from fleets whose truth is known.
 
-    python -m tests.benchmarks.coverage                 (2,000 draws a row: some minutes on one core)
+    python -m tests.benchmarks.coverage --csv docs/validation/intervals.csv     (4,000 draws a row: three minutes on one core)
     python -m tests.benchmarks.coverage --draws 300 --only drivers
 
-Throughputs are drawn as hosts that differ, and repeats of a host that differ; then the functions behind every table are
-asked. `!` marks what is below 94 %, `-` where no interval is printed. One host per side has no interval for its fleet; the row `1 × 3` asks whether it holds what that machine does.
+Throughputs are drawn for hosts that differ and for repeats of a host that differ; the functions behind every table compute
+the intervals. `!` marks what is below 94 %, `-` where no interval is printed. One host per side has no interval for its
+fleet: rows with "these machines" have those machines as their truth.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -258,16 +261,22 @@ def _speaks(covers: str, design: Design) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a row for each design; exit code 1 where an interval covers too little."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=2000, help="default: %(default)s")
+    parser.add_argument("--draws", type=int, default=4000, help="default: %(default)s")
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--csv", type=Path, help="write the shares into this file, too")
     parsed = parser.parse_args(arguments)
     good = True
+    rows = [("hosts × repeats", *COLUMNS)]
     print(f"{'hosts × repeats':54}" + "".join(f"{name:>21}" for name in COLUMNS))
     for design in DESIGNS:
         if parsed.only in design.name:
             counts = covered(design, parsed.draws)
             good = good and all(count.good for count in counts.values())
-            print(f"{design.name:54}" + "".join(f"{counts[name]!s:>21}" for name in COLUMNS), flush=True)
+            rows.append((design.name, *(str(counts[name]) for name in COLUMNS)))
+            print(f"{design.name:54}" + "".join(f"{share:>21}" for share in rows[-1][1:]), flush=True)
+    if parsed.csv:
+        with parsed.csv.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
     return 0 if good else 1
 
 
