@@ -17,22 +17,22 @@ from results.program import call
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
-SOURCE_NAMES = ("ssh-config", "ansible", "sky", "dstack", "vast", "runpod")
-"""Keys of `orchestrate.inventory.sources.SOURCES`, which takes long to import."""
+SOURCE_NAMES = ("sky", "dstack", "vast", "runpod")
+"""Keys of `orchestrate.inventory.rented.SOURCES`, which takes long to import."""
 
 DISPLAYS = ("auto", "live", "plain", "json", "none")
 
 
 def add_init(commands: Commands) -> None:
     """Add `init`."""
-    parser = _command(commands, "init", "write a hosts.yml: this machine, or another tool's list of machines")
+    parser = _command(commands, "init", "write a hosts.yml: this machine, or the machines that a tool has rented")
     parser.add_argument("--from", dest="source", choices=SOURCE_NAMES, help="tool that the list comes from")
     parser.add_argument(
         "file",
         metavar="FILE",
         nargs="?",
         default="-",
-        help="the tool's output or its own file (default: standard input)",
+        help="what the tool printed (default: standard input)",
     )
     _add_hosts_file(parser)
 
@@ -83,9 +83,6 @@ def add_run(commands: Commands) -> None:
     _add_hosts(parser)
     _add_planning(parser)
     parser.add_argument("--run-id", help="name of the run (default: start time and four random digits)")
-    parser.add_argument(
-        "--accept", action="store_true", help="run `check --deep` first and skip the hosts that it rejects"
-    )
     _add_running(parser)
 
 
@@ -115,7 +112,7 @@ def add_stop(commands: Commands) -> None:
 
 def add_images(commands: Commands) -> None:
     """Add `images`."""
-    _add_images(_command(commands, "images", "list, build, push, verify, save or load the container images"))
+    _add_images(_command(commands, "images", "list, build, push or verify the container images"))
 
 
 COMMANDS: dict[str, Callable[[Commands], None]] = {
@@ -141,16 +138,11 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         ("build", "build variants from the installed sources"),
         ("push", "push variants to a registry and print their digests"),
         ("verify", "start variants and compare them with containers/images.toml; needs no GPU"),
-        ("save", "write variants to a folder, for hosts that cannot reach a registry"),
-        ("load", "load images saved with `images save`"),
     ):
         action = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
         if name == "list":
             continue
         action.add_argument("--engine", help="unix://… or ssh://… (default: DOCKER_HOST, else the usual socket)")
-        if name == "load":
-            action.add_argument("folder", type=Path, metavar="FOLDER")
-            continue
         action.add_argument("variants", nargs="*", metavar="VARIANT", help="variants (default: all except ngc…)")
         action.add_argument("--registry", help="registry and path for the image names, e.g. registry.example.org/bench")
         if name == "push":
@@ -175,8 +167,6 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
                 metavar="FILE",
                 help="pip.conf with your package index and its password, which no image will contain",
             )
-        if name == "save":
-            action.add_argument("--output", type=Path, required=True, metavar="FOLDER")
 
 
 def _command(commands: Commands, name: str, what: str) -> argparse.ArgumentParser:
@@ -238,20 +228,6 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-parallel", type=_positive, metavar="N", help="work on at most N hosts (default: all)")
     parser.add_argument("--fail-fast", action="store_true", help="stop the run at the first failure")
-    parser.add_argument(
-        "--retries",
-        type=int,
-        default=0,
-        metavar="N",
-        help="retry a repeat up to N times when its host failed (unreachable, lost, pull_failed); default: 0",
-    )
-    parser.add_argument(
-        "--drop-after",
-        type=_positive,
-        default=2,
-        metavar="N",
-        help="drop a host after N consecutive failures of its own (unreachable, lost, pull_failed); default: 2",
-    )
     parser.add_argument(
         "--report",
         action=argparse.BooleanOptionalAction,

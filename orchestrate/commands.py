@@ -41,7 +41,6 @@ from orchestrate.running.run import RunOutcome, count_records, execute, make_lau
 from orchestrate.suites import read_suite, suite_names
 from results.grid import Grid, print_grid
 from results.program import command_line
-from results.runs.sources import keep_check
 from results.runs.store import Journal, RunFolder, latest_run, run_folders
 from results.schema import Device, Status
 from results.schema.exit_codes import ExitCode
@@ -102,8 +101,6 @@ class How:
     display: str = "auto"
     max_parallel: int | None = None
     fail_fast: bool = False
-    retries: int = 0
-    drop_after: int = 2
     report: bool = True
     max_cost: float | None = None
     when_done: str | None = None
@@ -111,7 +108,7 @@ class How:
 
 def init(hosts: Path | None, *, source: str | None = None, file: str = "-") -> int:
     """Write a hosts file: this machine, or the machines of another tool's list; one that exists is never changed."""
-    from orchestrate.inventory.sources import import_hosts
+    from orchestrate.inventory.rented import import_hosts
 
     path = hosts or HOSTS_FILE
     text = import_hosts(source, file) if source else THIS_MACHINE.read_text(encoding="utf-8")
@@ -243,24 +240,6 @@ def _deep_check(where: Where, hosts: list[Host], probed: Mapping[HostPlace, Fact
     return judge_records(planned, folder, where.runs_dir)
 
 
-def _accepted(where: Where) -> tuple[list[Host], Grid]:
-    """Return the hosts that a deep check does not reject, and its table.
-
-    Raises:
-        NoUsableHost: It rejects all.
-    """
-    hosts = _read_hosts(where)
-    checked = _deep_check(where, hosts, probe_hosts(hosts, _maker(None), EventBus()))
-    print_grid(verdict_grid(checked), stdout_console())
-    rejected = {(found.fleet, found.host) for found in checked if found.verdict is Acceptance.REJECT}
-    kept = [host for host in hosts if (host.fleet, host.name) not in rejected]
-    if not kept:
-        raise NoUsableHost("every host was rejected by its deep check: see the lines above")
-    if rejected:
-        notify(f"excluded, rejected by the deep check: {', '.join('/'.join(place) for place in sorted(rejected))}")
-    return kept, verdict_grid(checked)
-
-
 def plan(where: Where, what: What, *, show_manifests: bool = False, format: str = "text") -> int:
     """Show what `run` would do; exit code 4 when nothing can be measured."""
     planned = _plan(where, what, new_run_id(), _progress_bus("plain"))
@@ -301,7 +280,7 @@ def _show_manifests(planned: Plan) -> None:
             launcher.close()
 
 
-def run(where: Where, what: What, how: How, *, run_id: str | None = None, accept: bool = False) -> int:
+def run(where: Where, what: What, how: How, *, run_id: str | None = None) -> int:
     """Measure.
 
     Args:
@@ -309,26 +288,22 @@ def run(where: Where, what: What, how: How, *, run_id: str | None = None, accept
         what: Which cases.
         how: With which limits.
         run_id: Name of the run; None: start time and four random digits.
-        accept: Whether hosts that a deep check rejects are excluded.
     """
     with when_done(how.when_done, notify):
-        planned, code = _run(where, what, how, run_id or new_run_id(), accept=accept)
+        planned, code = _run(where, what, how, run_id or new_run_id())
     _report_costs(planned)
     return code
 
 
-def _run(where: Where, what: What, how: How, run_id: str, *, accept: bool) -> tuple[Plan, int]:
+def _run(where: Where, what: What, how: How, run_id: str) -> tuple[Plan, int]:
     """Plan and measure; return the plan and the exit code."""
-    hosts, check = _accepted(where) if accept else (None, None)
-    planned = _plan(where, what, run_id, _progress_bus(how.display), hosts)
+    planned = _plan(where, what, run_id, _progress_bus(how.display))
     _refuse_unusable(planned)
     estimated = estimate(planned, Durations.of(planned, where.runs_dir))
     tables.render_estimate(estimated, Console(stderr=True))
     allow_open_files([entry.host for entry in planned.hosts], how.max_parallel)
     folder = RunFolder.create(where.runs_dir, run_id)
     folder.write_plan(plan_to_json(planned))
-    if check is not None:
-        keep_check(folder.path, check)
     return planned, _carry_out(how, TRIED_AGAIN, planned, folder, estimated)
 
 
@@ -388,8 +363,6 @@ def _carry_out(
     options = RunOptions(
         max_parallel=how.max_parallel,
         fail_fast=how.fail_fast,
-        retries=how.retries,
-        drop_after=how.drop_after,
         max_usd=how.max_cost,
         again=again,
     )
@@ -422,9 +395,9 @@ def _statuses(named: str | None) -> frozenset[Status]:
     return TRIED_AGAIN | {Status(word) for word in words}
 
 
-def _plan(where: Where, what: What, run_id: str, bus: EventBus, hosts: list[Host] | None = None) -> Plan:
-    """Probe all hosts, or use the given facts, and plan."""
-    hosts = _read_hosts(where) if hosts is None else hosts
+def _plan(where: Where, what: What, run_id: str, bus: EventBus) -> Plan:
+    """Probe all hosts and plan."""
+    hosts = _read_hosts(where)
     if what.suite is not None:
         hosts = [dataclasses.replace(host, suite=what.suite) for host in hosts]
     read = lru_cache(read_suite)

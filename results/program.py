@@ -56,6 +56,18 @@ def _run(command: Callable[[argparse.Namespace], int], parsed: argparse.Namespac
         return ExitCode.BUG
 
 
+REMOVED = {
+    "--accept": "Run check --deep, and remove the rejected hosts from hosts.yml",
+    "--retries": "Run resume: it repeats what failed because of a host",
+    "--drop-after": "Run resume: it repeats what a dropped host left",
+    "save": "Use docker save, or image_source: transfer",
+    "load": "Use docker load, or image_source: transfer",
+    "ansible": "Write each host into hosts.yml: NAME: {ssh: ADDRESS}",
+    "ssh-config": "Write each alias into hosts.yml: NAME: {ssh: ALIAS}",
+}
+"""Flags, actions and values of earlier versions, and what to use instead."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser of ours: it suggests the word that was meant, and every command has `-v`."""
 
@@ -75,6 +87,9 @@ class Parser(argparse.ArgumentParser):
             word, choices = found[1], re.findall(r"[\w-]+", found[2])
             if close := difflib.get_close_matches(word, choices, 1):
                 message = f"{message[: found.start()]}{word!r} does not exist. Did you mean {close[0]}?"
+        for flag, instead in REMOVED.items():
+            if re.search(rf"arguments: (?:.* )?{flag}\b|choice: '{flag}'", message):
+                message = f"{flag} was removed. {instead}"
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
 
 

@@ -1,1 +1,1 @@
-"""Container images: built, verified, pushed, saved. Start at `commands.py`; `builds.py` does the work on an engine."""
+"""Container images: built, verified, pushed. Start at `commands.py`; `builds.py` does the work on an engine."""

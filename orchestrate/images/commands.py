@@ -1,13 +1,11 @@
-"""`python -m orchestrate images list | build | push | verify | save | load`."""
+"""`python -m orchestrate images list | build | push | verify`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from rich.console import Console
 
@@ -18,9 +16,6 @@ from orchestrate.inventory.variants import Variant, read_variants, unknown_varia
 from orchestrate.launchers.docker.images import (
     DockerEngine,
     controller_address,
-    image_content,
-    load_from_file,
-    save_to_file,
 )
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts
@@ -28,7 +23,6 @@ from results.grid import Grid, print_grid
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__
 
-INDEX_NAME = "images.json"
 ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why")
 SEEN = ("seen on a GPU", "on a CPU")
 
@@ -44,11 +38,9 @@ def images(parsed: argparse.Namespace, probe: Probe) -> int:
         show_list(variants, Console(highlight=False))
         return ExitCode.OK
     with contextlib.closing(DockerEngine(controller_address(parsed.engine))) as engine:
-        if parsed.action == "load":
-            return _load(engine, parsed.folder)
         if parsed.action == "push" and parsed.hosts is not None:
             return _push_for_hosts(parsed, engine, {variant.name: variant for variant in variants}, probe)
-        act = {"build": _build, "push": _push, "save": _save, "verify": _verify}[parsed.action]
+        act = {"build": _build, "push": _push, "verify": _verify}[parsed.action]
         is_good = [_tried(act, parsed, engine, variant) for variant in _chosen(parsed.variants, variants)]
     return ExitCode.OK if all(is_good) else ExitCode.SOME_FAILED
 
@@ -174,51 +166,6 @@ def _build_argument(text: str) -> tuple[str, str]:
     if name == "SLIM":
         raise UserError("--build-arg SLIM: slim images were removed. Remove it: every image is full")
     return name, value
-
-
-def _save(parsed: argparse.Namespace, engine: DockerEngine, variant: Variant, reference: str) -> bool:
-    """Write an image and its entry in the folder's index."""
-    parsed.output.mkdir(parents=True, exist_ok=True)
-    path, index_path = parsed.output / f"tfbench-{__version__}-{variant.name}.tar", parsed.output / INDEX_NAME
-    save_to_file(engine, reference, path, _progress(reference))
-    index = json.loads(index_path.read_text(encoding="utf-8")) if index_path.exists() else {}
-    document = engine.image_document(reference)
-    index[reference] = {"file": path.name, "id": document["Id"], "content": image_content(document)}
-    index_path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    _answer(str(path))
-    return True
-
-
-def _load(engine: DockerEngine, folder: Path) -> int:
-    """Take in all images of a folder that `save` wrote; those that are there already are skipped."""
-    try:
-        index = json.loads((folder / INDEX_NAME).read_text(encoding="utf-8"))
-        entries = {str(name): (str(entry["file"]), dict(entry)) for name, entry in index.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder}: not a folder written by `images save`: {error}") from error
-    for reference, (file, entry) in entries.items():
-        if _is_there(engine, reference, entry):
-            _say(f"{reference}: already present")
-            continue
-        loaded = load_from_file(engine, folder / Path(file).name, _progress(reference))
-        if not _is_there(engine, reference, entry) and _is_there(engine, loaded, entry):
-            place, _, tag = reference.rpartition(":")  # Podman saves tfbench:1 as localhost/tfbench:1
-            engine.tag(str(engine.image_document(loaded)["Id"]), place, tag)
-        if not _is_there(engine, reference, entry):
-            raise UserError(
-                f"{folder / file}: the engine has another image under {reference} than {INDEX_NAME} describes. "
-                "Save it again"
-            )
-        _answer(f"{reference} {engine.image_id(reference)}")
-    return ExitCode.OK
-
-
-def _is_there(engine: DockerEngine, reference: str, entry: dict[str, object]) -> bool:
-    """Return whether an engine has an image of the index, by its content: its id depends on the store."""
-    if engine.image_id(reference) is None:
-        return False
-    document = engine.image_document(reference)
-    return document["Id"] == entry.get("id") or image_content(document) == entry.get("content")
 
 
 def _progress(what: str) -> Progress:

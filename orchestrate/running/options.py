@@ -10,6 +10,9 @@ from results.schema import Status
 HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
 """Failures that say something about the host rather than about the case."""
 
+DROP_AFTER = 2
+"""Consecutive faults after which a host is dropped; a queue after this many per worker slot."""
+
 QUEUED = "queued"
 """The state of a repeat that waits in a queue."""
 
@@ -24,16 +27,12 @@ class RunOptions:
     Attributes:
         max_parallel: Hosts that work at a time; None: all.
         fail_fast: The first failure ends the run.
-        retries: How often a repeat is tried again that failed by a fault of its host; never to improve a number.
-        drop_after: A host is dropped after this many consecutive faults, a queue after this many per worker slot.
         max_usd: The run ends before it costs more; None: no limit.
         again: Statuses whose repeats are measured again, when a run is resumed.
     """
 
     max_parallel: int | None = None
     fail_fast: bool = False
-    retries: int = 0
-    drop_after: int = 2
     max_usd: float | None = None
     again: frozenset[Status] = TRIED_AGAIN
 

@@ -19,7 +19,7 @@ from orchestrate.launchers.base import OnTurn, QueueLauncher, Turn, always_runni
 from orchestrate.planning.durations import Budget
 from orchestrate.planning.plan import HostPlan, Job, learn
 from orchestrate.running.judge import failed_record, judge, now
-from orchestrate.running.options import HOST_FAULTS, QUEUED
+from orchestrate.running.options import DROP_AFTER, HOST_FAULTS, QUEUED
 from orchestrate.running.session import HostSession
 from orchestrate.running.shared import (
     DevicePeaks,
@@ -29,7 +29,6 @@ from orchestrate.running.shared import (
     drop_for_bug,
     drop_host,
     finish,
-    set_record_aside,
     skip,
 )
 from orchestrate.running.watchdog import Abandoned, Watched
@@ -95,7 +94,7 @@ class Worker(ABC):
         self._name = name
         self._todo: deque[Job] = deque()
         self._lock = threading.Lock()
-        self._faults = 0  # repeats in a row, tried again or new, that ended by a fault of a host
+        self._faults = 0  # repeats in a row that ended by a fault of a host
 
     def work(self) -> None:
         """Run the repeats until they are done, the host is dropped, or the run is stopped."""
@@ -121,15 +120,12 @@ class Worker(ABC):
             if skip(job, self.host, self.shared):
                 self._leave_out(job)
                 continue
-            for tries in itertools.count(1):
-                record = self._run_once(job)
-                if record is None or not self._again(job, record, tries):
-                    break
-            if record is None:
+            if (record := self._run_once(job)) is None:
                 continue
+            self._faults = self._faults + 1 if record.status in HOST_FAULTS else 0
             if options.fail_fast and record.status is not Status.OK:
                 stop.set()
-            if self._faults >= options.drop_after * self.host.slots or self._is_dropped():
+            if self._faults >= DROP_AFTER * self.host.slots or self._is_dropped():
                 self._give_up(record)
 
     def _next(self) -> Job | None:
@@ -138,20 +134,6 @@ class Worker(ABC):
             return None
         job = self._todo.popleft()
         return job if affordable(self._hosts_of(job), job.case.name, self.shared) else None
-
-    def _again(self, job: Job, record: Record, tries: int) -> bool:
-        """Return whether to run a repeat again, whose record is kept under another name then.
-
-        Only because its host failed, never to improve a number; as often as the options allow, and not when the run
-        is to stop.
-        """
-        failed = record.status in HOST_FAULTS
-        self._faults = self._faults + 1 if failed else 0
-        allowed = tries <= self.shared.options.retries and not self.shared.stop.launching.is_set()
-        if not failed or not allowed or self._is_dropped():
-            return False
-        set_record_aside(self.shared.folder, job)
-        return True
 
     def _give_up(self, record: Record) -> list[Job]:
         """Drop the host for the reason of its last failure, unless the run is stopped anyway.

@@ -35,7 +35,6 @@ from results.report.comparison import Pair, communication_grid, compare_grid, ra
 from results.report.device_table import device_grid
 from results.report.job import fleet_prices, job_data
 from results.report.tables import results_grid, wide_grids
-from results.runs.sources import kept_checks
 from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Measurement, Origin, Record, Status
@@ -74,7 +73,6 @@ class Report:
         specifications: Of the GPUs side by side; None where none is known.
         pairs: Comparisons of each pair of fleets.
         minutes: Where the time of the runs went; None: not known.
-        checks: Tables of the deep checks that the runs began with.
     """
 
     title: str
@@ -87,7 +85,6 @@ class Report:
     pairs: list[Pair]
     records: list[Record]
     minutes: Grid | None = None
-    checks: Sequence[Grid] = ()
 
 
 def make_report(
@@ -130,7 +127,6 @@ def make_report(
         pairs=pairs,
         records=[item.record for item in stored if item.record is not None],
         minutes=time_breakdown_grid(time_breakdown(stored)),
-        checks=kept_checks(stored),
     )
 
 
@@ -172,7 +168,7 @@ def report_markdown(report: Report) -> str:
     first, *others = (markdown_text(line) for line in report.verdict)
     settings = [f"* {markdown_text(f'{advice.title}: {advice.sentence}')}" for advice in report.decision.advices]
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
-    tables = [*_grids(report), *wide_grids(report.merged), *_device_grids(report), *report.checks]
+    tables = [*_grids(report), *wide_grids(report.merged), *_device_grids(report)]
     folded.append(("Tables", _joined(tables)))
     if report.specifications:
         lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.specifications))
@@ -231,7 +227,6 @@ def _content(report: Report) -> dict[str, Any]:
         *map(_ratio_first, _grids(report)),
         *wide_grids(report.merged),
         *_device_grids(report),
-        *report.checks,
         *minutes,
     ]
     return {

@@ -171,22 +171,6 @@ def test_one_command_fills_the_registry_that_hosts_pull_from(
     engines.first.client.images.remove(f"{ours}:{__version__}-cpu")
 
 
-def test_images_travel_as_files(engines: Engines, small_image: str, tmp_path: Path):
-    engines.first.client.images.get(small_image).tag("tfbench", "0.1.0-cpu")
-    saved = orchestrate(tmp_path, "images", "save", "cpu", f"--output={tmp_path / 'bundle'}", engine=engines.first)
-    assert saved.returncode == 0, saved.stderr
-    loaded = orchestrate(tmp_path, "images", "load", str(tmp_path / "bundle"), f"--engine={engines.second.url}")
-    assert loaded.returncode == 0, loaded.stderr
-    identity = engines.first.client.images.get("tfbench:0.1.0-cpu").id
-    assert engines.second.client.images.get("tfbench:0.1.0-cpu").id == identity
-    again = orchestrate(tmp_path, "images", "load", str(tmp_path / "bundle"), f"--engine={engines.second.url}")
-    assert again.returncode == 0 and "already present" in again.stderr
-
-    wrong = orchestrate(tmp_path, "images", "load", str(tmp_path))
-    assert wrong.returncode == 2 and "not a folder written by `images save`" in wrong.stderr
-    engines.first.client.images.remove("tfbench:0.1.0-cpu")
-
-
 def test_an_unknown_variant_and_a_missing_engine_get_one_line(tmp_path: Path):
     unknown = orchestrate(tmp_path, "images", "build", "cuda99")
     assert unknown.returncode == 2

@@ -299,6 +299,9 @@ def test_help_has_nothing_of_absl_and_one_program_name(program: list[str], capsy
     [
         ("chekc", "'chekc' does not exist. Did you mean check?"),
         ("run --display=jso", "'jso' does not exist. Did you mean json?"),
+        ("run --retries 2", "--retries was removed. Run resume"),
+        ("images save cpu", "save was removed. Use docker save"),
+        ("init --from ansible x", "ansible was removed. Write each host into hosts.yml"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(typed: str, answer: str, capsys: pytest.CaptureFixture[str]):

@@ -11,7 +11,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import stamina
@@ -316,25 +315,6 @@ def send_image(source: DockerEngine, target: DockerEngine, image: str, on_progre
     place, _, tag = sent_name(image).rpartition(":")
     target.tag(str(arrived["Id"]), place, tag)  # so that it is found again, and no clean-up takes it for a leftover
     return str(arrived["Id"])
-
-
-def save_to_file(source: DockerEngine, reference: str, path: Path, on_progress: Progress) -> None:
-    """Write an image to a file, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            for chunk in _counted(source.save(reference), source.image_bytes(reference), on_progress):
-                file.write(chunk)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def load_from_file(target: DockerEngine, path: Path, on_progress: Progress) -> str:
-    """Take in an image from a file that `save_to_file` wrote, and return what the engine calls it."""
-    with path.open("rb") as file:
-        chunks = iter(lambda: file.read(FILE_CHUNK_BYTES), b"")
-        return target.load(_counted(chunks, path.stat().st_size, on_progress))
 
 
 def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from orchestrate.inventory.hosts import read_hosts
-from orchestrate.inventory.sources import import_hosts
 
 pytestmark = pytest.mark.skipif(not os.environ.get("TFBENCH_TEST_RENTING"), reason="opt-in: make test-renting")
 
@@ -29,7 +28,6 @@ TOOLS = {
     "sky": "skypilot==0.14.1",
     "dstack": "dstack==0.22.5",
     "vast": "vastai==1.9.1",
-    "ansible": "ansible-core==2.19.14",
 }
 
 
@@ -58,14 +56,6 @@ def by(tool: str, *arguments: object) -> str:
 @pytest.mark.parametrize("tool", ["sky", "dstack", "vast"])
 def test_a_sample_is_what_the_tools_own_models_print(tool: str):
     assert by(tool, HERE / "samples" / f"{tool}_sample.py") == (SAMPLES / f"{tool}.json").read_text()
-
-
-def test_ansible_lists_the_sample_and_the_command_reads_it_through_ansible(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", f"{environment('ansible')}:{os.environ['PATH']}")
-    command = ["ansible-inventory", "-i", "ansible.ini", "--list"]
-    listed = subprocess.run(command, cwd=SAMPLES, capture_output=True, text=True, check=True)
-    assert json.loads(listed.stdout) == json.loads((SAMPLES / "ansible.json").read_text())
-    assert import_hosts("ansible", str(SAMPLES / "ansible.ini")) == (SAMPLES / "ansible.yml").read_text()
 
 
 def test_skypilot_accepts_the_task_and_the_commands_in_its_comments():

@@ -274,7 +274,7 @@ def test_stop_removes_only_its_own_run(bench):
     assert {item["metadata"]["labels"]["tfbench.run"] for item in one.server.all("jobs")} == {"run2"}
 
 
-def test_a_repeat_that_is_tried_again_waits_until_its_earlier_job_is_gone(bench):
+def test_resume_waits_until_the_earlier_job_of_a_repeat_is_gone(bench):
     tried = []
 
     def play(server, job):
@@ -283,7 +283,8 @@ def test_a_repeat_that_is_tried_again_waits_until_its_earlier_job_is_gone(bench)
 
     one = bench(play)
     plan = one.plan(one.host(), repeats=1)
-    assert one.run(plan, retries=1) == RunOutcome(ok=1, failed=0, missing=0)
+    assert one.run(plan) == RunOutcome(ok=0, failed=1, missing=0)
+    assert one.run(plan) == RunOutcome(ok=1, failed=0, missing=0)
     assert len(tried) == 2
 
 

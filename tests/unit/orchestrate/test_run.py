@@ -345,33 +345,6 @@ def test_a_gpu_case_on_a_host_without_gpus_is_no_gpu_and_not_started(tmp_path: P
     assert bench.statuses("a") == [Status.NO_GPU] * 6 and bench.machines["a"].count("start") == 0
 
 
-def test_faults_of_hosts_are_retried_as_asked_and_failures_of_cases_never(tmp_path: Path):
-    machine = FakeHost()
-    bench = Bench(tmp_path, a=machine)
-    machine.failures = {"follow": Lost("the link broke")}
-    machine.on_follow = lambda job: machine.failures.pop("follow", None) if machine.count("adopt") else None
-    assert bench.run(retries=1) == RunOutcome(ok=12, failed=0, missing=0)
-    assert machine.count("adopt") == 1, "the second try found what the first had started"
-    assert len(list((bench.folder.path / "superseded").iterdir())) == 1
-
-    broken = Bench(tmp_path / "other", a=FakeHost(payload=lambda job: b"garbage"))
-    broken.run(retries=5)
-    assert broken.machines["a"].count("start") == 12
-
-
-def test_nothing_is_tried_again_when_the_run_is_to_stop(tmp_path: Path):
-    machine = FakeHost()
-    bench = Bench(tmp_path, a=machine)
-
-    def lost(job: object) -> None:
-        bench.stop.ask()
-        raise Lost("the link broke")
-
-    machine.on_follow = lost
-    assert bench.run(retries=5) == RunOutcome(ok=0, failed=1, missing=11)
-    assert machine.count("start") + machine.count("adopt") == 1
-
-
 def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path):
     machine = FakeHost(payload=lambda job: b"garbage")
     bench = Bench(tmp_path, a=machine)

@@ -6,9 +6,6 @@ which has no models on PyPI, follow the examples of its API's documentation.
 
 from __future__ import annotations
 
-import json
-import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -20,14 +17,14 @@ from hypothesis import strategies as st
 from orchestrate import cli, commands
 from orchestrate.command_line import SOURCE_NAMES
 from orchestrate.errors import Unreachable, UserError
-from orchestrate.inventory.addresses import DockerAddress, SSHAddress
+from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host, read_hosts
-from orchestrate.inventory.sources import SOURCES, import_hosts
-from orchestrate.inventory.sources.machines import Found, Machine, destination, fleet_name, hosts_file
+from orchestrate.inventory.machine_list import Machine, destination, fleet_name, hosts_file
+from orchestrate.inventory.rented import SOURCES, import_hosts
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 CASES = Path(__file__).parent / "cases" / "sources"
-SAMPLES = ("ansible", "sky", "dstack", "vast", "runpod")
+SAMPLES = ("sky", "dstack", "vast", "runpod")
 
 
 def hosts_of(text: str, folder: Path) -> dict[str, Host]:
@@ -52,7 +49,7 @@ def plan_accepts(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bo
 def test_a_sample_becomes_a_hosts_file_that_plan_accepts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
 ):
-    assert tuple(SOURCES) == SOURCE_NAMES == ("ssh-config", *SAMPLES)
+    assert tuple(SOURCES) == SOURCE_NAMES == SAMPLES
     text = import_hosts(source, str(CASES / f"{source}.json"))
     assert text == (CASES / f"{source}.yml").read_text()
     assert plan_accepts(text, tmp_path, monkeypatch)
@@ -75,82 +72,6 @@ def test_a_container_has_its_address_and_its_price(tmp_path: Path, source, key, 
     assert (host.ssh, host.docker, host.usd_per_gpu_hour) == (SSHAddress(target=target, port=port), None, usd)
 
 
-def test_an_ansible_inventory_is_read_by_ansible_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    program = tmp_path / "ansible-inventory"
-    program.write_text(f'#!/bin/sh\n[ "$*" = "-i {tmp_path}/lab.ini --list" ] && cat {CASES}/ansible.json\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert import_hosts("ansible", f"{tmp_path}/lab.ini") == (CASES / "ansible.yml").read_text()
-    program.write_text("#!/bin/sh\necho 'ERROR! lab.ini:3: wrong' >&2; exit 4\n")
-    with pytest.raises(UserError, match=r"lab\.ini --list: ERROR! lab\.ini:3: wrong"):
-        import_hosts("ansible", f"{tmp_path}/lab.ini")
-    program.unlink()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        UserError, match=r"Install ansible-core, or: ansible-inventory -i lab\.ini --list \| tfbench init"
-    ):
-        import_hosts("ansible", "lab.ini")
-
-
-def test_what_is_ambiguous_in_an_inventory_is_a_comment(tmp_path: Path):
-    groups = {"a4000": {"hosts": ["n", "m"]}, "rtx_a5000": {"hosts": ["n"]}, "lab": {"hosts": ["m", "o"]}}
-    path = tmp_path / "list.json"
-    path.write_text(json.dumps({"_meta": {"hostvars": {"o": {"ansible_port": "x"}}}, **groups}))
-    text = import_hosts("ansible", str(path))
-    assert "# ambiguous: in groups a4000, rtx_a5000, which are all named like a GPU\n" in text
-    assert "#   o: no ssh address: user None, host o, port x\n" in text
-    assert set(hosts_of(text, tmp_path)) == {"a4000.m", "unknown-gpu.n"}
-
-
-SSH_CONFIG = """\
-Host gpu-a "gpu b" web-*
-  HostName 203.0.113.10
-Host=gpu-c
-  HostName=203.0.113.11
-  Port 2222
-  ProxyJump bastion
-Host again
-  HostName 203.0.113.11
-  Port 2222
-  ProxyJump bastion
-Host github.com
-  User git
-Host bastion !other
-  User jump
-Include {folder}/more/*.conf
-Match host gpu-a
-  User bench
-"""
-
-
-def test_aliases_of_an_ssh_configuration_mean_what_ssh_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "1.conf").write_text("Host included\n  HostName 203.0.113.12\n")
-    config = tmp_path / "ssh_config"
-    config.write_text(SSH_CONFIG.format(folder=tmp_path))
-    text = import_hosts("ssh-config", str(config))
-    hosts = hosts_of(text, tmp_path)
-    assert set(hosts) == {f"unknown-gpu.{name}" for name in ("gpu-a", "gpu-c", "bastion", "included")}
-    assert hosts["unknown-gpu.gpu-a"].docker == DockerAddress(scheme="ssh", target="gpu-a", ssh_config=str(config))
-    assert plan_accepts(text, tmp_path, monkeypatch)
-    assert "      # through bastion\n      gpu-c: " in text
-    for reason in (
-        "gpu b: not a valid name in hosts.yml",
-        "again: the same machine as gpu-c (203.0.113.11, port 2222)",
-        "github.com: its user is git, which has no shell",
-    ):
-        assert f"#   {reason}\n" in text
-
-
-def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path: Path):
-    config = tmp_path / "ssh_config"
-    config.write_text("Host a\n  Prot 22\n")
-    with pytest.raises(UserError, match=r"ssh -G .*line 2: Bad configuration option: prot"):
-        import_hosts("ssh-config", str(config))
-    with pytest.raises(UserError, match="needs the path of the file"):
-        import_hosts("ssh-config", "-")
-
-
 @pytest.mark.parametrize(
     ("source", "content", "said"),
     [
@@ -166,8 +87,6 @@ def test_an_ssh_configuration_that_ssh_refuses_is_reported_in_its_words(tmp_path
         ("dstack", '{"name": "f", "instances": []}', "this is a fleet, and dstack does not report how to log in"),
         ("dstack", "{}", "all: Input should be a valid list"),
         ("sky", '{"a": 1}', "not the output of: sky status --output json"),
-        ("ansible", "[gpus]\nn", "not JSON: .* Expected the output of: ansible-inventory -i INV"),
-        ("ansible", '{"all": {}}', "it has no _meta.hostvars"),
     ],
 )
 def test_anything_else_is_refused_with_what_was_expected(tmp_path: Path, source: str, content: str, said: str):
@@ -206,10 +125,10 @@ def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, 
         for number, (name, gpu, note, usd, _) in enumerate(described)
     ]
     machines = [Machine(way="ssh", port=22, gpus=1, **fields) for fields in given]
-    found = Found(machines=machines, excluded=[reason for *_, reason in described], notes=[described[0][2]])
-    assert len(hosts_of(hosts_file(found, "vast"), tmp_path_factory.mktemp("hosts"))) == len(machines)
+    text = hosts_file(machines, [reason for *_, reason in described], [described[0][2]], "vast")
+    assert len(hosts_of(text, tmp_path_factory.mktemp("hosts"))) == len(machines)
     twice = [Machine(name=name, way="ssh", target="root@h", port=22) for name in ("a", "b")]
-    text = hosts_file(Found(machines=twice), "vast")
+    text = hosts_file(twice, (), (), "vast")
     assert set(hosts_of(text, tmp_path_factory.mktemp("twice"))) == {"unknown-gpu.a"}, "the same address is one host"
     assert "#   b: the same address as a\n" in text
 

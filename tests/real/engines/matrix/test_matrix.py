@@ -134,20 +134,6 @@ def test_transfer_from_it(target: Target, home: Home, tmp_path: Path):
         home.other.client.images.remove(image.id, force=True)  # the next engine sends it again
 
 
-def test_save_and_load(target: Target, home: Home, runs: Runs, tmp_path: Path):
-    """`images save` and `load`, both ways"""
-    name = "tfbench:0.1.0-cpu"
-    home.engine.client.images.get(home.image).tag("tfbench", "0.1.0-cpu")
-    for number, (source, goal) in enumerate(((home.engine, target.engine), (target.engine, home.other))):
-        folder = tmp_path / f"saved-{number}"
-        saved = runs.run("images", "save", "cpu", f"--output={folder}", f"--engine={source.url}")
-        assert saved.returncode == 0, saved.stderr
-        for said in ("of", "already present"):
-            loaded = runs.run("images", "load", str(folder), f"--engine={goal.url}")
-            assert loaded.returncode == 0 and said in loaded.stderr, loaded.stderr
-    home.other.client.images.remove(name, force=True)
-
-
 def test_kill_of_the_controller_and_resume(target: Target, home: Home, runs: Runs):
     """kill of the controller, `resume`"""
     fleet = {"image": home.slow, "image_source": "transfer", "hosts": {"one": {"docker": target.engine.url}}}

@@ -1,62 +1,52 @@
-"""Machines of services that rent them, from what their tools print as JSON: SkyPilot, dstack, Vast.ai and RunPod."""
+"""`tfbench init --from`: rented machines, from what SkyPilot, dstack, Vast.ai and RunPod print as JSON."""
 
 from __future__ import annotations
 
 import ast
 import re
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasPath, BeforeValidator, Field
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestrate.errors import UserError
-from orchestrate.inventory.sources.machines import (
-    SSH_PORT,
-    Described,
-    Found,
-    Machine,
-    Price,
-    destination,
-    parsed,
-    port_number,
-    read_text,
-    validated,
-)
+from orchestrate.inventory.machine_list import Machine, destination, hosts_file, port_number, read_json_text
 from orchestrate.text import plain_text
 
 SPOT = "a spot instance: it can be stopped at any time"
 
+MAX_REPORTED = 5
+"""Mistakes of a document that are shown: all of its entries tend to have the same one."""
+
+Price = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+"""US dollars per hour."""
+
+
+class Described(BaseModel):
+    """Part of a tool's output; fields that are not used here, or that a later version adds, are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
+
 
 class Rented(Described):
-    """What a service rents out under one name."""
+    """What a tool lists under one name.
+
+    Attributes:
+        command: What prints the list.
+        notes: Comments for the whole file.
+    """
+
+    command: ClassVar[str]
+    notes: ClassVar[tuple[str, ...]] = ()
+
+    @staticmethod
+    def entries(document: Any) -> object:  # noqa: ANN401 (any JSON)
+        """Return the list within what the tool printed."""
+        return document
 
     @abstractmethod
     def machines(self) -> list[Machine] | str:
         """Return its machines, or why none can be reached."""
-
-
-R = TypeVar("R", bound=Rented)
-
-
-def _read(path: str, command: str, kind: type[list[R]], unwrap: Callable[[object], object], *notes: str) -> Found:
-    """Read what a tool prints.
-
-    Args:
-        path: File, or `-`.
-        command: What prints it, for messages.
-        kind: What it lists.
-        unwrap: Returns the list within the document.
-        notes: What holds for the whole file.
-    """
-    found = Found(notes=list(notes))
-    for entry in validated(kind, unwrap(parsed(read_text(path), path, command)), path, command):
-        machines = entry.machines()
-        if isinstance(machines, str):
-            found.excluded.append(machines)
-        else:
-            found.machines += machines
-    return found
 
 
 # ---- SkyPilot: its command also writes an ssh alias for every node.
@@ -68,6 +58,11 @@ _DOCKER_IMAGE = re.compile(r"image_id=[^,)]*docker:")
 
 
 class _Cluster(Rented):
+    """A cluster; SkyPilot prints neither addresses nor prices as JSON, but `ssh NAME` works for every node."""
+
+    command = "sky status --output json"
+    notes = ("The names of hosts are ssh aliases, which `sky status` writes and `sky down` removes.",)
+
     name: str
     status: str
     nodes: int = 1
@@ -106,15 +101,8 @@ def _accelerators(text: str | None) -> tuple[str | None, int | None]:
     return str(name), int(count) if whole else None
 
 
-def from_sky(path: str) -> Found:
-    """Read clusters; SkyPilot prints neither addresses nor prices as JSON, but `ssh NAME` works for every node."""
-    note = "The names of hosts are ssh aliases, which `sky status` writes and `sky down` removes."
-    return _read(path, "sky status --output json", list[_Cluster], lambda document: document, note)
-
-
 # ---- dstack: `ssh RUN` leads into the container of a run, whatever machine that is on.
 
-DSTACK = "dstack ps --json"
 _GIVEN = "job_provisioning_data"
 _RESOURCES = (_GIVEN, "instance_type", "resources")
 
@@ -136,9 +124,25 @@ class _Job(Described):
 
 
 class _Run(Rented):
+    command = "dstack ps --json"
+    notes = (
+        "The names of hosts are ssh aliases, which exist while `dstack attach NAME` runs: start one for each host,",
+        "in a terminal of its own, before `tfbench check`.",
+    )
+
     status: str
     name: str | None = Field(validation_alias=AliasPath("run_spec", "run_name"))
     jobs: tuple[_Job, ...] = ()
+
+    @staticmethod
+    def entries(document: Any) -> object:  # noqa: ANN401
+        """See `Rented.entries`."""
+        if isinstance(document, dict) and "instances" in document:
+            raise UserError(
+                "this is a fleet, and dstack does not report how to log in to its instances. Start a task on it (see "
+                f"docs/rent.md), then: {_Run.command} | tfbench init --from dstack"
+            )
+        return document.get("runs", document) if isinstance(document, dict) else document
 
     def machines(self) -> list[Machine] | str:
         name = self.name or ""
@@ -152,25 +156,7 @@ class _Run(Rented):
         if len(self.jobs) > 1:
             notes.append(f"the first of {len(self.jobs)} jobs: dstack attaches to one job of a run at a time")
         gpu, count = kinds.pop() if len(kinds) == 1 else None, len(last.gpus) or None
-        return [_container(name, target, None, gpu, count, last.price, notes)]
-
-
-def from_dstack(path: str) -> Found:
-    """Read runs."""
-
-    def runs(document: object) -> object:
-        if isinstance(document, dict) and "instances" in document:
-            raise UserError(
-                f"{path}: this is a fleet, and dstack does not report how to log in to its instances. Start a task on "
-                f"it (see docs/rent.md), then: {DSTACK} | tfbench init --from dstack"
-            )
-        return document.get("runs", document) if isinstance(document, dict) else document
-
-    notes = (
-        "The names of hosts are ssh aliases, which exist while `dstack attach NAME` runs: start one for each host,",
-        "in a terminal of its own, before `tfbench check`.",
-    )
-    return _read(path, DSTACK, list[_Run], runs, *notes)
+        return _container(name, target, None, gpu, count, last.price, notes)
 
 
 # ---- Vast.ai: an instance is a container with root and an sshd.
@@ -183,12 +169,15 @@ class _Binding(Described):
 
 
 def _only_mapping(value: object) -> object:
-    """Pass over what is no mapping: Vast's own model calls it a text."""
+    """Ignore what is no mapping: Vast's own model calls it a text."""
     return value if isinstance(value, dict) else None
 
 
 class _Instance(Rented):
     """What is used of an instance; `ports` is missing until it runs."""
+
+    command = "vastai show instances --raw"
+    notes = ("Prices are those of Vast's dph_total: GPU and disk, without traffic.",)
 
     id: str
     label: str | None = None
@@ -203,6 +192,11 @@ class _Instance(Rented):
     ssh_host: str | None = None
     ssh_port: int | None = None
 
+    @staticmethod
+    def entries(document: Any) -> object:  # noqa: ANN401
+        """See `Rented.entries`: of one page (--limit), and of older versions, in a mapping."""
+        return document.get("instances", document) if isinstance(document, dict) else document
+
     def machines(self) -> list[Machine] | str:
         name = self.label or f"vast-{self.id}"
         if self.actual_status != "running":
@@ -211,7 +205,7 @@ class _Instance(Rented):
         if target is None or port is None:
             return f"{name} ({self.id}): no ssh address. Start it with ssh (runtype ssh)"
         notes = ["interruptible: it can be stopped at any time by a higher bid"] if self.is_bid else []
-        return [_container(name, target, port, self.gpu_name, self.num_gpus, self.dph_total, notes)]
+        return _container(name, target, port, self.gpu_name, self.num_gpus, self.dph_total, notes)
 
     def _address(self) -> tuple[str | None, int | None]:
         """Return the direct address, else that of Vast's proxy; as `vastai ssh-url` does."""
@@ -224,19 +218,7 @@ class _Instance(Rented):
         return destination("root", self.ssh_host.strip()), port_number(self.ssh_port + behind_jupyter)
 
 
-def from_vast(path: str) -> Found:
-    """Read instances."""
-
-    def instances(document: object) -> object:  # of one page (--limit), and of older versions, in a mapping
-        return document.get("instances", document) if isinstance(document, dict) else document
-
-    note = "Prices are those of Vast's dph_total: GPU and disk, without traffic."
-    return _read(path, "vastai show instances --raw", list[_Instance], instances, note)
-
-
 # ---- RunPod: a pod is a container with root, as its REST API describes it.
-
-RUNPOD = 'curl -H "Authorization: Bearer $RUNPOD_API_KEY" "https://rest.runpod.io/v1/pods?includeMachine=true"'
 
 
 class _PodGPU(Described):
@@ -245,6 +227,8 @@ class _PodGPU(Described):
 
 
 class _Pod(Rented):
+    command = 'curl -H "Authorization: Bearer $RUNPOD_API_KEY" "https://rest.runpod.io/v1/pods?includeMachine=true"'
+
     id: str
     name: str | None = None
     status: str | None = Field(None, validation_alias="desiredStatus")
@@ -256,11 +240,18 @@ class _Pod(Rented):
     public_ip: str | None = Field(None, validation_alias="publicIp")
     mappings: dict[str, int] | None = Field(None, validation_alias="portMappings")
 
+    @staticmethod
+    def entries(document: Any) -> object:  # noqa: ANN401
+        """See `Rented.entries`."""
+        if isinstance(document, dict) and (errors := document.get("errors") or document.get("error")):
+            raise UserError(f"RunPod answered with an error: {plain_text(str(errors), 300)}")
+        return [document] if isinstance(document, dict) else document
+
     def machines(self) -> list[Machine] | str:
         name = self.name or f"runpod-{self.id}"
         if self.status != "RUNNING":
             return f"{name} (pod {self.id}): its status is {self.status}, not RUNNING"
-        port = port_number((self.mappings or {}).get(str(SSH_PORT)))
+        port = port_number((self.mappings or {}).get("22"))
         target = destination("root", self.public_ip or "")
         if target is None or port is None:
             return (
@@ -269,24 +260,54 @@ class _Pod(Rented):
             )
         notes = ["interruptible: it can be stopped at any time"] if self.interruptible else []
         gpu, cost = self.gpu.displayName or self.gpu_type, self.cost if self.adjusted is None else self.adjusted
-        return [_container(name, target, port, gpu, self.gpu.count, cost, notes)]
-
-
-def from_runpod(path: str) -> Found:
-    """Read pods."""
-
-    def pods(document: object) -> object:
-        if isinstance(document, dict) and ("errors" in document or "error" in document):
-            errors = document.get("errors") or document.get("error")
-            raise UserError(f"{path}: RunPod answered with an error: {plain_text(str(errors), 300)}")
-        return [document] if isinstance(document, dict) else document
-
-    return _read(path, RUNPOD, list[_Pod], pods)
+        return _container(name, target, port, gpu, self.gpu.count, cost, notes)
 
 
 def _container(
     name: str, target: str, port: int | None, gpu: str | None, gpus: int | None, usd: float | None, notes: list[str]
-) -> Machine:
-    return Machine(
-        name=name, way="ssh", target=target, port=port, gpu=gpu, gpus=gpus, usd_per_hour=usd, notes=tuple(notes)
-    )
+) -> list[Machine]:
+    return [
+        Machine(
+            name=name, way="ssh", target=target, port=port, gpu=gpu, gpus=gpus, usd_per_hour=usd, notes=tuple(notes)
+        )
+    ]
+
+
+SOURCES: dict[str, type[Rented]] = {"sky": _Cluster, "dstack": _Run, "vast": _Instance, "runpod": _Pod}
+"""What each tool lists."""
+
+
+def import_hosts(source: str, path: str) -> str:
+    """Return the text of a `hosts.yml` with the machines that a tool lists.
+
+    Args:
+        source: Name of the tool; see `SOURCES`.
+        path: File with what it printed; `-`: standard input.
+
+    Raises:
+        UserError: The file cannot be read, is something else, or has no reachable machine.
+    """
+    kind = SOURCES[source]
+    document = read_json_text(path, kind.command)
+    machines: list[Machine] = []
+    excluded: list[str] = []
+    try:
+        listed: list[Rented] = TypeAdapter(list[kind]).validate_python(kind.entries(document))  # type: ignore[valid-type]
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        lines = [f"  {'.'.join(map(str, item['loc'])) or 'all'}: {item['msg']}" for item in found[:MAX_REPORTED]]
+        lines += [f"  and {len(found) - MAX_REPORTED} more"] if len(found) > MAX_REPORTED else []
+        wrong = "\n".join(plain_text(line, 500) for line in lines)
+        raise UserError(f"{path}: not the output of: {kind.command}\n{wrong}") from error
+    for entry in listed:
+        answer = entry.machines()
+        if isinstance(answer, str):
+            excluded.append(answer)
+        else:
+            machines += answer
+    if not machines:
+        reasons = "\n".join(f"  {reason}" for reason in excluded) or "  it is empty"
+        raise UserError(f"{path}: no reachable machine:\n{reasons}")
+    return hosts_file(machines, excluded, kind.notes, source)

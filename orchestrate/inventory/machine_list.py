@@ -1,36 +1,21 @@
-"""What all sources share: machines as a tool describes them, its output, and the `hosts.yml` made of them."""
+"""Rented machines as a `hosts.yml`: what every source shares. Each tool's own output is read in `rented.py`."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing import Any, Literal
 
 from orchestrate.errors import UserError
 from orchestrate.text import plain_text
 from results.reference.gpus import gpu_key
 
-MAX_BYTES = 64 << 20
 STDIN = "-"
-TOOL_SECONDS = 120.0
-MAX_REPORTED = 5
-"""Mistakes of a document that are shown: all of its entries tend to have the same one."""
-
-SSH_PORT = 22
 MAX_PORT = 65_535
-
-Price = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
-"""US dollars per hour."""
-
-T = TypeVar("T")
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
@@ -48,7 +33,6 @@ class Machine:
         gpu: Name of its GPUs as the tool writes it; None: the tool does not report it.
         gpus: How many; None: not reported.
         usd_per_hour: For the whole machine; None: not reported.
-        ssh_config: Path of the configuration file that holds the alias; None: the user's own.
         notes: For comments: what the user should know or decide.
     """
 
@@ -59,7 +43,6 @@ class Machine:
     gpu: str | None = None
     gpus: int | None = None
     usd_per_hour: float | None = None
-    ssh_config: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -73,21 +56,6 @@ class Machine:
         if self.usd_per_hour is None:
             return None
         return round(self.usd_per_hour / max(1, self.gpus or 1), 4)
-
-
-@dataclass(kw_only=True)
-class Found:
-    """What a source holds.
-
-    Attributes:
-        machines: Those that can be reached.
-        excluded: The others, each with the reason.
-        notes: What holds for the whole file.
-    """
-
-    machines: list[Machine] = field(default_factory=list)
-    excluded: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def destination(user: str | None, host: str) -> str | None:
@@ -107,77 +75,23 @@ def port_number(value: object) -> int | None:
     return number if 0 < number <= MAX_PORT else None
 
 
-class Described(BaseModel):
-    """Part of a tool's output; what we do not use, and what its next version adds, is passed over."""
+def read_json_text(path: str, command: str) -> Any:  # noqa: ANN401 (any JSON)
+    """Parse a file or standard input as JSON.
 
-    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
-
-
-def read_text(path: str) -> str:
-    """Read a file or standard input.
+    Args:
+        path: File, or `-`.
+        command: What prints it, for messages.
 
     Raises:
-        UserError: It cannot be read.
+        UserError: It cannot be read, or is no JSON.
     """
     try:
         with sys.stdin.buffer if path == STDIN else Path(path).expanduser().open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UserError(f"{path}: larger than {MAX_BYTES >> 20} MB")
-        return content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+            return json.loads(file.read().decode("utf-8-sig"))
+    except OSError as error:
         raise UserError(f"{path}: {error}") from error
-
-
-def output_of(*command: str) -> str:
-    """Run a tool and return what it prints.
-
-    Raises:
-        UserError: It cannot be run, or fails; in its own words.
-    """
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_SECONDS, check=False, text=True
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        raise UserError(f"{shlex.join(command)}: {error}") from error
-    if done.returncode != 0:
-        raise UserError(f"{shlex.join(command)}: {plain_text(done.stderr.strip(), 1000)}")
-    return done.stdout
-
-
-def parsed(text: str, origin: str, command: str) -> object:
-    """Parse what a tool printed as JSON.
-
-    Args:
-        text: What it printed.
-        origin: Where that came from, for messages.
-        command: What prints it, likewise.
-
-    Raises:
-        UserError: It is no JSON.
-    """
-    try:
-        document: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{origin}: not JSON: {error}. Expected the output of: {command}") from error
-    return document
-
-
-def validated(kind: type[T], document: object, path: str, command: str) -> T:
-    """Check a document against what a tool is known to print.
-
-    Raises:
-        UserError: It is something else; the message says where.
-    """
-    try:
-        return TypeAdapter(kind).validate_python(document)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        lines = [f"  {'.'.join(map(str, item['loc'])) or 'all'}: {item['msg']}" for item in found[:MAX_REPORTED]]
-        more = [f"  and {len(found) - MAX_REPORTED} more"] if len(found) > MAX_REPORTED else []
-        wrong = plain_text("\n".join(lines + more).replace("\n", "\v"), 2000).replace("\v", "\n")
-        raise UserError(f"{path}: not the output of: {command}\n{wrong}") from error
+        raise UserError(f"{path}: not JSON: {error}. Expected the output of: {command}") from error
 
 
 UNKNOWN_FLEET = "unknown-gpu"
@@ -192,17 +106,19 @@ HEADER = """\
 """
 
 
-def hosts_file(found: Found, source: str) -> str:
+def hosts_file(found: Sequence[Machine], excluded: Sequence[str], notes: Sequence[str], source: str) -> str:
     """Write a `hosts.yml`.
 
     A machine that is there twice, under two names, is written once: two benchmarks at a time disturb each other.
 
     Args:
         found: At least one machine.
+        excluded: Why others cannot be reached.
+        notes: Comments for the whole file.
         source: Name of the tool.
     """
-    machines, twins = _single(found.machines)
-    lines = [*HEADER.format(source=source).splitlines(), *(f"# {_comment(note)}" for note in found.notes)]
+    machines, twins = _single(found)
+    lines = [*HEADER.format(source=source).splitlines(), *(f"# {_comment(note)}" for note in notes)]
     lines += ["version: 1", "", "defaults:", "  suite: standard"]
     if any(machine.way == "docker" for machine in machines):
         lines.append(
@@ -215,8 +131,8 @@ def hosts_file(found: Found, source: str) -> str:
     taken: set[str] = set()
     for fleet in sorted(fleets, key=lambda fleet: fleet == UNKNOWN_FLEET):
         lines += _fleet(fleet, fleets[fleet], taken)
-    if excluded := [*found.excluded, *twins]:
-        lines += ["", "# Excluded:", *(f"#   {_comment(reason)}" for reason in excluded)]
+    if left := [*excluded, *twins]:
+        lines += ["", "# Excluded:", *(f"#   {_comment(reason)}" for reason in left)]
     return "\n".join(lines) + "\n"
 
 
@@ -246,8 +162,6 @@ def _fleet(fleet: str, members: Sequence[Machine], taken: set[str]) -> list[str]
     lines.append("    hosts:")
     for machine in members:
         entry = [f"{machine.way}: {json.dumps(('ssh://' if machine.way == 'docker' else '') + machine.address)}"]
-        if machine.ssh_config is not None:
-            entry.append(f"ssh_config: {json.dumps(machine.ssh_config)}")
         if common is None and machine.usd_per_gpu_hour is not None:
             entry.append(f"usd_per_gpu_hour: {machine.usd_per_gpu_hour:g}")
         count = "" if machine.gpus is None else f"{machine.gpus} × "
