@@ -46,7 +46,7 @@ test-faults: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test random schedules 
 	    tests/unit/orchestrate/test_hostile_answers.py
 
 test-fresh-hosts: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test 50 fresh ssh hosts behind one jump host (needs an sshd; takes minutes)
-	@TFBENCH_TEST_FRESH_HOSTS=50 $(PYTHON) -m pytest tests/real/contact/test_many_fresh_hosts.py $(ARGS)
+	@TFBENCH_TEST_FRESH_HOSTS=50 $(PYTHON) -m pytest tests/real/contact/test_fresh_hosts.py $(ARGS)
 
 test-engines: $(VENV)/$(BUILD).stamp $(VENV)/dev.stamp  ## Test on Docker 20.10 to 28.5 and Podman, also rootless, and print the table (needs root; downloads 0.6 GB once)
 	@TFBENCH_TEST_MATRIX=1 TFBENCH_TEST_ENGINES=require $(PYTHON) -m pytest tests/real/engines/matrix $(ARGS)

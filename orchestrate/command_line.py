@@ -54,11 +54,6 @@ def add_check(commands: Commands) -> None:
     parser = _command(commands, "check", "query every host for its hardware and check that it can run benchmarks")
     _add_hosts(parser)
     parser.add_argument(
-        "--trust-new",
-        action="store_true",
-        help="show the ssh host keys of new hosts once, and save them in a known-hosts file next to the hosts file",
-    )
-    parser.add_argument(
         "--deep",
         action="store_true",
         help="measure each host for two minutes and judge whether it is worth keeping; exit code 4 if one is rejected",

@@ -30,7 +30,6 @@ from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.launchers.base import Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.links.first_contact import remember_new_keys
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.durations import Durations, RunEstimate, earlier_durations, estimate
 from orchestrate.planning.facts import Facts
@@ -194,11 +193,9 @@ def _json(document: object) -> str:
     return json.dumps(document, indent=2, default=str) + "\n"
 
 
-def check(where: Where, *, trust_new: bool = False, deep: bool = False, format: str = "text") -> int:
+def check(where: Where, *, deep: bool = False, format: str = "text") -> int:
     """Probe every host; exit code 4 when none can measure."""
     hosts = _read_hosts(where)
-    if trust_new:
-        tables.render_new_keys(remember_new_keys(hosts), stdout_console())
     probed = probe(hosts)
     if deep:
         checked = _deep_check(where, hosts, probed)

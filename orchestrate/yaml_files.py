@@ -23,6 +23,7 @@ from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
 from orchestrate.errors import DocumentError
 from orchestrate.text import plain_text, shown
+from results.program import REMOVED
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -345,7 +346,8 @@ def _explanation(data: object, detail: ErrorDetails, path: Path_, owner: type[Ba
         for part in path[:-1]:
             data = data[part]  # type: ignore[index]
         instead = owner.instead(key, data) if issubclass(owner, Form) and isinstance(data, dict) else None
-        return f"unknown key {shown(key)}. {instead or did_you_mean(key, sorted(owner.model_fields), 'Known keys')}"
+        instead = instead or REMOVED.get(key) or did_you_mean(key, sorted(owner.model_fields), "Known keys")
+        return f"unknown key {shown(key)}. {instead}"
     if kind == "missing":
         return f"{name or key} is missing.{example}"
     if kind == "value_error":

@@ -64,8 +64,10 @@ REMOVED = {
     "load": "Use docker load, or image_source: transfer",
     "ansible": "Write each host into hosts.yml: NAME: {ssh: ADDRESS}",
     "ssh-config": "Write each alias into hosts.yml: NAME: {ssh: ALIAS}",
+    "--trust-new": "In hosts.yml, set host_keys: accept-new",
+    "docker_via": "On the host, add the user to the group docker: sudo usermod -aG docker USER",
 }
-"""Flags, actions and values of earlier versions, and what to use instead."""
+"""Flags, actions, values and keys of hosts.yml of earlier versions, and what to use instead."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,7 +12,6 @@ from rich.console import Console
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.form import shown_environment
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.links.first_contact import NewKey
 from orchestrate.planning.durations import RunEstimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.host_warnings import host_warnings, memory_notes, sending_note, state_words
@@ -78,17 +77,6 @@ def _verdict(host: Host, facts: Facts | str, mates: Sequence[Facts]) -> str:
     if isinstance(facts, str) or facts.problem:
         return "unusable"
     return "warning" if host_warnings(host, facts, mates) else "ready"
-
-
-def render_new_keys(new: Sequence[NewKey], console: Console) -> None:
-    """Show the host keys that were remembered, and where."""
-    columns = ["fleet", "host", "address", "key", "fingerprint"]
-    rows = [[item.fleet, item.name, item.key.where, item.key.kind, item.key.fingerprint] for item in new]
-    files = [f"new host keys are remembered in {file}" for file in dict.fromkeys(item.file for item in new)]
-    if new:
-        print_grid(Grid("", columns, rows, files, ("key",)), console)
-    else:
-        print_line("no new host keys", console)
 
 
 def render_plan(plan: Plan, console: Console) -> None:

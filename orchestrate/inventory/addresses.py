@@ -38,7 +38,6 @@ class DockerAddress:
         socket: Path of the engine's socket on an ssh host.
         ssh_config: ssh configuration file; None: the user's own.
         tls: Paths of CA, certificate and key for tcp; None there: plain tcp, which the user has allowed.
-        via: `sudo`: only root may use the engine, for unix and ssh; None: this user may.
     """
 
     scheme: str
@@ -47,7 +46,6 @@ class DockerAddress:
     socket: str = "/var/run/docker.sock"
     ssh_config: str | None = None
     tls: tuple[str, str, str] | None = None
-    via: str | None = None
 
     @property
     def login(self) -> SSHAddress:

@@ -206,9 +206,6 @@ class Settings(Form):
     host_keys: Literal["strict", "accept-new"] | None = described(
         "strict (only host keys in the fleet's file) or accept-new (new hosts are added to it), for ssh", "accept-new"
     )
-    docker_via: Literal["sudo"] | None = described(
-        "sudo: reach the engine by `sudo docker`, for users who are not in the group docker", "sudo"
-    )
 
     network: Literal["bridge", "host"] | None = described(
         "bridge (only the required ports) or host, for cases with several hosts", "bridge"

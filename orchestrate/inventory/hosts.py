@@ -244,7 +244,6 @@ def _useless(entry: HostEntry) -> Iterator[tuple[str, str]]:
         (scheme == "tcp", "tcp://", "tls", "insecure"),
         (scheme == "ssh", "ssh://", "docker_socket"),
         (scheme == "ssh" or bare, "ssh://", "ssh_config", "host_keys"),
-        (scheme in ("ssh", "unix"), "ssh:// and unix://", "docker_via"),
         (bare, "ssh: hosts", "python"),
         (engine, "Docker engines", "registry", "image", "image_source", "memory_gb"),
         (engine or bare, "Docker engines", "variant", "address"),
@@ -328,9 +327,6 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
     if own.get("docker") is not None and "image" not in merged and merged.get("image_source", "pull") == "pull":
         merged.setdefault("registry", _released_images())
     gpus, device, variant = merged.pop("gpus", "all"), merged.pop("device", "auto"), merged.pop("variant", "auto")
-    via, docker = merged.pop("docker_via", None), own.get("docker")
-    if docker is not None and docker.scheme != "tcp":
-        own["docker"] = dataclasses.replace(docker, via=via)
     known_hosts = str((file.parent / f"{file.stem}.{fleet}.known_hosts").absolute())
     merged |= {
         "environment": dict(sorted(environment.items())),

@@ -119,7 +119,7 @@ def hosts_file(found: Sequence[Machine], excluded: Sequence[str], notes: Sequenc
     """
     machines, twins = _single(found)
     lines = [*HEADER.format(source=source).splitlines(), *(f"# {_comment(note)}" for note in notes)]
-    lines += ["version: 1", "", "defaults:", "  suite: standard"]
+    lines += ["version: 1", "", "defaults:", "  suite: standard", "  host_keys: accept-new"]
     if any(machine.way == "docker" for machine in machines):
         lines.append(
             "  # registry: registry.example.org/bench   # where hosts with Docker pull images from: docs/images.md"

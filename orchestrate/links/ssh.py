@@ -6,19 +6,13 @@ option on the command line wins over the configuration, so nothing else may stan
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
-import hashlib
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
-from orchestrate.text import plain_text
 
 CONNECT_TIMEOUT_SECONDS = 10
 CONFIGURATION_SECONDS = 20.0
@@ -54,7 +48,7 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
         flags: Stand first: of an option that comes twice, ssh takes the first.
         remote: What it runs there, for the login shell; None: nothing, or what the flags say.
     """
-    words = ["ssh", *flags, *OPTIONS, NO_MASTER, *key_options(login, keys)]
+    words = ["ssh", *flags, *OPTIONS, NO_MASTER, *key_options(keys)]
     return [
         *words,
         *(_proxy(login, keys) or _jump(login)),
@@ -65,28 +59,13 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
     ]
 
 
-def key_options(login: SSHAddress, keys: HostKeys) -> list[str]:
+def key_options(keys: HostKeys) -> list[str]:
     """Return the options for host keys; none: the ssh configuration alone decides."""
-    if keys.file is None or (keys.policy is None and not Path(keys.file).exists()):
+    if keys.policy is None or keys.file is None:
         return []
-    options = [known_hosts_option(known_hosts_files(login, keys)), "-oHashKnownHosts=no"]
-    if keys.policy is not None:
-        options += [f"-oStrictHostKeyChecking={_STRICTNESS[keys.policy]}", "-oCheckHostIP=no"]
-    return options
-
-
-def known_hosts_files(login: SSHAddress, keys: HostKeys) -> list[str]:
-    """Return the files whose host keys count, as ssh takes them; where keys are added, it is to the first."""
-    fleet = [] if keys.file is None else [keys.file.replace("%", "%%")]
-    if keys.policy is not None:
-        return fleet
-    own = configuration(login).get("userknownhostsfile", "").split()
-    return [*(file for file in own if file != "none"), *fleet]
-
-
-def known_hosts_option(files: Sequence[str]) -> str:
-    """Name known-hosts files, also those with a space in their paths."""
-    return "-oUserKnownHostsFile=" + " ".join(f'"{file}"' for file in files)
+    file = keys.file.replace("%", "%%")  # ssh reads % as the beginning of a token
+    known = f'-oUserKnownHostsFile="{file}"'
+    return [known, "-oHashKnownHosts=no", f"-oStrictHostKeyChecking={_STRICTNESS[keys.policy]}", "-oCheckHostIP=no"]
 
 
 def hops(login: SSHAddress) -> list[SSHAddress]:
@@ -156,65 +135,9 @@ def _jump(login: SSHAddress) -> list[str]:
 def _proxy(login: SSHAddress, keys: HostKeys) -> list[str]:
     """Go through the jump hosts by commands of our own, because ssh hands none of its options to them."""
     command: str | None = None
-    for hop in hops(login) if key_options(login, keys) else ():
+    for hop in hops(login) if key_options(keys) else ():
         proxy = [] if command is None else [f"-oProxyCommand={command}"]
-        words = ["ssh", *OPTIONS, NO_MASTER, *key_options(hop, keys), *proxy, *_place(hop)]
+        words = ["ssh", *OPTIONS, NO_MASTER, *key_options(keys), *proxy, *_place(hop)]
         quoted = shlex.join(word.replace("%", "%%") for word in words)
         command = f"{quoted} -W '[%h]:%p' -- {shlex.quote(hop.target)}"
     return [] if command is None else [f"-oProxyCommand={command}"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostKey:
-    """A line of a known-hosts file.
-
-    Attributes:
-        where: The machine in ssh's words, e.g. `[203.0.113.7]:22044`.
-        kind: As ssh names it: ED25519, ECDSA, RSA.
-        fingerprint: As ssh shows it: `SHA256:…`.
-        line: The line itself.
-    """
-
-    where: str
-    kind: str
-    fingerprint: str
-    line: str
-
-
-def read_key(line: str) -> HostKey | None:
-    """Read a line; None: it holds no key, e.g. it is a comment."""
-    words = [word for word in line.split() if not word.startswith("@")]
-    if len(words) < 3 or words[0].startswith("#"):
-        return None
-    try:
-        blob = base64.b64decode(words[2], validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-    kind = words[1].removeprefix("sk-").removeprefix("ssh-").partition("-")[0].partition("@")[0]
-    return HostKey(
-        where=plain_text(words[0], 300),
-        kind=plain_text(kind.upper(), 40),
-        fingerprint=f"SHA256:{digest}",
-        line=line.strip(),
-    )
-
-
-def read_keys(path: Path) -> list[HostKey]:
-    """Return the keys of a known-hosts file; none, where it cannot be read."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    return [key for line in lines if (key := read_key(line)) is not None]
-
-
-def remember(path: Path, keys: Iterable[HostKey]) -> list[HostKey]:
-    """Add keys to a known-hosts file; return those that were not there."""
-    known = {key.line for key in read_keys(path)}
-    new = [key for key in dict.fromkeys(keys) if key.line not in known]
-    if new:
-        unfinished = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n" * unfinished + "".join(f"{key.line}\n" for key in new))
-    return new

@@ -36,7 +36,7 @@ from orchestrate.errors import HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.launchers.base import NotThere
 from orchestrate.launchers.limits import NONSENSE, LimitedPool, TLSSocket, within
-from orchestrate.links.tunnel import tunnel_to
+from orchestrate.links.tunnel import Tunnel
 from orchestrate.text import plain_text
 from results.schema import Status
 
@@ -171,7 +171,7 @@ class EngineClient(APIClient):
 
 
 class EngineLink:
-    """The way to one engine: by unix socket, through ssh, by sudo, or by mutual TLS.
+    """The way to one engine: by unix socket, through ssh, or by mutual TLS.
 
     Connections come back: a host that once answered is asked again for a while. Every refusal, and every answer that no
     engine gives, becomes one of our errors, with the engine's words and a remedy.
@@ -183,7 +183,7 @@ class EngineLink:
 
     def __init__(self, address: DockerAddress, keys: HostKeys = AS_CONFIGURED) -> None:
         self.address = address
-        self._tunnel = tunnel_to(address, keys)
+        self._tunnel = Tunnel(address, keys) if address.scheme == "ssh" else None
         self._client: EngineClient | None = None
         self._lock = threading.Lock()
 
@@ -292,7 +292,7 @@ def explain(error: BaseException, address: DockerAddress) -> str:
     if address.scheme == "ssh" and any(isinstance(item, _CUT_OFF) for item in chain):
         return (
             f"{where}: the engine's socket {address.socket} does not answer on that host. Is Docker "
-            "installed there, and may this user use it (group docker)? Else set docker_socket:"
+            "installed there, and may this user use it (sudo usermod -aG docker USER)? Else set docker_socket:"
         )
     said = plain_text(str(error), MAX_READ)
     for sign, remedy in _TLS_REMEDIES.items():
@@ -331,7 +331,7 @@ _CUT_OFF = (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnecte
 """How it looks on our end of a tunnel when nothing listens on the other: by how much of a request was sent by then."""
 
 _SOCKET_REMEDIES: dict[type[BaseException], str] = {
-    PermissionError: "permission denied. Join the group `docker` on that host, or use another user",
+    PermissionError: "permission denied. On that host: sudo usermod -aG docker USER, or use another user",
     FileNotFoundError: "no such socket. Is the Docker engine installed and running?",
     ConnectionRefusedError: "connection refused. Is the Docker engine running there?",
     TimeoutError: f"no answer within {ANSWER_SECONDS} s",

@@ -49,7 +49,7 @@ class EndlessLog(LaunchFailed):
 
 
 class ContainerEngine:
-    """One engine and its containers, by unix socket, through ssh, by sudo, or by mutual TLS.
+    """One engine and its containers, by unix socket, through ssh, or by mutual TLS.
 
     Args:
         address: Where it is.

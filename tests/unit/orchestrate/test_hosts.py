@@ -177,8 +177,7 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, python: /opt/python}", "python is for ssh: hosts only"),
         ("{docker: 'ssh://a', host_keys: yes}", "host_keys must be strict (only host keys in the fleet's file) or acc"),
         ("{docker: 'tcp://a:2375', insecure: true, host_keys: strict}", "host_keys is for ssh:// only"),
-        ("{ssh: a, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),
-        ("{process: true, docker_via: sudo}", "docker_via is for ssh:// and unix:// only"),
+        ("{docker: 'ssh://a', docker_via: sudo}", "unknown key 'docker_via'. On the host, add the user to the group docker"),
         ("just text", "host h: a host must be a mapping. Received: 'just text'"),
         ("root@10.0.0.1", "Received: 'root@10.0.0.1'. Write: {ssh: root@10.0.0.1}"),
         ("'ssh://root@10.0.0.1'", 'Write: {docker: "ssh://root@10.0.0.1"}'),
@@ -250,25 +249,23 @@ def test_a_host_without_docker_is_reached_by_ssh(tmp_path: Path, text: str, addr
     assert (host.ssh, host.docker, host.launcher) == (address, None, "ssh")
 
 
-def test_host_keys_and_sudo_are_settings_of_each_level_where_they_mean_something(tmp_path: Path):
+def test_host_keys_are_a_setting_of_each_level_where_ssh_is_used(tmp_path: Path):
     text = """version: 1
-defaults: {host_keys: accept-new, docker_via: sudo}
+defaults: {host_keys: accept-new}
 fleets:
   a:
     hosts:
       one: {docker: "ssh://one"}
       two: {ssh: two, host_keys: strict}
       three: {docker: "tcp://three:2375", insecure: true}
-      four: {docker: "unix:///run/docker.sock"}
   b.c: {slurm: {container: none, shared_folder: /home/b, ssh: "ssh://bench@login:2222", python: /p, project: /q}}
 """
-    one, two, three, four, queue = read_hosts(write(tmp_path, text))
+    one, two, three, queue = read_hosts(write(tmp_path, text))
     fleet = str(tmp_path / "hosts.a.known_hosts")
     assert one.host_keys == HostKeys(policy="accept-new", file=fleet)
     assert two.host_keys == HostKeys(policy="strict", file=fleet)
     assert queue.host_keys == HostKeys(policy="accept-new", file=str(tmp_path / "hosts.b.c.known_hosts"))
-    assert [host.docker.via for host in (one, three, four)] == ["sudo", None, "sudo"]
-    assert one.login == SSHAddress(target="one") and two.login == two.ssh and three.login is four.login is None
+    assert one.login == SSHAddress(target="one") and two.login == two.ssh and three.login is None
     assert queue.login == SSHAddress(target="bench@login", port=2222)
 
 
