@@ -177,7 +177,10 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, python: /opt/python}", "python is for ssh: hosts only"),
         ("{docker: 'ssh://a', host_keys: yes}", "host_keys must be strict (only host keys in the fleet's file) or acc"),
         ("{docker: 'tcp://a:2375', insecure: true, host_keys: strict}", "host_keys is for ssh:// only"),
-        ("{docker: 'ssh://a', docker_via: sudo}", "unknown key 'docker_via'. On the host, add the user to the group docker"),
+        (
+            "{docker: 'ssh://a', docker_via: sudo}",
+            "unknown key 'docker_via'. On the host, add the user to the group docker",
+        ),
         ("just text", "host h: a host must be a mapping. Received: 'just text'"),
         ("root@10.0.0.1", "Received: 'root@10.0.0.1'. Write: {ssh: root@10.0.0.1}"),
         ("'ssh://root@10.0.0.1'", 'Write: {docker: "ssh://root@10.0.0.1"}'),
