@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     PlainValidator,
@@ -23,7 +24,7 @@ from pydantic import (
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress, docker_address, ssh_address
-from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.inventory.queues import QUEUES, KubernetesQueue, SlurmQueue
 from orchestrate.inventory.variants import read_variants, unknown_variant
 from orchestrate.suites import read_suite, suite_source
 from orchestrate.text import plain_text, shown
@@ -145,8 +146,27 @@ Variable = Annotated[StrictStr, AfterValidator(_kept_variable)]
 Value = Annotated[StrictStr, AfterValidator(_kept_value)] | StrictInt
 
 
+def given(form: BaseModel) -> dict[str, Any]:
+    """Return what is set."""
+    return {name: value for name, value in form if value is not None}
+
+
+def _one_of(form: BaseModel, keys: Sequence[str], example: str) -> Iterator[tuple[str, str]]:
+    """Require that exactly one of some keys is set."""
+    found = [key for key in keys if getattr(form, key)]
+    if len(found) != 1:
+        known, received = f"{', '.join(keys[:-1])} and {keys[-1]}", ", ".join(found) or "none"
+        yield "", f"set exactly one of {known}. Received: {received}. Example: {example}"
+
+
 class Settings(Form):
     """What may stand at every level; None: not said at this level."""
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """See `Form.mistakes`."""
+        for key in ("registry", "variant"):
+            if self.image is not None and getattr(self, key) is not None:
+                yield key, f"image replaces {key}. Remove one of them"
 
     @classmethod
     def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
@@ -289,6 +309,34 @@ class HostEntry(Settings):
 
     insecure: StrictBool | None = described("true: allow tcp:// without TLS; every table then has a warning", "true")
 
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """See `Form.mistakes`; also name keys that would be ignored, though the user meant something by them."""
+        yield from super().mistakes()
+        example = "docker: ssh://bench@10.0.0.11, or ssh: root@203.0.113.7:22044"
+        yield from _one_of(self, ("docker", "ssh", "process"), example)
+        scheme = self.docker.scheme if self.docker else None
+        bare, engine = self.ssh is not None, not (self.ssh or self.process)
+        for fits, what, *keys in (
+            (scheme == "tcp", "tcp://", "tls", "insecure"),
+            (scheme == "ssh", "ssh://", "docker_socket"),
+            (scheme == "ssh" or bare, "ssh://", "ssh_config", "host_keys"),
+            (bare, "ssh: hosts", "python"),
+            (engine, "Docker engines", "registry", "image", "image_source", "memory_gb"),
+            (engine or bare, "Docker engines", "variant", "address"),
+        ):
+            yield from (
+                (key, f"{key} is for {what} only. Remove it") for key in keys if key in given(self) and not fits
+            )
+        if bare and self.python and self.variant:
+            yield "variant", "python replaces variant. Remove one of them"
+        if scheme == "tcp" and not self.tls and not self.insecure:
+            text = "tcp:// without TLS gives anyone on the network control of the machine. "
+            yield "docker", f"{text}Add tls: {{ca: …, cert: …, key: …}}, use ssh://, or set insecure: true"
+        if self.tls and self.insecure:
+            yield "insecure", "insecure: true and tls exclude each other. Remove one of them"
+        if self.docker and self.docker_socket and self.docker.socket != DockerAddress.socket:
+            yield "docker_socket", f"docker already contains a socket: {self.docker.socket}. Remove one of them"
+
 
 class Fleet(Settings):
     """A group of machines that are meant to be equal: named one by one, or given by a queue."""
@@ -304,6 +352,17 @@ class Fleet(Settings):
         "a mapping that describes a namespace of a Kubernetes cluster",
         "{context: my-cluster, node_selector: {nvidia.com/gpu.product: NVIDIA-L4}}",
     )
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """See `Form.mistakes`."""
+        yield from super().mistakes()
+        yield from _one_of(self, ("hosts", *QUEUES), "hosts: {node-a: {docker: 'ssh://node-a'}}")
+        bare = self.slurm is not None and self.slurm.container == "none"
+        for key in given(self):
+            if not self.hosts and key in ("gpus", "image_source"):
+                yield key, f"{key} is for hosts only: the queue chooses GPUs and nodes bring images. Remove it"
+            elif bare and key in ("registry", "variant", "image"):
+                yield key, f"{key} is for containers only. Remove it, or name a container"
 
 
 class HostsFile(Form):

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys, SSHAddress
-from orchestrate.inventory.form import CHOSEN_FOR, HostEntry, HostsFile, Settings
-from orchestrate.inventory.queues import QUEUES, Queue, SlurmQueue
+from orchestrate.inventory.form import CHOSEN_FOR, HostEntry, HostsFile, Settings, given
+from orchestrate.inventory.queues import Queue, SlurmQueue
 from orchestrate.text import plain_text
 from orchestrate.yaml_files import Document, Path_, read_document, validate_document
 from results.schema import Device
@@ -168,13 +166,8 @@ def read_hosts(path: Path, limit: Collection[str] | None = None) -> list[Host]:
     return [host for host in hosts if wanted & {host.fleet, host.name, host.key}]
 
 
-def _given(model: BaseModel) -> dict[str, Any]:
-    """Return what is set."""
-    return {name: value for name, value in model if value is not None}
-
-
 def _resolve(document: Document, file: Path, checked: HostsFile) -> Iterator[Host]:
-    """Check what keys mean together, and resolve the settings of each host, level by level in one pass.
+    """Resolve the settings of each host, level by level in one pass, and check what hosts mean together.
 
     Args:
         document: As parsed; takes the mistakes.
@@ -182,82 +175,23 @@ def _resolve(document: Document, file: Path, checked: HostsFile) -> Iterator[Hos
         checked: What is right of the document by itself: all further mistakes come at once with those.
     """
     seen: dict[object, Path_] = {}
-    _check_image(document, ("defaults",), checked.defaults)
     for fleet_name, fleet in checked.fleets.items():
         path, levels = ("fleets", fleet_name), [checked.defaults, fleet]
-        _check_image(document, path, fleet)
-        if _is_one_of(document, path, fleet, ("hosts", *QUEUES), "hosts: {node-a: {docker: 'ssh://node-a'}}") and (
-            queue := fleet.slurm or fleet.kubernetes
-        ):
-            _check_queue(document, path, levels, queue)
-            _check_single(document, (*path, queue.kind), None, seen)
+        if queue := fleet.slurm or fleet.kubernetes:
+            place = (*path, queue.kind)
+            if text := queue.lacks(given(checked.defaults) | given(fleet)):
+                document.problem(place, text)
+            _check_single(document, place, None, seen)
             own: dict[str, Any] = {"queue": queue, "gpus": None, "image_source": None}
             if isinstance(queue, SlurmQueue) and queue.container == "none":
                 own |= {"registry": None, "image": None, "variants": ()}
             yield _host(file, fleet_name, queue.kind, levels, own)
         for name, entry in (fleet.hosts or {}).items():
-            place = (*path, "hosts", name)
-            _check_image(document, place, entry)
-            if all(document.is_whole((*place, key)) for key in ("docker", "ssh", "process", "tls")):
-                for key, text in _useless(entry):
-                    document.problem((*place, key), text)
-            example = "docker: ssh://bench@10.0.0.11, or ssh: root@203.0.113.7:22044"
-            if not _is_one_of(document, place, entry, ("docker", "ssh", "process"), example):
-                continue
             docker = _engine(entry)
             ssh = entry.ssh and dataclasses.replace(entry.ssh, ssh_config=entry.ssh_config)
-            _check_single(document, place, docker or ssh or "this machine", seen)
+            _check_single(document, (*path, "hosts", name), docker or ssh or "this machine", seen)
             own = {"docker": docker, "ssh": ssh, "python": entry.python, "address": entry.address}
             yield _host(file, fleet_name, name, [*levels, entry], own)
-
-
-def _check_image(document: Document, path: Path_, level: Settings) -> None:
-    for key in ("registry", "variant"):
-        if level.image is not None and getattr(level, key) is not None:
-            document.problem((*path, key), f"image replaces {key}. Remove one of them")
-
-
-def _is_one_of(document: Document, path: Path_, form: BaseModel, keys: Sequence[str], example: str) -> bool:
-    """Return whether exactly one of some keys is set; mistakes go to the document."""
-    found = [key for key in keys if getattr(form, key)]
-    if len(found) != 1 and (found or document.is_whole(path)):  # it may be what was reported already
-        known, received = f"{', '.join(keys[:-1])} and {keys[-1]}", ", ".join(found) or "none"
-        document.problem(path, f"set exactly one of {known}. Received: {received}. Example: {example}")
-    return len(found) == 1
-
-
-def _check_queue(document: Document, path: Path_, levels: Sequence[Settings], queue: Queue) -> None:
-    defaults, own = map(_given, levels)
-    for key in ("gpus", "image_source"):
-        if key in own:
-            text = f"{key} is for hosts only: the queue chooses GPUs and nodes bring images. Remove it"
-            document.problem((*path, key), text)
-    for where, text in queue.problems(own, defaults | own):
-        document.problem((*path, *where), text)
-
-
-def _useless(entry: HostEntry) -> Iterator[tuple[str, str]]:
-    """Name the keys that would be ignored, though the user meant something by them."""
-    given, scheme = _given(entry), entry.docker.scheme if entry.docker else None
-    bare, engine = entry.ssh is not None, not (entry.ssh or entry.process)
-    for fits, what, *keys in (
-        (scheme == "tcp", "tcp://", "tls", "insecure"),
-        (scheme == "ssh", "ssh://", "docker_socket"),
-        (scheme == "ssh" or bare, "ssh://", "ssh_config", "host_keys"),
-        (bare, "ssh: hosts", "python"),
-        (engine, "Docker engines", "registry", "image", "image_source", "memory_gb"),
-        (engine or bare, "Docker engines", "variant", "address"),
-    ):
-        yield from ((key, f"{key} is for {what} only. Remove it") for key in keys if key in given and not fits)
-    if bare and entry.python and entry.variant:
-        yield "variant", "python replaces variant. Remove one of them"
-    if scheme == "tcp" and not entry.tls and not entry.insecure:
-        text = "tcp:// without TLS gives anyone on the network control of the machine. "
-        yield "docker", f"{text}Add tls: {{ca: …, cert: …, key: …}}, use ssh://, or set insecure: true"
-    if entry.tls and entry.insecure:
-        yield "insecure", "insecure: true and tls exclude each other. Remove one of them"
-    if entry.docker and entry.docker_socket and entry.docker.socket != DockerAddress.socket:
-        yield "docker_socket", f"docker already contains a socket: {entry.docker.socket}. Remove one of them"
 
 
 def _engine(entry: HostEntry) -> DockerAddress | None:
@@ -318,7 +252,7 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
     merged: dict[str, Any] = {}
     environment: dict[str, str] = {}
     for level in levels:
-        said = {key: value for key, value in _given(level).items() if key in Settings.model_fields}
+        said = {key: value for key, value in given(level).items() if key in Settings.model_fields}
         replaced = (
             {"registry", "variant"} if "image" in said else {"image"} if {"registry", "variant"} & said.keys() else ()
         )

@@ -28,9 +28,6 @@ MAX_SLOTS = 1000
 
 MOST_MINUTES = 100_000
 
-Level = Mapping[str, Any]
-"""Settings of `hosts.yml`: those that are set."""
-
 Slots = Annotated[StrictInt, Field(ge=1, le=MAX_SLOTS)]
 Minutes = Annotated[StrictInt | StrictFloat, Field(ge=1, le=MOST_MINUTES)]
 Word = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,99}$")]
@@ -151,36 +148,30 @@ class SlurmQueue(Form):
         target, colon, port = self.ssh.removeprefix("ssh://").partition(":")
         return SSHAddress(target=target, port=int(port) if colon else None, ssh_config=self.ssh_config)
 
-    def problems(self, own: Level, merged: Level) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield what types cannot express: where it stands in the fleet, and the mistake with its remedy.
-
-        Args:
-            own: What is set for the fleet.
-            merged: The same, with what is set for all fleets.
-        """
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """See `Form.mistakes`."""
         bare = self.container == "none"
-        if not (bare or "image" in merged or merged.get("variant", "auto") != "auto"):
-            text = "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5"
-            yield ("slurm", "container"), text
-        for key in ("registry", "variant", "image") if bare else ():
-            if key in own:
-                yield (key,), f"{key} is for containers only. Remove it, or name a container"
         for key in ("python", "project"):
             if bare and self.ssh is not None and getattr(self, key) is None:
-                yield ("slurm", "ssh"), f"container: none over ssh needs {key}, a path on the nodes. Add it"
+                yield "ssh", f"container: none over ssh needs {key}, a path on the nodes. Add it"
             if not bare and getattr(self, key) is not None:
-                yield ("slurm", key), f"{key} is for container: none only. Remove it"
+                yield key, f"{key} is for container: none only. Remove it"
         if self.image_file is not None and self.container not in ("pyxis", "apptainer"):
-            yield ("slurm", "image_file"), "image_file is for container: pyxis or apptainer only. Remove it"
+            yield "image_file", "image_file is for container: pyxis or apptainer only. Remove it"
         if self.gres is not None and self.gpus_per_node is not None:
-            text = "gres and gpus_per_node request the same GPUs. Remove one of them"
-            yield ("slurm", "gpus_per_node"), text
+            yield "gpus_per_node", "gres and gpus_per_node request the same GPUs. Remove one of them"
         for option in self.options:
             if option.removeprefix("--").partition("=")[0] in SET_BY_US:
                 text = f"{shown(option)} is set by tfbench. Remove it; use its key in hosts.yml if it has one"
-                yield ("slurm", "options"), text
+                yield "options", text
         if self.ssh_config is not None and self.ssh is None:
-            yield ("slurm", "ssh_config"), "ssh_config is for ssh: only. Remove it, or add ssh"
+            yield "ssh_config", "ssh_config is for ssh: only. Remove it, or add ssh"
+
+    def lacks(self, merged: Mapping[str, Any]) -> str | None:
+        """Return what a fleet of this queue lacks, given all its settings, also those of all fleets; None: nothing."""
+        if self.container == "none" or "image" in merged or merged.get("variant", "auto") != "auto":
+            return None
+        return "the nodes' driver cannot be queried. Choose an image that suits it. Example: variant: cuda12.5"
 
 
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -202,6 +193,13 @@ class Toleration(Form):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = described(
         "NoSchedule, PreferNoSchedule or NoExecute (default: all of them)", "NoSchedule"
     )
+
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """See `Form.mistakes`."""
+        if self.operator == "Exists" and self.value is not None:
+            yield "", "a toleration with operator: Exists has no value. Remove it, or write Equal"
+        elif self.key is None and self.operator != "Exists":
+            yield "", "a toleration needs a key, or operator: Exists for all taints. Add one of them"
 
 
 class KubernetesQueue(Form):
@@ -255,17 +253,11 @@ class KubernetesQueue(Form):
         """GPUs of a node, as `hosts.yml` states them; 0 where it does not."""
         return self.gpus_per_node or 0
 
-    def problems(self, own: Level, merged: Level) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield what types cannot express; see `SlurmQueue.problems`."""
-        if "image" not in merged and "registry" not in merged:
-            text = "registry is missing: nodes pull images from it. Example: registry: registry.example.org/bench"
-            yield ("kubernetes",), text
-        for item in self.tolerations:
-            where = ("kubernetes", "tolerations")
-            if item.operator == "Exists" and item.value is not None:
-                yield where, "a toleration with operator: Exists has no value. Remove it, or write Equal"
-            elif item.key is None and item.operator != "Exists":
-                yield where, "a toleration needs a key, or operator: Exists for all taints. Add one of them"
+    def lacks(self, merged: Mapping[str, Any]) -> str | None:
+        """See `SlurmQueue.lacks`."""
+        if "image" in merged or "registry" in merged:
+            return None
+        return "registry is missing: nodes pull images from it. Example: registry: registry.example.org/bench"
 
 
 QUEUES: dict[str, type[SlurmQueue] | type[KubernetesQueue]] = {

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -116,11 +114,44 @@ class CaseBlock(_Settings):
                 raise ValueError(f"model: there is no network {shown(name)}. {hint}")
         return model
 
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """See `Form.mistakes`: settings that contradict each other."""
+        said = dict(self)
+        values = {name: _listed(said[name]) for name in LISTED}
+        modes = values["mode"]
+        if DEVICE_MODEL in values["model"]:
+            if values["model"] != [DEVICE_MODEL]:
+                yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {self.model}"
+            if useless := self.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}:
+                yield min(useless), f"{min(useless)} has no effect with model: {DEVICE_MODEL}. Remove it"
+            if "mode" in self.model_fields_set and modes != [Mode.DEVICE]:
+                yield "mode", f"model: {DEVICE_MODEL} implies mode: {Mode.DEVICE}. Remove mode"
+            return
+        if Mode.DEVICE in modes:
+            yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
+        if self.batch_per_gpu is None:
+            yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
+        elif missing := [precision for precision in values["precision"] if precision not in _batches(self)]:
+            example = f"Example: batch_per_gpu: {{{missing[0]}: 128}}"
+            yield "batch_per_gpu", f"batch_per_gpu has no value for {', '.join(missing)}. {example}"
+        many, has_files = max(values["num_hosts"]) > 1, Data.TFRECORD in values["data"]
+        if many and (modes != [Mode.TRAIN] or has_files):
+            yield "num_hosts", "several hosts require mode: train and data: synthetic or host. Write a separate case"
+        if not many and said["communication"] is not Communication.AUTO:
+            yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
+        for key, text, is_said in (
+            ("all_reduce", "all_reduce: false", False in values["all_reduce"]),
+            ("data", "data: tfrecord", has_files),
+            ("accumulate", "accumulate", max(values["accumulate"]) > 1),
+        ):
+            if is_said and modes != [Mode.TRAIN]:
+                yield key, f"{text} is for mode: train only. Write a separate case"
+        for refused in dict.fromkeys(_refusals(self)):
+            yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
 
-class SuiteFile(BaseModel):
+
+class SuiteFile(Form):
     """The whole of a suite file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     description: StrictStr = described("a sentence", "what it shows", default="")
     repeats: Repeats = described("a whole number of at least 1; a result needs 3", "3", default=3)
@@ -186,49 +217,9 @@ def read_suite(name: str) -> Suite:
     path = Path(name) if own else FOLDER / f"{name}.yml"
     document = read_document(path)
     checked = validate_document(SuiteFile, document)
-    if checked is not None:
-        for index, block in enumerate(checked.cases):
-            for key, problem in _contradictions(block):
-                document.problem(("cases", index, key), problem)
     if document.problems or checked is None:
         raise DocumentError(document.report())
     return Suite(Path(name).stem, checked.description, checked.repeats, tuple(checked.cases))
-
-
-def _contradictions(block: CaseBlock) -> Iterator[tuple[str, str]]:
-    """Find settings that contradict each other: the key that is wrong, and what to write."""
-    said = dict(block)
-    values = {name: _listed(said[name]) for name in LISTED}
-    modes = values["mode"]
-    if DEVICE_MODEL in values["model"]:
-        if values["model"] != [DEVICE_MODEL]:
-            yield "model", f"{DEVICE_MODEL} is not a network: write a separate case for it. Received: {block.model}"
-        if useless := block.model_fields_set - {"model", "mode", "num_gpus", "device", "deep_check"}:
-            yield min(useless), f"{min(useless)} has no effect with model: {DEVICE_MODEL}. Remove it"
-        if "mode" in block.model_fields_set and modes != [Mode.DEVICE]:
-            yield "mode", f"model: {DEVICE_MODEL} implies mode: {Mode.DEVICE}. Remove mode"
-        return
-    if Mode.DEVICE in modes:
-        yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
-    if block.batch_per_gpu is None:
-        yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
-    elif missing := [precision for precision in values["precision"] if precision not in _batches(block)]:
-        example = f"Example: batch_per_gpu: {{{missing[0]}: 128}}"
-        yield "batch_per_gpu", f"batch_per_gpu has no value for {', '.join(missing)}. {example}"
-    many, has_files = max(values["num_hosts"]) > 1, Data.TFRECORD in values["data"]
-    if many and (modes != [Mode.TRAIN] or has_files):
-        yield "num_hosts", "several hosts require mode: train and data: synthetic or host. Write a separate case"
-    if not many and said["communication"] is not Communication.AUTO:
-        yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
-    for key, text, is_said in (
-        ("all_reduce", "all_reduce: false", False in values["all_reduce"]),
-        ("data", "data: tfrecord", has_files),
-        ("accumulate", "accumulate", max(values["accumulate"]) > 1),
-    ):
-        if is_said and modes != [Mode.TRAIN]:
-            yield key, f"{text} is for mode: train only. Write a separate case"
-    for refused in dict.fromkeys(_refusals(block)):
-        yield refused.key, f"{refused.as_setting}. Remove it, or write a separate case"
 
 
 def _refusals(block: CaseBlock) -> Iterator[CaseRefusal]:

@@ -190,7 +190,6 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{ssh: 'root@2001:db8::1'}", "An IPv6 address needs brackets: root@[2001:db8::1]"),
         ("{docker: 'ssh://me@2001:db8::1'}", "An IPv6 address needs brackets: ssh://me@[2001:db8::1]"),
         ("{ssh: 'ssh://root@a:22'}", "Write ssh: root@a:22. For a host with a Docker engine, write docker: ssh://"),
-        ("{ssh: '${HOST}'}", "variables are not expanded. Received: '${HOST}'. Write the value itself"),
         ("{process: true, gpus: 2}", "Received: 2. For GPU 2 alone: gpus: [2]; for the first 2: gpus: [0, 1]"),
         ("{process: true, usd_per_gpu_hour: '0.17'}", "Received: '0.17'. Remove the quotes"),
         ("{process: true, batch: 32}", "It belongs in a suite: suite: my.yml. There: batch_per_gpu"),
