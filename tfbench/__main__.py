@@ -73,7 +73,7 @@ def _device_line(result: DeviceResult) -> str:
     if result.value is None:
         return f"{name:<24} not measured: {result.reason}"
     if result.gpu is not None:
-        name += f", device {result.gpu}" if result.peer is None else f", devices {result.gpu} and {result.peer}"
+        name += f", device {result.gpu}"
     if result.size is None:
         return f"{name:<24} {result.value:10.4g} {result.unit}"
     size = f"n = {result.size}" if result.metric.endswith("_product") else f"{result.size:,} bytes"

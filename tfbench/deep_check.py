@@ -1,7 +1,7 @@
 """The case that says whether a machine is worth keeping: `--model=device --deep_check`.
 
-One device after another, then all together under load for 20 s, then the sum over all of them and over every two,
-the processor and the disk. It measures and judges nothing: `orchestrate/accepting` does.
+One device after another, then all together under load for 20 s, then the all-reduce over all of them, the processor
+and the disk. It measures; `orchestrate/accepting` judges.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from tfbench.roofline.peaks import (
 from tfbench.roofline.transfers import (
     all_reduce,
     all_reduce_check,
-    all_reduces_of_pairs,
     connect,
     host_transfers,
 )
@@ -88,8 +87,6 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
     if case.num_gpus > 1 and on_gpus:
         findings.device_results += all_reduce(strategy)
         findings.checks.append(all_reduce_check(strategy))
-        if case.num_gpus > 2:  # of two GPUs, the sum over all is that of the pair
-            findings.device_results += all_reduces_of_pairs(devices)
     findings.device_results += _of_the_host(on_gpus)
     if findings.environment is not None:
         findings.environment = with_loaded_libraries(findings.environment)

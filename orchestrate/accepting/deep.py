@@ -128,7 +128,6 @@ def figures_of(record: Record) -> HostFigures:
         host=origin.host if origin else "-",
         gpus=tuple(_gpu(gpu, record, results) for gpu in gpus) if on_gpus else (),
         rates=_rates(OF_HOST, [result for result in results if result.gpu is None or not on_gpus]),
-        pairs=_pairs(results, {gpu.place: gpu.index for gpu in gpus}),
     )
 
 
@@ -154,16 +153,6 @@ def _rates(rates: Sequence[Rate], results: Sequence[DeviceResult]) -> dict[str, 
             if values and rate.name not in found:
                 found[rate.name] = max(values) if metric == "all_reduce" else values[-1]
     return found
-
-
-def _pairs(results: Iterable[DeviceResult], index_of: Mapping[int, int]) -> tuple[tuple[int, int, float], ...]:
-    """Return the all-reduces of two GPUs by their indices; a place without a known GPU is excluded."""
-    found = []
-    for result in results:
-        both = sorted(index_of[place] for place in (result.gpu, result.peer) if place is not None and place in index_of)
-        if result.metric == "all_reduce" and len(both) == 2 and result.value:
-            found.append((both[0], both[1], result.value))
-    return tuple(found)
 
 
 def verdict_grid(verdicts: Sequence[HostVerdict]) -> Grid:

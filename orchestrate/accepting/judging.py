@@ -42,14 +42,12 @@ class HostFigures:
 
     Attributes:
         rates: By name of `OF_HOST`, likewise.
-        pairs: Two GPUs by their indices, the smaller first, and their all-reduce in B/s; empty: not measured.
     """
 
     fleet: str
     host: str
     gpus: tuple[GPUFigures, ...] = ()
     rates: Mapping[str, float] = field(default_factory=dict)
-    pairs: tuple[tuple[int, int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def judge(
     for host in hosts:
         mates = [other for other in hosts if other.fleet == host.fleet]
         before = (earlier or {}).get((host.fleet, host.host), ())
-        findings = [*_of_host(host, mates, before), *_of_pairs(host)]
+        findings = list(_of_host(host, mates, before))
         for gpu in host.gpus:
             equal = [other.rates for mate in mates for other in mate.gpus if other.name == gpu.name]
             same = (gpu.index, gpu.name)  # a GPU that was exchanged has no earlier figures
@@ -230,17 +228,6 @@ def _of_host(host: HostFigures, mates: Sequence[HostFigures], before: Sequence[H
         text = f"{len(host.gpus)} GPUs answer, others of the fleet have {most}"
         verdict = Acceptance.REJECT if len(host.gpus) * 2 <= most else Acceptance.WARNING
         yield HostFinding(verdict, None, "GPUs", text)
-
-
-def _of_pairs(host: HostFigures) -> Iterator[HostFinding]:
-    """Name pairs of GPUs whose all-reduce is far below that of the other pairs."""
-    if len(host.pairs) < FEWEST_MATES:
-        return
-    usual = statistics.median(value for _, _, value in host.pairs)
-    for first, second, value in sorted(host.pairs):
-        if value < usual * (1 - REJECT):
-            text = f"{value / 1e9:.3g} GB/s between GPU {first} and GPU {second}, {usual / 1e9:.3g} between most pairs"
-            yield HostFinding(Acceptance.WARNING, None, "all-reduce of two GPUs", text)
 
 
 def _of_gpu(

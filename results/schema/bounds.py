@@ -88,7 +88,6 @@ NUMBERS: dict[str, Bound] = {
     "parameters_total": Bound(0, 1e15, "-", "exact in a float, and in the 64 bits of a table's cell"),
     "index": _COUNT_OR_NONE,
     "DeviceResult.gpu": _COUNT_OR_NONE,
-    "DeviceResult.peer": _COUNT_OR_NONE,
     "place": _COUNT_OR_NONE,
     "rank": _COUNT_OR_NONE,
     "files": Bound(0, 1e12, "files", "more than any file system holds"),

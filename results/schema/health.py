@@ -73,7 +73,6 @@ class GPUFacts:
         pcie_width: Lanes in use; `pcie_width_max`: lanes that GPU and slot support.
         nvlinks_up: Links that carry data.
         nvlinks_down: Links without a partner, or broken.
-        xid_errors: Numbers of its Xid errors in the kernel log; None: the log cannot be read.
     """
 
     index: int
@@ -116,7 +115,6 @@ class GPUFacts:
     pcie_width_max: int | None = None
     nvlinks_up: int = 0
     nvlinks_down: int = 0
-    xid_errors: list[int] | None = None
 
     @property
     def label(self) -> str:
@@ -179,14 +177,6 @@ THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50
 POWER_CAP_SHARE = 0.02
 """How far the enforced limit is below the default. They are equal unless somebody capped the GPU; at a cap of 5 % the
 clock already falls by 1 to 2 %, which is what comparisons resolve."""
-
-FATAL_XIDS = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120})
-"""Errors after which a GPU wants a reset or a replacement: double-bit ECC (48), remapped rows (63, 64), NVLink (74),
-fallen off the bus (79), many single-bit errors (92), contained and uncontained ECC (94, 95), GSP (119, 120).
-Source: NVIDIA, Xid Errors (docs.nvidia.com/deploy/xid-errors)."""
-
-REMAPPED_XIDS = frozenset({63})
-"""Of those, what a healthy GPU survives: a row was remapped, as it should be."""
 
 
 _ALWAYS = Moment.IDLE | Moment.TIMING | Moment.LOAD
@@ -288,12 +278,6 @@ def _lanes_lost(gpu: GPUFacts) -> float | None:
     return None if not gpu.pcie_width or gpu.pcie_width_max is None else gpu.pcie_width_max / gpu.pcie_width
 
 
-def _xids(gpu: GPUFacts) -> float:
-    """Return 0 without a fatal Xid error, 1 where the worst is a remapped row, else 2."""
-    fatal = FATAL_XIDS & set(gpu.xid_errors or ())
-    return 0.0 if not fatal else 1.0 if fatal <= REMAPPED_XIDS else 2.0
-
-
 def _share_rule(kind: str, cause: str, moments: Moment, reject: float | None, fix: str) -> HealthRule:
     return HealthRule(
         code=f"throttled_{kind}",
@@ -347,15 +331,6 @@ RULES: tuple[HealthRule, ...] = (
         seen="a faulty row of its memory will be replaced at the next reset",
         why="an uncorrected error ends the process that it hits",
         fix="sudo nvidia-smi -i {gpu.index} --gpu-reset",
-    ),
-    HealthRule(
-        code="xid_errors",
-        moments=Moment.LOAD,
-        value=_xids,
-        reject=1.0,
-        seen="the kernel log has Xid {gpu.xid_errors} of it",
-        why="the driver reports a fault of the GPU, not of a program",
-        fix="sudo dmesg | grep -i xid; reset the GPU, and replace it if they come back",
     ),
     HealthRule(
         code="compute_mode",

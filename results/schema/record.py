@@ -165,7 +165,6 @@ class DeviceResult:
         reason: Why there is no value; None where there is one.
         chained: Operations that one call of a function starts one after another; `amount` and `seconds` are of one.
         gpu: Place of the device among those of the case, in a deep check; None: the first, or all of them.
-        peer: Likewise of the second device, of an all-reduce of two.
     """
 
     metric: str
@@ -181,7 +180,6 @@ class DeviceResult:
     reason: str | None = None
     chained: int = 1
     gpu: int | None = None
-    peer: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

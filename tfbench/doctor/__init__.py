@@ -1,5 +1,5 @@
-"""Is this machine fit for a benchmark? `python -m tfbench.doctor` reads facts, judges them, and names what helps.
+"""Is this machine fit for a benchmark? `python -m tfbench.doctor` reads facts, judges them, and names the fixes.
 
-`facts` asks `driver`, `libraries` and `trial` (TensorFlow), each in a process of its own with a time limit, and reads
-`machine`; `checks` judges: GPUs by the rules of `results.schema.health`, all else by its own. `__main__` reports.
+`facts` runs `driver` and `trial` (TensorFlow), each in a process of its own with a time limit, and reads `machine`;
+`checks` judges: GPUs by the rules of `results.schema.health`, all else by its own. `__main__` reports.
 """

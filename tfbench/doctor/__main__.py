@@ -76,7 +76,7 @@ def render(facts: DoctorFacts, findings: Sequence[DoctorFinding]) -> str:
     """Write the whole report: what there is, what was found, the verdict."""
     lines = list(_machine(facts))
     if facts.device == "gpu":
-        lines += [*_driver(facts), *_gpus(facts.driver.gpus), *_libraries(facts)]
+        lines += [*_driver(facts), *_gpus(facts.driver.gpus)]
     lines += [*_tensorflow(facts), *_findings(findings), f"verdict: {verdict_line(findings)}"]
     return "\n".join(lines) + "\n"
 
@@ -91,8 +91,7 @@ def _machine(facts: DoctorFacts) -> Iterator[str]:
     )
     yield (
         f"             /dev/shm {_bytes(machine.shm_bytes)}, locked memory {locked}, disk "
-        f"{_bytes(machine.disk_free_bytes)} free, IOMMU {machine.iommu or 'none'}"
-        + (", in a container" if machine.container else "")
+        f"{_bytes(machine.disk_free_bytes)} free" + (", in a container" if machine.container else "")
     )
 
 
@@ -135,13 +134,6 @@ def _pcie(gpu: GPUFacts) -> str:
     )
 
 
-def _libraries(facts: DoctorFacts) -> Iterator[str]:
-    for number, item in enumerate(facts.libraries):
-        head = "libraries" if number == 0 else ""
-        state = item.problem or f"{item.version or '?'} ({item.path or item.file})"
-        yield f"{head:<12} {item.name:<13} {state}"
-
-
 def _tensorflow(facts: DoctorFacts) -> Iterator[str]:
     trial = facts.trial
     if trial.tensorflow is None:
@@ -151,6 +143,8 @@ def _tensorflow(facts: DoctorFacts) -> Iterator[str]:
     yield f"TensorFlow   {trial.tensorflow} (built {'for ' if trial.cuda else ''}{build}), Keras {trial.keras}"
     if facts.device == "gpu" and trial.gpus is not None:
         yield f"             sees {_count(trial.gpus)}" + (f": {', '.join(trial.gpus)}" if trial.gpus else "")
+    if trial.versions:
+        yield "             loaded " + ", ".join(f"{name} {version}" for name, version in trial.versions.items())
     if trial.right or trial.wrong:
         yield f"             multiplied two matrices correctly on {', '.join(trial.right) or 'no device'}"
     if facts.device == "gpu":

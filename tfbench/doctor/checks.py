@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from results.schema.exit_codes import ExitCode
-from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings, names_of
+from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import NAMES, DoctorFacts
-from tfbench.doctor.libraries import LIBRARIES
 from tfbench.doctor.machine import MachineFacts
-from tfbench.machine.cuda_libraries import flags_of_the_user, opened_libraries
+from tfbench.machine.cuda_libraries import flags_of_the_user
 from tfbench.measuring.soft_warnings import needs_ptx_jit
 
 
@@ -86,9 +85,6 @@ def judge(facts: DoctorFacts) -> list[DoctorFinding]:
     """Return all findings: those about software first, because they stop everything."""
     return [*check_software(facts), *check_gpus(facts.driver), *check_machine(facts)]
 
-
-_STEMS = {name: stem for name, stem, _ in LIBRARIES}
-"""Start of a library's file by its name."""
 
 CUDA_FIXES = {
     "(100)": "check CUDA_VISIBLE_DEVICES, and that the container was given GPUs (--gpus all)",
@@ -197,7 +193,7 @@ def _trial_fix(problem: str, device: str) -> str:
 
 
 def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    """Name what TensorFlow opens and cannot; which names it opens depends on its build."""
+    """Judge TensorFlow's build, and the libraries that it opens."""
     trial = facts.trial
     if trial.tensorflow is None:
         return
@@ -211,52 +207,15 @@ def _libraries(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             fix="pip install 'tensorflow[and-cuda]', or one of this project's CUDA images",
         )
         return
-    wanted = opened_libraries(trial.tensorflow, trial.cuda, trial.cudnn)
-    stems = {name.partition(".so")[0] for name in wanted}
-    missing = [item for item in facts.libraries if item.file is None and _STEMS.get(item.name) in stems]
-    if missing:
+    if trial.missing:
         yield DoctorFinding(
             level=Level.WARNING if trial.gpus else Level.BLOCKER,
             code="libraries_missing",
             subject="CUDA libraries",
-            seen=f"{', '.join(item.name for item in missing)} cannot be loaded ({missing[0].problem})",
+            seen=f"{', '.join(trial.missing)} cannot be loaded ({next(iter(trial.missing.values()))})",
             why="TensorFlow accepts no GPU where one of its libraries is missing",
             fix="pip install 'tensorflow[and-cuda]' installs them next to TensorFlow; else set LD_LIBRARY_PATH",
         )
-    yield from _ptxas(facts)
-
-
-def _ptxas(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    """Judge the assembler that XLA calls: one that is older than TensorFlow's CUDA lacks what XLA asks of it."""
-    found = next((item for item in facts.libraries if item.name == "ptxas"), None)
-    if found is None:
-        return
-    if found.path is None:
-        yield DoctorFinding(
-            level=Level.NOTE,
-            code="no_ptxas",
-            subject="ptxas",
-            seen="ptxas was not found",
-            why="XLA (--xla) compiles by the driver instead, or fails",
-            fix="pip install nvidia-cuda-nvcc-cu12",
-        )
-        return
-    built, version = facts.trial.cuda or "", found.version or "?"
-    if found.problem is not None or (found.version is not None and _release(version) < _release(built)):
-        yield DoctorFinding(
-            code="other_ptxas",
-            subject="ptxas",
-            seen=f"XLA calls {found.path} of CUDA {version}"
-            + (f" {found.problem}" if found.problem else f", TensorFlow was built with CUDA {built}"),
-            why="an older ptxas refuses what XLA writes, and another one makes other kernels: not comparable",
-            fix=f"pip install 'nvidia-cuda-nvcc-cu12=={'.'.join(map(str, _release(built)))}.*', and take "
-            "--xla_gpu_cuda_data_dir out of XLA_FLAGS",
-        )
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version: 12.5 of `12.5.82`."""
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
@@ -281,8 +240,7 @@ def _devices(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             code="ptx_jit",
             subject="TensorFlow",
             seen=f"TensorFlow {trial.tensorflow} has no machine code for compute capability {', '.join(old)}",
-            why="the driver compiles its kernels from PTX at the first use: minutes, and they may be slower"
-            + (f"; the cache {facts.machine.cache_problem}" if facts.machine.cache_problem else ""),
+            why="the driver compiles its kernels from PTX at the first use: minutes, and they may be slower",
             fix="use a TensorFlow that was built for this GPU (python -m orchestrate images list)",
         )
 
@@ -320,34 +278,19 @@ def check_gpus(driver: DriverFacts) -> list[DoctorFinding]:
         )
         for names, warning in grouped_warnings(driver.gpus, Moment.IDLE)
     ]
-    for together in (_differ, _nvlinks, _ecc_mode):
-        found.extend(together(driver.answering))
-    return [*found, *_p2p(driver.pairs)]
-
-
-def _ecc_mode(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
-    off = [gpu for gpu in gpus if gpu.ecc is False]
-    if off:
-        mixed = len({gpu.ecc for gpu in gpus if gpu.ecc is not None}) > 1
-        yield DoctorFinding(
-            level=Level.WARNING if mixed else Level.NOTE,
-            code="ecc_off",
-            subject=names_of(off),
-            seen="ECC is off" + (", of others here it is on" if mixed else ""),
-            why="on GPUs with GDDR memory ECC costs memory and bandwidth: compare like with like",
-            fix=f"sudo nvidia-smi -i {','.join(str(gpu.index) for gpu in off)} -e 1, then restart" if mixed else None,
-        )
+    return [*found, *_differ(driver.answering), *_nvlinks(driver.answering), *_p2p(driver.pairs)]
 
 
 def _differ(gpus: Sequence[GPUFacts]) -> Iterator[DoctorFinding]:
-    names = dict.fromkeys(gpu.name for gpu in gpus)
-    if len(names) > 1:
+    ecc = {True: " with ECC", False: " without ECC", None: ""}
+    kinds = dict.fromkeys((gpu.name or "unknown") + ecc[gpu.ecc] for gpu in gpus)
+    if len(kinds) > 1:
         yield DoctorFinding(
             code="gpus_differ",
             subject="GPUs",
-            seen="different kinds: " + ", ".join(name or "unknown" for name in names),
-            why="in a case of several GPUs the slowest sets the pace of all",
-            fix="choose equal ones with CUDA_VISIBLE_DEVICES, or gpus: in hosts.yml",
+            seen=f"different kinds: {', '.join(kinds)}",
+            why="in a case of several GPUs the slowest sets the pace of all, and ECC costs GDDR memory bandwidth",
+            fix="choose equal ones with CUDA_VISIBLE_DEVICES, or gpus: in hosts.yml; nvidia-smi -e 1 turns ECC on",
         )
 
 
@@ -398,8 +341,6 @@ MIN_DISK_BYTES = 2_000_000_000
 MIN_MEMORY_BYTES = 4_000_000_000
 """TensorFlow with CUDA's libraries takes 2 to 4 GB of the host's memory in each process."""
 
-MIN_OPEN_FILES = 1024
-
 VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": (("", "0"), "each kernel must end before the next is launched"),
     "NVIDIA_TF32_OVERRIDE": (("",), "it overrides the precision that a case asks for"),
@@ -412,15 +353,10 @@ VARIABLES = {
 
 
 def check_machine(facts: DoctorFacts) -> list[DoctorFinding]:
-    """Judge the machine, for as many GPUs as it has."""
+    """Judge the machine for the GPUs that it has."""
     machine = facts.machine
     gpus = sum(gpu.problem is None for gpu in facts.driver.gpus) if facts.device == "gpu" else 0
-    found = [*_cpus(machine, gpus), *_memory(machine), *_limits(machine, gpus), *_variables(machine)]
-    if gpus:
-        found += _cache(machine)
-    if gpus > 1:
-        found += _iommu(facts)
-    return found
+    return [*_cpus(machine, gpus), *_memory(machine), *_limits(machine, gpus), *_variables(machine)]
 
 
 def _cpus(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
@@ -493,40 +429,6 @@ def _limits(machine: MachineFacts, gpus: int) -> Iterator[DoctorFinding]:
             seen=f"{machine.memlock_bytes / 1e6:.1f} MB of memory may be locked",
             why="NCCL locks its buffers for GPUs and network cards, and fails where it cannot",
             fix="docker run --ulimit memlock=-1",
-        )
-    if machine.open_files is not None and machine.open_files < MIN_OPEN_FILES:
-        yield DoctorFinding(
-            code="open_files",
-            subject="limits",
-            seen=f"{machine.open_files} files may be open",
-            why="data sets, and NCCL on many GPUs, open more",
-            fix="ulimit -n 65536 (docker run --ulimit nofile=65536)",
-            gpu_only=False,
-        )
-
-
-def _cache(machine: MachineFacts) -> Iterator[DoctorFinding]:
-    if machine.cache_problem is not None:
-        yield DoctorFinding(
-            level=Level.NOTE,
-            code="cuda_cache",
-            subject="CUDA cache",
-            seen=f"{machine.cache_path} {machine.cache_problem}",
-            why="kernels that the driver compiles from PTX are compiled again in every process or container",
-            fix="CUDA_CACHE_PATH=/a/folder/on/disk, for a container a volume",
-        )
-
-
-def _iommu(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    kind = facts.machine.iommu
-    linked = all(gpu.nvlinks_up for gpu in facts.driver.gpus if gpu.problem is None)
-    if kind is not None and kind.startswith("DMA") and not linked:
-        yield DoctorFinding(
-            code="iommu",
-            subject="IOMMU",
-            seen=f"the IOMMU translates the GPUs' transfers ({kind})",
-            why="PCIe traffic between GPUs goes through the CPU's root port, and P2P may be slow or hang",
-            fix="kernel parameter iommu=pt, or switch it off in the BIOS together with ACS",
         )
 
 

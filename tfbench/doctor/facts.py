@@ -1,4 +1,4 @@
-"""All that the doctor knows of a machine, and how it comes to know it in two minutes at most."""
+"""Reads all facts about a machine, in two minutes at most."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from typing import Any
 
 from results.schema.record_json import RecordError, from_dict
 from tfbench.doctor.driver import DriverFacts
-from tfbench.doctor.libraries import CUDALibrary
 from tfbench.doctor.machine import MachineFacts, read_machine
 from tfbench.doctor.trial import STAGES, Trial
 
 DRIVER_SECONDS = 20.0
 """Without persistence mode each GPU takes a second or two to wake up."""
 
-LIBRARIES_SECONDS = 15.0
 TRIAL_SECONDS = 75.0
 """TensorFlow imports in 5 to 15 s, CUDA's first kernel on eight GPUs and NCCL's start take as long again. All limits
 together stay below two minutes."""
@@ -40,18 +38,17 @@ class DoctorFacts:
     """One machine.
 
     Attributes:
-        device: What cases will run on: `gpu` or `cpu`; for the CPU neither driver nor libraries are asked.
+        device: What cases will run on: `gpu` or `cpu`; for the CPU the driver is not read.
     """
 
     device: str = "gpu"
     machine: MachineFacts = field(default_factory=MachineFacts)
     driver: DriverFacts = field(default_factory=DriverFacts)
-    libraries: list[CUDALibrary] = field(default_factory=list)
     trial: Trial = field(default_factory=Trial)
 
 
 def read_facts(device: str) -> DoctorFacts:
-    """Look at this machine; takes 10 to 40 s as a rule, and 115 s at most."""
+    """Look at this machine; takes 10 to 40 s as a rule, and 100 s at most."""
     machine = read_machine()
     if device == "cpu":
         trial = trial_from(ask("tfbench.doctor.trial", ["cpu"], TRIAL_SECONDS, CUDA_VISIBLE_DEVICES=""))
@@ -60,7 +57,6 @@ def read_facts(device: str) -> DoctorFacts:
         device=device,
         machine=machine,
         driver=driver_from(ask("tfbench.doctor.driver", [], DRIVER_SECONDS)),
-        libraries=libraries_from(ask("tfbench.doctor.libraries", [], LIBRARIES_SECONDS)),
         trial=trial_from(ask("tfbench.doctor.trial", ["gpu"], TRIAL_SECONDS)),
     )
 
@@ -73,14 +69,6 @@ def driver_from(answers: ChildAnswers) -> DriverFacts:
     if answers.problem is not None:
         return replace(facts, cuda_problem=f"{answers.problem} {answers.last_words}".strip())
     return facts
-
-
-def libraries_from(answers: ChildAnswers) -> list[CUDALibrary]:
-    """Read what the libraries' child printed, up to the one that crashed it."""
-    found = [from_dict(CUDALibrary, line) for line in answers.lines]
-    if answers.problem:
-        found.append(CUDALibrary(name="the next library", problem=f"loading it {answers.problem} {answers.last_words}"))
-    return found
 
 
 def trial_from(answers: ChildAnswers) -> Trial:

@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbench.machine.host import cpu_limit, memory_limit_bytes, read_text
-from tfbench.machine.host_speed import IN_MEMORY, file_system
 
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"
-"""First byte of the PCI class of graphics cards and 3D controllers."""
+"""First byte of the PCI class of display and 3D controllers."""
 
 WATCHED = (
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
-    "CUDA_CACHE_DISABLE",
     "NVIDIA_TF32_OVERRIDE",
     "NCCL_P2P_DISABLE",
     "NCCL_SHM_DISABLE",
@@ -37,7 +35,7 @@ WATCHED = (
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """The machine, or what the container shows of it; what cannot be read is None.
+    """The machine, or the part that its container shows; what cannot be read is None.
 
     Attributes:
         cpu_limit: CPUs that this process may use; may be fractional.
@@ -46,14 +44,10 @@ class MachineFacts:
         memory_available_bytes: Not in use, by the kernel's estimate.
         shm_bytes: Size of /dev/shm.
         memlock_bytes: Memory that this process may pin; None: any.
-        open_files: Files that this process may hold open.
         container: Whether this is a container.
         kernel_driver: Version line of NVIDIA's kernel module; None: it is not loaded, or hidden.
         pci_gpus: PCI ids of NVIDIA's GPUs on the bus, with or without a driver.
-        iommu: How devices reach memory: `identity`, or `DMA…` where every transfer is translated; None: no IOMMU.
         disk_free_bytes: Where temporary files go.
-        cache_path: Where the driver keeps kernels that it compiled from PTX.
-        cache_problem: Why it cannot, or not for long; None: it can.
         variables: Those of `WATCHED` that are set.
     """
 
@@ -65,27 +59,20 @@ class MachineFacts:
     memory_available_bytes: int | None = None
     shm_bytes: int | None = None
     memlock_bytes: int | None = None
-    open_files: int | None = None
     container: bool = False
     kernel_driver: str | None = None
     pci_gpus: list[str] = field(default_factory=list)
-    iommu: str | None = None
     disk_free_bytes: int | None = None
-    cache_path: str | None = None
-    cache_problem: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
 
 
 def read_machine(root: Path = Path("/")) -> MachineFacts:
-    """Look at this machine.
+    """Read the facts of this machine.
 
     Args:
         root: Of the file systems `proc`, `sys` and `dev`.
     """
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    pci_gpus = _pci_gpus(root)
-    cache = Path(os.environ.get("CUDA_CACHE_PATH") or Path("~/.nv/ComputeCache").expanduser())
     return MachineFacts(
         cpu_count=os.cpu_count() or 1,
         cpu_limit=cpu_limit(root),
@@ -95,32 +82,12 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
         memory_available_bytes=_memory_available(root),
         shm_bytes=_size(root / "dev/shm"),
         memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
-        open_files=None if open_files == resource.RLIM_INFINITY else open_files,
         container=_in_container(root),
         kernel_driver=_first_line(root / "proc/driver/nvidia/version"),
-        pci_gpus=pci_gpus,
-        iommu=_iommu(root, pci_gpus),
+        pci_gpus=_pci_gpus(root),
         disk_free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
-        cache_path=str(cache),
-        cache_problem=cache_problem(cache, root / "proc/self/mounts"),
         variables={name: os.environ[name][:500] for name in WATCHED if name in os.environ},
     )
-
-
-def cache_problem(cache: Path, mounts: Path) -> str | None:
-    """Return why compiled kernels cannot be kept; None: they can.
-
-    Args:
-        cache: The folder, which may not exist yet.
-        mounts: /proc/self/mounts.
-    """
-    if os.environ.get("CUDA_CACHE_DISABLE", "0") not in ("", "0"):
-        return "CUDA_CACHE_DISABLE is set"
-    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
-    if not os.access(existing, os.W_OK):
-        return "cannot be written"
-    in_memory = file_system(existing, mounts) in IN_MEMORY
-    return "is in memory (tmpfs) and gone after a restart" if in_memory else None
 
 
 def _first_line(path: Path) -> str | None:
@@ -164,12 +131,3 @@ def _pci_gpus(root: Path) -> list[str]:
         if read_text(device / "vendor").strip() == NVIDIA_VENDOR
         and read_text(device / "class").startswith(DISPLAY_CLASS)
     )
-
-
-def _iommu(root: Path, gpus: list[str]) -> str | None:
-    """Return the kind of the IOMMU group of the first GPU."""
-    for bus_id in gpus:
-        kind = read_text(root / "sys/bus/pci/devices" / bus_id.lower() / "iommu_group/type").strip()
-        if kind:
-            return kind
-    return None

@@ -1,10 +1,11 @@
-"""Lets TensorFlow import, list its GPUs, compute and all-reduce: `python -m tfbench.doctor.trial` prints a line each.
+"""Imports TensorFlow, lists its GPUs, computes and all-reduces: `python -m tfbench.doctor.trial` prints a line each.
 
-A process of its own: an import can crash, a first kernel can hang, and what a line says is known even then.
+A process of its own: an import can crash and a first kernel can hang, and the lines before that still count.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -25,11 +26,13 @@ class Trial:
         tensorflow: Version; None: it did not import.
         cuda: CUDA version that it was built with; None: a build for the CPU.
         capabilities: GPU architectures with code in it.
-        gpus: Names of the GPUs that it sees, in its order; None: it was not asked, or did not answer.
+        gpus: Names of the GPUs that it sees, in its order; None: they were not listed.
+        missing: Libraries that it opens and that do not load, with the reason.
         right: Devices that multiplied two matrices correctly.
         wrong: Devices that did not.
         all_reduce: Whether the sum over all GPUs was right on each; None: it was not tried, see `all_reduce_reason`.
         all_reduce_reason: Why not, or what went wrong.
+        versions: Of NVIDIA's libraries that were loaded by then.
         problem: How the trial ended, and in which stage; None: well.
     """
 
@@ -39,10 +42,12 @@ class Trial:
     cudnn: str | None = None
     capabilities: list[str] = field(default_factory=list)
     gpus: list[str] | None = None
+    missing: dict[str, str] = field(default_factory=dict)
     right: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     all_reduce: bool | None = None
     all_reduce_reason: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
 
 
@@ -60,30 +65,38 @@ def main(device: str) -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    from tfbench.machine.cuda_libraries import prepare_gpu_libraries
+    from tfbench.machine import cuda_libraries
 
     if device == "gpu":
-        prepare_gpu_libraries()
+        cuda_libraries.prepare_gpu_libraries()
     import tensorflow as tf
 
     from tfbench.keras_versions import keras_version
 
     build = tf.sysconfig.get_build_info()
+    cuda, cudnn = (str(build[name]) if build.get(name) else None for name in ("cuda_version", "cudnn_version"))
     say(
         tensorflow=tf.__version__,
         keras=keras_version(),
-        cuda=build.get("cuda_version"),
-        cudnn=build.get("cudnn_version"),
+        cuda=cuda,
+        cudnn=cudnn,
         capabilities=[str(name) for name in build.get("cuda_compute_capabilities", [])],
     )
     gpus = tf.config.list_physical_devices("GPU") if device == "gpu" else []
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    say(gpus=[tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus])
+    opened = cuda_libraries.opened_libraries(tf.__version__, cuda, cudnn) if device == "gpu" else []
+    problems = cuda_libraries.load_by_name(opened, cuda_libraries.package_folders())
+    say(
+        gpus=[tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus],
+        missing={name: problem for name, problem in problems.items() if problem},
+    )
     devices = [f"GPU:{index}" for index in range(len(gpus))] or ["CPU:0"]
     right = [name for name in devices if computes(name)]
     say(right=right, wrong=[name for name in devices if name not in right])
-    say(**all_reduces(devices if gpus else []))
+    reduced = all_reduces(devices if gpus else [])
+    versions = dataclasses.asdict(cuda_libraries.loaded_versions())
+    say(**reduced, versions={name: version for name, version in versions.items() if version is not None})
 
 
 def computes(device: str) -> bool:

@@ -15,7 +15,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,19 +148,25 @@ def opened_libraries(tensorflow: str, cuda: str | None, cudnn: str | None) -> li
     return names
 
 
-def load_by_name(names: Iterable[str]) -> dict[str, str | None]:
+def load_by_name(names: Iterable[str], folders: Sequence[Path] = ()) -> dict[str, str | None]:
     """Load libraries by name alone, as TensorFlow does.
+
+    Args:
+        names: e.g. `libcudnn.so.9`.
+        folders: Searched for those that are not found by name.
 
     Returns:
         By name: None when it was loaded, else why not.
     """
     problems: dict[str, str | None] = {}
     for name in names:
-        try:
-            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-            problems[name] = None
-        except OSError as error:
-            problems[name] = str(error)
+        for file in (name, *(str(folder / name) for folder in folders if (folder / name).exists())):
+            try:
+                ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+                problems[name] = None
+                break
+            except OSError as error:
+                problems[name] = str(error)
     return problems
 
 

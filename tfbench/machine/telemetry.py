@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from results.schema import Telemetry
@@ -112,7 +109,6 @@ class Observer:
 
         The driver's counters of its own processes and utilisation would show this process.
         """
-        xids = xid_errors(kernel_messages()) if len(self._gpus) else None
         now = self._gpus.facts()
         errors = samples.differences(self._errors, [gpu.ecc_uncorrected_errors for gpu in now])
         return [
@@ -133,7 +129,6 @@ class Observer:
                 throttle_hardware_share=samples.reason_share([taken], samples.HARDWARE_REASONS),
                 pcie_generation=samples.extreme([taken], "pcie_generation", max),
                 pcie_width=samples.extreme([taken], "pcie_width", max),
-                xid_errors=None if xids is None or gpu.bus_id is None else xids.get(short_bus_id(gpu.bus_id), []),
             )
             for place, (gpu, before, new, taken) in enumerate(
                 zip(now, self._gpus.at_start, errors, self._samples, strict=False)
@@ -187,53 +182,3 @@ def _known(values: Iterable[T | None]) -> list[T]:
 
 def _largest(values: Iterable[float | None]) -> float | None:
     return max(_known(values), default=None)
-
-
-MAX_MESSAGES = 100_000
-"""Messages that are read at most: the kernel's buffer holds fewer."""
-
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d{1,4})\b")
-
-
-def kernel_messages(log: Path = Path("/dev/kmsg")) -> list[str] | None:
-    """Return the messages of the kernel log; None where it may not be read, as in most containers."""
-    try:
-        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    found: list[str] = []
-    try:
-        while len(found) < MAX_MESSAGES:
-            try:
-                message = os.read(descriptor, 8192)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                continue  # the oldest message was overwritten while we read
-            if not message:
-                break
-            found.extend(message.decode("utf-8", "replace").splitlines())
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return found
-
-
-def xid_errors(messages: Sequence[str] | None) -> dict[str, list[int]] | None:
-    """Return the numbers of the Xid errors by the bus id of their GPU, as `short_bus_id` writes it."""
-    if messages is None:
-        return None
-    found: dict[str, list[int]] = {}
-    for match in filter(None, map(_XID.search, messages)):
-        numbers = found.setdefault(short_bus_id(match[1]), [])
-        if int(match[2]) not in numbers:
-            numbers.append(int(match[2]))
-    return found
-
-
-def short_bus_id(text: str) -> str:
-    """Write a bus id without its domain's leading zeros and without its function: `0000:3B:00.0` is `3b:00`."""
-    parts = text.lower().partition(".")[0].split(":")
-    domain = [] if len(parts) < 3 or int(parts[-3], 16) == 0 else [f"{int(parts[-3], 16):x}"]
-    return ":".join([*domain, *parts[-2:]])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -35,17 +33,6 @@ CHAINED_ROUNDS = 5
 
 CONNECTING_ELEMENTS = {"CPU": (1,), "GPU": (1, 2**24)}
 """Of the first all-reduces. NCCL connects its trees and its rings when it first uses them: small and large sums."""
-
-PAIR_BYTES = {"CPU": 2**20, "GPU": 2**26}
-PAIR_CHAINED = 4
-PAIR_ROUNDS = 3
-"""Of the all-reduce of two devices: enough for its bandwidth, since 8 GPUs have 28 pairs."""
-
-PAIRS_SECONDS = 30.0
-"""After this time no further pair is measured: each makes a communicator of its own."""
-
-FIRST_GROUP = 100_000
-"""Number of the first pair's group for TensorFlow; a strategy numbers its own from 1."""
 
 CHECKED_ELEMENTS = 1000
 
@@ -112,79 +99,6 @@ def all_reduce(strategy: Strategy) -> list[DeviceResult]:
         except (tf.errors.OpError, MisplacedError) as error:
             found.append(unsupported(wanted, error))
     return found
-
-
-def all_reduces_of_pairs(devices: Sequence[str]) -> list[DeviceResult]:
-    """Measure the sum of a tensor over every two devices: one slow link holds back the sum over all, and hides in it.
-
-    Args:
-        devices: e.g. `GPU:0` and its neighbours, all of one kind.
-
-    Returns:
-        Results as from `all_reduce`, one per pair, with the places of both; without a value if no time was left.
-    """
-    ends_at = time.monotonic() + PAIRS_SECONDS
-    kind = devices[0].partition(":")[0]
-    found = []
-    for number, (first, second) in enumerate(itertools.combinations(range(len(devices)), 2)):
-        pair, size = [devices[first], devices[second]], PAIR_BYTES[kind]
-        wanted = DeviceResult(
-            metric="all_reduce", unit="B/s", devices=2, size=size, chained=PAIR_CHAINED, gpu=first, peer=second
-        )
-        if time.monotonic() > ends_at:
-            found.append(unsupported(wanted, f"the pairs before it took {PAIRS_SECONDS:g} s"))
-            continue
-        try:
-            call = sum_over_pair(pair, size // 4, PAIR_CHAINED, FIRST_GROUP + number)
-            rounds = seconds_per_call(call, pair, PAIR_ROUNDS)
-            found.append(measured(wanted, size, bus_bytes(size, 2), [seconds / PAIR_CHAINED for seconds in rounds]))
-        except (tf.errors.OpError, MisplacedError) as error:
-            found.append(unsupported(wanted, error))
-    return found
-
-
-def sum_over_pair(pair: Sequence[str], elements: int, times: int, group: int) -> Callable[[], list[Tensor]]:
-    """Return what all-reduces float32 elements of two devices several times and gives the last sum of each.
-
-    Without a strategy: of those a process has only one.
-
-    Args:
-        pair: Two devices of one kind.
-        elements: Of the tensor.
-        times: All-reduces of one call, one after another.
-        group: A number of its own; TensorFlow remembers which devices it stands for.
-    """
-    hint = "nccl" if pair[0].startswith("GPU") else "ring"
-    parts = []
-    for replica, device in enumerate(pair):
-        with tf.device(device):
-            parts.append(tf.fill([elements], float(replica + 1)))
-
-    @tf.function(autograph=False)
-    def call() -> list[Tensor]:
-        ends = []
-        for part, device in zip(parts, pair, strict=True):
-            total: list[Tensor] = []
-            for number in range(times):
-                with tf.device(device), tf.control_dependencies(total[-1:]):
-                    # Not V2: a function would have the second device wait for the first, which waits for the second.
-                    total.append(
-                        tf.raw_ops.CollectiveReduce(
-                            input=tf.identity(part),
-                            group_size=2,
-                            group_key=group,
-                            instance_key=FIRST_GROUP + number,
-                            merge_op="Add",
-                            final_op="Id",
-                            subdiv_offsets=[0],
-                            communication_hint=hint,
-                            timeout_seconds=PAIRS_SECONDS,
-                        )
-                    )
-            ends.append(total[-1])
-        return ends
-
-    return lambda: list(call())
 
 
 def bus_bytes(size: int, count: int) -> float:

@@ -266,22 +266,6 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
     assert transfers.all_reduce_check(two_replicas).passed is False
 
 
-def test_every_two_devices_are_added_up_and_named(quick, two_replicas, monkeypatch):
-    """A strategy in the same process numbers its own sums: TensorFlow would confuse two with the same number."""
-    from tfbench.roofline import transfers
-
-    monkeypatch.setattr(transfers, "PAIR_BYTES", {"CPU": 2**12})
-    sums = transfers.sum_over_pair(["CPU:1", "CPU:0"], 8, 3, transfers.FIRST_GROUP + 77)()
-    assert [part.numpy().tolist() for part in sums] == [[3.0] * 8] * 2
-    (found,) = transfers.all_reduces_of_pairs(["CPU:0", "CPU:1"])
-    assert (found.gpu, found.peer, found.devices, found.chained) == (0, 1, 2, transfers.PAIR_CHAINED)
-    assert found.amount == 2**12 and found.value == pytest.approx(found.amount / found.seconds)
-    assert all(result.peer is None and result.value for result in transfers.all_reduce(two_replicas))
-    monkeypatch.setattr(transfers, "PAIRS_SECONDS", -1.0)
-    (late,) = transfers.all_reduces_of_pairs(["CPU:0", "CPU:1"])
-    assert late.value is None and "the pairs before it took" in late.reason
-
-
 def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(quick, monkeypatch, one_replica):
     from results.schema import Case, Device
     from tfbench import deep_check as module

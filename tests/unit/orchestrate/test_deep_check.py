@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 from pathlib import Path
 
@@ -32,7 +31,6 @@ from results.schema.record_json import from_dict, to_json
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid, run_python
 from tests.unit.results.factory import make_environment
 from tfbench.machine.host_speed import disk_bytes_per_second, file_system
-from tfbench.machine.telemetry import kernel_messages, short_bus_id, xid_errors
 
 NAME = "NVIDIA A100-SXM4-80GB"
 GPUS = tuple(GPU(index=index, name=NAME, uuid=f"GPU-{index}") for index in range(4))
@@ -45,8 +43,8 @@ def result(metric, value, place=None, kind=None):
     return DeviceResult(metric=metric, unit=unit, arithmetic=kind, amount=value, seconds=1.0, value=value, gpu=place)
 
 
-def record_of(job, *, slow=None, wrong=None, slow_pair=None, status=Status.OK, **seen):
-    """Return what a healthy host with four cards leaves; one of them slower, or wrong, or the link between two."""
+def record_of(job, *, slow=None, wrong=None, status=Status.OK, **seen):
+    """Return what a healthy host with four GPUs leaves; one of them slower, or wrong."""
     results, observed, checks = [], [], []
     for place in range(4):
         share = 0.6 if place == slow else 1.0
@@ -57,9 +55,6 @@ def record_of(job, *, slow=None, wrong=None, slow_pair=None, status=Status.OK, *
         heat = {"throttle_thermal_share": 0.7, "sm_clock_mhz": 800.0} if place == slow else {}
         observed.append(GPUFacts(place=place, index=place + 1, name=NAME, **{**heat, **seen}))
         checks.append(Check(name=f"product_of_device_{place}", passed=place != wrong, detail="", value=0.0, limit=1e-5))
-    for first, second in itertools.combinations(range(4), 2):
-        rate = 2e10 if (first, second) == slow_pair else 2e11
-        results.append(dataclasses.replace(result("all_reduce", rate, first), devices=2, peer=second))
     results += [result("all_reduce", 1.9e11), result("disk_read", 1e9), result("python_loop", 1e7)]
     return Record(
         status=status,
@@ -92,7 +87,7 @@ def test_each_host_has_one_case_over_all_its_gpus_or_its_processor():
     assert "--deep_check" in first.jobs[0].case.flags()
 
 
-def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_path):
+def test_a_throttled_gpu_of_one_host_is_rejected_and_the_others_accepted(tmp_path):
     found = checked(tmp_path, slow=2)
     one, two, away = found
     assert (one.verdict, two.verdict, away.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT, Acceptance.WARNING)
@@ -109,11 +104,8 @@ def test_a_throttled_card_of_one_host_is_rejected_and_the_others_accepted(tmp_pa
     assert documents[1]["figures"]["gpus"][0]["rates"]["fp16 products"] == 240e12
 
 
-def test_a_slow_link_and_wrong_numbers_are_named_by_the_drivers_indices(tmp_path):
-    one, two, _ = checked(tmp_path / "link", slow_pair=(0, 2))
-    assert (one.verdict, two.verdict) == (Acceptance.WARNING, Acceptance.ACCEPT)
-    assert [found.text for found in one.findings] == ["20 GB/s between GPU 1 and GPU 3, 200 between most pairs"]
-    one, two, _ = checked(tmp_path / "numbers", wrong=1, status=Status.INVALID)
+def test_wrong_numbers_are_named_by_the_drivers_indices(tmp_path):
+    one, two, _ = checked(tmp_path, wrong=1, status=Status.INVALID)
     assert (one.verdict, two.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT)
     assert one.gpus[2] is Acceptance.REJECT and one.gpus[1] is Acceptance.ACCEPT
 
@@ -138,11 +130,11 @@ def test_earlier_checks_of_a_host_count_and_the_present_one_does_not(tmp_path):
 
 def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
     job = plan_deep_check(HOSTS[:1], PROBED, "r").hosts[0].jobs[0]
-    record = record_of(job, pcie_width=8, xid_errors=[79], row_remap_failed=True)
+    record = record_of(job, pcie_width=8, row_remap_failed=True)
     again = from_json("".join(to_json(record)))
     assert again == record
     gpu = figures_of(again).gpus[0]
-    assert (gpu.index, gpu.pcie_width, gpu.xid_errors, gpu.row_remap_failed) == (1, 8, [79], True)
+    assert (gpu.index, gpu.pcie_width, gpu.row_remap_failed) == (1, 8, True)
     assert gpu.rates["fp16 products"] == 240e12, "under load, not alone"
     assert figures_of(again).rates["processor, one core"] == 1e7
 
@@ -187,18 +179,6 @@ def test_four_faults_of_eight_gpus_are_found_from_driver_to_verdict(tmp_path):
     assert (verdict.verdict, bad) == ("reject", {2: "reject", 5: "reject", 6: "reject", 7: "warning"})
     named = {2: {"throttled_thermal"}, 5: {"pcie_width", "copies to the GPU"}, 6: {"row_remap_failed"}, 7: {"memory"}}
     assert {gpu: {found.figure for found in verdict.findings if found.gpu == gpu} for gpu in bad} == named
-
-
-def test_xid_errors_are_read_from_the_kernel_log_by_bus_id(tmp_path):
-    log = tmp_path / "kmsg"
-    log.write_text(
-        "4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=123, GPU has fallen off the bus.\n"
-        "4,2,3,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=124\n"
-        "4,3,4,-;NVRM: Xid (PCI:0001:af:00): 48, pid=1\nother\n"
-    )
-    assert xid_errors(kernel_messages(log)) == {"3b:00": [79], "1:af:00": [48]}
-    assert short_bus_id("00000000:3B:00.0") == "3b:00"
-    assert kernel_messages(tmp_path / "missing") is None
 
 
 def test_a_disk_is_measured_and_memory_is_no_disk(tmp_path, monkeypatch):

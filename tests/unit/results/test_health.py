@@ -37,9 +37,6 @@ CASES = [
     ({"row_remap_failed": True}, "row_remap_failed", {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT}, "a faulty row"),
     ({"row_remap_pending": True}, "row_remap_pending", {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING}, "next reset"),
     ({"ecc_uncorrected_errors": 2}, "ecc_errors", {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT}, "2 uncorrected"),
-    ({"xid_errors": [13, 79]}, "xid_errors", {LOAD: REJECT}, "Xid [13, 79]"),
-    ({"xid_errors": [63]}, "xid_errors", {LOAD: WARNING}, "Xid [63]"),
-    ({"xid_errors": [13, 31]}, None, {}, "faults of programs"),
     ({"compute_mode": "prohibited"}, "compute_mode", {IDLE: WARNING}, "prohibited"),
     ({"compute_mode": "exclusive process"}, "compute_mode", {IDLE: NOTE}, "exclusive process"),
     (
