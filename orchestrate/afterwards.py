@@ -7,19 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from orchestrate.display.display import notify, stdout_console
-from orchestrate.errors import HostError, NoUsableHost, UserError
+from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.inventory.hosts import Host
 from orchestrate.launchers.base import Launcher
 from orchestrate.planning.durations import hourly_usd
-from orchestrate.planning.plan import HostPlan, Plan
+from orchestrate.planning.plan import Plan
+from orchestrate.running.run import ask_hosts
 from results.grid import print_grid
 from results.program import command_line, started_as_tfbench
 from results.runs.store import RunFolder
@@ -39,9 +38,6 @@ Handler = Callable[[int, FrameType | None], None]
 
 ANSWER_SECONDS = 15.0
 """Longest wait for hosts to answer: a little more than ssh needs to give up a machine that is gone."""
-
-MAX_ASKED = 64
-"""Hosts asked at a time."""
 
 MAX_NAMED = 20
 
@@ -166,7 +162,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
         *merged.problems,
         *map(str, outliers(merged.rates)),
         f"records, logs and results.csv: {folder.path}",
-        _write_report(records, folder) if report else _report_hint(folder),
+        _write_report(folder) if report and records <= MAX_REPORTED else f"report: {_report_command(folder)}",
         f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', f'show {folder.path}')}",
     )
 
@@ -183,13 +179,11 @@ def verdict(folder: RunFolder) -> str:
     return ". ".join(filter(None, (answer.rstrip("."), suspects))) if suspects else answer
 
 
-def _write_report(count: int, folder: RunFolder) -> str:
-    """Write the report of a run that is small enough to be read as a page; say where it is, or how to get it.
+def _write_report(folder: RunFolder) -> str:
+    """Write the report of a run; return where it is, or how to get it.
 
     In a process of its own: drawing charts takes 400 MB, and what goes wrong there must not touch the run.
     """
-    if count > MAX_REPORTED:
-        return _report_hint(folder)
     module = "orchestrate.cli" if started_as_tfbench() else "results"  # so that hints in the report name it
     command = [sys.executable, "-P", "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
     project = str(Path(__file__).parents[1])
@@ -200,10 +194,6 @@ def _write_report(count: int, folder: RunFolder) -> str:
         if done.returncode == 0
         else f"writing the report failed; to try again: {_report_command(folder)}"
     )
-
-
-def _report_hint(folder: RunFolder) -> str:
-    return f"report: {_report_command(folder)}"
 
 
 def _report_command(folder: RunFolder) -> str:
@@ -219,7 +209,9 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
         seconds: Longest wait.
     """
     priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]
-    costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in _answering(priced, plan.run_id, make, seconds)}
+    answers = ask_hosts([entry.host for entry in priced], make, lambda _, there: there.running(plan.run_id), seconds)
+    answered = [entry for entry, answer in zip(priced, answers, strict=True) if not isinstance(answer, str)]
+    costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in answered}
     if not costs:
         return None
     named = [f"{key} {usd:.2f}" for key, usd in list(costs.items())[:MAX_NAMED]]
@@ -228,41 +220,3 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
     subject = "1 host still answers and costs" if one else f"{len(costs)} hosts still answer and cost"
     usd = f"{sum(costs.values()):.2f} USD per hour until you return {'it' if one else 'them'}"
     return f"{subject} {usd}: {', '.join(named + more)}"
-
-
-def _answering(
-    entries: list[HostPlan], run_id: str, make: Callable[[Host], Launcher], seconds: float
-) -> list[HostPlan]:
-    """Probe hosts in parallel, and return those that answered in time, in their order."""
-    answered: set[str] = set()
-    left = iter(entries)
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                entry = next(left, None)
-            if entry is None:
-                return
-            if _answers(entry.host, run_id, make):
-                answered.add(entry.host.key)
-
-    # Daemons: the program does not wait for a host that holds its connection open and says nothing.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MAX_ASKED, len(entries)))]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return [entry for entry in entries if entry.host.key in answered]
-
-
-def _answers(host: Host, run_id: str, make: Callable[[Host], Launcher]) -> bool:
-    launcher = make(host)
-    try:
-        launcher.running(run_id)
-    except HostError:
-        return False
-    finally:
-        launcher.close()
-    return True

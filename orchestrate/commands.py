@@ -23,7 +23,7 @@ from orchestrate.accepting.deep import FOLDER, judge_records, plan_deep_check, v
 from orchestrate.accepting.judging import Acceptance, HostVerdict
 from orchestrate.afterwards import show_results, signals_handled, still_costing, verdict, when_done
 from orchestrate.display import tables
-from orchestrate.display.display import describe, notify, stdout_console
+from orchestrate.display.display import notify, stdout_console
 from orchestrate.display.live import make_display
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document
@@ -214,9 +214,8 @@ def check(where: Where, *, deep: bool = False, format: str = "text") -> int:
 
 
 def probe(hosts: list[Host]) -> Mapping[HostPlace, Facts | str]:
-    """Query hosts, with their warnings on stderr."""
-    bus = EventBus()
-    bus.subscribe(_show_warnings)
+    """Query hosts, with their answers on stderr."""
+    bus = _progress_bus("plain")
     return probe_hosts(hosts, _maker(None, bus), bus)
 
 
@@ -488,12 +487,6 @@ def _progress_bus(kind: str) -> EventBus:
     display = make_display("plain" if kind in ("auto", "live") else kind, Console(stderr=True))
     bus.subscribe(display.show)
     return bus
-
-
-def _show_warnings(event: Event) -> None:
-    """Show what a user should know while hosts are asked, e.g. that a Python is installed."""
-    if isinstance(event, Warned):
-        notify(describe(event))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the Tab key offers: commands, flags and their values, runs, suites, networks, fleets and hosts.
+"""What the Tab key offers: commands, flags and their values, runs, suites, fleets and hosts.
 
 The shell starts the program with `TFBENCH_COMPLETE` set and the words typed so far, the unfinished one last; the
 program prints one candidate per line. Where it prints none, the shell offers files.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -90,20 +89,7 @@ def _values(action: argparse.Action) -> list[str]:
     """Return the values of a flag or an argument; none: files, or whatever the user thinks of."""
     if action.choices is not None:
         return list(action.choices)
-    known = {
-        "limit": _places,
-        "model": _networks,
-        "name": _suites,
-        "names": lambda: [*_fleets(), *_runs()],  # of compare; those of gpus are GPUs
-        "run": _runs,
-        "runs": _runs,
-        "baseline": _runs,
-        "suite": _suites,
-        "variants": _variants,
-        "gpus": _gpus,
-    }
-    if action.metavar == "GPU":
-        return _gpus()
+    known = {"limit": _places, "name": _suites, "names": _places, "run": _runs, "runs": _runs, "suite": _suites}
     return known[action.dest]() if action.dest in known else []
 
 
@@ -116,17 +102,6 @@ def _runs() -> list[str]:
     from results.runs.store import run_folders
 
     return sorted((path.name for path in run_folders(runs_dir())), reverse=True)
-
-
-def _fleets() -> list[str]:
-    """Return the fleets of the latest run."""
-    from results.runs.sources import runs_dir
-    from results.runs.store import latest_run
-
-    with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):
-        plan = json.loads((latest_run(runs_dir()) / "plan.json").read_bytes())
-        return [str(entry["host"]["fleet"]) for entry in plan["hosts"]]
-    return []
 
 
 def _places() -> list[str]:
@@ -143,21 +118,3 @@ def _suites() -> list[str]:
     from orchestrate.suites import suite_names
 
     return suite_names()
-
-
-def _networks() -> list[str]:
-    from results.schema.networks import INPUTS
-
-    return list(INPUTS)
-
-
-def _variants() -> list[str]:
-    from orchestrate.inventory.variants import read_variants
-
-    return [variant.name for variant in read_variants()]
-
-
-def _gpus() -> list[str]:
-    from results.reference.gpus import specifications
-
-    return [name for text in specifications() if " " not in (name := text.removeprefix("RTX "))]

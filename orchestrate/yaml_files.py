@@ -11,10 +11,10 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -53,15 +53,8 @@ class Form(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    @classmethod
-    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
-        """Return what to write instead of an unknown key; None: nothing particular.
-
-        Args:
-            key: As it was written.
-            entry: All that stands next to it.
-        """
-        return None
+    instead: ClassVar[Mapping[str, str]] = {}
+    """What to write instead of unknown keys that people try."""
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong though each value is valid: the key (empty: the whole), and what to do."""
@@ -74,29 +67,31 @@ class Form(BaseModel):
             form = handler(data)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            raise _error([(detail["loc"], cls._words(detail, data)) for detail in details]) from None
+            raise _error([(detail["loc"], cls._words(detail)) for detail in details]) from None
         if found := list(form.mistakes()):
             raise _error([((key,) if key else (), text) for key, text in found])
         return form
 
     @classmethod
-    def _words(cls, detail: ErrorDetails, data: object) -> str:
+    def _words(cls, detail: ErrorDetails) -> str:
         """Turn one of pydantic's findings into a sentence with a remedy; several mistakes are on a line each."""
         kind, location = detail["type"], detail["loc"]
         if kind == MISTAKE:
             return detail["msg"]
         if kind == "value_error":
             return str(detail["ctx"]["error"])
-        name = str(location[0]) if location else "value"
+        name = str(location[0]) if location else ""
         if kind == "extra_forbidden":
-            instead = cls.instead(name, data) if isinstance(data, dict) else None
-            instead = instead or REMOVED.get(name) or did_you_mean(name, sorted(cls.model_fields), "Known keys")
+            known_keys = sorted(cls.model_fields)
+            instead = cls.instead.get(name) or REMOVED.get(name) or did_you_mean(name, known_keys, "Known keys")
             return f"unknown key {shown(name)}. {instead}"
         known = cls.model_fields.get(name)
         example = f" Example: {name}: {known.examples[0]}" if known is not None and known.examples else ""
         if kind == "missing":
             return f"{name} is missing.{example}"
         received = f"Received: {shown(detail['input'])}."
+        if not location:
+            return f"must be a mapping of keys to values. {received}"
         if kind == "less_than_equal":
             return f"{name} must be at most {detail['ctx']['le']}. {received}"
         what = (known and known.description) or detail["msg"][0].lower() + detail["msg"][1:]

@@ -163,8 +163,6 @@ def _build_argument(text: str) -> tuple[str, str]:
             f"--build-arg {name}: a URL in a build argument must not hold credentials, because builds record their "
             "arguments. Write it into a file like pip.conf and pass --pip-config FILE: no image contains that file"
         )
-    if name == "SLIM":
-        raise UserError("--build-arg SLIM: slim images were removed. Remove it: every image is full")
     return name, value
 
 

@@ -85,8 +85,7 @@ def docker_address(url: object) -> DockerAddress:
         parts = urlsplit(url) if isinstance(url, str) else SplitResult("", "", "", "", "")
         port = parts.port
     except ValueError as error:
-        hint = _with_brackets(str(url)) or plain_text(str(error), 100)
-        raise ValueError(f"docker is not an address: {hint}. {received}") from error
+        raise ValueError(f"docker is not an address: {plain_text(str(error), 100)}. {received}") from error
     if parts.password is not None:
         raise ValueError("docker must not hold a password. Use an ssh key or agent")
     if isinstance(url, str) and _is_clean(parts, url):
@@ -98,9 +97,8 @@ def docker_address(url: object) -> DockerAddress:
             return DockerAddress(scheme="ssh", target=target, port=port, socket=socket)
         if parts.scheme == "tcp" and parts.hostname and port and "@" not in parts.netloc and parts.path in ("", "/"):
             return DockerAddress(scheme="tcp", target=parts.netloc)
-    examples = "Examples: unix:///var/run/docker.sock, ssh://bench@10.0.0.11:2222, tcp://10.0.0.21:2376"
-    hint = _with_brackets(str(url)) or examples
-    raise ValueError(f"docker must be the address of a Docker engine. {received}. {hint}")
+    examples = "Examples: unix:///var/run/docker.sock, ssh://bench@10.0.0.11:2222, tcp://[2001:db8::1]:2376"
+    raise ValueError(f"docker must be the address of a Docker engine. {received}. {examples}")
 
 
 def ssh_address(text: object) -> SSHAddress:
@@ -113,27 +111,14 @@ def ssh_address(text: object) -> SSHAddress:
     port = int(parts["port"]) if parts and parts["port"] else None
     if parts is not None and port != 0 and (port or 1) <= 65_535:
         return SSHAddress(target=f"{parts['user'] or ''}{parts['host'].strip('[]')}", port=port)
-    bare = str(text).removeprefix("ssh://")
-    hint = _with_brackets(str(text)) or "Example: root@203.0.113.7:22044"
-    if bare != text and _SSH_DESTINATION.fullmatch(bare):
-        hint = f"Write ssh: {bare}. For a host with a Docker engine, write docker: {text}"
-    what = "ssh must be user@host:port or an alias of the ssh configuration"
-    raise ValueError(f"{what}. Received: {shown(text)}. {hint}")
+    what = "ssh must be user@host:port or an alias of the ssh configuration, without ssh://"
+    raise ValueError(f"{what}. Received: {shown(text)}. Examples: root@203.0.113.7:22044, root@[2001:db8::1]:22")
 
 
 _SSH_DESTINATION = re.compile(
     r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*@)?"
     r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?\])(?::(?P<port>[0-9]{1,5}))?"
 )
-_BARE_IPV6 = re.compile(
-    r"(?P<user>(?:ssh://|tcp://)?(?:[^@/]*@)?)(?P<address>[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)"
-)
-
-
-def _with_brackets(text: str) -> str | None:
-    """Return how to write an IPv6 address that lacks its brackets; None: it is none."""
-    found = _BARE_IPV6.fullmatch(text)
-    return f"An IPv6 address needs brackets: {found['user']}[{found['address']}]" if found else None
 
 
 def _is_clean(parts: SplitResult, url: str) -> bool:

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     Field,
     PlainValidator,
     StrictBool,
@@ -19,7 +18,6 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationInfo,
-    model_validator,
 )
 
 from orchestrate.errors import UserError
@@ -45,18 +43,8 @@ Reference = Annotated[
 ]
 
 
-_SUITE_KEYS = frozenset({"batch", "batch_size", "batch_per_gpu", "model", "precision", "num_gpus", "cases"})
-_PRICE_KEYS = frozenset({"price", "cost", "usd", "usd_per_hour"})
+_IN_A_SUITE = "It belongs in a suite: suite: my.yml"
 _KEY_FILES = frozenset({"identity_file", "identityfile", "identity", "key", "key_file", "ssh_key", "private_key"})
-
-
-def _not_a_count(value: object) -> object:
-    """Refuse a number, which could be meant as an index or as a count."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return value
-    first = f"; for the first {value}: gpus: {list(range(value))}" if 1 < value <= 16 else ""
-    index = f" For GPU {value} alone: gpus: [{value}]{first}" if value >= 0 else ""
-    raise ValueError(f"gpus must be 'all' or a list of GPU indices from 0. Received: {value}.{index}")
 
 
 T = TypeVar("T")
@@ -112,22 +100,11 @@ def _known_variants(value: str | list[str]) -> str | list[str]:
 MAX_VALUE_LENGTH = 500
 """Of what a record keeps of a value."""
 
-_INSTEAD = {
-    "CUDA_VISIBLE_DEVICES": "use gpus:",
-    "NVIDIA_VISIBLE_DEVICES": "use gpus:",
-    "TF_CONFIG": "put the hosts into one fleet and set num_hosts in a suite",
-    "TF_XLA_FLAGS": "use xla: in a suite",
-    "NVIDIA_TF32_OVERRIDE": "use precision: tf32 or fp32 in a suite",
-    "NCCL_CONF_FILE": "list its variables here",
-}
-
 
 def _kept_variable(name: str) -> str:
     """Refuse a variable that cannot be given."""
-    if name in _INSTEAD:
-        why = f"cannot be set here: {_INSTEAD[name]} instead"
-    elif not re.fullmatch(r"NCCL_[A-Z0-9_]{1,100}|XLA_FLAGS", name):
-        why = "cannot be set here: only NCCL_… and XLA_FLAGS can, because a record keeps them"
+    if not re.fullmatch(r"NCCL_[A-Z0-9_]{1,100}|XLA_FLAGS", name):
+        why = "cannot be set here: only NCCL_… and XLA_FLAGS can, because a record keeps them; gpus: selects GPUs"
     elif name.endswith("_FILE"):
         why = "names a file, whose contents a record would not keep"
     else:
@@ -168,12 +145,11 @@ class Settings(Form):
             if self.image is not None and getattr(self, key) is not None:
                 yield key, f"image replaces {key}. Remove one of them"
 
-    @classmethod
-    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
-        """Point to the file of what is measured, and to the unit of prices."""
-        if key in _SUITE_KEYS:
-            return f"It belongs in a suite: suite: my.yml. There: {'batch_per_gpu' if 'batch' in key else key}"
-        return "Write the price of one GPU: usd_per_gpu_hour" if key in _PRICE_KEYS else None
+    instead: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("model", "precision", "num_gpus", "cases"), _IN_A_SUITE),
+        **dict.fromkeys(("batch", "batch_size", "batch_per_gpu"), f"{_IN_A_SUITE}. There: batch_per_gpu"),
+        **dict.fromkeys(("price", "cost", "usd", "usd_per_hour"), "Write the price of one GPU: usd_per_gpu_hour"),
+    }
 
     suite: Annotated[StrictStr, AfterValidator(_known_suite)] | None = described(
         "the name of a suite or the path of a suite file", "standard"
@@ -181,9 +157,8 @@ class Settings(Form):
     repeats: Count | None = described("a whole number of at least 1", "3")
     gpus: Annotated[
         Literal["all"] | Annotated[list[Annotated[StrictInt, Field(ge=0, le=1000)]], Field(min_length=1)] | None,
-        BeforeValidator(_not_a_count),
         AfterValidator(_each_once),
-    ] = described("'all' or a list of integers", "[0, 1]")
+    ] = described("'all' or a list of GPU indices from 0", "[0, 1]")
     device: Literal["auto", "gpu", "cpu"] | None = described(
         "auto, gpu or cpu (auto: gpu where the host has one)", "auto"
     )
@@ -257,32 +232,11 @@ class TLSFiles(Form):
 class HostEntry(Settings):
     """A machine: exactly one of `docker`, `ssh` and `process`."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_no_address(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        way = "docker" if "://" in value else "ssh"
-        text = plain_text(value, 200)
-        quoted = f'"{text}"' if way == "docker" else text
-        write = "" if not text or " " in text else f" Write: {{{way}: {quoted}}}"
-        raise ValueError(f"a host must be a mapping. Received: {shown(value)}.{write}")
-
-    @classmethod
-    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
-        """Write what ssh needs to know into the address, or into ssh's own configuration."""
-        way = "docker" if entry.get("docker") is not None else "ssh"
-        scheme, separator, rest = str(entry.get(way) or "10.0.0.1").rpartition("//")
-        user, _, rest = rest.rpartition("@")
-        host, _, port = rest.partition(":") if not rest.startswith("[") else (rest, "", "")
-        user, port = str(entry.get("user", entry.get("username", user))), str(entry.get("port", port))
-        address = f"{scheme}{separator}{user}{'@' if user else ''}{host}{':' if port else ''}{port}"
-        if key in ("port", "user", "username"):
-            return f"Write it into the address: {way}: {plain_text(address, 200)}"
-        if key in _KEY_FILES:
-            where, file = plain_text(host, 100), plain_text(entry[key], 200)
-            return f"Write it into ~/.ssh/config: the line `Host {where}`, and below it `IdentityFile {file}`"
-        return super().instead(key, entry)
+    instead: ClassVar[Mapping[str, str]] = {
+        **Settings.instead,
+        **dict.fromkeys(("port", "user", "username"), "Write it into the address: ssh: user@host:port"),
+        **dict.fromkeys(_KEY_FILES, "Write it into ~/.ssh/config: IdentityFile, below the line `Host NAME`"),
+    }
 
     docker: Annotated[DockerAddress, PlainValidator(docker_address)] | None = described(
         "the address of a Docker engine: unix:///…, ssh://user@host:port or tcp://host:port"

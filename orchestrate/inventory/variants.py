@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
-from orchestrate.errors import DocumentError
 from orchestrate.project import containers_folder
 from orchestrate.text import shown
 from orchestrate.yaml_files import did_you_mean
@@ -147,22 +146,10 @@ def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
     """Read the table of images.
 
     Raises:
-        DocumentError: Not a table of variants; all mistakes at once.
+        ValueError: Not a table of variants.
     """
-    try:
-        rows = tomllib.loads(path.read_text())["variants"].items()
-    except (OSError, tomllib.TOMLDecodeError, KeyError, AttributeError) as error:
-        raise DocumentError([f"{path}: not a table of variants: {error!r}"]) from error
-    variants: list[Variant] = []
-    problems: list[str] = []
-    for name, row in rows:
-        try:
-            variants.append(_VARIANT.validate_python({**row, "name": name}))
-        except (ValidationError, TypeError) as error:
-            problems.extend(f"{path}: variants.{name}: {line}" for line in _mistakes(error))
-    if problems:
-        raise DocumentError(problems)
-    return variants
+    rows = tomllib.loads(path.read_text())["variants"].items()
+    return TypeAdapter(list[Variant]).validate_python([{**row, "name": name} for name, row in rows])
 
 
 def choose_variant(driver_version: str | None, compute_capability: str | None, variants: Sequence[Variant]) -> Fit:
@@ -292,12 +279,3 @@ def rank(fits: Sequence[Fit]) -> tuple[bool, bool, Version, bool, Version]:
         # Natively the newest libraries, else those nearest to the driver.
         cuda if native else tuple(-part for part in cuda),
     )
-
-
-def _mistakes(error: ValidationError | TypeError) -> list[str]:
-    if isinstance(error, TypeError):
-        return [f"must be a table: {error}"]
-    return [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-
-
-_VARIANT = TypeAdapter(Variant)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import json
 import os
 import signal
@@ -34,12 +33,8 @@ END_SECONDS = 30.0
 FILES_OF_OUR_OWN = 64
 """Journal, lock, libraries, terminal, and what is open for a moment."""
 
-FILES_PER_HOST = 5
-"""Connection, log, record and its folder, and one more connection to end a repeat."""
-
-FILES_PER_TUNNEL = 3
-"""Pipe to ssh, and its errors while it starts."""
-
+FILES_PER_SLOT = 8
+"""Connection, log, record and its folder, one more connection to end a repeat; ssh's pipes and its errors."""
 
 COLLECTOR_THRESHOLDS = (50_000, 20, 20)
 """See `gc.set_threshold`; Python's own first one is 700. A repeat leaves hardly any cycles."""
@@ -135,16 +130,6 @@ def collect_rarely() -> None:
     gc.freeze()
 
 
-def files_needed(hosts: list[Host], max_parallel: int | None) -> int:
-    """Return how many files a run may have open at a time, at most."""
-    return FILES_OF_OUR_OWN + sum(sorted(map(_files, hosts), reverse=True)[:max_parallel])
-
-
-def _files(host: Host) -> int:
-    tunnel = host.docker is not None and host.docker.scheme == "ssh"
-    return FILES_PER_HOST * host.slots + (FILES_PER_TUNNEL if tunnel else 0)
-
-
 def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
     """Raise this process's limit of open files as far as a run needs it.
 
@@ -155,11 +140,11 @@ def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
         import resource
     except ModuleNotFoundError:  # Windows, which has no such limit
         return
-    needed = files_needed(hosts, max_parallel)
+    at_work = sorted((host.slots for host in hosts), reverse=True)[:max_parallel]
+    needed = FILES_OF_OUR_OWN + FILES_PER_SLOT * sum(at_work)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        totals = itertools.accumulate(sorted(map(_files, hosts), reverse=True), initial=FILES_OF_OUR_OWN)
-        fitting = max(1, sum(total <= hard for total in totals) - 1)
+        fitting = max(1, (hard - FILES_OF_OUR_OWN) // (FILES_PER_SLOT * at_work[0]))
         raise UserError(
             f"{len(hosts)} hosts need {needed} open files, and this machine allows a process {hard}. "
             f"Raise it (ulimit -Hn {needed}, or nofile in /etc/security/limits.conf), or give --max-parallel {fitting}"

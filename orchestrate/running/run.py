@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,22 +80,24 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Ho
     Returns:
         Facts, or why it could not be asked.
     """
-    asked = dict(zip([host.place for host in hosts], _ask(hosts, make, partial(_probe, bus=bus)), strict=True))
+    asked = dict(zip([host.place for host in hosts], ask_hosts(hosts, make, partial(_probe, bus=bus)), strict=True))
     shared = share_images(hosts, asked, read_variants())
     concerned = [host for host in hosts if host.place in shared]
 
     def with_image(host: Host, launcher: Launcher) -> Facts | str:
         return _with_image(asked[host.place], shared[host.place], launcher)
 
-    pinned = _ask(concerned, make, with_image)
+    pinned = ask_hosts(concerned, make, with_image)
     return {**asked, **dict(zip([host.place for host in concerned], pinned, strict=True))}
 
 
-def _ask(hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T]) -> list[T | str]:
+def ask_hosts(
+    hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float = PROBE_SECONDS
+) -> list[T | str]:
     """Query hosts in parallel and for a limited time; whatever goes wrong belongs to its host, as a cause."""
 
     def about(host: Host) -> T | str:
-        deadline = time.monotonic() + PROBE_SECONDS
+        deadline = time.monotonic() + seconds
         launcher = make(host)
         try:
             return watchdog.call(lambda: ask(host, launcher), lambda: deadline)
@@ -178,7 +179,7 @@ def _execute(
     settled = done.keys() | early.among(job for job in plan.jobs if job.id not in done)
     total = len(plan.jobs)
     left = total - len(settled)
-    shared = Shared(folder, make, bus, stop, Watchdog(), budget, options, statuses=done, early=early)
+    shared = Shared(folder, make, bus, stop, Watchdog(stop.running), budget, options, statuses=done, early=early)
     bus.emit(RunStarted(run_id=plan.run_id, jobs=total, done=total - left, folder=str(folder.path)))
     if note := isolation_note(entry.host for entry in plan.hosts):
         bus.emit(Warned(host=None, message=note))
@@ -187,7 +188,7 @@ def _execute(
     for entry in plan.hosts:
         for warning in host_warnings(entry.host, entry.facts) if entry.facts else ():
             bus.emit(Warned(host=entry.host.key, message=warning))
-    with shared.watchdog, _StopWatcher(stop, shared.watchdog):
+    with shared.watchdog:
         with ThreadPoolExecutor(options.max_parallel or len(plan.hosts), thread_name_prefix="host") as pool:
             workers = {}
             for entry in plan.hosts:
@@ -268,30 +269,6 @@ def _budget(plan: Plan, folder: RunFolder, options: RunOptions) -> Budget | None
     return Budget(options.max_usd, plan.hosts, Durations.of(plan, folder.path.parent))
 
 
-class _StopWatcher:
-    """Ends what runs when the user asks for it a second time."""
-
-    def __init__(self, stop: Stop, watchdog: Watchdog) -> None:
-        self._stop = stop
-        self._watchdog = watchdog
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._wait, name="stop", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _wait(self) -> None:
-        while not self._ended.wait(0.1):
-            if self._stop.running.is_set():
-                self._watchdog.stop_all(Status.STOPPED, "stopped by the user")
-                if self._ended.wait(1.0):
-                    return
-
-
 def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[str]]:
     """End and remove everything on the hosts that carries the run's label.
 
@@ -316,7 +293,7 @@ def stop_run(plan: Plan, make: MakeLauncher, bus: EventBus) -> tuple[int, list[s
         return len(found)
 
     hosts = [entry.host for entry in plan.hosts]
-    answers = dict(zip([host.key for host in hosts], _ask(hosts, make, end), strict=True))
+    answers = dict(zip([host.key for host in hosts], ask_hosts(hosts, make, end), strict=True))
     problems = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
     for key, cause in problems.items():
         bus.emit(Warned(host=key, message=cause))

@@ -19,7 +19,7 @@ from orchestrate.errors import Lost
 from orchestrate.planning.plan import Job
 from results.schema import Status
 
-CHECK_SECONDS = 0.5
+CHECK_SECONDS = 0.25
 
 END_AFTER_SECONDS = 2.0
 """After its time a repeat gets this long to end by itself: it does, and records why."""
@@ -89,9 +89,14 @@ class Watched:
 
 
 class Watchdog:
-    """Watches running repeats and calls of launchers, from one thread; use as a context manager."""
+    """Watches running repeats and calls of launchers, from one thread; use as a context manager.
 
-    def __init__(self) -> None:
+    Args:
+        stop: Set when the user has asked to end what runs; None: nobody can.
+    """
+
+    def __init__(self, stop: threading.Event | None = None) -> None:
+        self._stop = stop or threading.Event()
         self._watched: dict[str, Watched] = {}
         self._calls: dict[Future[Any], Callable[[], float]] = {}
         self._last = math.inf
@@ -175,6 +180,8 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(CHECK_SECONDS):
             now = time.monotonic()
+            if self._stop.is_set():
+                self.stop_all(Status.STOPPED, "stopped by the user")
             with self._lock:
                 running, calls = list(self._watched.values()), list(self._calls.items())
             for watched in running:

@@ -88,10 +88,7 @@ _Settings = create_model("_Settings", __base__=Form, **_FIELDS)
 class CaseBlock(_Settings):
     """A matrix of cases; lists multiply."""
 
-    @classmethod
-    def instead(cls, key: str, entry: dict[str, Any]) -> str | None:
-        """Report whose batch it is."""
-        return "Write batch_per_gpu" if key in ("batch", "batch_size") else None
+    instead = dict.fromkeys(("batch", "batch_size"), "Write batch_per_gpu")
 
     model: StrictStr | Few[StrictStr] = Field(
         description="a network or a list of networks; device: none", examples=["[resnet50, googlenet]"]

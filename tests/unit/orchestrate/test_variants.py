@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from orchestrate.errors import DocumentError
 from orchestrate.inventory.variants import IMAGES_FILE, Code, check_variant, choose_variant, read_variants
 from results.schema import Status
 
@@ -119,19 +117,6 @@ def test_a_newer_driver_never_makes_an_image_unusable(gpu: str):
     for variant in VARIANTS:
         usable = [check_variant(variant, driver, gpu).status is Status.OK for driver in drivers]
         assert usable == sorted(usable), variant.name
-
-
-def test_all_mistakes_in_the_table_come_at_once(tmp_path: Path):
-    file = tmp_path / "images.toml"
-    file.write_text('[variants.a]\nwhy = 1\ntensorflow = "2"\npython = "3.11"\ncolour = "red"\n[variants]\nb = 3\n')
-    with pytest.raises(DocumentError) as caught:
-        read_variants(file)
-    assert len(caught.value.problems) == 3
-    assert "variants.a: why: Input should be a valid string" in str(caught.value)
-    assert "variants.a: colour: Unexpected keyword argument" in str(caught.value)
-    assert "variants.b" in str(caught.value)
-    with pytest.raises(DocumentError, match="not a table of variants"):
-        read_variants(tmp_path / "none.toml")
 
 
 def locked_versions(variant: str) -> dict[str, str]:
