@@ -62,6 +62,8 @@ REMOVED = {
     "--drop-after": "Run resume: it repeats what a dropped host left",
     "save": "Use docker save, or image_source: transfer",
     "load": "Use docker load, or image_source: transfer",
+    "per-fleet": "Write auto, or name a variant",
+    "per-host": "Write auto, or name a variant for the host",
     "ansible": "Write each host into hosts.yml: NAME: {ssh: ADDRESS}",
     "ssh-config": "Write each alias into hosts.yml: NAME: {ssh: ALIAS}",
     "--trust-new": "In hosts.yml, set host_keys: accept-new",

@@ -101,7 +101,7 @@ def render_plan(plan: Plan, console: Console) -> None:
 
 
 def render_estimate(estimated: RunEstimate, console: Console) -> None:
-    """Show what a run may take and cost, for each of several fleets too, and what that is based on."""
+    """Show what a run may take and cost, and what that is based on."""
     shares = {
         "from earlier runs": estimated.seen,
         "computed from the networks' work and the hosts' speed": estimated.computed,
@@ -109,10 +109,8 @@ def render_estimate(estimated: RunEstimate, console: Console) -> None:
     }
     parts = {words: share for words, share in shares.items() if share > 0.001}
     basis = ", ".join(words if len(parts) == 1 else f"{share:.0%} {words}" for words, share in parts.items())
-    print_line(f"estimate: {_time_and_cost(estimated)} ({basis})", console)
-    if len(estimated.fleets) > 1:
-        for fleet, part in estimated.fleets.items():
-            print_line(f"  {fleet}: {_time_and_cost(part)}", console)
+    cost = "" if estimated.usd is None else f", about {estimated.usd:.2f} USD"
+    print_line(f"estimate: {duration(estimated.seconds)}{cost} ({basis})", console)
 
 
 def render_taken(seconds: float, estimated: RunEstimate | None, console: Console) -> None:
@@ -130,10 +128,6 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _time_and_cost(estimated: RunEstimate) -> str:
-    return duration(estimated.seconds) + ("" if estimated.usd is None else f", about {estimated.usd:.2f} USD")
 
 
 def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, Any]:

@@ -66,13 +66,13 @@ def _known_suite(name: str, info: ValidationInfo) -> str:
     return source
 
 
-CHOSEN_FOR = {"auto": "run", "per-fleet": "fleet", "per-host": "host"}
-"""Words for `variant` that name none, and for which hosts one image is then chosen."""
+AUTO = "auto"
+"""The word for a `variant` that is chosen by driver and GPU."""
 
 
 @cache
 def _variant_names() -> tuple[str, ...]:
-    return (*CHOSEN_FOR, *(variant.name for variant in read_variants()))
+    return (AUTO, *(variant.name for variant in read_variants()))
 
 
 def _known_variants(value: str | list[str]) -> str | list[str]:
@@ -83,11 +83,8 @@ def _known_variants(value: str | list[str]) -> str | list[str]:
         for name in names
         if name not in _variant_names()
     ]
-    problems += [
-        f"{word} cannot be combined with other variants. Write variant: {word}, or remove it"
-        for word in names
-        if word in CHOSEN_FOR and isinstance(value, list)
-    ]
+    if isinstance(value, list) and AUTO in value:
+        problems.append("auto cannot be combined with other variants. Write variant: auto, or remove it")
     if problems:
         raise ValueError("\n".join(problems))
     return value
@@ -170,8 +167,7 @@ class Settings(Form):
         ]
         | None
     ) = described(
-        "'auto' (one for the whole run), 'per-fleet', 'per-host', an image variant of "
-        "containers/images.toml, or a list of them",
+        "'auto' (one for the whole run), an image variant of containers/images.toml, or a list of them",
         "cuda12.5",
     )
     registry: Repository | None = described("an image registry and path, without a tag", "registry.example.org/bench")

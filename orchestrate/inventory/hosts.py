@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from orchestrate.errors import DocumentError, UserError
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys, SSHAddress
-from orchestrate.inventory.form import CHOSEN_FOR, HostEntry, HostsFile, Settings, given
+from orchestrate.inventory.form import AUTO, HostEntry, HostsFile, Settings, given
 from orchestrate.inventory.queues import Queue, SlurmQueue
 from orchestrate.text import plain_text
 from orchestrate.yaml_files import Document, Path_, read_document, validate_document
@@ -44,7 +44,6 @@ class Host:
         queue: What gives the machines; None: this is one.
         gpus: GPU indices to use; None: all.
         variants: Image variants to measure with; empty: chosen by driver and GPU.
-        image_for: A chosen image is the newest that suits all hosts of the `run`, of the `fleet`, or this `host` alone.
         image_source: `pull`, `local` or `transfer`; None: pull where a registry or an image is named, else local.
         device: What to train on; None: the GPU where there is one.
         cpus: CPUs that a benchmark may use; None: all.
@@ -67,7 +66,6 @@ class Host:
     gpus: tuple[int, ...] | None = None
     device: Device | None = None
     variants: tuple[str, ...] = ()
-    image_for: str = "run"
     registry: str | None = None
     image: str | None = None
     image_source: str | None = None
@@ -217,16 +215,10 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
     """
     key = f"{path[1]}.{path[-1]}"
     if machine is not None and (other := seen.setdefault(machine, path)) != path:
-        of_gpus = (
-            ". To compare its GPUs, make two runs: gpus: [0] in one hosts file, gpus: [1] in another, then "
-            "tfbench compare"
-            if other[1] != path[1]
-            else ""
-        )
         document.problem(
             path,
             f"is the same machine as host {plain_text(str(other[-1]), 80)}. Two benchmarks at a time would disturb "
-            f"each other. List each machine once{of_gpus}",
+            "each other. List each machine once; to compare its GPUs, make two runs with different gpus:",
         )
     if (other := seen.setdefault(key, path)) != path:
         document.problem(
@@ -266,10 +258,7 @@ def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: di
         "environment": dict(sorted(environment.items())),
         "gpus": None if gpus == "all" else tuple(gpus),
         "device": None if device == "auto" else Device(device),
-        "image_for": CHOSEN_FOR.get(variant, "run") if isinstance(variant, str) else "run",
-        "variants": tuple(
-            name for name in ([variant] if isinstance(variant, str) else variant) if name not in CHOSEN_FOR
-        ),
+        "variants": tuple(name for name in ([variant] if isinstance(variant, str) else variant) if name != AUTO),
         "host_keys": HostKeys(policy=merged.get("host_keys"), file=known_hosts),
     }
     return Host(fleet=fleet, name=name, **(merged | own))

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter
 from orchestrate.project import containers_folder
 from orchestrate.text import shown
 from orchestrate.yaml_files import did_you_mean
+from results.program import REMOVED
 from results.schema import Status
 
 IMAGES_FILE = containers_folder() / "images.toml"
@@ -139,6 +140,8 @@ def unknown_variant(name: str, known: Sequence[str]) -> str:
     if row != name and row in known:
         why = "slim images" if name.endswith("-slim") else "images with NVIDIA's compatibility package"
         return f"{why} were removed. Received: {shown(name)}. Use {row}"
+    if name in REMOVED:
+        return f"{name} was removed. {REMOVED[name]}"
     return f"unknown variant {shown(name)}. {did_you_mean(name, list(known), 'Known variants')}"
 
 

@@ -10,14 +10,14 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrate.events import Event, HostLost, JobResult, JobSkipped
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import HostPlan, MultiHostJob, Plan
+from orchestrate.planning.plan import HostPlan, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
 from results.reference.networks import work_of
 from results.schema import Case, Device, Precision, Status
@@ -210,14 +210,12 @@ class RunEstimate:
         usd: All hosts together, each from its start to its end; None: not every host has a price.
         seen: Share of repeats whose duration is known from earlier runs, 0 to 1.
         computed: Share whose duration was computed; the rest is a guess.
-        fleets: The same of each fleet, by its name; empty in those.
     """
 
     seconds: float
     usd: float | None
     seen: float
     computed: float = 0.0
-    fleets: dict[str, RunEstimate] = field(default_factory=dict)
 
 
 def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] | None = None) -> RunEstimate:
@@ -229,30 +227,14 @@ def estimate(plan: Plan, durations: Durations, once: Mapping[HostPlace, float] |
         once: Seconds of what a host does once in the run, by host; None: computed.
     """
     once = {entry.host.place: host_seconds(entry) for entry in plan.hosts} if once is None else once
-    fleets = {
-        name: _estimate(
-            [entry for entry in plan.hosts if entry.host.fleet == name], plan.multi_host_jobs, durations, once
-        )
-        for name in dict.fromkeys(entry.host.fleet for entry in plan.hosts)
-    }
-    return replace(_estimate(plan.hosts, plan.multi_host_jobs, durations, once), fleets=fleets)
-
-
-def _estimate(
-    hosts: Sequence[HostPlan],
-    multi_host_jobs: Sequence[MultiHostJob],
-    durations: Durations,
-    once: Mapping[HostPlace, float],
-) -> RunEstimate:
-    """Estimate what some hosts do, alone and together."""
     keys: list[tuple[str, str]] = []
     slowest, usd = 0.0, 0.0
-    for entry in hosts:
+    for entry in plan.hosts:
         place = entry.host.place
         alone = [(place.fleet, job.case.name) for job in entry.jobs if job.blocked is None]
         together = [
             (place.fleet, multi.job.case.name)
-            for multi in multi_host_jobs
+            for multi in plan.multi_host_jobs
             if any(part.place == place for part in multi.members)
         ]
         keys += alone + together
@@ -262,7 +244,7 @@ def _estimate(
         usd += (hourly_usd(entry) or 0.0) * (repeats + rest) / 3600  # of a queue, each worker slot is paid
     seen = sum(key in durations.seen for key in keys) / len(keys) if keys else 1.0
     computed = sum(key not in durations.seen and key in durations.computed for key in keys) / max(1, len(keys))
-    is_priced = all(hourly_usd(entry) is not None for entry in hosts)
+    is_priced = all(hourly_usd(entry) is not None for entry in plan.hosts)
     return RunEstimate(slowest, usd if is_priced else None, seen, computed)
 
 

@@ -147,25 +147,18 @@ def share_images(
         variants: From `read_variants`.
 
     Returns:
-        By host; hosts whose image is named, is their own affair, or is the same for all anyway are not in it.
+        By host; hosts whose image is named, or is the same for all anyway, are not in it.
     """
     asked = (_chooser(host, probed[host.place], variants) for host in hosts)
     choosers = [chooser for chooser in asked if chooser is not None]
-    of_run = [chooser for chooser in choosers if chooser.host.image_for == "run"]
-    shared = _share(of_run, "the run", variants)
-    alone = of_run if shared is None else []
-    fleets: dict[str, list[_Chooser]] = defaultdict(list)
-    for chooser in (*alone, *(chooser for chooser in choosers if chooser.host.image_for == "fleet")):
-        fleets[chooser.host.fleet].append(chooser)
-    found = shared or {}
-    for fleet, members in fleets.items():
-        found |= _share(members, f"fleet {fleet}", variants) or {}
-    for chooser in alone:
-        image = found.get(chooser.host.place, chooser.own)
-        found[chooser.host.place] = dataclasses.replace(
-            image, reason=f"{image.reason}; no image suits all hosts of the run, so software differs between them"
-        )
-    return found
+    shared = _share(choosers, "the run", variants)
+    if shared is not None:
+        return shared
+    found = {chooser.host.place: chooser.own for chooser in choosers}
+    for fleet in {chooser.host.fleet for chooser in choosers}:
+        found |= _share([one for one in choosers if one.host.fleet == fleet], f"fleet {fleet}", variants) or {}
+    why = "no image suits all hosts of the run, so software differs between them"
+    return {place: dataclasses.replace(image, reason=f"{image.reason}; {why}") for place, image in found.items()}
 
 
 def fleets_variants(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> dict[HostPlace, tuple[str, ...]]:
@@ -184,7 +177,7 @@ def fleets_variants(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | st
     return {
         host.place: known[host.fleet]
         for host in hosts
-        if isinstance(probed[host.place], str) and host.fleet in known and _chooses(host) and host.image_for != "host"
+        if isinstance(probed[host.place], str) and host.fleet in known and _chooses(host)
     }
 
 
@@ -234,7 +227,7 @@ def _compiled(fit: Fit) -> int:
 def _shared_image(chooser: _Chooser, variant: Variant, whose: str) -> Image:
     """Describe the shared image for one host, with the reason."""
     (first, *_), own = fits_of(chooser.host, chooser.facts, variant), chooser.own.variant
-    alone = f" (this host alone: {own}; set variant: per-host for that)" if own != variant.name else ""
+    alone = f" (this host alone: {own})" if own != variant.name else ""
     return Image(
         variant=variant.name,
         reference=image_reference(chooser.host, variant.name),

@@ -124,7 +124,7 @@ hosts.yml:13: host node-c: cert: no such file: cert.pem
 hosts.yml:13: host node-c: key: no such file: key.pem
 hosts.yml:14: host node-d: process must be true: a subprocess of this Python, without Docker. Received: 'yes'. Example: process: true
 hosts.yml:14: host node-d: suite: my.yml:1: cannot be read: No such file or directory. Check the path
-hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once. To compare its GPUs, make two runs: gpus: [0] in one hosts file, gpus: [1] in another, then tfbench compare
+hosts.yml:15: host node-e: is the same machine as host node-b. Two benchmarks at a time would disturb each other. List each machine once; to compare its GPUs, make two runs with different gpus:
 hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitlines()
     )
 
@@ -153,6 +153,7 @@ hosts.yml:15: host node-e: unknown key 'dockr'. Did you mean 'docker'?""".splitl
         ("{process: true, device: tpu}", "device must be auto, gpu or cpu"),
         ("{process: true, suite: 12:30}", "there is no suite '12:30'"),
         ("{docker: 'ssh://a', variant: cuda13}", "unknown variant 'cuda13'. Did you mean 'cuda12.3'?"),
+        ("{docker: 'ssh://a', variant: per-host}", "per-host was removed. Write auto, or name a variant for the host"),
         ("{docker: 'ssh://a', variant: [auto, cpu]}", "auto cannot be combined with other variants"),
         ("{docker: 'ssh://a', variant: [cpu, 3]}", "variant must be 'auto' (one for the whole run)"),
         ("{process: true, environment: {LD_PRELOAD: x}}", "environment: LD_PRELOAD cannot be set here: only NCCL_"),
@@ -204,7 +205,7 @@ def test_a_mistake_in_a_host_names_its_line_and_the_remedy(tmp_path: Path, entry
         ("version: 1\nfleets:\n\tf: {}", "hosts.yml:3: tabs cannot indent in YAML. Replace them by spaces"),
         (
             "version: 1\nfleets: {f: {hosts: {h: {process: true}}}, g: {hosts: {i: {process: true}}}}",
-            "make two runs: gpus: [0] in one hosts file, gpus: [1] in another, then tfbench compare",
+            "make two runs with different gpus:",
         ),
         ("\x00", "is not valid YAML"),
         ("version: 2\nfleets: {f: {hosts: {h: {process: true}}}}", "hosts.yml:1: version must be 1"),

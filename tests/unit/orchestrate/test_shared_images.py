@@ -50,10 +50,7 @@ def of_drivers(**settings: Any) -> list[tuple[Host, Facts | str]]:
 def test_hosts_share_the_newest_image_that_suits_all_unless_they_must_not():
     assert shared(*of_drivers()) == dict.fromkeys(DRIVERS, "cuda12.5")
     assert shared(*of_drivers()[:2]) == {}, "they chose the same one"
-    assert shared(*of_drivers(image_for="host")) == shared(*of_drivers(variants=("cuda12.3",))) == {}
-    assert shared(*of_drivers(image_for="fleet")) == dict.fromkeys(DRIVERS, "cuda12.5")
-    old, new = host("a", "old", image_for="fleet"), host("b", "new", image_for="fleet")
-    assert shared((old, facts(old, "520.61.05")), (new, facts(new, "580.95.05"))) == {}, "within a fleet only"
+    assert shared(*of_drivers(variants=("cuda12.3",))) == {}
     cpu = host("cpu")
     without = dataclasses.replace(Facts(), images=tuple(wanted_images(cpu, Facts(), VARIANTS)))
     found = shared(*of_drivers(), (host("gone"), "connection refused"), (cpu, without))
@@ -71,13 +68,13 @@ def test_no_gpu_gives_up_machine_code_for_the_sake_of_others():
 
 def test_a_host_that_could_not_be_asked_is_planned_with_its_fleets_image():
     asked = of_drivers()[:2]
-    hosts = [*(of for of, _ in asked), host("gone"), host("other", "a5000"), host("own", image_for="host")]
+    hosts = [*(of for of, _ in asked), host("gone"), host("other", "a5000")]
     probed: dict[HostPlace, Facts | str] = {
         **{of.place: reported for of, reported in asked},
         **{of.place: "?" for of in hosts[2:]},
     }
     plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)
-    assert [entry.host.variants for entry in plan.hosts] == [(), (), ("cuda12.5",), (), ()]
+    assert [entry.host.variants for entry in plan.hosts] == [(), (), ("cuda12.5",), ()]
 
 
 class Answers:
@@ -113,4 +110,4 @@ def test_the_plan_has_one_image_with_its_digest_and_says_why():
     text = stream.getvalue()
     assert text.count("the newest image that suits every host of the run") == 3
     found = share_images(hosts, {of.place: facts(of, DRIVERS[of.name]) for of in hosts}, VARIANTS)
-    assert "(this host alone: cuda12.9; set variant: per-host for that)" in found[hosts[-1].place].reason
+    assert "(this host alone: cuda12.9)" in found[hosts[-1].place].reason
