@@ -19,9 +19,8 @@ from results.schema.streams import lasting_streams
 from tfbench.flags import FlagsError, Request, help_text, parse
 from tfbench.machine.cuda_libraries import prepare_gpu_libraries
 from tfbench.machine.nvml import read_driver
-from tfbench.max_batch import find_max_batch
 from tfbench.outcomes.findings import Findings, print_record, utc_now, write_record
-from tfbench.outcomes.outcome import CaseFailedError, Failure, doctor_hint, outcome_of
+from tfbench.outcomes.outcome import Failure, doctor_hint, outcome_of
 from tfbench.peers.links import Alone, Peers, may_be_a_peers
 from tfbench.setup import collect_rarely, gpu_settings
 from tfbench.supervisor import supervise
@@ -117,14 +116,6 @@ def measure(request: Request) -> int:
         _print_failure(request.case, outcome)
 
     def work(say_written: Callable[[], None]) -> int:
-        case = request.case
-        if request.find_max_batch:
-            try:
-                case = dataclasses.replace(case, batch_per_gpu=find_max_batch(case))
-            except CaseFailedError as error:
-                write_outcome(Failure(error.status, str(error)))
-                say_written()
-                return ExitCode.SOME_FAILED
         writing = threading.Lock()  # one record, also when another host is lost in the last moment
 
         def end(outcome: Failure) -> None:
@@ -133,7 +124,7 @@ def measure(request: Request) -> int:
             say_written()
             os._exit(ExitCode.SOME_FAILED)
 
-        record = _measured(dataclasses.replace(request, case=case), started_at, end)
+        record = _measured(request, started_at, end)
         writing.acquire()
         if request.rank == 0 or record.status is not Status.OK:
             write_record(record, request.output)
@@ -215,7 +206,7 @@ def _attempt(request: Request, findings: Findings, end: Callable[[Failure], None
         collect_rarely()  # again: it passes over what was imported, too
         if request.cluster is not None:
             peers = Peers(request.cluster, request.case.name, end)
-            peers.connect(request.options.max_rendezvous_seconds)
+            peers.connect()
         run_repeat(request.case, request.options, findings, peers)
     except Exception as error:  # noqa: BLE001 (a failure is data, too)
         if may_be_a_peers(error):
@@ -254,7 +245,7 @@ def _print_summary(record: Record) -> None:
         return
     _print_failure(record.case, Failure(record.status, record.cause or ""))
     if record.status is Status.OOM:
-        print("tfbench: --find_max_batch searches the largest batch; --accumulate adds up several", file=sys.stderr)
+        print("tfbench: use a smaller --batch_size; --accumulate=N adds up N batches before an update", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def measure_devices(case: Case, strategy: Strategy, findings: Findings, options:
     Raises:
         CaseFailedError: A check failed: a device gives wrong results.
     """
-    cooling = cool_gpus(gpus, options.max_start_celsius, options.max_cooling_seconds)
+    cooling = cool_gpus(gpus, options.max_cooling_seconds)
     observer = Observer(gpus)
     observer.start()
     device = first_device(case)

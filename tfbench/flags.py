@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import os
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from typing import Any
 from absl import flags
 
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Data, Mode, Precision, default_of, kind_of
+from results.schema.health import START_CELSIUS
 from tfbench.models import NETWORKS
 from tfbench.peers.cluster import ClusterError, TFCluster, read_cluster
-from tfbench.peers.links import CONNECT_SECONDS
 
 USAGE = """Measure one network on this machine and write the result as one JSON record.
 
@@ -32,6 +33,14 @@ Flags (also from a file: --flagfile=FILE, one per line):
 
 HALF_PRECISION_BATCH, FULL_PRECISION_BATCH = 256, 128
 """Default samples per GPU and step for 16-bit and for 32-bit precisions."""
+
+
+REMOVED = {
+    "find_max_batch": "Use batch_per_gpu: fit in a suite, or a smaller --batch_size",
+    "max_rendezvous_seconds": "The processes of several hosts wait five minutes for each other",
+    "max_start_temperature": "--max_cooling_seconds limits the wait",
+}
+"""Flags of earlier versions, and what to use instead."""
 
 
 class FlagsError(Exception):
@@ -56,23 +65,19 @@ class Options:
     """How a case is measured, beside what it is.
 
     Attributes:
-        max_warmup_steps: Warm-up ends here also without evidence; None: chosen from its floor.
-        max_start_celsius: GPUs are to cool down to this before warm-up.
-        max_cooling_seconds: But no longer than this is waited.
+        max_warmup_steps: Warm-up ends here although step times have not settled; None: chosen from its floor.
+        max_cooling_seconds: Longest wait for GPUs to cool down before warm-up.
         telemetry: Observe the devices while timing.
         peaks: Measure the device's own limits after timing.
-        max_rendezvous_seconds: The ranks of a case of several hosts wait so long for each other.
         seed: Draw initial weights and data from it, the same in every TensorFlow, and keep the losses.
         data_dir: Folder of the TFRecords; None: the case needs none.
         known_peaks: Limits of one device as an earlier repeat measured them; None: they are measured.
     """
 
     max_warmup_steps: int | None = None
-    max_start_celsius: float = 50.0
     max_cooling_seconds: float = 60.0
     telemetry: bool = True
     peaks: bool = True
-    max_rendezvous_seconds: float = CONNECT_SECONDS
     seed: int | None = None
     data_dir: Path | None = None
     known_peaks: KnownPeaks | None = None
@@ -89,7 +94,6 @@ class Request:
         cluster: The hosts of the case and which of them this is; None: it has one.
         options: How to measure it.
         print_record: Print the record's file at last, for engines that give back output only.
-        find_max_batch: Search the largest batch that fits first.
         help: Only show the flags.
     """
 
@@ -99,7 +103,6 @@ class Request:
     cluster: TFCluster | None = None
     options: Options = Options()
     print_record: bool = False
-    find_max_batch: bool = False
     help: bool = False
 
     @property
@@ -121,31 +124,29 @@ def parse(arguments: list[str]) -> Request:
     try:
         rest = values(["tfbench", *arguments])[1:]
     except flags.Error as error:
-        raise FlagsError(" ".join(str(error).split())) from error
+        name = getattr(error, "flagname", "")
+        text = f"--{name} was removed. {REMOVED[name]}" if name in REMOVED else str(error)
+        raise FlagsError(" ".join(text.split())) from error
     if rest:
         raise FlagsError(f"only flags are expected (--name=value). Received: {rest[0]!r}")
-    asked_help = values.help or values.helpfull
-    if not asked_help:
+    if not values.help:
         _check(values)
     return Request(
         case=_case(values),
         output=Path(values.output) if values.output else None,
         max_seconds=values.max_seconds,
-        cluster=None if asked_help else _cluster(values),
+        cluster=None if values.help else _cluster(values),
         options=Options(
             max_warmup_steps=values.max_warmup_steps,
-            max_start_celsius=values.max_start_temperature,
             max_cooling_seconds=values.max_cooling_seconds,
             telemetry=values.telemetry,
             peaks=values.peaks,
-            max_rendezvous_seconds=values.max_rendezvous_seconds,
             seed=values.seed,
             data_dir=Path(values.data_dir) if values.data_dir else None,
             known_peaks=_known_peaks(values.known_peaks),
         ),
         print_record=values.print_record,
-        find_max_batch=values.find_max_batch,
-        help=asked_help,
+        help=values.help,
     )
 
 
@@ -164,18 +165,12 @@ def _check(values: flags.FlagValues) -> None:
             f"--mode={Mode.DEVICE} and --model={DEVICE_MODEL} belong together. "
             f"Received: --mode={values.mode} --model={values.model}"
         )
-    if values.model == DEVICE_MODEL and (values.num_hosts > 1 or values.find_max_batch):
-        raise FlagsError(
-            f"--model={DEVICE_MODEL} measures one host and has no batch. Remove --num_hosts or --find_max_batch"
-        )
+    if values.model == DEVICE_MODEL and values.num_hosts > 1:
+        raise FlagsError(f"--model={DEVICE_MODEL} measures one host. Remove --num_hosts")
     if (values.data == Data.TFRECORD) != bool(values.data_dir):
         raise FlagsError(
             f"--data={Data.TFRECORD} and --data_dir=FOLDER belong together. "
             f"Received: --data={values.data}, --data_dir={values.data_dir or '(none)'}"
-        )
-    if values.data == Data.TFRECORD and values.find_max_batch:
-        raise FlagsError(
-            f"--find_max_batch needs --data={Data.SYNTHETIC}. Find the batch with it, then set --batch_size"
         )
     if values.data == Data.TFRECORD and values.mode != Mode.TRAIN:
         raise FlagsError(f"--data={Data.TFRECORD} is for --mode={Mode.TRAIN}. Received: --mode={values.mode}")
@@ -205,8 +200,6 @@ def _cluster(values: flags.FlagValues) -> TFCluster | None:
     """Read which hosts train the case, and check what is for several hosts only, or for one."""
     if values.num_hosts == 1 and values.communication != Communication.AUTO:
         raise FlagsError(f"--communication={values.communication} is for several hosts. Add --num_hosts, or remove it")
-    if values.num_hosts > 1 and values.find_max_batch:
-        raise FlagsError("--find_max_batch is for one host. Find the batch there, then set --batch_size")
     try:
         return read_cluster(values.num_hosts, os.environ)
     except ClusterError as error:
@@ -242,17 +235,7 @@ def _definitions() -> flags.FlagValues:
             _define_setting(name, values)
     flags.DEFINE_alias("num_batches", "num_steps", flag_values=values)
     flags.DEFINE_alias("num_warmup_batches", "warmup_steps", flag_values=values)
-    flags.DEFINE_string("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.", flag_values=values)
-    flags.DEFINE_string("output", None, "File for the record (default: stdout).", flag_values=values)
-    flags.DEFINE_boolean(
-        "print_record", False, "At the end, print the file of --output, packed into log lines.", flag_values=values
-    )
-    flags.DEFINE_float(
-        "max_seconds", None, "End with the status timeout after this many seconds.", lower_bound=0.0, flag_values=values
-    )
     _define_options(values)
-    flags.DEFINE_boolean("help", False, "Show this.", short_name="h", flag_values=values)
-    flags.DEFINE_boolean("helpfull", False, "Show this.", flag_values=values)
     return values
 
 
@@ -275,52 +258,33 @@ def _define_setting(name: str, values: flags.FlagValues) -> None:
 
 
 def _define_options(values: flags.FlagValues) -> None:
+    """Define what is not a setting of the case: how it is measured, and where the record goes."""
     defaults = Options()
-    flags.DEFINE_integer(
+    text, number, whole, switch = (
+        functools.partial(define, flag_values=values)
+        for define in (flags.DEFINE_string, flags.DEFINE_float, flags.DEFINE_integer, flags.DEFINE_boolean)
+    )
+    text("data_dir", None, "Folder with train-00000-of-N, … for --data=tfrecord.")
+    text("output", None, "File for the record (default: stdout).")
+    switch("print_record", False, "At the end, print the file of --output, packed into log lines.")
+    number("max_seconds", None, "End with the status timeout after this many seconds.", lower_bound=0.0)
+    whole(
         "max_warmup_steps",
         None,
         "Upper limit for warm-up, which ends earlier once two windows of steps agree within 1 %. "
         "Default: 5 times --warmup_steps, or exactly --warmup_steps if that is below 10.",
         lower_bound=0,
-        flag_values=values,
     )
-    flags.DEFINE_float(
-        "max_start_temperature",
-        defaults.max_start_celsius,
-        "Before warm-up, let GPUs cool down to this many °C.",
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "max_cooling_seconds",
-        defaults.max_cooling_seconds,
-        "Maximum wait for GPUs to cool down.",
-        lower_bound=0.0,
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "max_rendezvous_seconds",
-        defaults.max_rendezvous_seconds,
-        "How long the processes of several hosts wait for each other.",
-        lower_bound=1.0,
-        flag_values=values,
-    )
-    flags.DEFINE_boolean(
-        "telemetry", defaults.telemetry, "Record power, clocks and temperatures while timing.", flag_values=values
-    )
-    flags.DEFINE_boolean("peaks", defaults.peaks, "Measure the device's peak rates after timing.", flag_values=values)
+    cooling = f"Before warm-up, wait up to this long for GPUs to cool down to {START_CELSIUS:g} °C."
+    number("max_cooling_seconds", defaults.max_cooling_seconds, cooling, lower_bound=0.0)
+    switch("telemetry", defaults.telemetry, "Record power, clocks and temperatures while timing.")
+    switch("peaks", defaults.peaks, "Measure the device's peak rates after timing.")
     flags.DEFINE_list(
         "known_peaks",
         None,
         "FLOPS,BYTES: peak rates of one device, per second, from an earlier repeat; saves measuring them again.",
         flag_values=values,
     )
-    flags.DEFINE_integer(
-        "seed",
-        None,
-        "Draw initial weights and data from this seed, the same in every TensorFlow, and keep each step's loss.",
-        lower_bound=0,
-        flag_values=values,
-    )
-    flags.DEFINE_boolean(
-        "find_max_batch", False, "Search for the largest batch per GPU that fits, then measure it.", flag_values=values
-    )
+    seed = "Draw initial weights and data from this seed, the same in every TensorFlow, and keep each step's loss."
+    whole("seed", None, seed, lower_bound=0)
+    switch("help", False, "Show this.", short_name="h")

@@ -154,7 +154,7 @@ def warm_through(repeat: Repeat, built: Built, first: FirstStep, findings: Findi
     case, options = repeat.case, repeat.options
     if len(repeat.gpus):
         findings.phases.enter("cooling")
-    cooling = cool_gpus(repeat.gpus, options.max_start_celsius, options.max_cooling_seconds)
+    cooling = cool_gpus(repeat.gpus, options.max_cooling_seconds)
     findings.phases.enter("warming")
     ceiling = options.max_warmup_steps
     warmup = warm_up(

@@ -169,7 +169,7 @@ MAX_IDLE_CELSIUS = 65.0
 """Fans of workstation GPUs stop below some 60 °C (our choice)."""
 
 START_CELSIUS = 50.0
-"""Default of --max_start_celsius: how cool a GPU is to be when its warm-up begins."""
+"""GPUs cool down to this before warm-up."""
 
 THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50
 """Below 5 % of the readings a lower clock cannot move a mean by 1 % (our choice)."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from results.schema import Telemetry
-from results.schema.health import GPUFacts
+from results.schema.health import START_CELSIUS, GPUFacts
 from tfbench.machine import samples
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.samples import Sample
@@ -144,9 +144,9 @@ class Observer:
             kept.append(sample)
 
 
-def cool_gpus(gpus: GPUs, max_celsius: float, max_seconds: float) -> Cooling:
-    """Wait until the hottest of a case's GPUs is at most `max_celsius`: see `cool_down`."""
-    seconds = cool_down(gpus.temperatures_celsius, max_celsius, max_seconds)
+def cool_gpus(gpus: GPUs, max_seconds: float) -> Cooling:
+    """Wait until the hottest of a case's GPUs is at most `START_CELSIUS`: see `cool_down`."""
+    seconds = cool_down(gpus.temperatures_celsius, START_CELSIUS, max_seconds)
     return Cooling(seconds if len(gpus) else None, max(gpus.temperatures_celsius(), default=None))
 
 

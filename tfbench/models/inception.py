@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from tensorflow import keras
@@ -73,6 +74,40 @@ _MOMENTUM, _EPSILON = 0.9997, 1e-3
 Step = tuple[int, int, int]
 """Filters, and height and width of the kernel."""
 
+Branch = tuple[bool, list[Step], list[Step]]
+"""Whether it begins with average pooling; convolutions one after another; and those that its end forks into."""
+
+_BLOCK_A: tuple[Branch, ...] = (
+    (True, [], [(96, 1, 1)]),
+    (False, [], [(96, 1, 1)]),
+    (False, [(64, 1, 1)], [(96, 3, 3)]),
+    (False, [(64, 1, 1), (96, 3, 3)], [(96, 3, 3)]),
+)
+"""Keeps 35 × 35 × 384 (figure 4)."""
+
+_BLOCK_B: tuple[Branch, ...] = (
+    (True, [], [(128, 1, 1)]),
+    (False, [], [(384, 1, 1)]),
+    (False, [(192, 1, 1), (224, 1, 7)], [(256, 7, 1)]),
+    (False, [(192, 1, 1), (192, 7, 1), (224, 1, 7), (224, 7, 1)], [(256, 1, 7)]),
+)
+"""Keeps 17 × 17 × 1024 (figure 5)."""
+
+_BLOCK_C: tuple[Branch, ...] = (
+    (True, [], [(256, 1, 1)]),
+    (False, [], [(256, 1, 1)]),
+    (False, [(384, 1, 1)], [(256, 1, 3), (256, 3, 1)]),
+    (False, [(384, 1, 1), (448, 3, 1), (512, 1, 3)], [(256, 1, 3), (256, 3, 1)]),
+)
+"""Keeps 8 × 8 × 1536 (figure 6)."""
+
+_REDUCTIONS: tuple[tuple[list[Step], ...], ...] = (
+    ([(384, 3, 3)], [(192, 1, 1), (224, 3, 3), (256, 3, 3)]),
+    ([(192, 1, 1), (192, 3, 3)], [(256, 1, 1), (256, 1, 7), (320, 7, 1), (320, 3, 3)]),
+    (),
+)
+"""After the blocks of a kind, branches beside a pooling whose last convolution strides (figures 7 and 8)."""
+
 
 def inception_v4(
     batch_norm: BatchNorm,
@@ -91,98 +126,40 @@ def inception_v4(
         strategy: Holds the variables.
         blocks: Inception blocks of each grid: A, B and C.
     """
-    parts = _Parts(batch_norm)
-    with strategy.scope():
-        images = keras.Input((image_size, image_size, 3))
-        x = parts.stem(images)
-        for _ in range(blocks[0]):
-            x = parts.block_a(x)
-        x = parts.reduce(x, [[(384, 3, 3)], [(192, 1, 1), (224, 3, 3), (256, 3, 3)]])
-        for _ in range(blocks[1]):
-            x = parts.block_b(x)
-        x = parts.reduce(x, [[(192, 1, 1), (192, 3, 3)], [(256, 1, 1), (256, 1, 7), (320, 7, 1), (320, 3, 3)]])
-        for _ in range(blocks[2]):
-            x = parts.block_c(x)
-        x = keras.layers.GlobalAveragePooling2D()(x)
-        return keras.Model(images, keras.layers.Dense(classes)(x), name="inception_v4")
+    normalised = functools.partial(normalised_convolution, batch_norm=batch_norm, momentum=_MOMENTUM, epsilon=_EPSILON)
 
-
-class _Parts:
-    """The blocks of the network in one variant of batch normalisation."""
-
-    def __init__(self, batch_norm: BatchNorm) -> None:
-        self._batch_norm = batch_norm
-
-    def stem(self, x: Tensor) -> Tensor:
-        """Bring 299 px down to 35 × 35 × 384 (figure 3)."""
-        x = self._convolution(x, (32, 3, 3), strides=2, padding="valid")
-        x = self._convolution(x, (32, 3, 3), padding="valid")
-        x = self._convolution(x, (64, 3, 3))
-        x = _join([_pool(x), self._convolution(x, (96, 3, 3), strides=2, padding="valid")])
-        short = self._convolution(self._chain(x, [(64, 1, 1)]), (96, 3, 3), padding="valid")
-        long = self._chain(x, [(64, 1, 1), (64, 7, 1), (64, 1, 7)])
-        x = _join([short, self._convolution(long, (96, 3, 3), padding="valid")])
-        return _join([self._convolution(x, (192, 3, 3), strides=2, padding="valid"), _pool(x)])
-
-    def block_a(self, x: Tensor) -> Tensor:
-        """Keep 35 × 35 × 384 (figure 4)."""
-        return _join(
-            [
-                self._chain(_average(x), [(96, 1, 1)]),
-                self._chain(x, [(96, 1, 1)]),
-                self._chain(x, [(64, 1, 1), (96, 3, 3)]),
-                self._chain(x, [(64, 1, 1), (96, 3, 3), (96, 3, 3)]),
-            ]
-        )
-
-    def block_b(self, x: Tensor) -> Tensor:
-        """Keep 17 × 17 × 1024 (figure 5)."""
-        return _join(
-            [
-                self._chain(_average(x), [(128, 1, 1)]),
-                self._chain(x, [(384, 1, 1)]),
-                self._chain(x, [(192, 1, 1), (224, 1, 7), (256, 7, 1)]),
-                self._chain(x, [(192, 1, 1), (192, 7, 1), (224, 1, 7), (224, 7, 1), (256, 1, 7)]),
-            ]
-        )
-
-    def block_c(self, x: Tensor) -> Tensor:
-        """Keep 8 × 8 × 1536 (figure 6)."""
-        fork = self._chain(x, [(384, 1, 1)])
-        deep = self._chain(x, [(384, 1, 1), (448, 3, 1), (512, 1, 3)])
-        return _join(
-            [
-                self._chain(_average(x), [(256, 1, 1)]),
-                self._chain(x, [(256, 1, 1)]),
-                *(self._convolution(fork, step) for step in ((256, 1, 3), (256, 3, 1))),
-                *(self._convolution(deep, step) for step in ((256, 1, 3), (256, 3, 1))),
-            ]
-        )
-
-    def reduce(self, x: Tensor, branches: Sequence[Sequence[Step]]) -> Tensor:
-        """Halve the grid by pooling beside branches whose last convolution strides (figures 7 and 8)."""
-        halved = [
-            self._convolution(self._chain(x, steps[:-1]), steps[-1], strides=2, padding="valid") for steps in branches
-        ]
-        return _join([_pool(x), *halved])
-
-    def _chain(self, x: Tensor, steps: Sequence[Step]) -> Tensor:
-        for step in steps:
-            x = self._convolution(x, step)
+    def convolve(x: Tensor, *steps: Step, strides: int = 1, padding: str = "same") -> Tensor:
+        for filters, height, width in steps:
+            x = normalised(x, filters, (height, width), strides=strides, padding=padding)
         return x
 
-    def _convolution(self, x: Tensor, step: Step, *, strides: int = 1, padding: str = "same") -> Tensor:
-        filters, height, width = step
-        return normalised_convolution(
-            x,
-            filters,
-            (height, width),
-            self._batch_norm,
-            strides=strides,
-            padding=padding,
-            momentum=_MOMENTUM,
-            epsilon=_EPSILON,
-        )
+    def stride(x: Tensor, *steps: Step) -> Tensor:
+        return convolve(convolve(x, *steps[:-1]), steps[-1], strides=2, padding="valid")
+
+    def stem(x: Tensor) -> Tensor:
+        """Bring 299 px down to 35 × 35 × 384 (figure 3)."""
+        x = convolve(convolve(stride(x, (32, 3, 3)), (32, 3, 3), padding="valid"), (64, 3, 3))
+        x = _join([_pool(x), stride(x, (96, 3, 3))])
+        short = convolve(convolve(x, (64, 1, 1)), (96, 3, 3), padding="valid")
+        long = convolve(x, (64, 1, 1), (64, 7, 1), (64, 1, 7))
+        x = _join([short, convolve(long, (96, 3, 3), padding="valid")])
+        return _join([stride(x, (192, 3, 3)), _pool(x)])
+
+    def branch(x: Tensor, averages: bool, steps: Sequence[Step], ends: Sequence[Step]) -> list[Tensor]:
+        x = keras.layers.AveragePooling2D(3, strides=1, padding="same")(x) if averages else x
+        x = convolve(x, *steps)
+        return [convolve(x, end) for end in ends]
+
+    with strategy.scope():
+        images = keras.Input((image_size, image_size, 3))
+        x = stem(images)
+        for count, block, reduction in zip(blocks, (_BLOCK_A, _BLOCK_B, _BLOCK_C), _REDUCTIONS, strict=True):
+            for _ in range(count):
+                x = _join([end for parts in block for end in branch(x, *parts)])
+            if reduction:
+                x = _join([_pool(x), *(stride(x, *steps) for steps in reduction)])
+        x = keras.layers.GlobalAveragePooling2D()(x)
+        return keras.Model(images, keras.layers.Dense(classes)(x), name="inception_v4")
 
 
 def _join(branches: Sequence[Tensor]) -> Tensor:
@@ -191,7 +168,3 @@ def _join(branches: Sequence[Tensor]) -> Tensor:
 
 def _pool(x: Tensor) -> Tensor:
     return keras.layers.MaxPooling2D(3, strides=2)(x)
-
-
-def _average(x: Tensor) -> Tensor:
-    return keras.layers.AveragePooling2D(3, strides=1, padding="same")(x)

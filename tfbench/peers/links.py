@@ -1,15 +1,14 @@
-"""The other ranks of a case: what they say, and whether they still live.
+"""Connections between the ranks of a case: exchanged values, heartbeats and failures.
 
 One TCP connection from every rank to the chief, one JSON object a line. TensorFlow's collectives carry the gradients,
-but they wait for a dead peer for minutes, and cannot say why it died. Nothing secret is sent, and nothing that is
-received is executed; like TensorFlow's own ports it belongs into a network that is trusted.
+but they wait for a dead peer for minutes and do not report why it died. Nothing secret is sent, and nothing that is
+received is executed; like TensorFlow's own ports it belongs in a trusted network.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import threading
 import time
@@ -23,7 +22,7 @@ from tfbench.peers.cluster import TFCluster
 
 BEAT_SECONDS = 2.0
 SILENCE_SECONDS = 20.0
-"""A rank that says nothing for so long has died, hangs or has lost its network.
+"""A rank that sends nothing for this long has died, hangs or has lost its network.
 
 Every rank beats from a thread of its own, so that long steps and compilations do not matter. Not before the first
 gather, though: the driver's start holds up every thread, for longer than this on a machine with many GPUs.
@@ -74,7 +73,7 @@ class Peers:
     Args:
         cluster: All ranks.
         case: Name of the case: all must have been started for the same one.
-        on_loss: Called once, when another rank has failed or is not heard any more.
+        on_loss: Called once, when another rank has failed or fallen silent.
     """
 
     def __init__(self, cluster: TFCluster, case: str, on_loss: OnLoss) -> None:
@@ -124,7 +123,6 @@ class Peers:
             else:
                 self._links[0].send(message)
             self._changed.wait_for(lambda: number in self._complete)
-            self._began = True
             return self._complete.pop(number)
 
     def finish(self) -> None:
@@ -133,7 +131,7 @@ class Peers:
         time.sleep(LAST_WORDS_SECONDS)
 
     def tell_failure(self, outcome: Failure) -> None:
-        """Inform the other ranks that this one has failed, so that they end with its cause, unless they know."""
+        """Inform the other ranks that this one has failed, so that they end with its cause, unless all is over."""
         if self._over:
             return
         self._over = True
@@ -141,7 +139,7 @@ class Peers:
         time.sleep(LAST_WORDS_SECONDS)
 
     def close(self) -> None:
-        """Leave the other ranks without a word."""
+        """Close the connections to the other ranks."""
         self._over = True
         for link in self._links.values():
             link.close()
@@ -169,8 +167,8 @@ class Peers:
                     self._welcome(_Link(server.accept()[0]))
 
     def _welcome(self, link: _Link) -> None:
-        """Take in a rank that says who it is; drop whatever else knocks here."""
-        hello = link.receive_one(HELLO_SECONDS) or {}
+        """Accept a rank that names itself; close any other connection."""
+        hello = link.first(HELLO_SECONDS)
         rank = hello.get("hello")
         if type(rank) is not int or not 0 < rank < self.size or rank in self._links:
             link.close()
@@ -193,7 +191,7 @@ class Peers:
             with contextlib.suppress(OSError):
                 link = _Link(socket.create_connection((host, port), timeout=HELLO_SECONDS))
                 link.send({"hello": self.rank, "case": self._case, "addresses": list(self.cluster.addresses)})
-                answer = link.receive_one(max(HELLO_SECONDS, deadline - time.monotonic())) or {}
+                answer = link.first(max(HELLO_SECONDS, deadline - time.monotonic()))
                 if answer.get("welcome") == self.rank:
                     return link
                 link.close()  # a proxy that has nobody behind it yet accepts, and closes
@@ -213,23 +211,17 @@ class Peers:
 
     def _tell_all(self, message: dict[str, Any]) -> None:
         for link in list(self._links.values()):
-            with contextlib.suppress(OSError):  # a broken link is found by who listens to it
+            with contextlib.suppress(OSError):  # a broken link is noticed by its reader
                 link.send(message)
 
     def _listen(self, rank: int, link: _Link) -> None:
-        """Take in what a rank says until it has left; end this process when that is too early.
+        """Receive from a rank until it has left; end this process when that is too early.
 
-        Read on when all is over: to leave a connection with something unread would take back what was said last.
+        Reading goes on when all is over: closing a connection with unread data would discard what was sent last.
         """
-        heard_at = time.monotonic()
         try:
             while True:
-                for message in link.receive(BEAT_SECONDS):
-                    heard_at = time.monotonic()
-                    self._hear(rank, message)
-                limit = SILENCE_SECONDS if self._began else CONNECT_SECONDS
-                if time.monotonic() - heard_at > limit:
-                    raise _Gone(f"sent nothing for {limit:g} s: it hangs, or its network is cut")
+                self._hear(rank, link.receive(SILENCE_SECONDS if self._began else CONNECT_SECONDS))
         except _Gone as error:
             self._lose(Failure(Status.LOST, f"{self.cluster.name(rank)} {error}"), except_rank=rank)
 
@@ -238,15 +230,13 @@ class Peers:
             self._lose(self._failure(message["failed"]), except_rank=rank)
         elif "all" in message:
             with self._changed:
-                self._over = self._over or message["what"] == FINISHED
-                self._complete[message["all"]] = message["values"]
-                self._changed.notify_all()
+                self._complete_gather(message)
         elif "gather" in message and self.rank == 0:
             with self._changed:
                 self._take(rank, message)
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
-        """As the chief, note a rank's value, and hand out all of them once they are there."""
+        """As the chief, keep a rank's value, and send all of them once they are complete."""
         given = self._given[message["gather"]]
         given[rank] = message
         if len(given) < self.size:
@@ -256,9 +246,14 @@ class Peers:
         if len(names) > 1:
             raise _Gone(f"is out of step: the ranks gather {', '.join(sorted(names))} at the same time")
         values = [given[peer]["value"] for peer in range(self.size)]
+        everything = {"all": message["gather"], "what": message["what"], "values": values}
+        self._tell_all(everything)
+        self._complete_gather(everything)
+
+    def _complete_gather(self, message: dict[str, Any]) -> None:
+        self._began = True
         self._over = self._over or message["what"] == FINISHED
-        self._tell_all({"all": message["gather"], "what": message["what"], "values": values})
-        self._complete[message["gather"]] = values
+        self._complete[message["all"]] = message["values"]
         self._changed.notify_all()
 
     def _failure(self, reported: dict[str, Any]) -> Failure:
@@ -299,11 +294,9 @@ class _Link:
     """A connection that carries JSON objects, one a line."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._connection.settimeout(SILENCE_SECONDS)  # of sending: a peer that does not read is a peer that hangs
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection, self._lines = connection, connection.makefile("rb")
         self._sending = threading.Lock()
-        self._rest = b""
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one object.
@@ -314,41 +307,38 @@ class _Link:
         with self._sending:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def receive(self, seconds: float) -> list[dict[str, Any]]:
-        """Wait for what comes next; nothing where nothing comes in time.
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Wait for the next object.
 
         Raises:
-            _Gone: The connection ended, or it carries something else.
+            _Gone: None came in this time, the connection ended, or it carries something else.
         """
-        lines: list[bytes] = []
-        while not lines:
-            try:
-                if not select.select([self._connection], [], [], seconds)[0]:
-                    return []
-                chunk = self._connection.recv(1 << 16)
-            except (OSError, ValueError) as error:  # ValueError: closed by ourselves
-                raise _Gone(f"is gone: its connection broke ({error})") from error
-            if not chunk:
-                raise _Gone("is gone: its process has ended")
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if len(self._rest) > MAX_LINE_BYTES:
-                raise _Gone("sent an unexpected message: a line without an end")
+        self._connection.settimeout(seconds)  # of sending, too: a peer that does not read is a peer that hangs
         try:
-            return [message for message in map(json.loads, lines) if isinstance(message, dict)]
-        except ValueError as error:
+            line = self._lines.readline(MAX_LINE_BYTES)
+        except TimeoutError as error:
+            raise _Gone(f"sent nothing for {seconds:g} s: it hangs, or its network is cut") from error
+        except (OSError, ValueError) as error:  # ValueError: closed by ourselves
+            raise _Gone(f"is gone: its connection broke ({error})") from error
+        if not line:
+            raise _Gone("is gone: its process has ended")
+        try:
+            return dict(json.loads(line))
+        except (ValueError, TypeError) as error:
             raise _Gone("sent an unexpected message") from error
 
-    def receive_one(self, seconds: float) -> dict[str, Any] | None:
-        """Wait for one object; None where none came."""
-        with contextlib.suppress(_Gone):
-            messages = self.receive(seconds)
-            return messages[0] if messages else None
-        return None
+    def first(self, seconds: float) -> dict[str, Any]:
+        """Wait for the first object; an empty one where none came."""
+        try:
+            return self.receive(seconds)
+        except _Gone:
+            return {}
 
     def close(self) -> None:
         """End the connection, also for a thread that waits for what comes."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
         self._connection.close()
 
 

@@ -175,13 +175,6 @@ def layout(precision: str) -> Step:
     return dataclasses.replace(step, runs=(dataclasses.replace(kept, command=command), default))
 
 
-def largest_batch(network: str, start: int) -> Step:
-    """Search the largest batch of a network."""
-    run = tfbench(*case(network, "fp16", start, "--find_max_batch", "--nopeaks"))
-    question = "running out of memory is recognised; the largest batch"
-    return Step(name=f"max_batch.{network}-fp16", question=question, answer="batch", runs=(run,), limit=480)
-
-
 def latency(network: str) -> Step:
     """Measure inference of one sample."""
     cpu = SMALL if network == "resnet50" else None
@@ -267,7 +260,6 @@ ROWS: tuple[Step, ...] = (
     throughput("vit_b16", "fp16", 128, cpu=(*SMALL, "--model=vit_b16")),
     latency("resnet50"),
     latency("bert_large"),
-    largest_batch("resnet50", 512),
     switch("switch.xla-replica", "--xla=replica"),
     checks("tf32"),
     checks("bf16"),
@@ -280,7 +272,6 @@ ROWS: tuple[Step, ...] = (
     switch("switch.xla-auto", "--xla=auto"),
     switch("switch.cublaslt", network="bert_large", TF_USE_CUBLASLT="1"),
     layout("fp32"),
-    largest_batch("bert_large", 256),
     throughput("bert_large", "bf16", BERT),
     throughput("gpt2_small", "fp16", 16, "replica"),
     throughput("vit_b16", "fp16", 128, "replica"),

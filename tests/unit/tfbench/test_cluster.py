@@ -72,7 +72,6 @@ def test_a_wrong_cluster_is_refused_with_what_came_in_and_what_to_do(num_hosts, 
     [
         (("--num_hosts=2",), "TF_CONFIG"),
         (("--communication=ring",), "is for several hosts"),
-        (("--num_hosts=2", "--find_max_batch"), "is for one host"),
     ],
 )
 def test_flags_of_several_hosts_are_checked(monkeypatch, flags, said):

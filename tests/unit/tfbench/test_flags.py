@@ -105,6 +105,7 @@ def test_names_of_tf_cnn_benchmarks_are_understood():
         (["--model=resnet50", "--batch_size=many"], ["batch_size", "many"]),
         (["--model=resnet50", "--precison=fp16"], ["precison", "precision"]),
         (["--model=resnet50", "extra"], ["extra"]),
+        (["--model=resnet50", "--find_max_batch"], ["--find_max_batch was removed", "batch_per_gpu: fit"]),
         (["--model=resnet50", "--flagfile=/does/not/exist"], ["/does/not/exist"]),
     ],
 )
@@ -129,9 +130,8 @@ def test_bad_flags_exit_with_2_and_without_a_traceback():
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("flag", ["--help", "--helpfull"])
-def test_help_names_every_flag_without_importing_tensorflow(flag):
-    code = f"import sys; from tfbench.__main__ import main; c = main(['{flag}']); "
+def test_help_names_every_flag_without_importing_tensorflow():
+    code = "import sys; from tfbench.__main__ import main; c = main(['--help']); "
     done = run("-c", code + "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; sys.exit(c)")
     assert done.returncode == 0, done.stderr
     names = {flag.partition("=")[0] for case in CASES for flag in case.flags()}
