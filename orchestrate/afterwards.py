@@ -142,7 +142,7 @@ def _stderr() -> int:
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
     """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
-    from results.report.tables import render_ratios, render_results, to_csv, wide_grids
+    from results.report.tables import fleet_grids, result_grids, to_csv
     from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
     from results.table.fleets import outliers
 
@@ -151,13 +151,13 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
     shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
         console = stdout_console()
-        if shown:
-            render_results(merged, console)
-        for grid in wide_grids(merged):
+        breakdown = time_breakdown_grid(time_breakdown(folder.records())) if shown else None
+        for grid in [
+            *(result_grids(merged) if shown else []),
+            *fleet_grids(merged),
+            *([breakdown] if breakdown else []),
+        ]:
             print_grid(grid, console)
-        render_ratios(merged, console)
-        if (minutes := time_breakdown_grid(time_breakdown(folder.records()))) is not None and shown:
-            print_grid(minutes, console)
     notify(
         *merged.problems,
         *map(str, outliers(merged.rates)),

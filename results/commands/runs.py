@@ -47,9 +47,6 @@ def add_show(commands: Commands) -> None:
     parser = add_command(commands, "show", _show, "print the results of runs, and each fleet's table")
     add_runs(parser)
     parser.add_argument(
-        "--with-published", action="store_true", help="also show published figures, in a table of their own"
-    )
-    parser.add_argument(
         "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, per host and case"
     )
     add_format(parser, "text", "json")
@@ -156,11 +153,10 @@ def _columns(text: str) -> list[str]:
     return names
 
 
-def _show(runs: list[str], runs_dir: Path | None, *, with_published: bool, time_breakdown: bool, format: str) -> int:
+def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, format: str) -> int:
     from rich.console import Console
 
-    from results.grid import print_grid
-    from results.report.tables import published_grid, render_ratios, render_results, to_json, wide_grids
+    from results.report.tables import show_tables, to_json
     from results.runs.sources import stored_records
     from results.table.merge import merge_records
 
@@ -171,12 +167,7 @@ def _show(runs: list[str], runs_dir: Path | None, *, with_published: bool, time_
     if format == "json":
         sys.stdout.write(to_json(merged))
         return ExitCode.OK
-    render_results(merged, console)
-    for grid in wide_grids(merged):
-        print_grid(grid, console)
-    render_ratios(merged, console)
-    if with_published:
-        print_grid(published_grid(merged), console)
+    show_tables(merged, console)
     return ExitCode.OK
 
 

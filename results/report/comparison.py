@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from results.compare.cost import per_dollar, price_ratio, samples_per_usd
 from results.compare.overall import Answer, answers
@@ -14,10 +13,9 @@ from results.compare.pairs import MEANINGS, Comparison, Mark, case_label, compar
 from results.compare.scaling import Efficiency, efficiencies
 from results.digits import significant, with_error, with_interval
 from results.grid import Grid
-from results.schema import Case, Device, Mode
-from results.stats import LEVEL, Interval
+from results.schema import Device, Mode
+from results.stats import LEVEL
 from results.table.cells import fleet_notes, identity_text, missing_hosts, rate_text, value_text
-from results.table.columns import Software
 from results.table.comparable import CLUSTER_COLUMNS, case_name, cluster_name, cluster_names, mode_text
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
@@ -53,9 +51,9 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         [
             item.mark,
             case_label(sides, item.a),
+            value_text(item.value, item.interval),
             rate_text(item.a),
             rate_text(item.b),
-            value_text(item.value, item.interval),
             value_text(rest.value, rest.interval) if (rest := without.get(id(item))) else "",
             *_per_dollar(item),
             *_per_joule(item),
@@ -63,22 +61,11 @@ def compare_grid(found: Sequence[Comparison], a: str, b: str, only: Sequence[Fle
         ]
         for item in found
     ]
-    columns = [
-        "",
-        "case",
-        f"{a}>",
-        f"{b}>",
-        "ratio>",
-        "without outliers>",
-        f"{a} 1000/$>",
-        f"{b} 1000/$>",
-        "ratio per $>",
-        f"{a} per J>",
-        f"{b} per J>",
-    ]
-    columns += ["also differs"]
-    optional = [f"{side} {unit}" for unit in ("per J", "1000/$") for side in (a, b)]
-    return Grid(f"{a} / {b}", columns, rows, _notes(found, made, sides, only), optional).without_empty_columns()
+    per_dollar_of, per_joule_of = ([f"{side} {unit}" for side in (a, b)] for unit in ("1000/$", "per J"))
+    numbers = ["ratio", a, b, "without outliers", *per_dollar_of, "ratio per $", *per_joule_of]
+    columns = ["", "case", *(f"{name}>" for name in numbers), "also differs"]
+    notes, optional = _notes(found, made, sides, only), [*per_joule_of, *per_dollar_of]
+    return Grid(f"{a} / {b}", columns, rows, notes, optional).without_empty_columns()
 
 
 def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
@@ -197,35 +184,26 @@ def ratio_tables(pairs: Sequence[Pair]) -> list[Grid]:
 
 
 def _table(title: str, pairs: Sequence[Pair], cell: Cell, meaning: str) -> Grid:
-    items = [(f"{a} / {b}", item) for a, b, found in pairs for item in found]
-    kinds: dict[str, list[tuple[str, Comparison]]] = {}
-    for pair, item in sorted(items, key=lambda of: of[1].a.case.mode is not Mode.TRAIN):
-        kinds.setdefault(f"{mode_text(item.a.case.mode)}, {item.a.case.precision}", []).append((pair, item))
+    """Return a row for each kind of work, network and pair of fleets, those of one kind next to each other."""
+    items = [(f"{a} / {b}" if len(pairs) > 1 else "", item) for a, b, found in pairs for item in found]
     sides = [side for _, item in items for side in (item.a, item.b)]
+    kinds: dict[str, dict[str, dict[str, dict[str, str]]]] = {}
+    for pair, item in sorted(items, key=lambda of: of[1].a.case.mode is not Mode.TRAIN):
+        case = item.a.case
+        kind = f"{mode_text(case.mode)}, {case.precision}, batch {case.batch_per_gpu}"
+        network = case_name(sides, item.a, known=(*CLUSTER_COLUMNS, "mode", "precision", "batch_per_gpu"))
+        cells = kinds.setdefault(kind, {}).setdefault(network, {}).setdefault(pair, {})
+        cells[cluster_name(case)] = cell(item)
     clusters = cluster_names(side.case for side in sides)
-    rows = [row for kind, of in kinds.items() for row in _rows(kind, of, clusters, cell, several=len(pairs) > 1)]
-    device = "CPU" if all(side.case.device is Device.CPU for side in sides) else "GPU"
-    columns = ["work", "network", *(["fleets"] if len(pairs) > 1 else [])]
-    columns += [f"{name} {device}{'' if name == '1' else 's'}>" for name in clusters]
-    return Grid(title, columns, rows, _table_notes(meaning, [item for _, item in items]))
-
-
-def _rows(
-    kind: str, items: Sequence[tuple[str, Comparison]], clusters: Sequence[str], cell: Cell, *, several: bool
-) -> list[list[str]]:
-    """Return the rows of one kind of work, those of a network next to each other."""
-    rates = [item.a for _, item in items]
-    batches = {rate.case.batch_per_gpu for rate in rates}
-    batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
-    lines: dict[str, dict[str, dict[str, str]]] = {}
-    for pair, item in items:
-        network = case_name(rates, item.a, known=CLUSTER_COLUMNS)
-        lines.setdefault(network, {}).setdefault(pair, {})[cluster_name(item.a.case)] = cell(item)
-    return [
-        [f"{kind}{batch}", network, *([pair] if several else []), *(cells.get(name, "") for name in clusters)]
-        for network, of in lines.items()
-        for pair, cells in of.items()
+    rows = [
+        [kind, network, pair, *(cells.get(name, "") for name in clusters)]
+        for kind, networks in kinds.items()
+        for network, of_pairs in networks.items()
+        for pair, cells in of_pairs.items()
     ]
+    device = "CPU" if all(side.case.device is Device.CPU for side in sides) else "GPU"
+    columns = ["work", "network", "fleets", *(f"{name} {device}{'' if name == '1' else 's'}>" for name in clusters)]
+    return Grid(title, columns, rows, _table_notes(meaning, [item for _, item in items])).without_empty_columns()
 
 
 def _speed(item: Comparison) -> str:
@@ -253,61 +231,35 @@ def _table_notes(meaning: str, items: Sequence[Comparison]) -> list[str]:
     return [*notes, *(f"{Mark.NOT_COMPARABLE} {MEANINGS[Mark.NOT_COMPARABLE]}: {reason}" for reason in reasons)]
 
 
-@dataclass(frozen=True)
-class _Key:
-    """What a rate with and without all-reduce share; `case` is as it trains."""
-
-    fleet: str
-    case: Case
-    software: Software
-
-
-@dataclass(frozen=True)
-class Share:
-    """One case with and without all-reduce.
-
-    Attributes:
-        whole: As it trains.
-        apart: Its replicas training apart: no throughput of anything, only what communication is seen by.
-        value: Share of the step that communication takes: 1 − throughput with / throughput without; None where one
-            of them is missing.
-        interval: 95 % interval; None with fewer than two repeats on a side.
-        bytes_per_second: Bus bandwidth of an all-reduce between the hosts; None: one host.
-    """
-
-    whole: FleetRate | None
-    apart: FleetRate
-    value: float | None
-    interval: Interval | None
-    bytes_per_second: float | None
-
-
-def shares(merged: Merged) -> list[Share]:
-    """Return the share of communication of every case that was measured without all-reduce."""
-    if merged.apart is None:
-        return []
-    wholes = {_key(rate): rate for rate in merged.rates}
-    bandwidths = _bandwidths(merged)
-    return [_share(wholes.get(_key(rate)), rate, bandwidths) for rate in merged.apart.rates]
-
-
 def communication_grid(merged: Merged) -> Grid | None:
-    """Return what communication costs; None where no case was measured without all-reduce."""
-    found = shares(merged)
-    if not found:
+    """Return what communication costs; None where no case was measured without all-reduce.
+
+    The share of a step that communication takes is 1 − throughput with / throughput without all-reduce. Replicas
+    without all-reduce train apart: theirs is no throughput of anything.
+    """
+    if merged.apart is None:
         return None
-    labelled = [replace(item.apart, case=_with_all_reduce(item.apart.case)) for item in found]
-    rows = [
-        [
-            item.apart.fleet,
-            case_label(labelled, label),
-            "" if item.whole is None else rate_text(item.whole),
-            rate_text(item.apart),
-            _percent(item),
-            "" if item.bytes_per_second is None else significant(item.bytes_per_second / 1e9),
+    with_all_reduce = [replace(rate, case=replace(rate.case, all_reduce=True)) for rate in merged.apart.rates]
+    wholes = {(rate.fleet, rate.case, rate.software): rate for rate in merged.rates}
+    rows = []
+    for apart, rate in zip(merged.apart.rates, with_all_reduce, strict=True):
+        whole = wholes.get((rate.fleet, rate.case, rate.software))
+        known = [
+            value
+            for row in merged.rows
+            if (row.fleet, row.case) == (rate.fleet, rate.case)
+            and (value := row.numbers["all_reduce_bytes_per_second"]) is not None
         ]
-        for item, label in zip(found, labelled, strict=True)
-    ]
+        rows.append(
+            [
+                rate.fleet,
+                case_label(with_all_reduce, rate),
+                rate_text(whole) if whole else "",
+                rate_text(apart),
+                _share(whole, apart) if whole and whole.rates and apart.rates else "",
+                significant(statistics.fmean(known) / 1e9) if known else "",
+            ]
+        )
     notes = [
         "share of the step: 1 − samples/s with / without all-reduce, ± 95 %; steps without all-reduce train nothing"
     ]
@@ -315,36 +267,8 @@ def communication_grid(merged: Merged) -> Grid | None:
     return Grid("Communication", columns, rows, notes).without_empty_columns()
 
 
-def _share(whole: FleetRate | None, apart: FleetRate, bandwidths: Mapping[tuple[str, Case], float]) -> Share:
-    bandwidth = bandwidths.get((apart.fleet, _with_all_reduce(apart.case)))
-    if whole is None or whole.mean is None or apart.mean is None:
-        return Share(whole, apart, None, None, bandwidth)
+def _share(whole: FleetRate, apart: FleetRate) -> str:
+    """Write the share of a step that communication takes, with its 95 % interval."""
     ratio = compare_pair(whole, apart)
     assert ratio.value is not None, "both sides have a number"
-    value, known = 1.0 - ratio.value, ratio.interval
-    return Share(whole, apart, value, known and Interval(value, 1.0 - known.high, 1.0 - known.low), bandwidth)
-
-
-def _with_all_reduce(case: Case) -> Case:
-    """Return the case as it trains."""
-    return replace(case, all_reduce=True)
-
-
-def _key(rate: FleetRate) -> _Key:
-    return _Key(rate.fleet, _with_all_reduce(rate.case), rate.software)
-
-
-def _bandwidths(merged: Merged) -> dict[tuple[str, Case], float]:
-    """Return the mean bandwidth by fleet and case."""
-    known: dict[tuple[str, Case], list[float]] = defaultdict(list)
-    for row in merged.rows:
-        if row.numbers["all_reduce_bytes_per_second"] is not None:
-            known[row.fleet, row.case].append(row.numbers["all_reduce_bytes_per_second"])
-    return {key: statistics.fmean(values) for key, values in known.items()}
-
-
-def _percent(item: Share) -> str:
-    if item.value is None:
-        return ""
-    half = item.interval.half_width * 100 if item.interval else None
-    return f"{with_error(item.value * 100, half)} %"
+    return f"{with_error((1 - ratio.value) * 100, ratio.interval.half_width * 100 if ratio.interval else None)} %"

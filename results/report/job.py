@@ -18,31 +18,19 @@ from results.schema import Mode
 from results.table.comparable import by_setting, case_name
 from results.table.fleets import FleetRate
 
-SLIDER_SPAN = 4
-"""How many times lower and higher than the price that was given a slider goes: rents differ by as much."""
-
-SLIDER_WITHOUT_PRICE = 1.0
-"""Price in USD per GPU-hour in the middle of the slider of a fleet that has none."""
-
 
 @dataclass(frozen=True)
 class FleetPrice:
-    """The price that a fleet's slider starts at.
+    """The price that the page counts with until its reader writes another one.
 
     Attributes:
         usd: USD per GPU-hour; None where none is known.
         source: Where it comes from, in words; empty where it came with the records.
-        low: Lower end of the slider.
-        high: Upper end.
-        step: Of the slider: a round number, about a hundredth of the price.
     """
 
     fleet: str
     usd: float | None
     source: str
-    low: float
-    high: float
-    step: float
 
 
 def job_data(rates: Sequence[FleetRate]) -> dict[str, Any]:
@@ -87,24 +75,10 @@ def fleet_prices(rates: Sequence[FleetRate], offers: Mapping[str, Offer]) -> lis
         own = next((r.usd_per_gpu_hour for r in rates if r.fleet == fleet and r.rates and r.usd_per_gpu_hour), None)
         offer = offers.get(fleet)
         if own is None and offer is not None:
-            found.append(_price(fleet, offer.usd_per_gpu_hour, offer.name))
+            found.append(FleetPrice(fleet, offer.usd_per_gpu_hour, offer.name))
         else:
-            found.append(_price(fleet, own, "" if own is not None else "no price given"))
+            found.append(FleetPrice(fleet, own, "" if own is not None else "no price given"))
     return found
-
-
-def _price(fleet: str, usd: float | None, source: str) -> FleetPrice:
-    middle = usd or SLIDER_WITHOUT_PRICE
-    step = 10.0 ** (math.floor(math.log10(middle)) - 2)
-    places = max(0, -math.floor(math.log10(step)))
-    return FleetPrice(
-        fleet=fleet,
-        usd=usd,
-        source=source,
-        low=round(max(step, middle / SLIDER_SPAN), places),
-        high=round(middle * SLIDER_SPAN, places),
-        step=round(step, places),
-    )
 
 
 def _rate(rate: FleetRate) -> dict[str, Any]:

@@ -9,12 +9,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from results.compare.pairs import fleets_of
-from results.compare.scaling import efficiencies
 from results.digits import significant, with_error
 from results.grid import Grid, markdown, print_grid, print_line
-from results.reference import published
-from results.reference.gpus import gpu_key
-from results.report.comparison import communication_grid, ratio_grids
+from results.report.comparison import communication_grid, ratio_grids, scaling_grid
 from results.report.device_table import device_grid
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record, Status
 from results.schema.health import RULES, Moment
@@ -45,20 +42,23 @@ SOFTWARE_NAMES = {
 """How an identity is written in a line; columns that are not here are written `name=value`."""
 
 
-def render_results(merged: Merged, console: Console) -> None:
-    """Print one row per fleet, host and case, what the devices reach, and what is not in the table."""
-    for grid in result_grids(merged):
+def show_tables(merged: Merged, console: Console) -> None:
+    """Print the results, each fleet's table, the ratios of fleets, and what is not in the tables."""
+    for grid in all_grids(merged):
         print_grid(grid, console)
     for problem in merged.problems:
         print_line(f"! {problem}", console)
 
 
-def render_ratios(merged: Merged, console: Console) -> None:
-    """Print how fast the fleets are against each other, and what communication costs, where either was measured."""
-    for grid in ratio_grids(merged):
-        print_grid(grid, console)
-    if (communication := communication_grid(merged)) is not None:
-        print_grid(communication, console)
+def all_grids(merged: Merged) -> list[Grid]:
+    """Return all tables of merged runs, as far as there is something in them."""
+    return [*result_grids(merged), *fleet_grids(merged)]
+
+
+def fleet_grids(merged: Merged) -> list[Grid]:
+    """Return each fleet's table, the ratios of fleets, how fleets scale, and what communication costs."""
+    more = (scaling_grid(merged.rates), communication_grid(merged))
+    return [*wide_grids(merged), *ratio_grids(merged), *(grid for grid in more if grid is not None)]
 
 
 def result_grids(merged: Merged) -> list[Grid]:
@@ -75,7 +75,7 @@ def results_grid(merged: Merged) -> Grid:
     software = [name for name in SOFTWARE_COLUMNS if _varies_within_case(rows, name)]
     hosts = list(dict.fromkeys(str(row.place) for row in rows))
     columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
-    columns += ["samples/s>", "repeats>", "p50 ms>", "CV %>", *_LATENCIES, "status", "warnings"]
+    columns += ["samples/s>", "repeats>", *_NUMBERS, "status", "warnings"]
     cells = [
         [
             str(row.place) if len(hosts) > 1 else "",
@@ -84,11 +84,7 @@ def results_grid(merged: Merged) -> Grid:
             *(_cell(row.named(name)) for name in [*varying, *software]),
             _rate(row),
             _repeats(row),
-            _scaled(row.numbers["step_p50_seconds"], 1000),
-            _scaled(row.numbers["step_cv"], 100),
-            _scaled(row.numbers["latency_p50_seconds"], 1000),
-            _scaled(row.numbers["latency_p95_seconds"], 1000),
-            _scaled(row.numbers["latency_p99_seconds"], 1000),
+            *(_scaled(row.numbers[name], factor) for name, factor in _NUMBERS.values()),
             "valid" if row.status == Status.OK and row.valid else row.status,
             row.warnings or "",
         ]
@@ -109,34 +105,10 @@ def _by_network(rows: Sequence[Row], column: str) -> dict[str, dict[Value, None]
     return values
 
 
-def published_grid(merged: Merged) -> Grid:
-    """Return figures published by others for the networks that were measured, on the same GPUs where these are known.
-
-    They stand in a table of their own, labelled as not measured here.
-    """
-    networks = {row.case.model for row in merged.rows}
-    models = networks | {f"{model}_v1.5" for model in networks}
-    rows = published()
-    measured = {gpu_key(row.software.gpu) or row.software.gpu for row in merged.rows if row.software.gpu is not None}
-    gpus = measured & {row["gpu"] for row in rows} or {row["gpu"] for row in rows}
-    fitting = [row for row in rows if row["model"] in models and row["gpu"] in gpus]
-    counts = sorted({int(row["num_gpus"]) for row in fitting})
-    lines: dict[tuple[str, ...], dict[int, str]] = {}
-    for row in fitting:
-        software = f"{row['framework']}, xla {row['xla']}" if row["xla"] else row["framework"]
-        key = (*(row[name] for name in ("gpu", "model", "precision", "batch_per_gpu")), software, row["source"])
-        lines.setdefault(key, {})[int(row["num_gpus"])] = f"{row['samples_per_second']}{' ?' if row['suspect'] else ''}"
-    cells = [[*key, *(of_counts.get(count, "") for count in counts)] for key, of_counts in sorted(lines.items())]
-    columns = ["GPU", "network", "precision", "batch>", "software", "source", *(f"{count} GPU>" for count in counts)]
-    notes = ["not measured by tfbench: one run each, no interval, other software; ? is suspect, see the audit"]
-    return Grid("Published by others - NOT MEASURED HERE", columns, cells, notes).without_empty_columns()
-
-
 def wide_grids(merged: Merged) -> list[Grid]:
     """Return the field's usual table for each fleet: a row per network and precision, a column per GPU count.
 
-    A cell is the mean over the fleet's hosts; where settings or software differ, rows are split and say by
-    what. Where a case has a number for one GPU, the scaling efficiency of several is next to it.
+    A cell is the mean over the fleet's hosts; rows are split by settings or software that differ.
     """
     rates = merged.rates
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
@@ -159,8 +131,14 @@ _HEADED = frozenset(
 _SETTINGS = tuple(name for name in COLUMNS if name in SETTINGS and name not in _HEADED)
 
 
-_LATENCIES = [f"b1 {name} ms>" for name in ("p50", "p95", "p99")]
-"""Latency at batch 1, of inference only."""
+_NUMBERS = {
+    "p50 ms>": ("step_p50_seconds", 1000),
+    "CV %>": ("step_cv", 100),
+    "b1 p50 ms>": ("latency_p50_seconds", 1000),
+    "b1 p95 ms>": ("latency_p95_seconds", 1000),
+    "b1 p99 ms>": ("latency_p99_seconds", 1000),
+}
+"""Columns of plain numbers: which of a row's, and times what; `b1`: latency at batch 1, of inference only."""
 
 
 def _varies_within_case(rows: Sequence[Row], column: str) -> bool:
@@ -250,19 +228,12 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     names = [*always, *split]
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for rate in rates:
-        lines.setdefault(_wide_labels(names, rate), {})[cluster_name(rate.case)] = rate_text(rate)
-    scaled = _scaling_cells(rates, names)
-    scaled_clusters = [name for name in clusters if any(name in cells for cells in scaled.values())]
-    several_units = len(units) > 1
-    columns = ["network", "precision", "batch>", *split, *(["unit"] if several_units else [])]
-    columns += [*(f"{name} {device}>" for name in clusters), *(f"×{name} scales>" for name in scaled_clusters)]
+        label = tuple(_wide_label(name, rate.named(name)) for name in names)
+        lines.setdefault(label, {})[cluster_name(rate.case)] = rate_text(rate)
+    unit = ["unit"] if len(units) > 1 else []
+    columns = ["network", "precision", "batch>", *split, *unit, *(f"{name} {device}>" for name in clusters)]
     rows = [
-        [
-            *label,
-            *([unit_of.get(label[0], "")] if several_units else []),
-            *(cells.get(name, "") for name in clusters),
-            *(scaled.get(label, {}).get(name, "") for name in scaled_clusters),
-        ]
+        [*label, *(unit_of.get(label[0], "") for _ in unit), *(cells.get(name, "") for name in clusters)]
         for label, cells in lines.items()
     ]
     hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures)))
@@ -274,8 +245,6 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     )
     notes = [f"batch is per {device}; host {', '.join(hosts)}", *missing_hosts(rates), *fleet_notes(rates)]
     notes += _not_usual(rates)
-    if scaled:
-        notes.append(f"scales: throughput of N over N × throughput of one {device}; ! above 105 % is an error")
     if any("×" in name for name in clusters):
         notes.append(f"H×N {device}: N on each of H hosts that train together")
     return Grid(title, columns, rows, notes)
@@ -287,19 +256,6 @@ def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
     shared = [f"mode {mode}" for mode in modes if len(modes) == 1 and mode is not Mode.TRAIN]
     shared += [f"image size {size}" for size in sizes if len(sizes) == 1 and size is not None]
     return [", ".join(shared)] if shared else []
-
-
-def _scaling_cells(rates: Sequence[FleetRate], names: Sequence[str]) -> dict[tuple[str, ...], dict[str, str]]:
-    """Return the scaling efficiencies by row label and by what trained together."""
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for found in efficiencies(rates):
-        text = f"{'! ' if found.suspect else ''}{found.value:.0%}"
-        cells.setdefault(_wide_labels(names, found.rate), {})[cluster_name(found.rate.case)] = text
-    return cells
-
-
-def _wide_labels(names: Sequence[str], rate: FleetRate) -> tuple[str, ...]:
-    return tuple(_wide_label(name, rate.named(name)) for name in names)
 
 
 def _differing_software(rates: Sequence[FleetRate]) -> list[str]:
@@ -371,14 +327,13 @@ def _placed(record: Record, result: DeviceResult) -> dict[str, Any]:
 
 
 def to_markdown(merged: Merged) -> str:
-    """Return the results, each fleet's table and the ratios as Markdown."""
-    grids = [*result_grids(merged), *wide_grids(merged), *ratio_grids(merged)]
-    return "\n".join(markdown(grid) for grid in grids)
+    """Return all tables as Markdown."""
+    return "\n".join(map(markdown, all_grids(merged)))
 
 
 def to_wide_markdown(merged: Merged) -> str:
     """Return each fleet's table as Markdown: a row per network and precision, a column per GPU count."""
-    return "\n".join(markdown(grid) for grid in wide_grids(merged))
+    return "\n".join(map(markdown, wide_grids(merged)))
 
 
 WRITERS: dict[str, Callable[[Merged], str]] = {

@@ -33,7 +33,7 @@ from results.recommend.output import advice_grid
 from results.recommend.questions import asked_prices, read_questions
 from results.reference.gpu_comparison import compare_gpus, gpu_grids
 from results.report.comparison import compare_grid, scaling_grid
-from results.report.tables import published_grid, result_grids, wide_grids
+from results.report.tables import all_grids
 from results.runs.store import RunFolder
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Phase, SoftWarning
@@ -100,7 +100,7 @@ def grids() -> dict[str, list[Grid]]:
     with tempfile.TemporaryDirectory() as folder:
         deep = verdict_grid(checked(Path(folder), slow=2))
     return {
-        "show": [*result_grids(merged), *wide_grids(merged), published_grid(merged)],
+        "show": all_grids(merged),
         "time-breakdown": [breakdown],
         "compare": [compare_grid(compare(*rates), "two-cores", "one-core"), scaling],
         "recommend": list(map(advice_grid, advices)),

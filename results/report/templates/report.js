@@ -1,10 +1,4 @@
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
-const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: false };
-for (const [name, spec] of Object.entries(read("chart-data"))) {
-  try { await window.vegaEmbed("#chart-" + name, spec, options); }
-  catch (error) { document.getElementById("chart-" + name).textContent = "This chart could not be drawn."; console.error(error); }
-}
-document.documentElement.dataset.charts = String(document.querySelectorAll(".chart svg.marks").length);
 
 const { threshold, cases } = read("job-data");
 const byId = (id) => document.getElementById(id);
@@ -115,11 +109,7 @@ const update = () => {
 };
 if (cases.length) {
   byId("job-case").append(...cases.map((item, at) => { const option = document.createElement("option"); option.value = at; option.textContent = item.label; return option; }));
-  for (const input of numbers) {
-    const slider = input.parentElement.querySelector("input[type=range]");
-    slider.addEventListener("input", () => { input.value = slider.value; update(); });
-    input.addEventListener("input", () => { slider.value = input.value; update(); });
-  }
+  for (const input of numbers) input.addEventListener("input", update);
   for (const id of ["job-case", "job-unit", "job-amount"]) byId(id).addEventListener("input", update);
   byId("job").hidden = false;
   update();

@@ -1,4 +1,4 @@
-"""The report in a real browser without a network: it draws every chart, and its script answers."""
+"""The report in a real browser without a network: it fits the screen, and its script answers."""
 
 import html
 import json
@@ -31,11 +31,11 @@ def browse(page, folder, size="1200,2000"):
 
 
 @pytest.mark.parametrize("size", ["1200,2000", "400,2000"])
-def test_a_browser_without_a_network_draws_every_chart_without_an_error(page, tmp_path, size):
+def test_a_browser_without_a_network_shows_the_page_without_an_error(page, tmp_path, size):
     done = browse(page, tmp_path, size)
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert console == []
-    assert 'data-charts="5"' in done.stdout
+    assert done.stdout.count("<svg") == 3
     assert "significant differences only: a4000 in 4, a5000 in 0 of 4 cases." in done.stdout
 
 

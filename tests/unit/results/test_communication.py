@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from results.compare.scaling import efficiencies
+from results.digits import with_error
 from results.grid import markdown
-from results.report.comparison import communication_grid, scaling_grid, shares
+from results.report.comparison import communication_grid, scaling_grid
 from results.report.tables import wide_grids
 from results.runs.reading import from_json
 from results.schema import Rank
@@ -103,22 +104,15 @@ def test_what_was_measured_without_all_reduce_is_in_no_table_of_speed():
 
 
 def test_the_share_of_communication_has_an_interval_and_the_bandwidth_beside_it():
-    records = [*of(2, 4, 700.0, 704.0), *of(2, 4, 800.0, 804.0, all_reduce=False)]
-    merged = merge_records(stored(*records))
-    (item,) = shares(merged)
+    merged = merge_records(stored(*of(2, 4, 700.0, 704.0), *of(2, 4, 800.0, 804.0, all_reduce=False)))
     ratio = ratio_interval([700.0, 704.0], [800.0, 804.0])
-    assert item.value == pytest.approx(1 - 702 / 802)
-    assert (item.interval.low, item.interval.high) == pytest.approx((1 - ratio.high, 1 - ratio.low))
-    assert item.bytes_per_second == 1e9
-    grid = communication_grid(merged)
-    (row,) = grid.rows
-    assert row[1] == "resnet50 fp32 2×4×gpu"
-    assert row[-2].startswith("12.5") and row[-2].endswith(" %")
-    assert row[-1].startswith("1")
+    share = with_error(100 * (1 - 702 / 802), 100 * max(ratio.high - ratio.value, ratio.value - ratio.low))
+    (row,) = communication_grid(merged).rows
+    assert row == ["a4000", "resnet50 fp32 2×4×gpu", row[2], row[3], f"{share} %", "1.00"]
+    assert row[2].startswith("702") and row[3].startswith("802")
 
 
-def test_without_the_whole_there_is_no_share():
-    merged = merge_records(stored(*of(2, 4, 800.0, 804.0, all_reduce=False)))
-    (item,) = shares(merged)
-    assert (item.value, item.interval, item.whole) == (None, None, None)
+def test_without_the_whole_there_is_no_share_of_communication():
+    alone = communication_grid(merge_records(stored(*of(2, 4, 800.0, 804.0, all_reduce=False))))
+    assert alone.headings == ["fleet", "case", "without"] and alone.rows[0][2].startswith("802")
     assert communication_grid(merge_records(stored(*of(1, 4, 380.0)))) is None

@@ -52,7 +52,7 @@ class Outcome:
 
 VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "validate": ((), ("run-1", "run-2")),
-    "show": (("run-1",), ("run-1", "run-2"), ("run-1", "--with-published")),
+    "show": (("run-1",), ("run-1", "run-2")),
     "export": (
         ("run-1",),
         ("run-1", "run-2", "--by=all"),
