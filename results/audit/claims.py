@@ -7,7 +7,7 @@ RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 45
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +22,6 @@ from results.audit.texts import (
     heading_key,
     is_metric,
     is_rate_heading,
-    is_unclear,
-    known_model,
     plain,
     read_context,
     read_count,
@@ -33,11 +31,13 @@ from results.audit.texts import (
     take_count,
 )
 from results.errors import NotATable
-from results.reference.networks import model_key
+from results.reference.networks import is_network, model_key
 from results.schema import SETTINGS
 
 MOST_GPUS = 4096
 """A heading that is a larger number is no number of GPUs."""
+
+ROLES = ("gpu", "count", "model", "precision", "batch", "hosts")
 
 LOOKS_LIKE = 0.5
 """Share of a column's cells that must be networks, or GPUs, to make it one of them without a heading that says so."""
@@ -86,61 +86,42 @@ def meant_columns(table: RawTable, context: Facets) -> Columns | None:
 def _roles_by_heading(table: RawTable) -> dict[str, int]:
     roles: dict[str, int] = {}
     for i, heading in enumerate(table.headings):
-        key = heading_key(heading)
-        for role in ("gpu", "count"):
-            if key in ALIASES[role]:
-                # `GPUs` may head names or numbers, and either may be called just `GPU`.
-                counts = _share(table, i, lambda cell: read_count(cell) is not None)
-                looks_like = "count" if counts >= LOOKS_LIKE and not _share(table, i, _is_gpu) else role
-                if role == "count" and counts < LOOKS_LIKE and _share(table, i, _is_gpu) >= LOOKS_LIKE:
-                    looks_like = "gpu"
-                roles.setdefault(looks_like, i)
-                break
-        for role in ("model", "precision", "batch", "hosts"):
-            if key in ALIASES[role]:
-                roles.setdefault(role, i)
+        role = next((role for role in ROLES if heading_key(heading) in ALIASES[role]), None)
+        if role in ("gpu", "count"):  # `GPUs` may head names or numbers
+            counts = _share(table, i, lambda cell: read_count(cell) is not None)
+            role = "gpu" if _share(table, i, _is_gpu) >= LOOKS_LIKE else "count" if counts >= LOOKS_LIKE else role
+        if role:
+            roles.setdefault(role, i)
     return roles
 
 
 def _values(table: RawTable, columns: Sequence[int]) -> dict[int, Facets]:
-    """Return the columns whose headings say which throughputs stand below them."""
-    bare = [i for i in columns if _bare_count(table.headings[i])]
+    """Return the columns whose headings state which throughputs stand below them."""
+    counts = {i: count for i in columns if (count := read_count(table.headings[i])) and count <= MOST_GPUS}
     found = {}
     for i in columns:
         heading = table.headings[i]
-        count = _bare_count(heading) if len(bare) > 1 else None
+        count = counts.get(i) if len(counts) > 1 else None
         facets = Facets(count=count) if count else read_facets(heading)
-        measured = not is_metric(heading) and not facets.rest and _share(table, i, _is_numeric) > 0
-        if facets.says_something and measured and (count or not _is_text(table, i)):
+        measured = not is_metric(heading) and not facets.rest and _share(table, i, _has_digit) > 0
+        if facets.known and measured and (count or _share(table, i, _is_name) <= LOOKS_LIKE):
             found[i] = facets
     return found
-
-
-def _bare_count(heading: str) -> int | None:
-    """Read a heading that is a number of GPUs and nothing else: `1`, `8`, `2x`, `2×4 GPU`."""
-    count = read_count(heading)
-    return count if count and count <= MOST_GPUS else None
 
 
 def _role_by_cells(table: RawTable, column: int) -> str | None:
     """Return what a column is by its cells: networks, GPUs, precisions, or several of them in one cell."""
     if is_metric(table.headings[column]) or is_rate_heading(table.headings[column]):
         return None
-    facets = [read_facets(row[column]) for row in table.rows if row[column].strip()]
-    if not facets:
-        return None
-    shares = {
-        "model": sum(known_model(found.model) or bool(found.model) for found in facets) / len(facets),
-        "gpu": sum(bool(found.gpu) for found in facets) / len(facets),
-        "precision": sum(bool(found.precision) for found in facets) / len(facets),
-    }
-    said = [role for role, share in shares.items() if share >= LOOKS_LIKE]
-    if len(said) > 1:
+    roles = [
+        role
+        for role in ("model", "gpu", "precision")
+        if _share(table, column, lambda cell: bool(getattr(read_facets(cell), role))) >= LOOKS_LIKE  # noqa: B023
+    ]
+    if len(roles) > 1:
         return "label"
-    if said:
-        return said[0]
-    counts = sum(found.count is not None and not found.rest for found in facets) / len(facets)
-    return "count" if counts >= LOOKS_LIKE else None
+    counts = _share(table, column, lambda cell: read_facets(cell).count is not None and not read_facets(cell).rest)
+    return roles[0] if roles else "count" if counts >= LOOKS_LIKE else None
 
 
 def _share(table: RawTable, column: int, test: Callable[[str], bool]) -> float:
@@ -152,18 +133,13 @@ def _is_gpu(cell: str) -> bool:
     return bool(find_gpus(cell)) or bool(read_facets(cell).gpu)
 
 
-def _is_numeric(cell: str) -> bool:
-    """Return whether a cell has a digit, so that it is a number or should have been one."""
+def _has_digit(cell: str) -> bool:
     return any(character.isdigit() for character in cell)
 
 
-def _is_text(table: RawTable, column: int) -> bool:
-    """Return whether most cells of a column are names rather than numbers: then it is a label, whatever its heading."""
-    cells = [row[column] for row in table.rows if row[column].strip()]
-    named = [
-        cell for cell in cells if isinstance(read_number(cell, None), Refusal) and read_facets(cell).says_something
-    ]
-    return len(named) > len(cells) / 2
+def _is_name(cell: str) -> bool:
+    """Return whether a cell is a name rather than a number: a column of names is a label, whatever its heading."""
+    return isinstance(read_number(cell, None), Refusal) and read_facets(cell).known
 
 
 _MAY_DIFFER = frozenset(
@@ -345,15 +321,11 @@ class _Reader:
     def _decimal_marks(self) -> dict[int, Decimal | None]:
         """Decide on the decimal mark of each column of throughputs, by its own numbers, else by the table's."""
         texts = {column: [row[column] for row in self.table.rows] for column in self.columns.values}
-        everything = [cell for row in self.table.rows for cell in row]
-        table_mark = self.decimal or decimal_mark([cell for cells in texts.values() for cell in cells])
-        if table_mark is None:
-            numeric = [cell for cell in everything if is_unclear(cell) or re.fullmatch(r"\d+[.,]\d+", cell.strip())]
-            table_mark = decimal_mark(numeric)
-        unclear = "".join(cell for cells in texts.values() for cell in cells if is_unclear(cell))
-        if table_mark is None and self.table.kind == "csv," and "," not in unclear:
-            table_mark = Decimal.POINT  # what writes CSV with commas writes points
-        return {column: self.decimal or decimal_mark(cells) or table_mark for column, cells in texts.items()}
+        # What writes CSV with commas writes points.
+        usual = decimal_mark([cell for cells in texts.values() for cell in cells]) or (
+            Decimal.POINT if self.table.commas else None
+        )
+        return {column: self.decimal or decimal_mark(cells) or usual for column, cells in texts.items()}
 
     def _labels(self, cells: Sequence[str]) -> Facets:
         """Return what the labels of a row say; an empty network, or GPU of a wide table, is that of the row above."""
@@ -366,29 +338,24 @@ class _Reader:
         for role in ("gpu", "model", "label"):
             if texts.get(role):
                 labels = _merged(_label(role, texts[role]), labels)
-        precision = texts.get("precision", "")
         batch = re.match(r"\d+", texts.get("batch", ""))
-        column = Facets(
-            count=self._count(texts), precision=precision, batch=int(batch[0]) if batch and int(batch[0]) else None
+        gpus, hosts = (read_count(texts.get(role, "")) for role in ("count", "hosts"))
+        cells_of_roles = Facets(
+            count=gpus * (hosts or 1) if gpus else None,
+            precision=texts.get("precision", ""),
+            batch=(int(batch[0]) or None) if batch else None,
         )
-        return _merged(column, labels)
-
-    def _count(self, texts: Mapping[str, str]) -> int | None:
-        count = read_count(texts.get("count", ""))
-        hosts = read_count(texts.get("hosts", "")) or 1
-        return count * hosts if count else None
+        return _merged(cells_of_roles, labels)
 
     def _read_cell(self, row: int, column: int, cells: Sequence[str], facts: Facets, decimal: Decimal | None) -> None:
         text, heading = cells[column], plain(self.table.headings[column])
         number = read_number(text, decimal)
         count_text = plain(cells[self.columns.roles["count"]]) if "count" in self.columns.roles else ""
         if isinstance(number, Refusal):
-            if number.blank:
-                self.reading.blank += 1
-            else:
+            if number.reason:
                 self._refuse(row, heading, text, number.reason)
-        elif number.value <= 0:
-            self._refuse(row, heading, text, "not above zero")
+            else:
+                self.reading.blank += 1
         elif count_text and read_count(count_text) is None:
             self._refuse(row, heading, text, f"number of GPUs {count_text!r} cannot be read")
         elif not facts.model:
@@ -433,25 +400,17 @@ def _label(role: str, text: str) -> Facets:
     if role == "gpu":
         count, rest = take_count(text.replace("_", " "))
         return Facets(count=count, gpu=" ".join(rest.split()), precision=facets.precision, model=facets.model)
-    if role == "model" and (known_model(text) or not known_model(facets.model)):
+    if role == "model" and (is_network(text) or not is_network(facets.model)):
         return Facets(model=text, precision=facets.precision, batch=facets.batch, count=facets.count)
     return facets
 
 
 def _merged(first: Facets, second: Facets) -> Facets:
-    """Return what the first says, and the second where the first says nothing."""
-    return Facets(
-        count=first.count or second.count,
-        gpu=first.gpu or second.gpu,
-        model=first.model or second.model,
-        precision=first.precision or second.precision,
-        batch=first.batch or second.batch,
-        mode=first.mode or second.mode,
-        image_size=first.image_size or second.image_size,
-    )
+    """Return the first, and the second where the first is empty."""
+    return Facets(**{name: value or getattr(second, name) for name, value in vars(first).items() if name != "rest"})
 
 
 def _model(text: str) -> str:
     part = read_facets(text).model
     begins = heading_key(text).startswith(heading_key(part))
-    return model_key(part if not known_model(text) and known_model(part) and begins else text)
+    return model_key(part if not is_network(text) and is_network(part) and begins else text)

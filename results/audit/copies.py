@@ -14,7 +14,15 @@ from collections.abc import Sequence
 
 from results.audit.claims import Claim
 from results.audit.scaling_audit import is_switched
-from results.audit.series import Severity, TableFinding, case_without_gpu, expected_log_speed, grouped, same_card
+from results.audit.series import (
+    Severity,
+    TableFinding,
+    case_without_gpu,
+    chance_of_at_least,
+    expected_log_speed,
+    grouped,
+    same_gpu,
+)
 
 Pair = tuple[Claim, Claim]
 
@@ -24,7 +32,7 @@ EXACT_CHANCES = {Severity.IMPOSSIBLE: 1e-9, Severity.SUSPECT: 1e-5, Severity.NOT
 TWIN_SPREAD = 0.04
 """Natural logarithm by which GPUs of equal specification differ in a cell at least: different hosts and software."""
 
-MOST_CARDS = 500
+MOST_GPUS = 500
 """Columns of GPUs that are compared pair by pair; a file with more is no table of GPUs."""
 
 NOISE = 0.06
@@ -64,13 +72,13 @@ OFF_CHANCE = 3.0
 
 def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find columns that were copied from another GPU, and columns of a GPU that are off by a factor."""
-    gpus = _columns_of_cards(claims)
-    if len(gpus) > MOST_CARDS:
+    gpus = _columns_of_gpus(claims)
+    if len(gpus) > MOST_GPUS:
         gpus = {}
     pairs = len(gpus) * (len(gpus) - 1) // 2
     found = []
     for (_, first), (_, second) in itertools.combinations(gpus.items(), 2):
-        if same_card(first[0], second[0]):
+        if same_gpu(first[0], second[0]):
             continue
         shared = _shared(first, second)
         found += _exact(shared, pairs) or _noisy(shared)
@@ -78,7 +86,7 @@ def copy_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     return [*found, *(finding for finding in _off(claims) if not copied.issuperset(finding.rows))]
 
 
-def _columns_of_cards(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], str], list[Claim]]:
+def _columns_of_gpus(claims: Sequence[Claim]) -> dict[tuple[tuple[str, ...], str], list[Claim]]:
     return grouped([claim for claim in claims if claim.gpu_text], lambda claim: (claim.software, claim.gpu_text))
 
 
@@ -100,7 +108,7 @@ def _cell(claim: Claim) -> tuple[object, ...]:
 def _exact(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
     equal = [(first, second) for first, second in shared if first.rate == second.rate]
     chances = [min(1.0, max(a.rounding, b.rounding) / max(TWIN_SPREAD, abs(_expected_ratio(a, b)))) for a, b in shared]
-    chance = min(1.0, _chance_of_equal(len(equal), chances) * max(1, tries))
+    chance = min(1.0, chance_of_at_least(len(equal), chances) * max(1, tries))
     severity = next((level for level, limit in EXACT_CHANCES.items() if chance < limit), None)
     if severity is None or len(equal) < 2:
         return []
@@ -111,19 +119,6 @@ def _exact(shared: Sequence[Pair], tries: int) -> list[TableFinding]:
         f"{chance:.0e})"
     )
     return [TableFinding("copied_column", severity, _rows(equal), message)]
-
-
-def _chance_of_equal(equal: int, chances: Sequence[float]) -> float:
-    """Return the chance of at least N equal cells, exactly: a bound is 50 times too high for four cells.
-
-    Source: Poisson binomial distribution, by convolution of the cells.
-    """
-    below = [1.0] + [0.0] * equal  # chances of 0, 1, … equal cells; the last one holds all above, too
-    for chance in chances:
-        all_equal = below[equal]
-        below = [(1 - chance) * here + chance * before for here, before in zip(below, [0.0, *below[:-1]], strict=True)]
-        below[equal] += chance * all_equal
-    return below[equal]
 
 
 def _noisy(shared: Sequence[Pair]) -> list[TableFinding]:
@@ -229,7 +224,7 @@ def _judged(gpu: str, precision: str, cells: Sequence[_Surplus]) -> list[TableFi
         f"{gpu} {precision}: {math.exp(middle):.2f} times as fast as its specification and the other GPUs of this "
         f"table suggest, in the median of {len(cells)} cells: {way}"
     )
-    return [TableFinding("card_out_of_line", severity, tuple(sorted({cell.claim.row for cell in cells})), message)]
+    return [TableFinding("gpu_out_of_line", severity, tuple(sorted({cell.claim.row for cell in cells})), message)]
 
 
 def _doubt(cells: Sequence[_Surplus]) -> float:

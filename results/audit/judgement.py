@@ -15,10 +15,8 @@ from results.audit.patterns import pattern_findings
 from results.audit.scaling_audit import scaling_findings
 from results.audit.series import Severity, TableFinding
 from results.audit.sources_compared import source_findings
-from results.audit.spec_audit import is_specification_table, specification_findings
-from results.audit.tables import RawTable, read_tables
-from results.audit.texts import Decimal, heading_key
-from results.errors import NotATable
+from results.audit.tables import read_tables
+from results.audit.texts import Decimal
 from results.grid import Grid
 
 ORDER = [Severity.IMPOSSIBLE, Severity.SUSPECT, Severity.NOTE]
@@ -35,67 +33,36 @@ ENOUGH_READ = 0.8
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found, and how much of the file it has seen.
+    """What an audit found, and how much of the file was read.
 
     Attributes:
         findings: Worst first; every cell that could not be read is a note.
         reading: Cells of the tables of throughputs.
-        specifications: GPUs whose specifications were checked.
     """
 
     findings: list[TableFinding]
     reading: Reading
-    specifications: int = 0
 
     @property
     def read_enough(self) -> bool:
         """Whether enough was read to judge the file."""
-        if self.reading.claims or self.reading.unread or not self.specifications:
-            return self.reading.share_read >= ENOUGH_READ
-        return True
-
-
-def audit(path: Path) -> list[TableFinding]:
-    """Return what is wrong with the tables of a file, worst first.
-
-    Raises:
-        NotATable: As `audit_file`.
-    """
-    return audit_file(path).findings
+        return self.reading.share_read >= ENOUGH_READ
 
 
 def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
     """Audit all tables of a file.
 
     Args:
-        path: Tables of throughputs or of specifications, as CSV, TSV, Markdown or HTML.
+        path: Tables of throughputs, as CSV, TSV or Markdown.
         decimal: The decimal mark, where the numbers themselves leave it open.
 
     Raises:
-        NotATable: The file holds neither.
+        NotATable: The file holds no throughputs.
     """
-    found: list[TableFinding] = []
-    left: list[RawTable] = []
-    gpus = first_row = 0
-    for table in read_tables(path):
-        headings = [heading_key(text) for text in table.headings]
-        if is_specification_table(headings):
-            found += _below(first_row, specification_findings(headings, table.rows))
-            gpus += len({row[headings.index("gpu")] for row in table.rows})
-            left.append(dataclasses.replace(table, headings=(), rows=tuple(() for _ in table.rows)))
-        else:
-            left.append(table)
-        first_row += len(table.rows)
-    try:
-        reading = read_throughputs(path, left, decimal)
-    except NotATable:
-        if not gpus:
-            raise
-        reading = Reading()
-    claims = reading.claims
-    found += [*claim_findings(claims), *_unread(reading)]
+    reading = read_throughputs(path, read_tables(path), decimal)
+    found = [*claim_findings(reading.claims), *_unread(reading)]
     found.sort(key=lambda finding: (ORDER.index(finding.severity), finding.rule, finding.rows))
-    return Audit(found, reading, gpus)
+    return Audit(found, reading)
 
 
 def claim_findings(claims: Sequence[Claim], reference: Sequence[Claim] | None = None) -> list[TableFinding]:
@@ -122,11 +89,8 @@ def findings_to_json(findings: Sequence[TableFinding]) -> str:
 def reading_lines(audited: Audit) -> list[str]:
     """State how much of the file was read, and what was excluded."""
     reading = audited.reading
-    lines = [f"specifications of {audited.specifications} GPUs checked"] if audited.specifications else []
-    cells = len(reading.claims) + len(reading.unread)
-    if cells or not audited.specifications:
-        blank = f", {reading.blank} without a number" if reading.blank else ""
-        lines.append(f"{len(reading.claims)} of {cells} cells with a throughput were read{blank}")
+    cells, blank = len(reading.claims) + len(reading.unread), f", {reading.blank} without a number"
+    lines = [f"{len(reading.claims)} of {cells} cells with a throughput were read{blank if reading.blank else ''}"]
     if reading.ignored:
         lines.append(f"columns not used: {', '.join(reading.ignored)}")
     if not audited.read_enough:
@@ -155,10 +119,6 @@ def _unread(reading: Reading) -> list[TableFinding]:
         TableFinding("unread_cell", Severity.NOTE, (cell.row,), f"column {cell.column!r}: {cell.text!r}: {cell.reason}")
         for cell in reading.unread
     ]
-
-
-def _below(first_row: int, findings: Sequence[TableFinding]) -> list[TableFinding]:
-    return [dataclasses.replace(f, rows=tuple(row + first_row for row in f.rows)) for f in findings]
 
 
 def _rows_text(rows: Sequence[int]) -> str:

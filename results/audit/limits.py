@@ -6,13 +6,12 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from results.audit.claims import Claim
 from results.audit.series import Severity, TableFinding, grouped
-from results.reference import GIBI
-from results.reference.gpus import CLOCK_MARGIN, loosest_figures
+from results.reference.gpus import CLOCK_MARGIN, FREE_MEMORY, PEAKS, loosest_figures, roofline
 from results.reference.networks import NetworkCost, networks
 
 WINOGRAD = 2.25
@@ -20,9 +19,6 @@ WINOGRAD = 2.25
 
 TENSOR_SHARE_SUSPECT = 0.6
 """Share of the tensor peak that no convolutional network is known to reach in training; published: 10 to 40 %."""
-
-MEMORY_SHARE_SUSPECT = 0.8
-"""Share of memory that saved activations alone may take before weights, gradients and workspace make it doubtful."""
 
 FILLING_BATCH = 32
 """Samples per GPU that fill it with any of these networks, as far as their order is concerned."""
@@ -36,24 +32,22 @@ ORDER_BY_FLOPS = 3.0
 EVEN_KINDS = ("resnet", "inception")
 """Batch-normalised networks of dense convolutions: they run at nearly the same FLOP/s on one GPU."""
 
-EVEN = {"fp32": 1.8, "tf32": 1.8, "fp16": 3.0, "bf16": 3.0}
+EVEN = {"fp32": 1.8, "tf32": 1.8, "fp16": 2.3, "bf16": 2.3}
 """Times the FLOP/s of such a network that another may reach where the one with fewer FLOPs is the slower one.
 
 Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, an RTX 3090 with a build from before its cuDNN had kernels for it.
 """
 
-BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
-"""Bytes per element of activations."""
-
 
 def limit_findings(claims: Sequence[Claim]) -> list[TableFinding]:
     """Find claims that go beyond what the hardware can do, as far as GPU and network are known."""
-    found = _order(claims)
-    for claim in claims:
-        network, figures = _cost(claim), loosest_figures(claim.gpus)
-        if network and figures and claim.precision in BYTES:
-            found += _beyond(claim, network, figures)
-    return found + _not_checked(claims)
+    beyond = [
+        TableFinding(rule, severity, (claim.row,), f"{claim.name}: {text}")
+        for claim in claims
+        if (network := _cost(claim)) and claim.gpus and claim.precision in PEAKS
+        for rule, severity, text in _beyond(claim, network)
+    ]
+    return [*_order(claims), *beyond, *_not_checked(claims)]
 
 
 def _cost(claim: Claim) -> NetworkCost | None:
@@ -61,11 +55,8 @@ def _cost(claim: Claim) -> NetworkCost | None:
     network = networks().get(claim.model)
     if network is None:
         return None
-    if network.sequences:
-        passes = 1.0 if claim.mode == "train" else 1 / 3
-        return dataclasses.replace(network, flop_per_sample=network.flop_per_sample * passes)
-    pixels = ((claim.image_size or network.size) / network.size) ** 2
     passes = 1.0 if claim.mode == "train" else 1 / 3
+    pixels = 1.0 if network.sequences else ((claim.image_size or network.size) / network.size) ** 2
     return dataclasses.replace(
         network,
         flop_per_sample=network.flop_per_sample * pixels * passes,
@@ -81,7 +72,7 @@ def _not_checked(claims: Sequence[Claim]) -> list[TableFinding]:
         "unknown_gpu": [(claim.gpu_text, claim.row) for claim in claims if claim.gpu_text and not claim.gpus],
         "unknown_network": [(claim.model, claim.row) for claim in claims if claim.model not in networks()],
         "unknown_precision": [
-            (claim.precision or "none", claim.row) for claim in claims if claim.precision not in BYTES
+            (claim.precision or "none", claim.row) for claim in claims if claim.precision not in PEAKS
         ],
     }
     if claims and not any(claim.gpu_text for claim in claims):
@@ -153,76 +144,33 @@ def _comparable(slow: Claim, fast: Claim) -> bool:
     return same_size and (slow.batch is None or fast.batch is None or slow.batch >= min(fast.batch, FILLING_BATCH))
 
 
-def _beyond(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
-    found = _flop_bound(claim, network, figures)
-    if claim.mode == "train":
-        found += [*_bandwidth_bound(claim, network, figures), *_memory_bound(claim, network, figures)]
-    return found
+PEAK_NAMES = {"fp16": "FP16 tensor", "bf16": "FP16 tensor", "tf32": "TF32 tensor", "fp32": "FP32"}
 
 
-PEAK_NAMES = {"fp16_tensor_fp32_accumulate": "FP16 tensor", "tf32_tensor": "TF32 tensor", "fp32": "FP32"}
-
-
-def _flop_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
-    quantity = _peak_quantity(claim, figures)
-    peak = figures.get(quantity, 0.0) * 1e12
-    if not peak:
-        return []
-    achieved = claim.rate / claim.count * network.flop_per_sample
-    share = achieved / peak
-    text = f"{claim.name}: {achieved / 1e12:.1f} TFLOP/s per GPU is {share:.0%} of its {PEAK_NAMES[quantity]} peak"
-    text = text.replace("%", " %")
+def _beyond(claim: Claim, network: NetworkCost) -> Iterator[tuple[str, Severity, str]]:
+    """Yield the limits that a claim is beyond, as rule, severity and text; fp32 that may be TF32 is judged as TF32."""
+    figures = loosest_figures(claim.gpus)
+    tf32 = claim.precision in ("fp32", "tf32") and "tf32_tensor" in figures and not claim.strict
+    peak = "tf32" if tf32 else "fp32" if claim.precision == "tf32" else claim.precision
+    line = roofline(figures, network, peak)
+    if line is None:
+        return
+    share, achieved = claim.per_gpu / line.arithmetic, claim.per_gpu * network.flop_per_sample
+    text = f"{achieved / 1e12:.1f} TFLOP/s per GPU is {share * 100:.0f} % of its {PEAK_NAMES[peak]} peak"
     if share > CLOCK_MARGIN * (WINOGRAD if network.model in ("alexnet", "vgg16", "inception_v4") else 1.0):
-        return [TableFinding("flop_bound", Severity.IMPOSSIBLE, (claim.row,), text)]
-    if quantity != "fp32" and share > TENSOR_SHARE_SUSPECT and network.elements_fused:
-        return [
-            TableFinding(
-                "flop_bound", Severity.SUSPECT, (claim.row,), f"{text}; networks of this kind reach 10 to 40 %"
-            )
-        ]
-    return []
-
-
-def _peak_quantity(claim: Claim, figures: Mapping[str, float]) -> str:
-    """Name the peak that a precision is measured against; an unclear fp32 is given the benefit of TF32."""
-    if claim.precision in ("fp16", "bf16"):
-        return "fp16_tensor_fp32_accumulate"
-    return "tf32_tensor" if "tf32_tensor" in figures and not claim.strict else "fp32"
-
-
-def _bandwidth_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
-    bandwidth = figures.get("memory_bandwidth", 0.0) * 1e9
-    if not network.elements_fused:
-        return []
-    per_gpu = claim.rate / claim.count
-    size = BYTES[claim.precision]
-    fused, unfused = (bandwidth / (elements * size) for elements in (network.elements_fused, network.elements_unfused))
-    if not bandwidth or per_gpu <= unfused:
-        return []
-    text = f"{claim.name}: {per_gpu:.0f} per GPU and second"
-    if per_gpu > fused:
-        message = f"{text} needs more than its memory bandwidth; the bound with all layers fused is {fused:.0f}"
-        return [TableFinding("bandwidth_bound", Severity.IMPOSSIBLE, (claim.row,), message)]
-    message = f"{text} is above the bound of {unfused:.0f} without fused layers: this needs fused kernels"
-    return [TableFinding("bandwidth_bound", Severity.NOTE, (claim.row,), message)]
-
-
-def _memory_bound(claim: Claim, network: NetworkCost, figures: Mapping[str, float]) -> list[TableFinding]:
-    saved = network.saved_bytes.get(BYTES[claim.precision])
-    memory = figures.get("memory", 0.0) * GIBI
-    if not (saved and memory and claim.batch):
-        return []
-    share = claim.batch * saved / memory
-    text = (
-        f"{claim.name}: a batch of {claim.batch} needs {claim.batch * saved / GIBI:.1f} GiB for activations, "
-        f"but the GPU has {memory / GIBI:.0f} GiB"
-    )
-    if share > 1:
-        return [TableFinding("memory_size", Severity.IMPOSSIBLE, (claim.row,), text)]
-    if share > MEMORY_SHARE_SUSPECT:
-        return [
-            TableFinding(
-                "memory_size", Severity.SUSPECT, (claim.row,), f"{text}: weights and workspace need additional memory"
-            )
-        ]
-    return []
+        yield "flop_bound", Severity.IMPOSSIBLE, text
+    elif peak != "fp32" and share > TENSOR_SHARE_SUSPECT and network.elements_fused:
+        yield "flop_bound", Severity.SUSPECT, f"{text}; networks of this kind reach 10 to 40 %"
+    if claim.mode != "train":
+        return
+    if claim.per_gpu > line.fused:
+        text = f"{claim.per_gpu:.0f} per GPU and second needs more than its memory bandwidth"
+        yield "bandwidth_bound", Severity.IMPOSSIBLE, f"{text}; the bound with all layers fused is {line.fused:.0f}"
+    if claim.batch and line.largest_batch and claim.batch > line.largest_batch:
+        fits = claim.batch * FREE_MEMORY <= line.largest_batch
+        text = f"activations of a batch of {claim.batch} take more than {FREE_MEMORY * 100 if fits else 100:.0f} %"
+        yield (
+            "memory_size",
+            Severity.SUSPECT if fits else Severity.IMPOSSIBLE,
+            f"{text} of the memory of {figures['memory']:.0f} GiB",
+        )

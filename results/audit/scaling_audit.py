@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from results.audit.claims import Claim
@@ -54,15 +54,15 @@ NO_GAIN = 1.1
 SLOWER = 0.4
 """More GPUs that together are slower than this share of fewer: one of the two numbers is wrong. Published: ≥ 0.81."""
 
-TWO_VALUES = 1.25
-"""Ratio of two values for one case, of one table; published repeats differ by up to 1.01."""
-
-
-OTHER_LADDERS = 3
+OTHER_CASES = 3
 """Other cases that must share a number of GPUs before it is odd that one lacks it."""
 
 FITS = 0.3
 """Natural logarithm up to which the gain of a case is that of the others of its table; half or twice as many: 0.69."""
+
+TWO_VALUES = 1.25
+"""Ratio of two values for one case, of one table; published repeats differ by up to 1.01."""
+
 
 SWITCHED = 300.0
 """GB/s of NVLink in both directions from which all GPUs of a host exchange gradients without the host's memory.
@@ -212,47 +212,38 @@ def _out_of_line(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
 
 def _slower(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
     found = []
-    for ladder in series:
-        for low, high in itertools.pairwise(ladder):
-            if high.rate < SLOWER * low.rate:
-                message = (
-                    f"{high.name}: {high.rate:g}, but {low.count} of the same GPUs reach {low.rate:g} (row {low.row})"
-                )
-                found.append(TableFinding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), message))
+    for low, high in (pair for ladder in series for pair in itertools.pairwise(ladder)):
+        if high.rate < SLOWER * low.rate:
+            text = f"{high.name}: {high.rate:g}, but {low.count} of the same GPUs reach {low.rate:g} (row {low.row})"
+            found.append(TableFinding("slower_with_more_gpus", Severity.SUSPECT, (low.row, high.row), text))
     return found
 
 
 def _odd_counts(series: Sequence[Sequence[Claim]]) -> list[TableFinding]:
-    """Find single numbers of GPUs that no other case of a table has, in place of one that all others have.
+    """Find a number of GPUs that one case of a table has in place of the half or double that all others have.
 
-    They are suspect where the number of the others, half or twice as many, is also the one that fits their scaling.
+    It is suspect where the number of the others is also the one that fits their scaling.
     """
-    tables: dict[tuple[str, ...], list[dict[int, Claim]]] = defaultdict(list)
-    for ladder in series:
-        tables[ladder[0].group].append({claim.count: claim for claim in ladder})
     found = []
-    for table in tables.values():
-        for case in table:
-            others = [other for other in table if other is not case]
-            if len(others) >= OTHER_LADDERS:
-                found += [finding for claim in case.values() if (finding := _odd_count(claim, case, others))]
+    for table in grouped(series, lambda ladder: ladder[0].group).values():
+        cases = [{claim.count: claim for claim in ladder} for ladder in table]
+        for case in cases if len(cases) > OTHER_CASES else []:
+            others = [other for other in cases if other is not case]
+            shared = set.intersection(*(set(other) for other in others))
+            base = min(shared & case.keys(), default=0)
+            for count in case.keys() - set[int]().union(*others):
+                instead = next((n for n in (count // 2, count * 2) if n in shared and n not in case), 0)
+                if not base or not instead:
+                    continue
+                usual = statistics.median(other[instead].rate / other[base].rate for other in others)
+                claim = case[count]
+                if abs(math.log(claim.rate / case[base].rate / usual)) < FITS:
+                    text = (
+                        f"{claim.name}: {claim.rate:g} on {count} GPUs, but all {len(others)} other cases of the table "
+                        f"have {instead} instead, and scale alike with that: another number of GPUs?"
+                    )
+                    found.append(TableFinding("odd_gpu_count", Severity.SUSPECT, (claim.row,), text))
     return found
-
-
-def _odd_count(claim: Claim, case: Mapping[int, Claim], others: Sequence[Mapping[int, Claim]]) -> TableFinding | None:
-    shared = set.intersection(*(set(other) for other in others))
-    instead = next((n for n in (claim.count // 2, claim.count * 2) if n in shared and n not in case), None)
-    base = min(shared & case.keys(), default=None)
-    if instead is None or base is None or any(claim.count in other for other in others):
-        return None
-    usual = statistics.median(other[instead].rate / other[base].rate for other in others)
-    if abs(math.log(claim.rate / case[base].rate / usual)) >= FITS:
-        return None
-    message = (
-        f"{claim.name}: {claim.rate:g} on {claim.count} GPUs, but all {len(others)} other cases of this table have "
-        f"{instead} instead, and scale alike with that: another number of GPUs?"
-    )
-    return TableFinding("odd_gpu_count", Severity.SUSPECT, (claim.row,), message)
 
 
 def _two_values(claims: Sequence[Claim]) -> list[TableFinding]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from results.audit.claims import Claim
 from results.audit.texts import gpu_numbers
 from results.reference.gpus import loosest_figures
@@ -48,14 +50,30 @@ Their sum is below 1 because a larger GPU is harder to fill.
 """
 
 Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 
 
-def grouped(claims: Iterable[Claim], key: Callable[[Claim], Key]) -> dict[Key, list[Claim]]:
-    """Return claims by a key, in their order."""
-    found: dict[Key, list[Claim]] = defaultdict(list)
-    for claim in claims:
-        found[key(claim)].append(claim)
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return claims, or series of them, by a key, in their order."""
+    found: dict[Key, list[Item]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
     return dict(found)
+
+
+def chance_of_at_least(hits: int, chances: Sequence[float]) -> float:
+    """Return the chance of at least N hits in independent trials, each with its own chance.
+
+    Source: Poisson binomial distribution, by convolution of the trials.
+    """
+    below = np.zeros(hits + 1)  # chances of 0, 1, … hits; the last one holds all above, too
+    below[0] = 1.0
+    for chance in chances:
+        more = chance * below
+        below -= more
+        below[1:] += more[:-1]
+        below[-1] += more[-1]
+    return float(below[hits])
 
 
 def case_without_count(claim: Claim) -> tuple[Hashable, ...]:
@@ -105,7 +123,7 @@ def _arithmetic(figures: dict[str, float], claim: Claim) -> float | None:
     return math.sqrt((full or half or 0) * half) if half else None
 
 
-def same_card(first: Claim, second: Claim) -> bool:
+def same_gpu(first: Claim, second: Claim) -> bool:
     """Return whether two claims may be of one kind of GPU; names that are not known are compared by their numbers."""
     if first.gpus and second.gpus:
         return bool(set(first.gpus) & set(second.gpus))

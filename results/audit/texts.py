@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from results.reference.gpus import specified_gpus
-from results.reference.networks import MODEL_NAMES, model_key
+from results.reference.networks import is_network, model_key
 from results.schema import SETTINGS
 
 _OTHER_ROLES = (
@@ -52,9 +52,6 @@ RATE_WORDS = (
 )
 """Headings of the one column of throughputs that a long table has."""
 
-NUMBER_WORDS = {"one": 1, "single": 1, "two": 2, "dual": 2, "three": 3, "four": 4, "quad": 4, "six": 6, "eight": 8,
-                "sixteen": 16}  # fmt: skip
-
 _UNITS = re.compile(
     r"\(?\b(total\s+)?(images?|imgs?|samples?|seq(uence)?s?|sentences?|examples?|items?|frames?)\s*(/|per)\s*"
     r"(s|sec|second)\b\s*\)?|\b(fps|throughput|training|performance|speed|total|rate|avg|average|mean)\b",
@@ -73,14 +70,12 @@ _GPU_LIKE = re.compile(_GPU_WORDS, re.IGNORECASE)
 _VARIANTS = {"ti", "super", "max", "maxq", "max-q", "laptop", "mobile", "ada", "d", "nvl", "pcie", "sxm"}
 """Words behind a GPU's name that make it another GPU."""
 
-_NUMBER_WORD = "|".join(NUMBER_WORDS)
 _COUNTS = (
-    re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}}|{_NUMBER_WORD})\s*[x×]\s*(?={_GPU_WORDS})"),
+    re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={_GPU_WORDS})"),
     re.compile(r"\b(?P<hosts>\d{1,4})\s*[x×]\s*(?P<count>\d{1,4})\s*(gpus?|cpus?)\b"),
-    re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}}|{_NUMBER_WORD})\s*[x×]?[\s_-]*(gpus?|cpus?|cards?|devices?)\b"),
-    re.compile(rf"(?<![\w.])(?P<count>\d{{1,4}}|{_NUMBER_WORD})\s*[x×](?![a-z])"),
+    re.compile(r"(?<![\w.])(?P<count>\d{1,4})\s*[x×]?[\s_-]*(gpus?|cpus?|cards?|devices?)\b"),
+    re.compile(r"(?<![\w.])(?P<count>\d{1,4})\s*[x×](?![a-z])"),
     re.compile(r"(?<!\w)[x×]\s*(?P<count>\d{1,4})(?![\w.])"),
-    re.compile(rf"\b(?P<count>{_NUMBER_WORD})\b"),
 )
 _PRECISIONS = (
     ("fp32, tf32 off", re.compile(r"(fp32|float32)[\s,(]*(throughput implies )?tf32 off\)?")),
@@ -119,7 +114,7 @@ class Facets:
     image_size: str = ""
 
     @property
-    def says_something(self) -> bool:
+    def known(self) -> bool:
         """Whether anything was understood."""
         return bool(self.count or self.gpu or self.model or self.precision)
 
@@ -173,13 +168,12 @@ def take_count(text: str) -> tuple[int | None, str]:
         match = pattern.search(lower)
         if match and not specified_gpus(text):  # the 2080 of a GPU's own name is no count
             named = match.groupdict()
-            count = NUMBER_WORDS.get(named["count"]) or int(named["count"])
-            return count * int(named.get("hosts") or 1) or None, _without(text, match)
+            return int(named["count"]) * int(named.get("hosts") or 1) or None, _without(text, match)
     return None, text
 
 
 def read_count(text: str) -> int | None:
-    """Read a number of GPUs by itself: `8`, `8 GPUs`, `4x`, `×4`, `two`, `2×4 GPU`; None for anything else."""
+    """Read a number of GPUs by itself: `8`, `8 GPUs`, `4x`, `×4`, `2×4 GPU`; None for anything else."""
     bare = plain(text).strip()
     if re.fullmatch(r"\d{1,5}(\.0+)?", bare):
         return int(float(bare)) or None
@@ -212,11 +206,6 @@ def gpu_numbers(text: str) -> frozenset[str]:
     return frozenset(name for name in found if any(map(str.isdigit, name)))
 
 
-def known_model(text: str) -> bool:
-    """Return whether a network's name is one of those known here, whatever is known about it."""
-    return model_key(text) in MODEL_NAMES.values()
-
-
 def _take_precision(lower: str, text: str) -> tuple[str, str]:
     for name, pattern in _PRECISIONS:
         match = pattern.search(lower)
@@ -239,19 +228,20 @@ _MODE = re.compile(r"\bmode (train|infer)\b|\b(inference)\b", re.IGNORECASE)
 def read_context(text: str, file_name: str) -> Facets:
     """Return what is said exactly once; two networks in a title say nothing about a cell."""
     everything = f"{text}\n{re.sub(r'[_.-]+', ' ', file_name)}"
-    words = [part for line in everything.split("\n") for part in re.split(r"[,;:()|]", line) if part.strip()]
-    models = {model_key(name) for part in words if known_model(name := read_facets(part).model)}
-    precisions = {found for part in words if (found := read_facets(part).precision)}
-    gpus = {name for part in words if (name := _gpu(part))}
-    sizes = {match[1] or match[2] for match in _IMAGE_SIZE.finditer(everything)}
-    modes = {"infer" if (match[1] or "infer").lower() == "infer" else "train" for match in _MODE.finditer(everything)}
+    parts = [read_facets(part) for part in re.split(r"[\n,;:()|]", everything) if part.strip()]
     return Facets(
-        model=models.pop() if len(models) == 1 else "",
-        precision=precisions.pop() if len(precisions) == 1 else "",
-        gpu=gpus.pop() if len(gpus) == 1 else "",
-        image_size=sizes.pop() if len(sizes) == 1 else "",
-        mode=modes.pop() if len(modes) == 1 else "",
+        model=_only(model_key(part.model) for part in parts if is_network(part.model)),
+        precision=_only(part.precision for part in parts),
+        gpu=_only(_gpu(part.gpu) for part in parts),
+        image_size=_only(match[1] or match[2] for match in _IMAGE_SIZE.finditer(everything)),
+        mode=_only((match[1] or "infer").lower() for match in _MODE.finditer(everything)),
     )
+
+
+def _only(found: Iterable[str]) -> str:
+    """Return the one text that was found; empty for none or several."""
+    texts = {*found} - {""}
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def _gpu(text: str) -> str:
@@ -270,19 +260,18 @@ BLANK = {
     *("", "-", "--", "---", "–", "—", ".", "?", "x", "n/a", "na", "nan", "none", "null", "tbd", "oom", "out of memory"),
     *("fail", "failed", "error", "crash", "timeout", "unsupported", "not supported", "not tested", "skipped"),
 }
-"""Texts that say that there is no number; a zero says it too."""
+"""Texts that stand for no number, like a zero."""
 
-FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6}
+FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
 
 _UNIT = re.compile(
     r"(images?|imgs?|im|ims|pics?|samples?|seq(uence)?s?|sentences?|examples?|items?|frames?|f|tokens?)?\.?\s*"
     r"(/|per|p)\s*(seconds|second|secs|sec|s)\b\.?|fps|ips",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(rf"(?P<digits>\d[\d.,{GROUP_MARKS}]*\d|\d)(?P<exponent>[eE][-+]?\d{{1,3}})?\s?(?P<factor>[kKM])?")
+_NUMBER = re.compile(rf"(?P<digits>\d[\d.,{GROUP_MARKS}]*\d|\d)(?P<exponent>[eE][-+]?\d{{1,3}})?\s?(?P<factor>[kKM]?)")
 _MARKS = re.compile(r"[†‡§¶*^#⁰¹²³⁴⁵⁶⁷⁸⁹]+|\[[a-z0-9]{1,2}\](?=\s*$)|\([a-z]\)(?=\s*$)")
-_ERROR = re.compile(r"\s*(?:±|\+/-|\+-|\\pm)\s*")
-_ABOUT = re.compile(r"^(~|≈|∼|ca\.?|circa|about|approx\.?|around|roughly)\s*", re.IGNORECASE)
+_ERROR = re.compile(r"\s*(?:±|\+/-|\+-)\s*")
 
 
 class Decimal(enum.Enum):
@@ -307,10 +296,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a cell is no number; `blank` where it says itself that it holds none."""
+    """Why a cell is no number; no reason where it is meant to hold none."""
 
-    reason: str
-    blank: bool = False
+    reason: str = ""
 
 
 def read_number(text: str, decimal: Decimal | None) -> Number | Refusal:
@@ -323,15 +311,15 @@ def read_number(text: str, decimal: Decimal | None) -> Number | Refusal:
     core = _core(text)
     if isinstance(core, Refusal):
         return core
-    digits, exponent, factor = core
-    plain = _without_groups(digits, decimal)
-    if isinstance(plain, Refusal):
-        return plain
-    scale = FACTORS.get(factor, 1.0) * 10.0 ** int(exponent[1:] or 0)
-    value = float(plain) * scale
-    if not math.isfinite(value):
-        return Refusal("beyond every number")
-    return Number(value, 10.0 ** -len(plain.partition(".")[2]) * scale)
+    digits = _without_groups(core["digits"], decimal)
+    if isinstance(digits, Refusal):
+        return digits
+    scale = FACTORS[core["factor"]] * 10.0 ** int((core["exponent"] or "e0")[1:])
+    value = float(digits) * scale
+    return Number(value, 10.0 ** -len(digits.partition(".")[2]) * scale) if 0 < value < math.inf else NO_NUMBER
+
+
+NO_NUMBER = Refusal("not one number")
 
 
 def decimal_mark(texts: Iterable[str]) -> Decimal | None:
@@ -341,84 +329,54 @@ def decimal_mark(texts: Iterable[str]) -> Decimal | None:
     thousands decides: one mark, in every number above 999 and in none below.
     """
     parts = [part for text in texts for part in _ERROR.split(text)]
-    cores = [core[0] for core in map(_core, parts) if not isinstance(core, Refusal)]
+    cores = [core["digits"] for core in map(_core, parts) if not isinstance(core, Refusal)]
     votes = {vote for vote in map(_vote, cores) if vote}
     if votes:
         return votes.pop() if len(votes) == 1 else None
-    open_ones = [core for core in cores if "," in core or "." in core]
-    marks = {"," if "," in core else "." for core in open_ones}
-    rest = [core for core in cores if core not in open_ones]
-    if len(marks) == 1 and rest and all(len(core) <= 3 for core in rest):
-        return Decimal.POINT if marks == {","} else Decimal.COMMA
+    marks = [mark for core in cores for mark in Decimal if mark.value in core]
+    rest = [core for core in cores if core.isdecimal()]
+    if len(set(marks)) == 1 and rest and all(len(core) <= 3 for core in rest):
+        return _other(marks[0])
     return None
 
 
-def is_unclear(text: str) -> bool:
-    """Return whether a number reads as thousands or as a fraction, by itself."""
-    core = _core(text)
-    return not isinstance(core, Refusal) and _vote(core[0]) is None and ("," in core[0] or "." in core[0])
+def _other(mark: Decimal) -> Decimal:
+    return Decimal.POINT if mark is Decimal.COMMA else Decimal.COMMA
 
 
-def _core(text: str) -> tuple[str, str, str] | Refusal:
-    """Take digits, exponent and factor out of what stands around them in a cell."""
-    cell = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text.replace("`", "").replace("\\", "")).strip()
-    if cell.strip("*_~ ").lower() in BLANK or re.fullmatch(r"0+([.,]0*)?", cell):
-        return Refusal("no number", blank=True)
-    cell = _MARKS.sub(" ", cell.replace("~~", "")).strip(" !_")
-    cell = _ABOUT.sub("", cell)
-    cell = _ERROR.split(cell)[0]
+def _core(text: str) -> re.Match[str] | Refusal:
+    """Find digits, exponent and factor among what stands around them in a cell."""
+    cell = plain(text.replace("\\", "")).strip("_~≈ ")
+    cell = _ERROR.split(_MARKS.sub(" ", cell).strip(" !"))[0]
     cell = _UNIT.sub(" ", re.sub(r"[(\[][^)\]]*[)\]]", " ", cell)).strip(" .:;")
-    if cell.lower() in BLANK:
-        return Refusal("no number", blank=True)
-    if re.match(r"[<>≤≥]", cell):
-        return Refusal("a bound, not a figure")
-    if re.match(r"[-−]\s?\d", cell):
-        return Refusal("below zero")
-    match = _NUMBER.fullmatch(cell)
-    if match is None:
-        return Refusal(_why(cell))
-    return match["digits"], match["exponent"] or "", match["factor"] or ""
-
-
-def _why(cell: str) -> str:
-    if re.fullmatch(r"[\d.,]+\s?%", cell):
-        return "a percentage"
-    if re.fullmatch(r"[\d.,' ]+\s?(-|–|to|\.\.\.?|…|/)\s?[\d.,' ]+", cell):
-        return "two numbers"
-    if re.fullmatch(r"[\d.,' ]+\s?(ms|s|sec|seconds?|min|minutes?|h|hours?|hrs?)\b.*", cell, re.IGNORECASE):
-        return "a time, not a throughput"
-    return "another unit" if re.match(r"[\d.,]+\s?\D", cell) else "no number"
+    if cell.lower() in BLANK or re.fullmatch(r"0+([.,]0*)?", cell):
+        return Refusal()
+    return _NUMBER.fullmatch(cell) or NO_NUMBER
 
 
 def _vote(digits: str) -> Decimal | None:
     """Return the decimal mark that a number proves, None when it proves none."""
-    points, commas = digits.count("."), digits.count(",")
-    if points and commas:
-        return Decimal.POINT if digits.rindex(".") > digits.rindex(",") else Decimal.COMMA
-    if points + commas == 0:
+    marks = [mark for mark in Decimal if mark.value in digits]
+    if len(marks) == 2:
+        return max(marks, key=lambda mark: digits.rindex(mark.value))
+    if not marks:
         return None
-    mark = "." if points else ","
-    if points + commas > 1:
-        return Decimal.COMMA if mark == "." else Decimal.POINT  # it groups thousands, so the other is the decimal one
-    before, _, after = digits.partition(mark)
-    grouped = any(group in before for group in GROUP_MARKS)
-    if len(after) != 3 or len(before) > 3 or before.startswith("0") or grouped:
-        return Decimal(mark)
-    return None
+    before, *after = digits.split(marks[0].value)
+    if len(after) > 1:
+        return _other(marks[0])  # it groups thousands
+    fraction = len(after[0]) != 3 or len(before) > 3 or before.startswith("0") or not before.isdecimal()
+    return marks[0] if fraction else None
 
 
 def _without_groups(digits: str, decimal: Decimal | None) -> str | Refusal:
     """Return digits with a point, or why their marks make no sense."""
-    own = _vote(digits)
-    if own is None and decimal is None and ("," in digits or "." in digits):
-        mark = "," if "," in digits else "."
-        whole, fraction = digits.replace(mark, ""), digits.replace(mark, ".")
-        return Refusal(f"either {whole} or {fraction}: nothing in the table shows which mark is the decimal one")
-    mark = (own or decimal or Decimal.POINT).value
-    whole, _, fraction = digits.partition(mark)
+    mark = _vote(digits) or decimal
+    if mark is None and ("," in digits or "." in digits):
+        return Refusal("its mark may be that of thousands or of decimals: nothing in the table shows which")
+    whole, _, fraction = digits.partition((mark or Decimal.POINT).value)
     groups = re.split(rf"[.,{GROUP_MARKS}]", whole)
     if len(groups) > 1 and not (1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])):
         return Refusal("its thousands are not groups of three digits")
-    if not re.fullmatch(r"\d*", fraction):
+    if fraction and not fraction.isdecimal():
         return Refusal("two decimal marks")
     return "".join(groups) + (f".{fraction}" if fraction else "")

@@ -57,9 +57,7 @@ def add_audit(commands: Commands) -> None:
     parser = add_command(
         commands, "audit", _audit, "check whether a table is plausible; exit code 3 if too little of it could be read"
     )
-    parser.add_argument(
-        "file", metavar="FILE", type=Path, help="throughputs or GPU specifications: CSV, TSV, Markdown or HTML"
-    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="throughputs as CSV, TSV or Markdown")
     parser.add_argument("--decimal", choices=[".", ","], help="decimal mark, if the table's numbers are ambiguous")
     add_format(parser, "text", "json", "markdown")
 

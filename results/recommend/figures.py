@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from results.recommend.questions import RentalQuestion
 from results.reference import all_published
-from results.reference.gpus import gpu_key, gpus_named, roofline
+from results.reference.gpus import gpu_key, gpus_named, roofline, specifications
 from results.reference.networks import networks, published_names
 from results.stats import Interval
 from results.table.columns import CASE_COLUMNS
@@ -317,7 +317,7 @@ def _of_other_software(
 def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:
     """Return the samples per second that a GPU cannot pass with any software; None where that is not known."""
     cost = networks().get(question.network)
-    line = roofline(gpu, cost, question.precision) if cost else None
+    line = roofline(specifications().get(gpu, {}), cost, question.precision) if cost else None
     return count * line.hard_limit if line is not None and math.isfinite(line.hard_limit) else None
 
 

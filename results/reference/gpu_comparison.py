@@ -20,6 +20,7 @@ from results.reference.gpus import (
     contradictions,
     roofline,
     specification_rows,
+    specifications,
     specified_gpus,
     unknown_gpu,
 )
@@ -68,6 +69,15 @@ class GpuRow:
 
 
 @dataclass(frozen=True)
+class BoundRow:
+    """What each GPU cannot exceed in training one network; None where that is not known."""
+
+    model: str
+    precision: str
+    lines: list[Roofline | None]
+
+
+@dataclass(frozen=True)
 class GpuComparison:
     """GPUs side by side.
 
@@ -75,14 +85,14 @@ class GpuComparison:
         gpus: Names in `reference/gpu_specs.csv`.
         rows: Figures with their sources.
         computed: Ratios that follow from them: per watt, per dollar, FLOP per byte.
-        bounds: By network and precision, of each GPU.
+        bounds: Of training, by network and precision.
         contradictions: What other sources state of these GPUs.
     """
 
     gpus: list[str]
     rows: list[GpuRow]
     computed: list[GpuRow]
-    bounds: list[Roofline]
+    bounds: list[BoundRow]
     contradictions: list[dict[str, str]]
 
 
@@ -116,8 +126,14 @@ def compare_gpus(gpus: Sequence[str], offers: Sequence[Offer]) -> GpuComparison:
     prices = GpuRow("price", "price, lowest on demand", "USD/h", [_price(gpu, offers) for gpu in gpus])
     rows = [row for row in [*rows, prices] if any(row.figures)]
     costs = [network for network in networks().values() if network.elements_fused]
-    lines = (roofline(gpu, cost, name) for gpu in gpus for cost in costs for name in PEAKS if name != "bf16")
-    bounds = [line for line in lines if line is not None]
+    figures = [specifications()[gpu] for gpu in gpus]
+    bounds = [
+        BoundRow(cost.model, precision, [roofline(of_gpu, cost, precision) for of_gpu in figures])
+        for precision in PEAKS
+        if precision != "bf16"
+        for cost in costs
+    ]
+    bounds = [row for row in bounds if any(row.lines)]
     known = [row for row in contradictions() if row["gpu"] in gpus]
     return GpuComparison(list(gpus), rows, _computed(rows), bounds, known)
 
@@ -148,19 +164,17 @@ def gpu_grids(comparison: GpuComparison) -> list[Grid]:
 def comparison_lines(comparison: GpuComparison) -> list[str]:
     """Return what follows for training: the bottleneck of each network, and how far the GPUs are apart there."""
     lines = []
-    for precision in dict.fromkeys(bound.precision for bound in comparison.bounds):
-        of_precision = [bound for bound in comparison.bounds if bound.precision == precision]
-        for gpu in comparison.gpus:
-            limits = {bound.limit for bound in of_precision if bound.gpu == gpu}
-            models = ", ".join(
-                bound.model for bound in of_precision if bound.gpu == gpu and bound.limit == "arithmetic"
-            )
-            if limits == {"memory bandwidth"}:
-                lines.append(f"{gpu} {precision}: memory bandwidth is the bottleneck of every network here")
-            elif limits:
+    for precision in dict.fromkeys(row.precision for row in comparison.bounds):
+        for place, gpu in enumerate(comparison.gpus):
+            of_gpu = {row.model: row.lines[place] for row in comparison.bounds if row.precision == precision}
+            limits = {model: line.limit for model, line in of_gpu.items() if line}
+            models = ", ".join(model for model, limit in limits.items() if limit == "arithmetic")
+            if models:
                 lines.append(
                     f"{gpu} {precision}: arithmetic is the bottleneck of {models}, memory bandwidth that of all others"
                 )
+            elif limits:
+                lines.append(f"{gpu} {precision}: memory bandwidth is the bottleneck of every network here")
     if len(comparison.gpus) == 2:
         first, second = comparison.gpus
         bounds = [
@@ -242,12 +256,10 @@ def _ratio(row: GpuRow) -> str:
 
 
 def _bounds_grid(comparison: GpuComparison) -> Grid:
-    cases = dict.fromkeys((bound.model, bound.precision) for bound in comparison.bounds)
-    known = {(bound.model, bound.precision, bound.gpu): bound for bound in comparison.bounds}
-    rows = []
-    for model, precision in cases:
-        cells = [known.get((model, precision, gpu)) for gpu in comparison.gpus]
-        rows.append([model, precision, *(text for bound in cells for text in _bound_cells(bound))])
+    rows = [
+        [row.model, row.precision, *(text for line in row.lines for text in _bound_cells(line))]
+        for row in comparison.bounds
+    ]
     columns = ["network", "precision"]
     for gpu in comparison.gpus:
         columns += [f"{gpu} at most>", "bottleneck", "batch>"]

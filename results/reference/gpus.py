@@ -80,9 +80,6 @@ class Roofline:
     Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009.
     """
 
-    gpu: str
-    model: str
-    precision: str
     unfused: float
     fused: float
     arithmetic: float
@@ -192,18 +189,21 @@ def unknown_gpu(name: str) -> str:
     return f"{text}. Did you mean one of: {', '.join(near)}?"
 
 
-def roofline(gpu: str, network: NetworkCost, precision: str) -> Roofline | None:
-    """Return what a GPU cannot exceed in training a network; None where its peak or bandwidth is not known."""
-    figures, (peak, size) = specifications().get(gpu, {}), PEAKS.get(precision, ("", 0))
+def roofline(figures: Mapping[str, float], network: NetworkCost, precision: str) -> Roofline | None:
+    """Return what a GPU cannot exceed in training a network; None where its peak or bandwidth is not known.
+
+    Args:
+        figures: Specifications by quantity, as `specifications` has them.
+        network: What a sample costs.
+        precision: A key of `PEAKS`.
+    """
+    peak, size = PEAKS[precision]
     if peak not in figures or "memory_bandwidth" not in figures:
         return None
     moved = figures["memory_bandwidth"] * 1e9 / size
     unfused, fused = (moved / n if n else math.inf for n in (network.elements_unfused, network.elements_fused))
     saved = network.saved_bytes.get(size)
     return Roofline(
-        gpu=gpu,
-        model=network.model,
-        precision=precision,
         unfused=unfused,
         fused=fused,
         arithmetic=figures[peak] * 1e12 / network.flop_per_sample,

@@ -1,90 +1,97 @@
-"""The table of specifications: its sources, its own arithmetic, and cards side by side."""
+"""The reference: its sources, its own arithmetic, its names, and GPUs side by side."""
 
+import csv
 import json
 
 import pytest
 
 import results.__main__ as program
-from results.audit.judgement import audit
-from results.audit.series import Severity
 from results.reference import FOLDER
 from results.reference.gpu_comparison import compare_gpus, comparison_lines, named_gpus
-from results.reference.gpus import contradictions, specification_rows, specifications, specified_gpus
+from results.reference.gpus import (
+    compute_capability,
+    contradictions,
+    gpu_key,
+    specification_rows,
+    specifications,
+    specified_gpus,
+)
+from results.reference.networks import model_key, networks
+
+PER_MULTIPROCESSOR = {
+    **{"7.0": (64, 8, 1024), "7.5": (64, 8, 1024), "8.0": (64, 4, 2048), "8.6": (128, 4, 1024)},
+    **{"8.9": (128, 4, 1024), "9.0": (128, 4, 4096), "12.0": (128, 4, 1024), "gfx908": (64, 4, 1024)},
+}
+"""FP32 cores, tensor cores and dense FP16 FLOP per cycle by compute capability. Source: NVIDIA's and AMD's whitepapers."""
 
 
-@pytest.mark.parametrize(("name", "memory"), [("V100 SXM2 32GB", 32), ("Tesla V100-SXM2-16GB", 16)])
-def test_each_v100_has_its_own_memory(name, memory):
-    (gpu,) = specified_gpus(name)
-    assert specifications()[gpu]["memory"] == memory
+@pytest.mark.parametrize("gpu", specifications())
+def test_the_figures_of_a_gpu_follow_from_each_other(gpu):
+    found = specifications()[gpu]
+    count, boost = found.get("multiprocessors"), found.get("boost_clock")
+    cores, tensor_cores, flop = PER_MULTIPROCESSOR.get(compute_capability(gpu), (None, None, None))
+    full, half = found.get("fp16_tensor_fp16_accumulate"), found.get("fp16_tensor_fp32_accumulate")
+    expected = {}
+    if cores and count:
+        expected |= {"cores": count * cores, "tensor_cores": count * tensor_cores}
+        clock = found.get("tensor_clock", boost)
+        expected |= {"fp16_tensor_fp16_accumulate": count * flop * clock / 1e6} if clock else {}
+    if boost and "cores" in found:
+        expected["fp32"] = found["cores"] * 2 * boost / 1e6
+    if half:
+        expected["tf32_tensor"] = half / 2
+        expected |= {"fp16_tensor_fp32_accumulate": full if half > 0.75 * full else full / 2} if full else {}
+    for name in expected.keys() & found.keys():
+        assert found[name] == pytest.approx(expected[name], rel=0.03), name
+    if "memory_bus" in found:
+        low, high = (5.0, 34.0) if found["memory_bus"] <= 512 else (0.9, 10.0)  # Gbit/s per pin of GDDR, HBM: JEDEC
+        assert low <= found["memory_bandwidth"] * 8 / found["memory_bus"] <= high
 
 
-def test_a_batch_that_fits_the_larger_v100_is_not_judged_by_the_smaller(tmp_path):
-    path = tmp_path / "table.csv"
-    path.write_text(
-        "gpu,model,precision,batch,img/s\nV100 SXM2 32GB,ResNet50,fp16,448,1290\nV100 SXM2,ResNet50,fp16,448,1290\n"
-    )
-    assert [finding for finding in audit(path) if finding.severity is not Severity.NOTE] == []
-    path.write_text("gpu,model,precision,batch,img/s\nV100 SXM2 16GB,ResNet50,fp16,448,1290\n")
-    assert "memory_size" in {finding.rule for finding in audit(path) if finding.severity is Severity.IMPOSSIBLE}
-
-
-def test_no_figure_is_from_memory_and_every_one_has_a_source():
+def test_every_figure_has_a_source_and_contradictions_are_of_gpus_in_the_table():
+    for name in ("published.csv", "gpu_specs.csv", "prices.csv", "contradictions.csv"):
+        with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert rows and all(row.get("source", row.get("by")) for row in rows), name
     rows = [row for quantities in specification_rows().values() for row in quantities.values()]
-    assert len(rows) > 370 and all(row["source"] and "memory, to be checked" not in row["source"] for row in rows)
-    assert not any(
-        "NVIDIA" in row["source"]
-        for row in specification_rows()["MI100"].values()
-        if row["source"].startswith("NVIDIA")
-    )
+    assert len(rows) > 370 and not any("memory, to be checked" in row["source"] for row in rows)
+    assert not any(row["source"].startswith("NVIDIA") for row in specification_rows()["MI100"].values())
+    assert {row["gpu"] for row in contradictions()} <= set(specifications()) and len(specifications()) >= 39
+    assert all(all(row.values()) for row in contradictions())
+    assert set(networks()) >= {"resnet50", "resnet152", "inception_v3", "googlenet"}
 
 
-@pytest.mark.parametrize(
-    ("gpu", "boost", "tensor"),
-    [("H100 PCIe 80GB", 1755, 1620), ("H100 SXM5 80GB", 1980, 1830), ("H200 NVL", 1785, 1545)],
-)
-def test_hopper_has_a_clock_for_fp32_and_one_for_its_tensor_cores(gpu, boost, tensor):
-    assert (specifications()[gpu]["boost_clock"], specifications()[gpu]["tensor_clock"]) == (boost, tensor)
+FIGURES = {
+    "H100 PCIe 80GB": {"boost_clock": 1755, "tensor_clock": 1620},
+    "H100 SXM5 80GB": {"boost_clock": 1980, "tensor_clock": 1830},
+    "H200 NVL": {"boost_clock": 1785, "tensor_clock": 1545},
+    "V100 SXM2 32GB": {"memory": 32},
+    "Tesla V100-SXM2-16GB": {"memory": 16},
+    "RTX 4090 Laptop": {"power": 150, "boost_clock": 2040, "fp32": 39.7, "tf32_tensor": 39.7},
+}
 
 
-def test_the_4090_laptop_stands_at_one_setting():
-    figures = specifications()["RTX 4090 Laptop"]
-    assert (figures["power"], figures["boost_clock"], figures["fp32"], figures["tf32_tensor"]) == (
-        150,
-        2040,
-        39.7,
-        39.7,
-    )
+@pytest.mark.parametrize("name", FIGURES)
+def test_variants_of_a_gpu_have_figures_of_their_own(name):
+    (gpu,) = specified_gpus(name)
+    assert FIGURES[name].items() <= specifications()[gpu].items()
 
 
-@pytest.mark.parametrize(
-    ("quantity", "value"),
-    [
-        *[
-            ("cores", "9000"),
-            ("tensor_cores", "200"),
-            ("multiprocessors", "60"),
-            ("fp32", "40"),
-            ("tf32_tensor", "111.1"),
-        ],
-        *[("fp16_tensor_fp16_accumulate", "222.2"), ("fp16_tensor_fp32_accumulate", "80"), ("memory_bus", "96")],
-        *[("memory_bandwidth", "76.8"), ("boost_clock", "1000")],
-    ],
-)
-def test_one_wrong_figure_in_the_specification_table_is_found_by_the_others_of_its_card(
-    tmp_path, quantity, value, monkeypatch
-):
-    lines = (FOLDER / "gpu_specs.csv").read_text(encoding="utf-8").splitlines()
-    changed = [
-        ",".join([*line.split(",")[:2], value, *line.split(",")[3:]])
-        if line.startswith(f"RTX A5000,{quantity},")
-        else line
-        for line in lines
-    ]
-    assert changed != lines
-    path = tmp_path / "gpu_specs.csv"
-    path.write_text("\n".join(changed), encoding="utf-8")
-    monkeypatch.setattr("results.audit.spec_audit.specifications", dict)  # by arithmetic alone
-    assert {finding.severity for finding in audit(path)} >= {Severity.SUSPECT}
+NAMES = {
+    **{"NVIDIA RTX A4000": "RTX A4000", "NVIDIA A100-SXM4-40GB": "A100 SXM4 40GB", "A100": None},
+    **{"NVIDIA GeForce RTX 3090": "RTX 3090", "NVIDIA GeForce RTX 3090 Ti": None, "NVIDIA H200 NVL": "H200 NVL"},
+    **{"Radeon": None, "": None},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gpus_are_recognised_by_the_names_of_drivers(name):
+    assert gpu_key(name) == NAMES[name]
+
+
+@pytest.mark.parametrize("name", ["InceptionV3", "Inception v3", "inception3", "inception_v3"])
+def test_networks_are_recognised_by_their_letters(name):
+    assert model_key(name) == "inception_v3"
 
 
 def test_a_family_means_all_its_members_and_an_unknown_name_gets_suggestions(capsys):
@@ -94,15 +101,16 @@ def test_a_family_means_all_its_members_and_an_unknown_name_gets_suggestions(cap
     assert "'A50000' is not in the reference. Did you mean one of: RTX A5000" in capsys.readouterr().err
 
 
-def test_cards_side_by_side_have_sources_ratios_and_what_follows_for_training():
+def test_gpus_side_by_side_have_sources_ratios_and_what_follows_for_training():
     comparison = compare_gpus(["RTX A4000", "RTX A5000"], [])
     rows = {row.quantity: row for row in [*comparison.rows, *comparison.computed]}
     assert [figure.value for figure in rows["memory_bandwidth"].figures] == [448, 768]
     assert all(figure.source for row in rows.values() for figure in row.figures if figure)
     assert rows["nvlink_both_directions"].figures[0] is None and "price" not in rows
     assert rows["bandwidth_per_watt"].figures[0].value == pytest.approx(3.2)
-    (bound,) = [b for b in comparison.bounds if (b.gpu, b.model, b.precision) == ("RTX A5000", "resnet50", "fp16")]
-    assert (bound.limit, round(bound.unfused), round(bound.arithmetic)) == ("memory bandwidth", 1659, 4849)
+    (bound,) = [row for row in comparison.bounds if (row.model, row.precision) == ("resnet50", "fp16")]
+    line = bound.lines[1]
+    assert (line.limit, round(line.unfused), round(line.arithmetic)) == ("memory bandwidth", 1659, 4849)
     assert "1.45 (FP16 arithmetic) to 1.71 (memory bandwidth)" in comparison_lines(comparison)[-1]
     assert {row["gpu"] for row in comparison.contradictions} == {"RTX A4000", "RTX A5000"}
 
@@ -117,12 +125,7 @@ def test_the_comparison_is_printed_in_three_formats(style, capsys):
         assert document["gpus"] == ["RTX A4000", "RTX A5000"] and document["conclusions"]
 
 
-def test_one_card_alone_and_every_card_can_be_printed(capsys):
+def test_one_gpu_alone_and_all_of_them_can_be_printed(capsys):
     for names in (["MI100"], list(specifications())):
         assert program.main(["results", "gpus", *names]) == 0
     assert "MI100" in capsys.readouterr().out
-
-
-def test_contradictions_are_of_cards_in_the_table():
-    assert {row["gpu"] for row in contradictions()} <= set(specifications())
-    assert all(all(row.values()) for row in contradictions())
