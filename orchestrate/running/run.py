@@ -92,12 +92,12 @@ def probe_hosts(hosts: list[Host], make: MakeLauncher, bus: EventBus) -> dict[Ho
 
 
 def ask_hosts(
-    hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float = PROBE_SECONDS
+    hosts: Sequence[Host], make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float | None = None
 ) -> list[T | str]:
     """Query hosts in parallel and for a limited time; whatever goes wrong belongs to its host, as a cause."""
 
     def about(host: Host) -> T | str:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (PROBE_SECONDS if seconds is None else seconds)
         launcher = make(host)
         try:
             return watchdog.call(lambda: ask(host, launcher), lambda: deadline)

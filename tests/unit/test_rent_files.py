@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ruamel.yaml import YAML
 
-from orchestrate import cli
 from orchestrate.launchers.ssh.software import FITTING
 from results.reference.gpus import gpu_key
 
@@ -107,27 +104,3 @@ def test_the_start_command_installs_an_sshd_that_accepts_the_accounts_key(tmp_pa
     assert (tmp_path / ".ssh").stat().st_mode & 0o777 == 0o700
     calls = (tmp_path / "calls").read_text().splitlines()[:3]
     assert calls == ["apt-get update", "apt-get install --yes --no-install-recommends openssh-server", "sshd -D -e"]
-
-
-def commands(text: str) -> list[str]:
-    """Return the commands of tfbench that a page shows, in blocks and in tables."""
-    blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    inline = re.findall(r"`(?:[^`\n]*\\\| )?(tfbench [^`\n]*)`", text)
-    return [line.strip() for line in re.findall(r"^tfbench [^#\n]*", blocks, re.MULTILINE) + inline]
-
-
-@pytest.mark.parametrize("command", commands(PAGE))
-def test_commands_of_the_page_are_understood(command: str):
-    cli.parse(shlex.split(command.split(" > ")[0]))
-
-
-def test_the_page_names_the_commands():
-    assert {line.split()[1] for line in commands(PAGE)} >= {
-        "init",
-        "check",
-        "plan",
-        "run",
-        "compare",
-        "recommend",
-        "status",
-    }

@@ -21,9 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from results.runs.reading import from_json
-from results.schema import Status
-from tests.benchmarks.controller_cost import HEADER, MODELS, PROJECT, Cost, run_controller, show
+from tests.benchmarks.controller_cost import HEADER, MODELS, PROJECT, Cost, Ran, find_faults, run_controller, show
 from tests.benchmarks.fleet.__main__ import socket_path
 
 REPEATS_PER_CASE = 3
@@ -62,33 +60,20 @@ def stand_in_engines(folder: Path, engines: int, seconds: float) -> Iterator[sub
         process.stdout.close()
 
 
-def find_faults(folder: Path) -> list[str]:
-    """Say what is missing, came twice or was left behind; empty when every repeat ran and is there exactly once."""
+def faults_of(folder: Path, ran: Ran) -> list[str]:
+    """Name what is missing, came twice or was left behind; empty when every repeat ran and is there exactly once."""
     (run,) = (folder / "runs").iterdir()
     planned = {job["id"] for host in json.loads((run / "plan.json").read_text())["hosts"] for job in host["jobs"]}
-    faults = []
-    records = {path.stem: from_json(path.read_bytes()) for path in (run / "records").glob("*.json")}
-    if records.keys() != planned:
-        faults.append(f"{len(planned)} repeats were planned, {len(records)} records are there")
-    for name, record in records.items():
-        if record.status is not Status.OK:
-            faults.append(f"{name}: {record.status}: {record.cause}")
-        elif record.origin is None or f"{record.origin.fleet}.{record.origin.host}" not in name:
-            faults.append(f"{name}: the record is of another host")
-    events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
-    reported = Counter(event["job"] for event in events if event["event"] == "job_result")
-    faults += [f"{name}: {number} results were reported" for name, number in reported.items() if number != 1]
-    faults += [f"{name}: no result was reported" for name in planned - reported.keys()]
     counted = json.loads((folder / "counts.json").read_text())
-    counts = counted["counts"]
-    for name in planned:
-        container = f"tfbench-{run.name}-{name}"
-        if (counts.get(f"created {container}"), counts.get(f"started {container}")) != (1, 1):
-            faults.append(f"{name}: its container was not created and started once")
-    if counted["left"]:
-        faults.append(f"{len(counted['left'])} containers were left behind")
-    if counts.get("unknown"):
-        faults.append(f"{counts['unknown']} requests were not understood by the fake")
+    faults = find_faults(folder, len(planned), ran)
+    events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
+    if Counter(event["job"] for event in events if event["event"] == "job_result") != Counter(planned):
+        faults.append("not every repeat has one result")
+    names = [f"{done} tfbench-{run.name}-{name}" for name in planned for done in ("created", "started")]
+    if any(counted["counts"].get(name) != 1 for name in names):
+        faults.append("not every container was created and started once")
+    if counted["left"] or counted["counts"].get("unknown"):
+        faults.append("containers were left behind, or requests not understood by the fake")
     return faults
 
 
@@ -105,9 +90,7 @@ def measure(hosts: int, repeats: int, seconds: float) -> Cost:
         write_hosts(folder, hosts, repeats // REPEATS_PER_CASE)
         with stand_in_engines(folder, hosts, seconds):
             ran = run_controller(folder)
-        faults = find_faults(folder) if (folder / "runs").is_dir() else ["there is no run"]
-        if ran.exit_code != 0:
-            faults.append(f"exit code {ran.exit_code}: {(folder / 'output.txt').read_text()[-2000:]}")
+        faults = faults_of(folder, ran)
         counts = json.loads((folder / "counts.json").read_text())["counts"]
         asked = {name: number for name, number in counts.items() if not name.startswith(("created ", "started "))}
         return Cost(hosts * repeats, ran, Counter(asked), tuple(faults[:20]))

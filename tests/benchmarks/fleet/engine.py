@@ -322,10 +322,6 @@ def _inspected(container: Container) -> dict[str, Any]:
     }
 
 
-def _info(name: str) -> dict[str, Any]:
-    return {**_INFO, "Name": name, "SystemTime": _stamp(datetime.now(UTC))}
-
-
 def _pull_messages(name: str, tag: str) -> Iterator[dict[str, Any]]:
     yield {"status": f"Pulling from {name}", "id": tag}
     for layer in ("a1b2c3d4e5f6", "b2c3d4e5f6a1", "c3d4e5f6a1b2"):

@@ -13,61 +13,17 @@ from orchestrate.launchers.base import Ending, OnTurn, OutputLine, always_runnin
 from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
-from results.schema import Case, Check, Environment, Measurement, Record, Status, Validity
+from results.schema import Case, Record
 from results.schema.record_json import to_json
+from tests.unit.results.factory import make_record
 
 NOW = datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def ok_record(case: Case, seconds: float = 2.0) -> Record:
     """Write what a benchmark would, with round numbers."""
-    global_batch = case.batch_per_gpu * case.num_gpus
-    return Record(
-        status=Status.OK,
-        case=case,
-        started_at=NOW,
-        finished_at=NOW,
-        environment=Environment(
-            tfbench="0.1.0",
-            python="3.11.0",
-            tensorflow="2.21.0",
-            keras="3.15.1",
-            kernel="6.1",
-            operating_system="Debian",
-            cpu="fake",
-            cpu_count=2,
-            cpu_limit=2.0,
-            memory_bytes=None,
-            intra_op_threads=2,
-            inter_op_threads=2,
-            tf32_enabled=False,
-        ),
-        measurement=Measurement(
-            unit="images",
-            samples_per_second=global_batch * case.num_steps / seconds,
-            samples=global_batch * case.num_steps,
-            seconds=seconds,
-            num_steps=case.num_steps,
-            step_seconds=[seconds / case.num_steps] * case.num_steps,
-            step_p50_seconds=seconds / case.num_steps,
-            step_p95_seconds=seconds / case.num_steps,
-            step_cv=0.0,
-            step_drift=0.0,
-            build_seconds=1.0,
-            compile_seconds=1.0,
-            warmup_steps=case.warmup_steps,
-            warmup_seconds=1.0,
-            replicas=case.num_gpus,
-            batch_per_gpu=case.batch_per_gpu,
-            global_batch=global_batch,
-            image_size=224,
-            parameters_trainable=10,
-            parameters_total=12,
-            loss_first=7.0,
-            loss_last=6.0,
-        ),
-        validity=Validity(valid=True, checks=[Check(name="loss_finite", passed=True, detail="6.0")]),
-    )
+    rate = case.global_batch * case.num_steps / seconds
+    return dataclasses.replace(make_record(rate, case=case, started_at=NOW), origin=None)
 
 
 @dataclasses.dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.afterwards import run_command, still_costing, when_done
+from orchestrate.afterwards import still_costing, when_done
 from orchestrate.errors import NoUsableHost, Unreachable, UserError
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -42,25 +42,6 @@ def test_the_command_runs_unless_the_user_made_a_mistake(tmp_path: Path, ending:
         if ran
         else reported == ["--when-done did not run, because nothing was measured"]
     )
-
-
-def test_without_a_command_nothing_is_said_or_done():
-    reported: list[str] = []
-    with when_done(None, reported.append):
-        pass
-    with pytest.raises(RuntimeError), when_done(None, reported.append):
-        raise RuntimeError
-    assert reported == []
-
-
-def test_its_output_is_kept_off_stdout_and_its_failure_is_reported(capfd: pytest.CaptureFixture[str]):
-    reported: list[str] = []
-    assert run_command("echo out; echo err >&2; cat; exit 7", reported.append) == 7
-    assert capfd.readouterr() == ("", "out\nerr\n")
-    assert reported == [
-        "--when-done: running the command",
-        "--when-done FAILED with exit code 7. Check whether your machines still cost money",
-    ], "its text may hold a token"
 
 
 def priced(name: str, usd: float | None, gpus: int = 1, **settings: object) -> HostPlan:
@@ -103,13 +84,3 @@ class Answering(FakeLauncher):
     def running(self, run_id: str) -> list[str]:
         self._note("running")
         return super().running(run_id)
-
-
-def test_many_hosts_are_counted_and_some_named():
-    line = still_costing(
-        plan_of(*(priced(f"n{index:02}", 0.1) for index in range(30))), lambda host: Answering(host, FakeHost())
-    )
-    assert line is not None and line.startswith("30 hosts still answer and cost 3.00 USD per hour")
-    assert line.endswith("a4000.n19 0.10, 10 more")
-    alone = still_costing(plan_of(priced("n", 0.1)), lambda host: Answering(host, FakeHost()))
-    assert alone == "1 host still answers and costs 0.10 USD per hour until you return it: a4000.n 0.10"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import re
 import subprocess
 import sys
 import tarfile
@@ -141,26 +140,6 @@ def test_a_host_that_was_not_queried_is_named_and_mistakes_are_refused(
         push_for(file, monkeypatch)
 
 
-def test_the_revision_is_the_checkouts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    installed = tmp_path / "venv" / "site-packages"
-    installed.mkdir(parents=True)
-    monkeypatch.setattr(builds, "PROJECT", installed)
-    assert builds.source_revision() == "unknown"
-    git("init", "--quiet")
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
-    git("commit", "--quiet", "--message=one")
-    assert builds.source_revision() == "unknown"
-    monkeypatch.setattr(builds, "PROJECT", tmp_path)
-    assert builds.source_revision() == git("rev-parse", "HEAD")
-    (tmp_path / "file").write_text("two")
-    assert builds.source_revision() == git("rev-parse", "HEAD") + "-changed"
-
-
 @pytest.mark.parametrize(
     ("name", "dockerfile", "base"),
     [("cpu", "Dockerfile", None), ("ngc25.02", "Dockerfile.on-base", "nvcr.io/nvidia/tensorflow:25.02-tf2-py3")],
@@ -255,13 +234,3 @@ def test_packages_are_sorted_into_equal_layers_with_xlas_compilers_linked(tmp_pa
         assert {str(path.relative_to(layers / layer / "opt/site")) for path in files} == set(names)
     assert (layers / "cuda/usr/local/cuda").readlink() == Path("/opt/site/nvidia/cuda_nvcc")
     assert {path.lstat().st_mtime for path in layers.rglob("*")} == {0.0}
-
-
-def test_the_list_shows_on_what_each_image_was_seen_to_work():
-    lines = images("list").stdout.splitlines()
-    first = [found[1] for line in lines if (found := re.match(r" (\S+)", line))]
-    assert [name for name in first if name in VARIANTS] == list(VARIANTS)
-    assert not any("slim" in name or "compat" in name for name in first)
-    (named,) = [line for line in lines if line.startswith(" cuda12.5 ")]
-    seen = VARIANTS["cuda12.5"].seen
-    assert re.split(r"\s{2,}", named.strip())[-2:] == [seen.gpu or "not yet", seen.cpu]

@@ -14,7 +14,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.host_warnings import has_nvidia_card, host_warnings, memory_notes
-from orchestrate.planning.plan import HostPlan, Plan, make_plan
+from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
 from results.schema.health import GPUFacts, GPUSlice
@@ -138,15 +138,6 @@ def test_the_table_shows_what_a_host_told_and_why_it_cannot_be_used():
     assert "f.[bold]gone: cannot be measured now: ssh node: connection refused" in text
 
 
-def test_check_and_plan_show_the_variables_of_the_hosts_file():
-    given = dataclasses.replace(host(), environment={"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "=eth0"})
-    entry = HostPlan(host=given, suite="quick", facts=Facts(), problem=None, jobs=())
-    stream = io.StringIO()
-    render_check([given], {given.place: Facts()}, Console(file=stream, width=230))
-    render_plan(Plan(run_id="r", created_at="", seed=1, hosts=(entry,)), Console(file=stream, width=230))
-    assert stream.getvalue().count(f"{given.key}: environment: NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME==eth0") == 2
-
-
 def test_a_plan_names_cases_with_one_reason_in_one_line_and_nothing_of_a_host_that_did_not_answer():
     hosts = [host(), Host(fleet="other", name="gone", docker=SSH)]
     probed = {hosts[0].place: GOOD, hosts[1].place: "no route to host"}
@@ -174,19 +165,3 @@ def test_a_case_too_large_for_the_gpu_is_named_with_the_batch_that_fits():
     large = dataclasses.replace(A4000, memory_bytes=24 << 30)
     assert memory_notes(host(), dataclasses.replace(GOOD, gpus=(large,)), cases) == []
     assert memory_notes(host(), Facts(), cases) == []
-
-
-def test_both_fleets_of_a_comparison_get_the_batch_that_fits_the_smaller_gpu(tmp_path):
-    suite = tmp_path / "my.yml"
-    suite.write_text("cases:\n  - {model: resnet152, batch_per_gpu: fit, device: gpu}\n")
-    large = dataclasses.replace(
-        GOOD, gpus=(dataclasses.replace(A4000, name="NVIDIA RTX A5000", memory_bytes=24 << 30),)
-    )
-    hosts = [host(), Host(fleet="a5000", name="node-b", docker=SSH)]
-
-    def batches(probed):
-        plan = make_plan(hosts, probed, lambda _: read_suite(str(suite)), run_id="r", seed=1)
-        return {entry.host.fleet: job.case.batch_per_gpu for entry in plan.hosts for job in entry.jobs}
-
-    assert batches({hosts[0].place: GOOD, hosts[1].place: large}) == {"a4000": 64, "a5000": 64}
-    assert batches({hosts[0].place: large, hosts[1].place: large}) == {"a4000": 128, "a5000": 128}

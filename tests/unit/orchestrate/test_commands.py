@@ -26,18 +26,6 @@ def command(folder: Path, *arguments: str, module: str = "orchestrate") -> subpr
     )
 
 
-@pytest.mark.parametrize("module", ["orchestrate", "results"])
-def test_help_answers_without_the_heavy_libraries(tmp_path: Path, module: str):
-    done = command(tmp_path, "--help", module=module)
-    assert done.returncode == 0 and "COMMAND" in done.stdout
-    probe = (
-        f"import sys, runpy; sys.argv = ['x', '--help']\ntry: runpy.run_module({module!r}, run_name='__main__')\n"
-        "except SystemExit: pass\nprint([m for m in ('tensorflow', 'pandas', 'scipy', 'docker', 'numpy') if m in sys.modules])"
-    )
-    listed = subprocess.run([sys.executable, "-c", probe], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert listed.stdout.splitlines()[-1] == "[]"
-
-
 @pytest.mark.parametrize("arguments", [("runn",), ("run", "--repeats=0"), ("plan", "--nonsense"), ()])
 def test_bad_flags_end_with_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]):
     done = command(tmp_path, *arguments)
@@ -65,42 +53,11 @@ def test_plan_shows_what_would_run_and_writes_nothing(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_check_tells_what_this_machine_is(tmp_path: Path):
-    (tmp_path / "hosts.yml").write_text(HERE)
-    done = command(tmp_path, "check")
-    assert done.returncode == 0 and "ready" in done.stdout
-
-
-@pytest.mark.slow
-def test_no_usable_host_is_exit_code_4_with_the_reason(tmp_path: Path):
-    (tmp_path / "hosts.yml").write_text(
-        f"version: 1\nfleets: {{f: {{hosts: {{h: {{docker: 'unix://{tmp_path}/none.sock'}}}}}}}}\n"
-    )
-    done = command(tmp_path, "run", "--suite=quick")
-    assert done.returncode == 4
-    assert "f.h: unix://" in done.stderr and "no such socket" in done.stderr and "Traceback" not in done.stderr
-    assert command(tmp_path, "check").returncode == 4
-
-
-@pytest.mark.slow
 def test_limit_keeps_what_it_names_and_refuses_what_is_not_there(tmp_path: Path):
     (tmp_path / "hosts.yml").write_text(HERE)
     assert command(tmp_path, "plan", "--limit=this-machine").returncode == 0
     done = command(tmp_path, "plan", "--limit=that-machine")
     assert done.returncode == 2 and "no fleet or host is named that-machine. Names: here, this-machine" in done.stderr
-
-
-@pytest.mark.slow
-def test_status_without_a_run_is_exit_code_2(tmp_path: Path):
-    done = command(tmp_path, "status")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_plan_names_the_suite_that_was_asked_for(tmp_path: Path):
-    (tmp_path / "hosts.yml").write_text(HERE)
-    planned = json.loads(command(tmp_path, "plan", "--suite=published", "--format=json").stdout)
-    assert {entry["suite"] for entry in planned["hosts"]} == {"published"}
 
 
 @pytest.mark.slow

@@ -12,14 +12,13 @@ from rich.console import Console
 
 from orchestrate.accepting.deep import (
     FOLDER,
-    earlier_figures,
     figures_of,
     judge_records,
     plan_deep_check,
     verdict_grid,
     verdicts_json,
 )
-from orchestrate.accepting.judging import Acceptance, judge
+from orchestrate.accepting.judging import Acceptance
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.grid import print_grid
@@ -27,8 +26,7 @@ from results.runs.reading import from_json
 from results.runs.store import RunFolder
 from results.schema import GPU, Check, Device, DeviceResult, Record, Status, Validity
 from results.schema.health import GPUFacts
-from results.schema.record_json import from_dict, to_json
-from tests.support.fake_driver import FakeGPU, FakeMachine, build, gpu_uuid, run_python
+from results.schema.record_json import to_json
 from tests.unit.results.factory import make_environment
 from tfbench.machine.host_speed import disk_bytes_per_second, file_system
 
@@ -104,12 +102,6 @@ def test_a_throttled_gpu_of_one_host_is_rejected_and_the_others_accepted(tmp_pat
     assert documents[1]["figures"]["gpus"][0]["rates"]["fp16 products"] == 240e12
 
 
-def test_wrong_numbers_are_named_by_the_drivers_indices(tmp_path):
-    one, two, _ = checked(tmp_path, wrong=1, status=Status.INVALID)
-    assert (one.verdict, two.verdict) == (Acceptance.REJECT, Acceptance.ACCEPT)
-    assert one.gpus[2] is Acceptance.REJECT and one.gpus[1] is Acceptance.ACCEPT
-
-
 @pytest.mark.parametrize(("status", "verdict"), [(Status.LOST, "reject"), (Status.PULL_FAILED, "warning")])
 def test_a_check_that_failed_rejects_only_where_that_is_the_hosts_fault(tmp_path, status, verdict):
     plan = plan_deep_check(HOSTS[:1], PROBED, "r")
@@ -121,13 +113,6 @@ def test_a_check_that_failed_rejects_only_where_that_is_the_hosts_fault(tmp_path
     assert (found.verdict, found.findings[0].text) == (verdict, f"{status}: why")
 
 
-def test_earlier_checks_of_a_host_count_and_the_present_one_does_not(tmp_path):
-    checked(tmp_path, "before")
-    checked(tmp_path, "now")
-    earlier = earlier_figures(tmp_path, "now")
-    assert {key: len(figures) for key, figures in earlier.items()} == {("a100", "one"): 1, ("a100", "two"): 1}
-
-
 def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
     job = plan_deep_check(HOSTS[:1], PROBED, "r").hosts[0].jobs[0]
     record = record_of(job, pcie_width=8, row_remap_failed=True)
@@ -137,48 +122,6 @@ def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
     assert (gpu.index, gpu.pcie_width, gpu.row_remap_failed) == (1, 8, True)
     assert gpu.rates["fp16 products"] == 240e12, "under load, not alone"
     assert figures_of(again).rates["processor, one core"] == 1e7
-
-
-OBSERVE = """
-import dataclasses, json, time
-from tfbench.machine.nvml import GPUs
-from tfbench.machine.telemetry import Observer
-
-gpus = GPUs(8)
-observer = Observer(gpus, period_seconds=0.002)
-observer.start()
-give_up_at = time.monotonic() + 60
-while len(observer._samples[0]) < 5 and time.monotonic() < give_up_at:
-    time.sleep(0.002)
-observer.stop()
-print(json.dumps([dataclasses.asdict(seen) for seen in observer.gpus]))
-"""
-
-
-def test_four_faults_of_eight_gpus_are_found_from_driver_to_verdict(tmp_path):
-    """From the driver's library to the verdict; only the rates are made up, because no GPU computes here."""
-    wrong = {2: {"reasons": 0x40, "clock": 800, "temperature": 91}, 5: {"width": 4}, 6: {"rows_failed": 1}}
-    healthy = {"clock": 1500, "power": 690_000, "temperature": 66, "reasons": 0x4}
-    machine = FakeMachine(
-        gpus=[
-            FakeGPU(bus_id=f"0000:{0x18 + index:02X}:00.0", uuid=gpu_uuid(index), **healthy | wrong.get(index, {}))
-            for index in range(8)
-        ]
-    )
-    documents = run_python(build(machine, tmp_path / "driver"), "-c", OBSERVE)
-    seen = [from_dict(GPUFacts, document) for document in documents]
-    assert [(item.place, item.index, item.pcie_width_max) for item in seen[:2]] == [(0, 0, 16), (1, 1, 16)]
-    gpus = tuple(GPU(index=index, name="NVIDIA H100 80GB HBM3") for index in range(8))
-    job = plan_deep_check(HOSTS[:1], {HOSTS[0].place: Facts(gpus=gpus)}, "r").hosts[0].jobs[0]
-    rates = [result("sustained_product", 640e12, place, "fp16") for place in range(8)]
-    rates += [result("memory_add", 2.5e12 if place == 7 else 2.9e12, place) for place in range(8)]
-    rates += [result("host_to_device", 6e9 if place == 5 else 25e9, place) for place in range(8)]
-    record = dataclasses.replace(record_of(job), device_results=rates, device_observations=seen)
-    (verdict,) = judge([figures_of(record)])
-    bad = {gpu: str(found) for gpu, found in verdict.gpus.items() if found is not Acceptance.ACCEPT}
-    assert (verdict.verdict, bad) == ("reject", {2: "reject", 5: "reject", 6: "reject", 7: "warning"})
-    named = {2: {"throttled_thermal"}, 5: {"pcie_width", "copies to the GPU"}, 6: {"row_remap_failed"}, 7: {"memory"}}
-    assert {gpu: {found.figure for found in verdict.findings if found.gpu == gpu} for gpu in bad} == named
 
 
 def test_a_disk_is_measured_and_memory_is_no_disk(tmp_path, monkeypatch):

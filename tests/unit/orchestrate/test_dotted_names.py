@@ -11,19 +11,17 @@ from rich.console import Console
 
 from orchestrate.display.live import LiveDisplay
 from orchestrate.errors import DocumentError
-from orchestrate.events import Event, EventBus, JobResult, event_document
+from orchestrate.events import Event, EventBus, event_document
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.base import Launcher
-from orchestrate.launchers.pulls import Progress
 from orchestrate.planning.durations import Budget, Durations, earlier_durations
-from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.run import execute, probe_hosts
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
-from results.schema import GPU, Device, Status
+from results.schema import Device
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 from tests.unit.orchestrate.test_multi_host import ALONE_AND_TOGETHER, payload
 
@@ -71,21 +69,6 @@ def test_two_hosts_of_one_joined_name_cost_what_each_costs():
     assert len({entry.host.place for entry in entries}) == 2 and len({entry.host.key for entry in entries}) == 1
 
 
-def test_each_of_them_is_asked_and_planned_by_its_own_facts():
-    hosts = hosts_named(("a.b", "c"), ("a", "b.c"))
-    gpus = {"c": 1, "b.c": 2}
-
-    def make(host: Host) -> Launcher:
-        found = tuple(GPU(index=index, name="A5000") for index in range(gpus[host.name]))
-        return FakeLauncher(host, FakeHost(facts=Facts(gpus=found)))
-
-    probed = probe_hosts(hosts, make, EventBus())
-    suite = Suite("tiny", "", 1, (ALONE,))
-    plan = make_plan(hosts, probed, lambda _: suite, run_id="r", seed=1)
-    assert [len(entry.facts.gpus) for entry in plan.hosts if entry.facts] == [1, 2]
-    assert [{job.origin.fleet for job in plan.jobs_on(host)} for host in hosts] == [{"a.b"}, {"a"}]
-
-
 def test_a_fleets_multi_host_jobs_do_not_wait_for_a_fleet_whose_name_begins_alike(tmp_path: Path):
     plan = plan_for(hosts_named(("a", "x"), ("a", "y"), ("a.b", "z")), ALONE_AND_TOGETHER)
     (multi,) = plan.multi_host_jobs
@@ -109,23 +92,6 @@ def test_the_live_table_counts_a_multi_host_job_with_its_chief_only():
     display = LiveDisplay(console)
     display.planned(plan)
     assert [row.total for row in display._rows.values()] == [2, 1, 1]
-
-
-class Buggy(FakeLauncher):
-    """Has a bug wherever images are brought."""
-
-    def prepare(self, job: Job, on_progress: Progress) -> None:
-        raise RuntimeError(f"a bug with {'many' if job.member else 'one'} of {job.origin.fleet}")
-
-
-def test_tracebacks_of_a_fleet_and_of_a_host_of_that_name_are_two_files(tmp_path: Path):
-    plan = plan_for(hosts_named(("a.b", "x"), ("a.b", "y"), ("a", "b")), ALONE_AND_TOGETHER)
-    events = run(plan, tmp_path, Buggy, FakeHost(payload=payload))
-    assert {event.status for event in events if isinstance(event, JobResult)} == {Status.ERROR}
-    files = list((tmp_path / "run1").glob("traceback-*.txt"))
-    found = sorted(text.splitlines()[-1] for text in map(Path.read_text, files))
-    bugs = ["many of a.b", "one of a", "one of a.b", "one of a.b"]
-    assert found == [f"RuntimeError: a bug with {bug}" for bug in bugs]
 
 
 def test_hosts_whose_records_would_have_one_name_are_refused_and_both_are_named(tmp_path: Path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import threading
 import time
@@ -11,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from orchestrate.display.live import LiveDisplay
 from orchestrate.errors import Lost, Unreachable, UserError
 from orchestrate.events import JobResult, JobState, JobStep
 from orchestrate.inventory.addresses import DockerAddress
@@ -22,7 +19,7 @@ from orchestrate.launchers.base import Ending, Launcher, OnTurn, OutputLine, alw
 from orchestrate.launchers.container import container_document, job_container
 from orchestrate.planning.codec import plan_from_json, plan_to_json
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import Job, Member, members_of
+from orchestrate.planning.plan import Job, members_of
 from orchestrate.running import multi_host
 from orchestrate.running.run import RunOutcome, stop_run
 from orchestrate.suites import CaseBlock, Suite
@@ -34,6 +31,7 @@ from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 ALONE_AND_TOGETHER = CaseBlock(
     model="resnet50", batch_per_gpu=2, warmup_steps=1, num_steps=4, num_hosts=[1, 2], device=Device.CPU
 )
+TOGETHER = ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2})
 
 
 def suite(*blocks: CaseBlock, repeats: int = 2) -> Suite:
@@ -43,29 +41,12 @@ def suite(*blocks: CaseBlock, repeats: int = 2) -> Suite:
 def multi_host_record(case: Case) -> Record:
     """Write what a chief would."""
     record = ok_record(dataclasses.replace(case, num_hosts=1))
-    measurement = record.measurement
-    assert measurement is not None
-    samples, n = measurement.samples, case.num_hosts
-    ranks = [
-        Rank(
-            rank=rank,
-            host=f"10.0.0.{rank}:29500",
-            seconds=measurement.seconds,
-            samples=samples,
-            samples_per_second=samples / measurement.seconds,
-            step_p50_seconds=0.5,
-        )
-        for rank in range(n)
-    ]
-    whole = dataclasses.replace(
-        measurement,
-        samples=samples * n,
-        samples_per_second=measurement.samples_per_second * n,
-        global_batch=measurement.global_batch * n,
-        replicas=measurement.replicas * n,
-        ranks=ranks,
-    )
-    return dataclasses.replace(record, case=case, measurement=whole)
+    one, n = record.measurement, case.num_hosts
+    assert one is not None
+    part = {"seconds": one.seconds, "samples": one.samples, "samples_per_second": one.samples_per_second}
+    ranks = [Rank(rank=rank, host=f"10.0.0.{rank}:29500", step_p50_seconds=0.5, **part) for rank in range(n)]
+    counts = {name: getattr(one, name) * n for name in ("samples", "samples_per_second", "global_batch", "replicas")}
+    return dataclasses.replace(record, case=case, measurement=dataclasses.replace(one, ranks=ranks, **counts))
 
 
 def payload(job: Job) -> bytes | None:
@@ -79,12 +60,12 @@ class MeetingLauncher(FakeLauncher):
 
     started: dict[str, threading.Barrier]
     waits: dict[str, threading.Event]
+    parties: int | None
 
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         if job.member is not None and "follow" not in self._machine.failures:
-            self.started.setdefault(f"{job.case.name}.{job.origin.repeat}", threading.Barrier(job.case.num_hosts)).wait(
-                20
-            )
+            meeting = threading.Barrier(self.parties or job.case.num_hosts)
+            self.started.setdefault(f"{job.case.name}.{job.origin.repeat}", meeting).wait(60)
         event = self.waits.get(self._host.name)
         while job.member is not None and event is not None and not event.wait(0.02):
             if job.id in self._machine.stopped:
@@ -103,11 +84,12 @@ class Bench(test_run.Bench):
         self.suite = chosen or suite()
         self.started: dict[str, threading.Barrier] = {}
         self.waits: dict[str, threading.Event] = {}
+        self.parties: int | None = None
         super().__init__(tmp_path, **machines)
 
     def launcher(self, host: Host) -> Launcher:
         launcher = MeetingLauncher(host, self.machines[host.name])
-        launcher.started, launcher.waits = self.started, self.waits
+        launcher.started, launcher.waits, launcher.parties = self.started, self.waits, self.parties
         return launcher
 
     def records(self) -> list[Record]:
@@ -216,9 +198,8 @@ def test_what_a_fleet_cannot_hold_is_left_out_with_the_reason(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost())
     assert bench.plan.multi_host_jobs == ()
     assert any("needs 2 hosts, the fleet has 1" in text for text in bench.plan.hosts[0].excluded)
-    only = suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}))
     with pytest.raises(UserError, match="the plan is empty"):
-        Bench(tmp_path / "other", only, a=FakeHost())
+        Bench(tmp_path / "other", suite(TOGETHER), a=FakeHost())
 
 
 def test_gpus_are_counted_on_every_host(tmp_path: Path):
@@ -232,28 +213,28 @@ def test_gpus_are_counted_on_every_host(tmp_path: Path):
     assert [job.gpu_uuids for job in bench.plan.multi_host_jobs[0].members] == [("GPU-0", "GPU-1")] * 2
 
 
-def test_a_killed_rank_ends_the_others_and_leaves_one_lost_record(tmp_path: Path):
-    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
+NOTHING: dict[str, Any] = {"ending": Ending(exit_code=137), "payload": lambda job: None}
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (NOTHING, "f.b ended with exit code 137"),
+        ({"on_follow": lambda job: 1 / 0}, "f.b: a bug in tfbench: ZeroDivisionError"),
+        ({"failures": {"follow": Lost("the link is dead")}}, "f.b: the link is dead"),
+    ],
+    ids=["killed", "a bug", "its host is lost"],
+)
+def test_a_part_that_fails_ends_the_others_and_leaves_one_record(tmp_path: Path, part: dict[str, Any], said: str):
+    bench = Bench(tmp_path, suite(TOGETHER, repeats=1), a=FakeHost(), b=FakeHost())
     bench.waits["a"] = threading.Event()  # the chief does not notice by itself
-    killed = bench.machines["b"]
-    killed.ending = Ending(exit_code=137)
-    killed.payload = lambda job: None if job.member else payload(job)
-    began = time.monotonic()
+    bench.parties = 1 if "failures" in part else 2
+    for name, value in part.items():
+        setattr(bench.machines["b"], name, value)
     bench.run()
-    assert time.monotonic() - began < 60
     (record,) = bench.records()
-    assert record.status is Status.LOST and "f.b ended with exit code 137" in (record.cause or "")
-    assert bench.machines["a"].count("stop") == 1
-    assert bench.machines["a"].containers == {} and bench.machines["b"].containers == {}
-
-
-def test_parts_that_end_by_themselves_in_time_are_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(multi_host, "GRACE_SECONDS", 10.0)
-    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost(ending=Ending(exit_code=1)))
-    bench.waits["a"] = threading.Event()
-    threading.Timer(0.5, bench.waits["a"].set).start()
-    bench.run()
-    assert bench.machines["a"].count("stop") == 0
+    assert record.status is Status.LOST and said in (record.cause or "")
+    assert bench.machines["a"].count("stop") == 1 and bench.machines["a"].containers == {}
 
 
 def test_a_part_that_ends_well_does_not_end_the_others(tmp_path: Path):
@@ -264,37 +245,14 @@ def test_a_part_that_ends_well_does_not_end_the_others(tmp_path: Path):
     assert [record.status for record in bench.records()] == [Status.OK] and bench.machines["a"].count("stop") == 0
 
 
-def test_a_bug_in_a_part_does_not_leave_the_others_waiting(tmp_path: Path):
-    bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
-    bench.waits["a"] = threading.Event()
-    bench.machines["b"].on_follow = lambda job: 1 / 0 if job.member else None
-    bench.run()
-    (record,) = bench.records()
-    assert "f.b: a bug in tfbench: ZeroDivisionError" in (record.cause or ""), record.cause
-
-
-def test_a_host_that_is_lost_gives_a_lost_record_with_its_name(tmp_path: Path):
-    bench = Bench(
-        tmp_path, suite(ALONE_AND_TOGETHER.model_copy(update={"num_hosts": 2}), repeats=1), a=FakeHost(), b=FakeHost()
-    )
-    bench.machines["b"].failures["follow"] = Lost("the link is dead")
-    bench.started[f"{bench.plan.multi_host_jobs[0].job.case.name}.1"] = threading.Barrier(1)
-    bench.waits["a"] = threading.Event()
-    bench.run()
-    (record,) = bench.records()
-    assert record.status is Status.LOST and "f.b: the link is dead" in (record.cause or "")
-
-
 def test_a_part_that_does_not_end_when_asked_is_abandoned_with_its_host(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("orchestrate.running.session.MARGIN_SECONDS", 2.5)
-    bench = Bench(tmp_path, suite(repeats=2), a=FakeHost(), b=FakeHost())
+    bench = Bench(tmp_path, suite(TOGETHER), a=FakeHost(), b=FakeHost())
     bench.machines["a"].failures["stop"] = Unreachable("connection refused")
-    bench.machines["b"].ending = Ending(exit_code=137)
-    bench.machines["b"].payload = lambda job: None if job.member else payload(job)
+    for name, value in NOTHING.items():
+        setattr(bench.machines["b"], name, value)
     bench.waits["a"] = threading.Event()
-    began = time.monotonic()
     bench.run()
-    assert time.monotonic() - began < 60
     first, second = bench.records()
     assert first.status is Status.LOST and "f.b ended with exit code 137" in (first.cause or "")
     assert second.status is Status.LOST and "f.a: the host did not do in time" in (second.cause or "")
@@ -355,20 +313,6 @@ def test_resume_reattaches_to_parts_and_removes_those_with_a_record(tmp_path: Pa
     assert all(machine.containers == {} for machine in bench.machines.values())
 
 
-def test_the_live_table_counts_a_job_with_its_chief(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
-    console = Console(file=io.StringIO(), width=200, height=30, force_terminal=True)
-    display = LiveDisplay(console)
-    display.planned(bench.plan)
-    bench.bus.subscribe(display.show)
-    bench.run()
-    console.print(display.render())
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    rows = [line for line in shown.splitlines() if "f/a" in line or "f/b" in line]
-    assert len(rows) == 2 and "4/4" in rows[0] and "2/2" in rows[1]
-    assert all("done" in row for row in rows)
-
-
 def test_stop_ends_all_parts(tmp_path: Path):
     bench = Bench(tmp_path, suite(repeats=1), a=FakeHost(), b=FakeHost())
     for name in ("a", "b"):
@@ -397,9 +341,3 @@ def test_parts_that_wait_for_each_other_never_share_a_thread(tmp_path: Path):
     """With room for one host at a time a job still starts all of its parts."""
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     assert bench.run(max_parallel=1) == RunOutcome(ok=6, failed=0, missing=0)
-
-
-def test_a_member_survives_the_plans_file():
-    member = Member(rank=1, addresses=("a:1", "b:3"), network="host")
-    assert json.loads(member.environment["TF_CONFIG"])["task"]["index"] == 1
-    assert member.ports == (3,)

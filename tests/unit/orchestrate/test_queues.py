@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import queue
 import threading
 import time
@@ -20,7 +19,7 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.launchers.base import Turn
 from orchestrate.launchers.polling import Poller
-from orchestrate.planning.codec import plan_from_json, plan_to_json
+from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Budget, Durations, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan
@@ -152,18 +151,6 @@ def test_limits_in_a_queue_follow_from_earlier_runs():
     assert [limits[name] for name in names] == [1200.0, 600.0, 3600.0, 3600.0]
 
 
-def test_a_queue_survives_the_frozen_plan_and_older_plans_have_none():
-    plan = queue_plan()
-    text = plan_to_json(plan)
-    assert plan_from_json(text) == plan
-    document = json.loads(text)
-    assert document["hosts"][0]["host"]["queue"]["slurm"]["gres"] == "gpu:a5000:2"
-    document["hosts"][0]["host"].pop("queue")
-    for job in document["hosts"][0]["jobs"]:
-        job.pop("max_seconds")
-    assert plan_from_json(json.dumps(document)).hosts[0].host.queue is None
-
-
 class LateQueue(FakeLauncher):
     """A queue that has begun everything when it is to be taken back."""
 
@@ -233,11 +220,3 @@ def test_a_look_wakes_only_those_whom_it_concerns():
         poller.wake_all()
         news.put("nobody")
         poller.close()
-
-
-def test_news_that_came_before_the_wait_are_not_waited_for():
-    poller = Poller("a queue", lambda: (), 60.0)
-    poller.wait("job", has_news=lambda: True)
-    assert poller._thread is None, "nobody looked"
-    poller.wait("job", seconds=0.01, has_news=lambda: False)
-    poller.close()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +16,18 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.launchers.base import Ending, Launcher
 from orchestrate.launchers.pulls import PullLimits
-from orchestrate.planning.codec import plan_from_json, plan_to_json
-from orchestrate.planning.durations import Budget
+from orchestrate.planning.codec import plan_to_json
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running import session
 from orchestrate.running.options import TRIED_AGAIN, RunOptions, Stop
 from orchestrate.running.run import RunOutcome, count_records, execute, make_launcher, probe_hosts, stop_run
-from orchestrate.running.watchdog import Watchdog
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Status
 from results.schema.progress import step_line
-from results.schema.record_json import to_json
-from results.schema.words import SUSPECT
 from tests.real.faults.controller import wait_until
-from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite(
     "tiny",
@@ -116,13 +109,6 @@ def test_a_fast_network_does_not_flood_the_run_with_steps(
     states = {event.state for event in bench.seen(JobState) if isinstance(event, JobState)}
     assert states == {"launching", "collecting"}
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
-
-
-def test_a_record_of_more_work_than_was_seen_is_suspect(tmp_path: Path):
-    bench = Bench(tmp_path, a=FakeHost(payload=lambda job: to_json(ok_record(job.case, seconds=9e3)).encode()))
-    bench.run()
-    record = bench.folder.read_record(bench.plan.jobs[0].id)
-    assert record is not None and [warning.code for warning in record.warnings] == [SUSPECT]
 
 
 @pytest.mark.parametrize(
@@ -246,22 +232,6 @@ def test_a_failed_clean_up_is_a_warning_and_the_record_stays(tmp_path: Path):
     assert sum("clean up" in warned.message for warned in bench.seen(Warned)) == 12
 
 
-def test_no_request_takes_longer_than_a_repeat_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    limits: list[float] = []
-
-    def call(self: Watchdog, function: Callable[[], object], until: Callable[[], float]) -> object:
-        limits.append(until() - time.monotonic())
-        return function()
-
-    bench = Bench(tmp_path, a=FakeHost())
-    bench.hosts = [dataclasses.replace(bench.hosts[0], timeout_minutes=2.0)]
-    bench.plan = bench.make_plan()
-    monkeypatch.setattr(Watchdog, "call", call)
-    bench.run()
-    requests, images, end, follows = 2 * 60 + 15, 24 * 3600, 5, math.inf
-    assert {limit if math.isinf(limit) else round(limit) for limit in limits} == {requests, images, end, follows}
-
-
 def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orchestrate.running.session.MAX_LOG_BYTES", 1000)
     bench = Bench(tmp_path, a=FakeHost(lines=("x" * 99,) * 10_000))
@@ -299,12 +269,6 @@ def test_gpus_decide_the_cases_and_are_named_by_uuid(tmp_path: Path):
     bench.run()
     assert len(started) == 24 and all(started), "b learned its GPUs when it came back"
     bench.launcher = launcher  # type: ignore[method-assign]
-
-
-def test_a_plan_survives_its_file(tmp_path: Path):
-    gpus = (GPU(index=0, name="NVIDIA RTX A4000", uuid="GPU-0"),)
-    bench = Bench(tmp_path, a=FakeHost(facts=Facts(gpus=gpus)), b=FakeHost(facts=Unreachable("down")))
-    assert plan_from_json(bench.folder.read_plan()) == bench.plan
 
 
 def test_the_order_interleaves_repeats_and_follows_the_seed(tmp_path: Path):
@@ -361,19 +325,6 @@ def test_a_limit_of_cost_ends_the_run_in_time_and_resume_goes_on(tmp_path: Path)
     assert bench.run(max_usd=0.1) == RunOutcome(ok=0, failed=0, missing=12)
     assert any("near its limit" in event.message for event in bench.events if isinstance(event, Warned))
     assert bench.run(max_usd=2.0) == RunOutcome(ok=12, failed=0, missing=0)
-
-
-def test_a_host_costs_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    counted: list[tuple[str, object, object]] = []
-    for name in ("begin", "end"):
-        monkeypatch.setattr(
-            Budget, name, lambda self, host, meter=None, name=name: counted.append((name, host.host, meter))
-        )
-    bench = Bench(tmp_path, a=FakeHost())
-    bench.hosts = [dataclasses.replace(bench.hosts[0], usd_per_gpu_hour=36.0, device=Device.CPU)]
-    bench.plan = bench.make_plan()
-    assert bench.run(max_usd=1000.0).ok == 12
-    assert counted == [("begin", "a", None), ("end", "a", None)]
 
 
 def test_a_limit_of_cost_without_prices_is_refused(tmp_path: Path):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from orchestrate.display.display import describe
 from orchestrate.events import Decided, EventBus, JobSkipped
@@ -20,9 +17,9 @@ from orchestrate.planning.plan import Job, Plan, make_plan
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
 from orchestrate.running.options import RunOptions, Stop
 from orchestrate.running.run import count_records, execute
-from orchestrate.suites import CaseBlock, Suite, read_suite, suite_names
+from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
-from results.schema import Device, Mode, Status
+from results.schema import Device, Status
 from results.schema.record_json import to_json
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 from tests.unit.orchestrate.test_run import Bench
@@ -81,39 +78,6 @@ def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
     assert bench.run() == outcome and bench.starts == starts == outcome.ok, "resume finds the same, and starts nothing"
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_answers(tmp_path):
-    bench = EarlyBench(tmp_path)
-    seen = []
-    guard = threading.Lock()
-
-    def stop_soon(job: Job) -> None:
-        with guard:
-            seen.append(job)
-            if len(seen) == 9:
-                bench.stop.ask()
-
-    for machine in bench.machines.values():
-        machine.on_follow = stop_soon
-    stopped = bench.run()
-    assert stopped.missing > 0
-    bench.stop = Stop()
-    outcome = bench.run()
-    assert outcome.missing == 0 and outcome.ok + outcome.skipped == 80
-    assert outcome.answers == count_records(bench.plan, bench.folder).answers
-    assert [text.partition("known to")[2] for text in outcome.answers if "resnet50" in text]
-
-
-def test_the_answer_does_not_depend_on_the_order_in_which_repeats_end(tmp_path):
-    plan = EarlyBench(tmp_path).plan
-    answers = set()
-    for jobs in (plan.jobs, plan.jobs[::-1]):
-        early = StopEarly(plan)
-        for job in jobs:
-            early.add(job, ok_record(job.case, seconds=seconds_of(job)))
-        answers.add(tuple(early.answers))
-    assert len(answers) == 1
-
-
 def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path):
     bench = EarlyBench(tmp_path, usd_per_gpu_hour=1.0, device=Device.CPU)
     outcome = bench.run()
@@ -139,24 +103,6 @@ def test_without_the_flag_or_without_two_fleets_nothing_is_skipped(tmp_path):
         for job in measured.jobs:
             assert early.add(job, ok_record(job.case, seconds=2.0)) == [] and not early.skips(job)
         assert (early.answers, early.skipped, early.saved_seconds) == (answers, 0, 0.0)
-
-
-@pytest.mark.parametrize("name", suite_names())
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_every_shipped_suite_skips_repeats_of_steady_fleets(name, hosts):
-    fleets = [host(fleet, f"{fleet}{n}", device=Device.CPU) for fleet in "ab" for n in range(hosts)]
-    suite = read_suite(name)
-    plan = make_plan(fleets, {one.place: Facts() for one in fleets}, lambda _: suite, run_id="r", seed=1)
-    early = StopEarly(dataclasses.replace(plan, stop_early=0.02))
-    skipped = 0
-    for job in sorted(plan.jobs, key=lambda job: job.origin.repeat):
-        if early.skips(job):
-            skipped += 1
-        else:
-            early.add(job, ok_record(job.case, seconds=2.0 + 0.001 * job.origin.repeat))
-    measurable = len({job.case for job in plan.jobs if job.case.mode is not Mode.DEVICE})
-    assert skipped >= measurable * hosts * 2 * (suite.repeats - 2)
-    assert measurable or early.answers == [NOTHING_TO_COMPARE]
 
 
 CANCELLED: set[str] = set()
