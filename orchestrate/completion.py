@@ -98,8 +98,7 @@ def _beginning(typed: str, values: Iterable[str] | None) -> list[str]:
 
 
 def _runs() -> list[str]:
-    from results.runs.sources import runs_dir
-    from results.runs.store import run_folders
+    from results.runs.store import run_folders, runs_dir
 
     return sorted((path.name for path in run_folders(runs_dir())), reverse=True)
 

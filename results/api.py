@@ -18,11 +18,10 @@ from results.errors import BadQuestion, UnknownFleet
 from results.recommend.answer import Advice, RentalOption, answers, unused_prices
 from results.recommend.decision import MODES
 from results.recommend.questions import asked_prices, read_questions
-from results.runs.sources import report_place, runs_dir, stored_records
-from results.runs.store import latest_run
+from results.runs.store import latest_run, report_place, runs_dir, stored_records
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
-from results.table.frames import RepeatTable
+from results.table.frames import all_repeats
 from results.table.merge import Merged, merge_records
 
 Name = str | os.PathLike[str]
@@ -259,9 +258,8 @@ def read_runs(*sources: Name) -> Runs:
         UserError: a source is none of these (`NotARun`).
     """
     names = tuple(os.fspath(source) for source in sources) or (str(latest_run(runs_dir())),)
-    repeats = RepeatTable()
-    merged = merge_records(repeats.watched(stored_records(names)))
-    return Runs(names, repeats.frame(), merged)
+    # Read twice: 24,000 records in memory would take a GB.
+    return Runs(names, all_repeats(stored_records(names)), merge_records(stored_records(names)))
 
 
 def _frame(rows: Sequence[Mapping[str, Value]], columns: Mapping[str, str]) -> pd.DataFrame:

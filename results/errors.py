@@ -3,8 +3,6 @@
 TfbenchError
 ├── UserError              the user can fix it: one to three lines, no traceback, exit code 2 or 4
 │   ├── NotARun            a path is not a run folder, or no run was found
-│   ├── RunExists          a run folder of that name is already there
-│   ├── PlanIsFrozen       a run's plan was to be written twice
 │   ├── UnknownFleet       a fleet was asked for that no record names
 │   ├── MixedIdentities    numbers of several software identities would share a cell
 │   ├── BadQuestion        a recommendation was asked for something unknown
@@ -43,14 +41,6 @@ class UserError(TfbenchError):
 
 class NotARun(UserError):
     """A path does not lead to a run folder."""
-
-
-class RunExists(UserError):
-    """A run folder of this name is already there."""
-
-
-class PlanIsFrozen(UserError):
-    """A plan is written once, before its run starts."""
 
 
 class UnknownFleet(UserError):

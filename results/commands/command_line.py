@@ -76,14 +76,13 @@ def placed(names: Sequence[str], folder: Path | None, *, latest: bool = True) ->
 
     Args:
         names: Run folders, run ids, record files, or names of fleets.
-        folder: What `--runs-dir` names; None: nothing, so `results.runs.sources` uses its default.
+        folder: What `--runs-dir` names; None: nothing, so `results.runs.store` uses its default.
         latest: Whether the latest run stands in where no name is a run.
 
     Raises:
         NotARun: No name is a run, and the folder holds none.
     """
-    from results.runs.sources import is_run
-    from results.runs.store import latest_run
+    from results.runs.store import is_run, latest_run
 
     if folder is None:
         return list(names)
@@ -95,7 +94,7 @@ def fleet_rates_of(
     runs: Sequence[str], by: Sequence[str], remedy: str = "", *, apart: Sequence[str] = ()
 ) -> list[FleetRate]:
     """Read runs, refusing to let a cell hold several identities; see `fleet_rates` for `apart`."""
-    from results.runs.sources import stored_records
+    from results.runs.store import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records
 

@@ -151,7 +151,7 @@ def _recommend(
 
 def _measured(runs: list[str], runs_dir: Path | None) -> list[FleetRate]:
     """Read the runs that were named, or the latest one; none where nothing was measured."""
-    from results.runs.sources import has_runs
+    from results.runs.store import has_runs
 
     runs = placed(runs, runs_dir)
     return fleet_rates_of(runs, [], "Choose one run.") if runs or has_runs() else []

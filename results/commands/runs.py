@@ -47,7 +47,7 @@ def add_show(commands: Commands) -> None:
     parser = add_command(commands, "show", _show, "print the results of runs, and each fleet's table")
     add_runs(parser)
     parser.add_argument(
-        "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, per host and case"
+        "--time-breakdown", action="store_true", help="instead, show what the run spent its time on, by host"
     )
     add_format(parser, "text", "json")
 
@@ -155,7 +155,7 @@ def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, forma
     from rich.console import Console
 
     from results.report.tables import show_tables, to_json
-    from results.runs.sources import stored_records
+    from results.runs.store import stored_records
     from results.table.merge import merge_records
 
     runs, console = placed(runs, runs_dir), Console()
@@ -171,7 +171,7 @@ def _show(runs: list[str], runs_dir: Path | None, *, time_breakdown: bool, forma
 
 def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
     from results.grid import print_grid
-    from results.runs.sources import stored_records
+    from results.runs.store import stored_records
     from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 
     grid = time_breakdown_grid(time_breakdown(stored_records(runs)))
@@ -183,7 +183,7 @@ def _show_time_breakdown(runs: Sequence[str], console: Console) -> int:
 
 def _export(runs: list[str], runs_dir: Path | None, *, by: list[str], format: str, output: Path | None) -> int:
     from results.report.tables import WRITERS
-    from results.runs.sources import stored_records
+    from results.runs.store import stored_records
     from results.table.fleets import fleet_rates, refuse_mixed
     from results.table.merge import merge_records
 
@@ -245,7 +245,7 @@ def _compare(
 def _pairs(names: list[str], runs_dir: Path | None, *, baseline: list[str], by: list[str], strict: bool) -> list[_Pair]:
     """Find out what is to be compared: two fleets, or every fleet with itself in the baseline."""
     from results.compare.pairs import fleets_of
-    from results.runs.sources import is_run
+    from results.runs.store import is_run
 
     names = placed(names, runs_dir)
     fleets = [] if baseline else [name for name in names if not is_run(name)]
@@ -295,7 +295,7 @@ def _report(
     output: Path | None,
     measured_by: str,
 ) -> int:
-    from results.runs.sources import report_place, stored_records
+    from results.runs.store import report_place, stored_records
 
     try:
         from results.report.page import make_report, report_html, report_markdown
@@ -317,7 +317,7 @@ def _report(
 
 
 def _validate(runs: list[str], runs_dir: Path | None) -> int:
-    from results.runs.sources import stored_records
+    from results.runs.store import stored_records
 
     good = bad = 0
     for stored in stored_records(placed(runs, runs_dir)):

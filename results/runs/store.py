@@ -1,4 +1,4 @@
-"""The folder of one run: its frozen plan, its events, its records and its logs.
+"""The folder of one run: its frozen plan, its events, its records and its logs; and how a name leads to runs.
 
     runs/<run-id>/plan.json  events.jsonl  records/<job-id>.json  logs/<job-id>.log
                   results.csv  report.html
@@ -15,13 +15,14 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from results.errors import NotARun, PlanIsFrozen, RunExists, UserError
+from results.errors import NotARun, UserError
 from results.runs.reading import from_json
 from results.schema import Record
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
@@ -103,7 +104,6 @@ class RunFolder:
     """
 
     path: Path
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
@@ -114,15 +114,14 @@ class RunFolder:
             run_id: Letters, digits, `.`, `_`, `+` and `-`.
 
         Raises:
-            RunExists: A folder of that name is there.
-            UserError: The id cannot be a file name.
+            UserError: A folder of that name is there, or the id cannot be a file name.
         """
         path = runs_dir / _checked_name(run_id, "run id")
         runs_dir.mkdir(parents=True, exist_ok=True)
         try:
             path.mkdir(mode=0o700)  # logs and plans may hold what only the user should read
         except FileExistsError as error:
-            raise RunExists(f"{path}: a run of this name exists. Choose another name or resume it.") from error
+            raise UserError(f"{path}: a run of this name exists. Choose another name or resume it.") from error
         (path / "records").mkdir()
         (path / "logs").mkdir()
         return cls(path)
@@ -177,12 +176,11 @@ class RunFolder:
         """Write the plan, once.
 
         Raises:
-            PlanIsFrozen: It was written before.
+            UserError: It was written before.
         """
-        with self._lock:
-            if self.plan_path.exists():
-                raise PlanIsFrozen(f"{self.plan_path}: a plan does not change once written. Start a new run.")
-            _write_whole(self.plan_path, [text])
+        if self.plan_path.exists():
+            raise UserError(f"{self.plan_path}: a plan does not change once written. Start a new run.")
+        _write_whole(self.plan_path, text)
 
     def read_plan(self) -> bytes:
         """Return the plan as it was written.
@@ -225,7 +223,7 @@ class RunFolder:
         Raises:
             ValueError: A number in it is not finite.
         """
-        _write_whole(self.record_path(job_id), [to_json(record)])
+        _write_whole(self.record_path(job_id), to_json(record))
 
     def read_record(self, job_id: str) -> Record | None:
         """Read a job's record; None when there is none.
@@ -294,6 +292,69 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def runs_dir() -> Path:
+    """Return where runs lie: TFBENCH_RUNS_DIR, or `runs` in the current folder."""
+    return Path(os.environ.get("TFBENCH_RUNS_DIR") or "runs")
+
+
+def stored_records(names: Sequence[str]) -> Iterator[StoredRecord]:
+    """Yield the records of runs.
+
+    Args:
+        names: Run folders, run ids, or single record files; none: the latest run. One that is named twice is
+            read once.
+
+    Raises:
+        NotARun: A name leads nowhere; raised before the first record is read.
+    """
+    found = dict.fromkeys([_find(name) for name in names] or [latest_run(runs_dir())])
+    runs = [map(read_stored, [path]) if _is_file(path) else RunFolder.open(path).records() for path in found]
+    return chain.from_iterable(runs)
+
+
+def report_place(names: Sequence[str]) -> tuple[str, Path]:
+    """Return the title of a report on these runs, and where it is written unless another file is named.
+
+    Raises:
+        NotARun: A name leads nowhere.
+    """
+    found = [_find(name) for name in names] or [latest_run(runs_dir())]
+    title = "Results of " + ", ".join(path_text(Path(path.resolve().name)) for path in found)
+    only = found[0] if len(found) == 1 and is_folder(found[0]) else None
+    return title, RunFolder.open(only).report_path if only else Path("report.html")
+
+
+def has_runs() -> bool:
+    """Return whether there is any run where runs lie."""
+    try:
+        latest_run(runs_dir())
+    except NotARun:
+        return False
+    return True
+
+
+def is_run(name: str) -> bool:
+    """Return whether a name leads to a run or a record file; a folder of a fleet's name is neither."""
+    return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
+
+
+def _find(name: str) -> Path:
+    """Return what a name means: a path that exists, else a run id."""
+    for path in (Path(name), runs_dir() / name):
+        if _is_file(path) or is_folder(path):
+            return path
+    shown = path_text(Path(name[:MAX_NAME_LENGTH]))
+    raise NotARun(f"{shown}: neither a path nor a run in {runs_dir()}/. Name a run folder, e.g. runs/<run-id>.")
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path leads to a regular file; a name that is too long for one does not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _planned_at(run: Path) -> float:
     """Return when the plan was written, in seconds since the epoch; the folder's own time without a plan."""
     for path in (run / "plan.json", run):
@@ -335,24 +396,20 @@ def read_file(path: Path, most: int) -> bytes:
     return b"".join(chunks)
 
 
-def _write_whole(path: Path, text: Iterable[str]) -> None:
+def _write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader, also after a power cut, finds the old content or the new, never half."""
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name[:200]}.{os.getpid()}-{threading.get_ident()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as stream:  # noqa: PTH123 (a fleet writes a hundred a second)
-            stream.writelines(text)
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_folder(folder)
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

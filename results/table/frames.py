@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -97,32 +97,18 @@ REPEAT_COLUMNS: dict[str, str] = {
 _case = attrgetter(*CASE_COLUMNS)
 
 
-class RepeatTable:
-    """Keeps of each record what the table of repeats needs, while the records are read for something else."""
+def all_repeats(stored: Iterable[StoredRecord]) -> pd.DataFrame:
+    """Return one row per record, also of those that failed, in their order; columns and types are `REPEAT_COLUMNS`.
 
-    def __init__(self) -> None:
-        self._rows: dict[tuple[str, ...], list[Value]] = {}
-
-    def watched(self, stored: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield records as they come, and keep a row of each; one that came before, or is not a record, has none."""
-        for item in stored:
-            if item.record is not None:
-                self._rows.setdefault(_identity(item, item.record), _row(item, item.record))
-            yield item
-
-    def frame(self) -> pd.DataFrame:
-        """Return one row per record, in the order they came; columns and types are `REPEAT_COLUMNS`."""
-        return pd.DataFrame(list(self._rows.values()), columns=list(REPEAT_COLUMNS), dtype=object).astype(
-            REPEAT_COLUMNS
-        )
-
-
-def _identity(item: StoredRecord, record: Record) -> tuple[str, ...]:
-    """Return what makes a repeat the same one: its run, place, case and number; its file where nobody placed it."""
-    origin = record.origin
-    if origin is None:
-        return (item.where, record.case.name)
-    return origin.run_id, origin.fleet, origin.host, record.case.name, str(origin.repeat)
+    A record that comes twice has one row: its run, place, case and number are the same, or its file where nobody
+    placed it.
+    """
+    rows: dict[tuple[Value, ...], list[Value]] = {}
+    for item in stored:
+        if item.record is not None:
+            row = _row(item, item.record)
+            rows.setdefault((*row[:4], item.record.case.name), row)
+    return pd.DataFrame(list(rows.values()), columns=list(REPEAT_COLUMNS), dtype=object).astype(REPEAT_COLUMNS)
 
 
 def _row(item: StoredRecord, record: Record) -> list[Value]:

@@ -9,7 +9,7 @@ import pytest
 
 from results.runs.reading import from_json
 from results.runs.store import RunFolder
-from results.runs.time_breakdown import KINDS, time_breakdown, time_breakdown_grid
+from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Origin, Phase, Status
 from results.schema.record_json import RecordError, to_json
 from tests.unit.results.factory import make_case, make_record
@@ -46,34 +46,40 @@ def state(name, second):
 
 
 RESULT = {"event": "job_result", "job": "a.b.c.x.r1", "at": "2026-11-01T10:00:50+00:00", "seconds": 47.0}
-STATES = [
-    state(*pair)
-    for pair in (
-        ("launching", 0),
-        ("queued", 1),
-        ("on n", 4),
-        ("starting", 5),
-        ("building", 8),
-        ("compiling", 10),
-        ("timing", 17),
-    )
-]
-STATES += [state("writing", 44), state("collecting", 45), RESULT]
+NAMES = (
+    ("launching", 0),
+    ("queued", 1),
+    ("on n", 4),
+    ("starting", 5),
+    ("building", 8),
+    ("compiling", 10),
+    ("timing", 17),
+)
+STATES = [*(state(*pair) for pair in (*NAMES, ("writing", 44), ("collecting", 45))), RESULT]
 PULL = {"event": "image_ready", "host": "a.b.c", "image": "i", "seconds": 90.5, "at": "2026-11-01T10:00:00+00:00"}
 
 
-def test_a_records_phases_and_what_the_events_add(tmp_path):
-    host, case = time_breakdown(run(tmp_path, events=[PULL, *STATES]))
-    assert (host.host, host.case, dict(host.seconds)) == ("a.b/c", "", {"pull": 90.5})
-    assert (case.host, case.case, case.repeats) == ("a.b/c", CASE.name, 1)
+def test_a_records_phases_and_what_the_events_add_are_a_row_of_its_host(tmp_path):
+    found = time_breakdown(run(tmp_path, events=[PULL, *STATES]))
     wanted = {"timed steps": 20, "warm-up": 3, "compilation": 6, "building": 2, "start": 6, "peaks": 5, "checks": 1}
-    assert dict(case.seconds) == wanted | {"waiting": 3, "other": 47 - 43}
-    assert case.seconds.keys() <= set(KINDS)
+    assert found == {"a.b/c": {"repeats": 1, **wanted, "waiting": 3, "other": 47 - 43, "pull": 90.5}}
+    grid = time_breakdown_grid(found)
+    assert grid.headings == [
+        *("host", "repeats", "timed steps", "warm-up", "compilation", "building", "start", "peaks", "checks", "pull"),
+        *("waiting", "other", "all"),
+    ]
+    row, share = grid.rows
+    assert row[1:] == ["1", "0:20", "0:03", "0:06", "0:02", "0:06", "0:05", "0:01", "1:30", "0:03", "0:04", "2:20"]
+    assert share[2] == "14%" and grid.notes == ["minutes:seconds; timed steps are 14% of what the hosts spent"]
+
+
+def test_without_any_time_there_is_no_table():
+    assert time_breakdown_grid(time_breakdown([])) is None
 
 
 def test_a_repeat_that_failed_bought_nothing(tmp_path):
-    (case,) = time_breakdown(run(tmp_path, status=Status.OOM, events=STATES))
-    assert dict(case.seconds) == {"failed": 47 + 3}
+    found = time_breakdown(run(tmp_path, status=Status.OOM, events=STATES))
+    assert found == {"a.b/c": {"repeats": 1, "failed": 47 + 3}}
 
 
 @pytest.mark.parametrize(
@@ -82,54 +88,35 @@ def test_a_repeat_that_failed_bought_nothing(tmp_path):
         [],
         [{"event": "job_state"}, {"event": "job_result", "job": [], "seconds": "x"}, {"event": ["run_started"]}],
         [STATES[0] | {"at": "never"}, STATES[1] | {"at": "0001-01-01T00:00:00"}, RESULT | {"seconds": float("inf")}],
+        [state("launching", 0), {"event": "run_started"}],
+        None,
     ],
 )
-def test_events_that_are_missing_or_damaged_cost_only_what_they_say(tmp_path, events):
-    case = time_breakdown(run(tmp_path, events=events))[-1]
-    assert case.seconds["timed steps"] == 20 and case.total < 1e9
-
-
-def test_a_journal_that_is_no_file_is_passed_over(tmp_path):
-    stored = run(tmp_path)
-    (tmp_path / "one" / "events.jsonl").unlink()
-    (tmp_path / "one" / "events.jsonl").mkdir()
-    assert time_breakdown(stored)[0].total == sum(PHASES.values())
+def test_events_that_are_missing_or_damaged_cost_only_what_they_report(tmp_path, events):
+    stored = run(tmp_path, events=events or ())
+    if events is None:  # what is no file
+        (tmp_path / "one" / "events.jsonl").unlink()
+        (tmp_path / "one" / "events.jsonl").mkdir()
+    (spent,) = time_breakdown(stored).values()
+    assert spent["timed steps"] == 20 and sum(spent.values()) < 1e9 and spent["start"] == PHASES["starting"]
 
 
 def test_an_attempt_that_was_started_anew_counts_once(tmp_path):
-    (case,) = time_breakdown(run(tmp_path, events=[state("launching", 0), {"event": "run_started"}, *STATES]))
-    assert case.seconds["start"] == 6
-
-
-def test_the_table_ends_with_the_sum_and_the_share_of_timed_steps(tmp_path):
-    grid = time_breakdown_grid(time_breakdown(run(tmp_path, events=[PULL, *STATES])))
-    assert grid.headings == [
-        *("host", "case", "repeats", "timed steps", "warm-up", "compilation", "building", "start", "peaks", "checks"),
-        *("pull", "waiting", "other", "all"),
-    ]
-    first, second, whole, share = grid.rows
-    assert first[1] == "(host)" and first[-1] == "1:30"
-    assert second[3:] == ["0:20", "0:03", "0:06", "0:02", "0:06", "0:05", "0:01", "", "0:03", "0:04", "0:50"]
-    assert whole[1] == "all" and whole[-1] == "2:20"
-    assert share[3] == "14%" and grid.notes == ["minutes:seconds; timed steps are 14% of what the hosts spent"]
-    assert time_breakdown_grid([]) is None
+    (spent,) = time_breakdown(run(tmp_path, events=[state("launching", 0), {"event": "run_started"}, *STATES])).values()
+    assert spent["start"] == 6
 
 
 def test_phases_travel_in_the_record_and_are_bounded(tmp_path):
     (stored,) = run(tmp_path)
     text = to_json(stored.record)
-    assert from_json("".join(text)) == stored.record
+    assert from_json(text) == stored.record
     with pytest.raises(RecordError, match="seconds"):
-        from_json("".join(text).replace('"seconds": 4.0, "cpu_seconds": 4.0', '"seconds": -4.0, "cpu_seconds": 4.0'))
+        from_json(text.replace('"seconds": 4.0, "cpu_seconds": 4.0', '"seconds": -4.0, "cpu_seconds": 4.0'))
 
 
-def test_only_a_case_with_a_minimum_time_may_take_more_steps(tmp_path):
-    case = make_case(num_steps=4)
+def test_only_a_case_with_a_minimum_time_may_take_more_steps():
     longer = make_record(1.6, case=make_case(num_steps=8))
-    for asked, good in ((case, False), (dataclasses.replace(case, min_seconds=15.0), True)):
-        text = "".join(to_json(dataclasses.replace(longer, case=asked)))
-        if good:
-            assert from_json(text).measurement.num_steps == 8
-        else:
-            with pytest.raises(RecordError, match="num_steps is 8, but the case asked for 4"):
-                from_json(text)
+    timed, counted = (dataclasses.replace(CASE, min_seconds=seconds) for seconds in (15.0, None))
+    assert from_json(to_json(dataclasses.replace(longer, case=timed))).measurement.num_steps == 8
+    with pytest.raises(RecordError, match="num_steps is 8, but the case asked for 4"):
+        from_json(to_json(dataclasses.replace(longer, case=counted)))
