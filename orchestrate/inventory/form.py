@@ -296,7 +296,7 @@ class Fleet(Settings):
     )
     slurm: SlurmQueue | None = described(
         "a mapping that describes a Slurm cluster",
-        "{partition: gpu, gres: 'gpu:a5000:4', container: docker, shared_folder: /home/bench}",
+        "{partition: gpu, gres: 'gpu:a5000:4', container: apptainer, shared_folder: /home/bench}",
     )
     kubernetes: KubernetesQueue | None = described(
         "a mapping that describes a namespace of a Kubernetes cluster",

@@ -60,8 +60,8 @@ class SlurmQueue(Form):
 
     kind: ClassVar[str] = "slurm"
 
-    container: Literal["docker", "pyxis", "apptainer", "none"] = Field(
-        description="docker, pyxis, apptainer or none (none: a Python on the nodes)", examples=["docker"]
+    container: Literal["pyxis", "apptainer", "none"] = Field(
+        description="pyxis, apptainer or none (none: a Python on the nodes)", examples=["apptainer"]
     )
     shared_folder: FolderPath = Field(
         description="the absolute path of a folder that the login host and all nodes share", examples=["/home/bench"]
@@ -156,7 +156,7 @@ class SlurmQueue(Form):
                 yield "ssh", f"container: none over ssh needs {key}, a path on the nodes. Add it"
             if not bare and getattr(self, key) is not None:
                 yield key, f"{key} is for container: none only. Remove it"
-        if self.image_file is not None and self.container not in ("pyxis", "apptainer"):
+        if self.image_file is not None and bare:
             yield "image_file", "image_file is for container: pyxis or apptainer only. Remove it"
         if self.gres is not None and self.gpus_per_node is not None:
             yield "gpus_per_node", "gres and gpus_per_node request the same GPUs. Remove one of them"

@@ -201,8 +201,7 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
         failure = _unexplained(state, place)
     code = left.get("code", "")
     return Ending(
-        exit_code=137 if code == "oom" else whole_number(code) if len(code) <= 3 else None,
-        out_of_memory=code == "oom",
+        exit_code=whole_number(code) if len(code) <= 3 else None,
         failure=failure,
         node=place,
         image_digest=digest[0] if digest else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from results.schema import Status
+from tests.real.faults.conftest import Standins
 from tests.real.faults.controller import Runs, wait_until
 from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
+from tests.support.engines.docker import Engines
 from tests.support.engines.servers import make_ssh_host
 from tests.support.engines.slurm import NODES, SlurmCluster
 
@@ -227,7 +230,7 @@ def test_a_step_over_several_hosts_needs_containers_with_a_network(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, tmp_path: Path
 ):
     runs = make_runs()
-    queue = fleet(slurm_cluster, tmp_path, container="docker")
+    queue = fleet(slurm_cluster, tmp_path, container="apptainer")
     del queue["slurm"]["project"]
     hosts = runs.hosts({"lab": {"image": "tfbench:none", **queue}}, 1)
     case = {"model": "googlenet", "batch_per_gpu": 1, "device": "cpu", "num_hosts": 2}
@@ -236,6 +239,28 @@ def test_a_step_over_several_hosts_needs_containers_with_a_network(
     (record,) = runs.records().values()
     assert record.status is Status.UNSUPPORTED
     assert slurm_cluster.queue() == []
+
+
+@pytest.mark.tensorflow
+def test_one_plan_over_docker_slurm_and_a_process_gives_one_table(
+    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path, engines: Engines, standins: Standins
+):
+    runs = make_runs()
+    fleets = {
+        "docked": {"image": standins.image(), "hosts": {"second": {"docker": engines.second.url}}},
+        "queued": fleet(slurm_cluster, pretender),
+        "here": {"hosts": {"this-machine": {"process": True}}},
+    }
+    done = runs.run("run", f"--hosts={runs.hosts(fleets, 1)}", "--display=plain")
+    assert done.returncode == 0, done.stderr
+    assert {record.status for record in runs.records().values()} == {Status.OK}
+    with (runs.path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["fleet"] for row in rows} == {"docked", "queued", "here"}
+    assert {row["launcher"] for row in rows} == {"docker", "slurm", "process"}
+    assert {row["host"] for row in rows} <= {"second", "this-machine", "n1", "n2"}
+    assert sum(int(row["repeats"]) for row in rows) == 3
+    assert left_behind(slurm_cluster) == []
 
 
 def states_since_it_ran(runs: Runs) -> list[str]:

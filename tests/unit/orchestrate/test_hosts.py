@@ -266,9 +266,9 @@ fleets:
 @pytest.mark.parametrize(
     ("slurm", "said"),
     [
-        ("container: docker", "the nodes' driver cannot be queried. Choose an image that suits it"),
+        ("container: pyxis", "the nodes' driver cannot be queried. Choose an image that suits it"),
         ("ssh: login", "container: none over ssh needs python, a path on the nodes. Add it"),
-        ("container: docker, python: /p", "python is for container: none only. Remove it"),
+        ("container: pyxis, python: /p", "python is for container: none only. Remove it"),
         ("ssh_config: x", "ssh_config is for ssh: only. Remove it, or add ssh"),
         ('gres: "gpu:4", gpus_per_node: 4', "gres and gpus_per_node request the same GPUs. Remove one of them"),
         ('options: ["--gpus-per-node=4"]', "'--gpus-per-node=4' is set by tfbench"),
