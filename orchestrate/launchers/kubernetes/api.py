@@ -1,8 +1,8 @@
 """A Kubernetes API server behind a dozen calls: the only file that knows the official client.
 
 Objects stay the plain dictionaries that the server sends, in the words of its documentation; nothing in them is
-trusted. What the client does not do stands here: a server that once answered is asked again for a while, lists come in
-pages, and every failure becomes one of ours, with the server's words and a remedy.
+trusted. What the client does not do stands here: a server that once answered is asked again for a while, answers are
+bounded, and every failure becomes one of ours, with the server's words and a remedy.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import json
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +39,11 @@ LONGEST_DELAY_SECONDS = 5.0
 RECONNECT_SECONDS = 120.0
 """How long a server that once answered may be gone before a request is given up."""
 
-WATCH_SECONDS = 10
-"""The server ends a watch after this time, and the next one goes on from there: a dead link is noticed soon."""
-
 LOG_SILENCE_SECONDS = 60.0
 """Longest silence of a log before its stream is opened again; a benchmark may be silent for longer."""
 
-RENEW_SECONDS = 10.0
-"""How often the client may read its credentials anew; it would do so for each request."""
-
-PAGE_SIZE = 500
 MAX_ANSWER_BYTES = 64 << 20
 MAX_LOG_LINE_BYTES = 16 << 10
-MAX_OBJECT_BYTES = 4 << 20
 _QUANTITY = re.compile(r"[\d.]{1,24}(m|[kKMGTPE]i?)?", re.ASCII)
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -65,30 +55,10 @@ class NameTaken(HostError):
     """There is an object of that name already."""
 
 
-class Gone(HostError):
-    """A watch cannot go on from where it was: list again."""
-
-
 class Refused(HostError):
     """The server knows us too little: rights, a quota or credentials are missing."""
 
     status = Status.UNREACHABLE
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Objects, and the version of the whole from which a watch goes on."""
-
-    items: list[Object]
-    version: str
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change that a watch reports; `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
-
-    kind: str
-    item: Object
 
 
 class KubernetesCluster:
@@ -105,7 +75,6 @@ class KubernetesCluster:
         self._lock = threading.Lock()
         self._loaded: tuple[Any, str] | None = None
         self._answered = False
-        self._watching: Any = None
 
     @property
     def namespace(self) -> str:
@@ -118,13 +87,13 @@ class KubernetesCluster:
 
     def nodes(self, selector: str) -> list[Object]:
         """Return the nodes that have all labels of a selector."""
-        return self._list("list_node", label_selector=selector).items
+        return self._list("list_node", label_selector=selector)
 
-    def pods(self, selector: str) -> Listing:
+    def pods(self, selector: str) -> list[Object]:
         """Return the namespace's pods with a label."""
         return self._list("list_namespaced_pod", self.namespace, label_selector=selector)
 
-    def jobs(self, selector: str) -> Listing:
+    def jobs(self, selector: str) -> list[Object]:
         """Return the namespace's Jobs with a label."""
         return self._list("list_namespaced_job", self.namespace, label_selector=selector)
 
@@ -158,46 +127,17 @@ class KubernetesCluster:
         with contextlib.suppress(NotThere):
             self._ask("delete_namespaced_service", name, self.namespace)
 
-    def warnings(self, name: str) -> list[str]:
-        """Return what the cluster complains of about an object, the latest last."""
-        chosen = f"type=Warning,involvedObject.name={name}"
-        listing = self._list("list_namespaced_event", self.namespace, field_selector=chosen)
-        items = sorted(listing.items, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
-        return [plain_text(f"{item.get('reason')}: {item.get('message')}", 400) for item in items]
-
-    def watch_pods(self, selector: str, version: str) -> Iterator[list[Change]]:
-        """Yield changes as they come, for at most `WATCH_SECONDS`.
-
-        Raises:
-            Gone: The version is too old.
-            Unreachable: The link was cut.
-        """
-        response = self._open(
-            "list_namespaced_pod",
-            self.namespace,
-            label_selector=selector,
-            resource_version=version,
-            allow_watch_bookmarks=True,
-            watch=True,
-            timeout_seconds=WATCH_SECONDS,
-            read_seconds=WATCH_SECONDS + CONNECT_SECONDS,
-        )
-        self._watching = response
-        try:
-            for lines in _line_groups(response.stream(), MAX_OBJECT_BYTES):
-                yield [change for line in lines if (change := _change(line)) is not None]
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._unreachable(error) from error
-        finally:
-            self._watching = None
-            _let_go(response)
-
-    def end_watch(self) -> None:
-        """Wake the thread that waits in `watch_pods`."""
-        response = self._watching
-        if response is not None:
-            with contextlib.suppress(Exception):
-                response.shutdown()
+    def job_warnings(self) -> dict[str, str]:
+        """Return the cluster's latest warning about each of the namespace's Jobs."""
+        chosen = "type=Warning,involvedObject.kind=Job"
+        events = self._list("list_namespaced_event", self.namespace, field_selector=chosen)
+        events.sort(key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
+        return {
+            str((item.get("involvedObject") or {}).get("name")): plain_text(
+                f"{item.get('reason')}: {item.get('message')}", 400
+            )
+            for item in events
+        }
 
     def follow_log(self, pod: str) -> Iterator[str]:
         """Yield lines of a pod's log as they come, each with its time stamp; what cannot be read now has none.
@@ -235,38 +175,17 @@ class KubernetesCluster:
             return []
         return [line for lines in _line_groups([body], MAX_LOG_LINE_BYTES) for line in lines]
 
-    def output(self, pod: str) -> bytes:
-        """Return all that a pod printed.
-
-        Raises:
-            HostError: The server does not answer, or has no log of that pod.
-        """
-        return self._read("read_namespaced_pod_log", pod, self.namespace)
-
     def close(self) -> None:
         """Let go of the server."""
-        self.end_watch()
         if self._loaded is not None:
             self._loaded[0].rest_client.pool_manager.clear()
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def _list(self, method: str, *arguments: Any, **options: Any) -> Listing:  # noqa: ANN401
-        """Return all pages of a list; one that expires half-way begins anew."""
-        items: list[Object] = []
-        following = None
-        while True:
-            page: dict[str, Any] = {} if following is None else {"_continue": following}
-            try:
-                answer = self._ask(method, *arguments, limit=PAGE_SIZE, **options, **page)
-            except Gone:
-                items, following = [], None
-                continue
-            items.extend(item for item in answer.get("items") or () if isinstance(item, dict))
-            metadata = answer.get("metadata") or {}
-            following = metadata.get("continue") or None
-            if following is None:
-                return Listing(items, str(metadata.get("resourceVersion") or ""))
+    def _list(self, method: str, *arguments: Any, **options: Any) -> list[Object]:  # noqa: ANN401
+        """Return the objects of a list."""
+        items = self._ask(method, *arguments, **options).get("items")
+        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
     def _ask(self, method: str, *arguments: Any, **options: Any) -> Object:  # noqa: ANN401
         """Return the object that a request answers with."""
@@ -350,7 +269,6 @@ def _read_configuration(queue: KubernetesQueue) -> tuple[Any, str]:
         config.load_incluster_config(client_configuration=settings)
         return _limited(settings), queue.namespace or NAMESPACE_FILE.read_text().strip()
     config.load_kube_config(path, context=queue.context, client_configuration=settings, persist_config=False)
-    settings.refresh_api_key_hook = _seldom(settings.refresh_api_key_hook)
     contexts, active = config.list_kube_config_contexts(path)
     chosen = next((item for item in contexts if item["name"] == queue.context), active)
     return _limited(settings), queue.namespace or chosen["context"].get("namespace") or "default"
@@ -365,24 +283,6 @@ def _limited(settings: Any) -> Any:  # noqa: ANN401
     manager.connection_pool_kw["ssl_context"] = context
     manager.pool_classes_by_scheme = {"http": LimitedPool, "https": urllib3.HTTPSConnectionPool}
     return api
-
-
-def _seldom(renew: Callable[[Any], None] | None) -> Callable[[Any], None] | None:
-    """Renew credentials no more often than `RENEW_SECONDS`: the client reads them, and the environment, each time."""
-    if renew is None:
-        return None
-    lock, at = threading.Lock(), float("-inf")
-
-    def renew_seldom(settings: Any) -> None:  # noqa: ANN401
-        nonlocal at
-        with lock:
-            if time.monotonic() - at < RENEW_SECONDS:
-                return
-            renew(settings)
-            settings.refresh_api_key_hook = renew_seldom  # the client's own put itself there
-            at = time.monotonic()
-
-    return renew_seldom
 
 
 def quantity(text: object) -> int | None:
@@ -401,8 +301,6 @@ def _refusal(status: int, message: str) -> HostError:
         return NotThere(message)
     if status == 409 and "already exists" in message:
         return NameTaken(message)
-    if status == 410:
-        return Gone(message)
     if status == 401:
         return Refused(f"the cluster rejected the credentials: {message}. Log in and try again")
     if status == 403:
@@ -420,23 +318,6 @@ def _message(body: bytes | str | None) -> str:
         if isinstance(document, dict) and document.get("message"):
             text = str(document["message"])
     return plain_text(" ".join(text.split()), 300) or "no reason was given"
-
-
-def _change(line: str) -> Change | None:
-    """Read a line of a watch.
-
-    Raises:
-        Gone, HostError: The server ends the watch.
-    """
-    try:
-        event = json.loads(line)
-        kind, item = str(event["type"]), event["object"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if kind == "ERROR":
-        code = item.get("code") if isinstance(item, dict) else None
-        raise _refusal(code if isinstance(code, int) else 0, _message(json.dumps(item)))
-    return Change(kind, item) if isinstance(item, dict) else None
 
 
 def _line_groups(chunks: Iterable[bytes], limit_bytes: int) -> Iterator[list[str]]:

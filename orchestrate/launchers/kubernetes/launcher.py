@@ -7,36 +7,28 @@ a log is not the end of a benchmark, only the pod's state is.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Lost
+from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.launchers.container import JOB_LABEL, with_named_digest
 from orchestrate.launchers.kubernetes.api import KubernetesCluster, NameTaken, Object, Refused
-from orchestrate.launchers.kubernetes.manifests import (
-    belongs_to,
-    manifests,
-    object_name,
-    run_selector,
-    to_yaml,
-)
-from orchestrate.launchers.kubernetes.nodes import NoNode, ask_driver, fleet_facts, stated_facts
+from orchestrate.launchers.kubernetes.manifests import belongs_to, manifests, object_name, run_selector, to_yaml
+from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.launchers.kubernetes.pods import (
-    PodView,
     Running,
+    RunView,
     SeenPod,
     State,
     Waiting,
     name_of,
     node_of,
     read_state,
-    without_pod,
 )
 from orchestrate.launchers.limits import understood
 from orchestrate.launchers.polling import Poller
@@ -52,16 +44,8 @@ from results.schema.record_json import MAX_RECORD_BYTES
 PULL_PATIENCE_SECONDS = 300.0
 """How long an image may fail to come for reasons that may pass."""
 
-LOOK_AT_JOB_SECONDS = 5.0
-"""From one look at a Job that has no pod to the next; longer each time, up to `LONGEST_LOOK` of it."""
-
-LONGEST_LOOK = 12
-
-LOG_AGAIN_SECONDS = 2.0
-"""From the end of a log's stream to its next, while its pod runs: news of the pod's end come a little later."""
-
-WAKE_SECONDS = 5.0
-"""Longest time between two checks of a worker slot's limits while its pod does not change."""
+POLL_SECONDS = 2.0
+"""Between two looks at the Jobs and pods of a run."""
 
 MINUTE_SECONDS = 60.0
 REMOVAL_SECONDS = 120.0
@@ -82,8 +66,7 @@ class KubernetesLauncher:
         self._host = host
         self._queue = host.queue
         self._cluster = cluster or KubernetesCluster(host.queue)
-        self._view: PodView | None = None
-        self._poller: Poller | None = None
+        self._watched: tuple[Poller, RunView] | None = None
         self._logs: dict[str, _Log] = {}
         self._withdrawn: set[str] = set()
         self._digests: dict[str, str] = {}
@@ -91,11 +74,15 @@ class KubernetesLauncher:
 
     @understood("the cluster")
     def probe(self) -> Facts:
-        """See `Launcher.probe`: from the labels of the nodes; where they do not name the driver, a Job asks it."""
+        """See `Launcher.probe`: from the labels of the nodes."""
         facts = self._ask_nodes()
         named = bool(self._host.image or self._host.variants)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
-            facts = ask_driver(self._cluster, self._host, self._queue, facts)
+            raise LaunchFailed(
+                "the nodes have no labels of their driver and compute capability. Set variant: in hosts.yml, or "
+                "install NVIDIA's GPU feature discovery",
+                Status.UNSUPPORTED,
+            )
         images = wanted_images(self._host, facts, read_variants())
         return dataclasses.replace(facts, images=tuple(map(with_named_digest, images)))
 
@@ -137,20 +124,21 @@ class KubernetesLauncher:
     def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
         poller, view = self._watch(job)
-        log = self._logs.setdefault(job.id, _Log(self._cluster, RecordReader(MAX_RECORD_BYTES)))
+        log = self._logs.setdefault(job.id, _Log(RecordReader(MAX_RECORD_BYTES)))
         patience = _Patience(self._queue.pending_minutes * MINUTE_SECONDS)
-        job_look = _JobLook(self._cluster, job)
-        begun, name = False, object_name(job)
+        begun, missed, name = False, 0, object_name(job)
         while True:
-            seen, seconds = view.of_job(name), WAKE_SECONDS
-            state = job_look.state() if seen is None else read_state(seen.pod, deleted=seen.deleted)
-            if seen is None and isinstance(state, Ending) and view.ask(name) is not None:
-                continue  # news of a Job may come before those of its pods
+            poller.wait()
+            state, pods = view.state(name), view.pods_of(name)
+            if state is None:
+                missed += not poller.trouble
+                # A look that was on its way when the Job was created does not show it.
+                state = Waiting("waiting for a pod") if missed < 2 else _GONE
             if job.id in self._withdrawn and not begun and not isinstance(state, Running) and not _has_run(state):
                 self._cluster.delete_job(name)
                 raise CancelledInQueue
             if isinstance(state, Waiting):
-                on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
+                on_turn(Turn(waiting=True, node=node_of(pods[0].pod) if pods else None, reason=state.reason))
                 failure = patience.lost(state, self._progress_at)
                 if failure is not None:
                     return Ending(exit_code=None, failure=failure)
@@ -158,12 +146,10 @@ class KubernetesLauncher:
                 begun = True
                 self._progress_at = time.monotonic()
                 on_turn(Turn(waiting=False, node=state.node))
-                if seen is not None:
-                    log.follow(name_of(seen.pod), on_line)
-                    seconds = LOG_AGAIN_SECONDS
+                log.take(self._cluster.follow_log(name_of(pods[0].pod)), on_line)
             else:
-                return self._ended(job, seen, state, log, on_line, on_turn)
-            poller.wait(name, seconds, functools.partial(view.has_news, name, seen))
+                self._progress_at = time.monotonic()
+                return self._ended(job, pods, state, log, on_line, on_turn)
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`: put together from the last lines of the pod's log."""
@@ -182,8 +168,8 @@ class KubernetesLauncher:
     def cancel_waiting(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.cancel_waiting`: each slot takes back its own, also a Job that is being created now."""
         self._withdrawn.update(job.id for job in jobs)
-        if self._poller is not None:
-            self._poller.wake_all()
+        if self._watched is not None:
+            self._watched[0].hurry()
 
     def clear(self, jobs: Sequence[Job]) -> None:
         """See `QueueLauncher.clear`: of most there is no Job, so that it is asked first."""
@@ -198,13 +184,13 @@ class KubernetesLauncher:
         if job.case.num_hosts > 1:
             self._cluster.delete_service(object_name(job))
         self._logs.pop(job.id, None)
-        if self._view is not None:
-            self._view.forget(object_name(job))
+        if self._watched is not None:
+            self._watched[1].forget(object_name(job))
 
     @understood("the cluster")
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        items = self._cluster.jobs(run_selector(run_id)).items
+        items = self._cluster.jobs(run_selector(run_id))
         named = [((item.get("metadata") or {}).get("annotations") or {}).get(JOB_LABEL) for item in items]
         return [name for name in named if isinstance(name, str)]
 
@@ -214,11 +200,8 @@ class KubernetesLauncher:
 
     def close(self) -> None:
         """See `Launcher.close`."""
-        self._cluster.end_watch()
-        if self._poller is not None:
-            self._poller.close()
-        if self._view is not None:
-            self._view.close()
+        if self._watched is not None:
+            self._watched[0].close()
         self._cluster.close()
 
     def _ask_nodes(self) -> Facts:
@@ -241,61 +224,44 @@ class KubernetesLauncher:
     def _manifests(self, job: Job) -> list[Object]:
         return manifests(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
 
-    def _watch(self, job: Job) -> tuple[Poller, PodView]:
-        """Begin to watch the pods of a run; all its repeats are of one."""
-        if self._poller is None or self._view is None:
-            self._view = PodView(self._cluster, run_selector(job.origin.run_id))
-            self._poller = Poller(f"the cluster of fleet {self._host.fleet}", self._view.look, seconds=0.0)
-        return self._poller, self._view
+    def _watch(self, job: Job) -> tuple[Poller, RunView]:
+        """Begin to watch the Jobs of a run; all repeats of a launcher are of one."""
+        if self._watched is None:
+            view = RunView(self._cluster, run_selector(job.origin.run_id))
+            self._watched = Poller(f"the cluster of fleet {self._host.fleet}", view.look, POLL_SECONDS), view
+        return self._watched
 
     def _ended(
-        self, job: Job, seen: SeenPod | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
+        self, job: Job, pods: list[SeenPod], ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
     ) -> Ending:
-        """Take the last of what it printed, and learn what its image's tag means."""
-        self._progress_at = time.monotonic()
-        if seen is not None and ending.exit_code is not None:
+        """Read the rest of its log, and what its image's tag means.
+
+        A case on several hosts ended as its first rank, unless that was only ended with the others.
+        """
+        if pods and ending.exit_code is not None:
             on_turn(Turn(waiting=False, node=ending.node))
-            log.finish(name_of(seen.pod), on_line)
+            if log.record.payload() is None:
+                log.take(self._cluster.log_end(name_of(pods[0].pod), MAX_RECORD_LINES * 4), on_line)
         log.cut_short = ending.failure is not None or ending.exit_code is None
         if ending.image_digest and job.origin.image:
             self._digests.setdefault(job.origin.image, ending.image_digest)
-        return self._of_all_ranks(job, ending)
-
-    def _of_all_ranks(self, job: Job, ending: Ending) -> Ending:
-        """Return how a case on several hosts ended: as its first rank, unless that was only ended with the others."""
-        if job.case.num_hosts == 1 or self._view is None or (ending.exit_code == 0 and ending.failure is None):
+        if ending.exit_code == 0 or ending.failure:
             return ending
-        states = [read_state(seen.pod, deleted=seen.deleted) for seen in self._view.all_of_job(object_name(job))]
-        others = [state for state in states if isinstance(state, Ending) and state.failure and not state.exit_code]
-        return dataclasses.replace(ending, failure=others[0].failure) if others and not ending.failure else ending
+        states = [read_state(seen.pod, deleted=seen.deleted) for seen in pods[1:]]
+        failures = [state.failure for state in states if isinstance(state, Ending) and not state.exit_code]
+        return dataclasses.replace(ending, failure=next(filter(None, failures), None))
 
 
 @dataclass
 class _Log:
     """The output of one repeat, read once, however often its stream is cut."""
 
-    cluster: KubernetesCluster
     record: RecordReader
     stamp: str = ""
     cut_short: bool = False
-    again_at: float = float("-inf")
 
-    def follow(self, pod: str, on_line: OutputLine) -> None:
-        """Hand on what comes, until the stream ends; nothing happens where one has ended just now."""
-        if time.monotonic() >= self.again_at:
-            self._take(self.cluster.follow_log(pod), on_line)
-            self.again_at = time.monotonic() + LOG_AGAIN_SECONDS
-
-    def finish(self, pod: str, on_line: OutputLine) -> None:
-        """Hand on what has not been read yet of a log that is complete.
-
-        Raises:
-            HostError: It cannot be read.
-        """
-        if self.record.payload() is None:
-            self._take(self.cluster.log_end(pod, MAX_RECORD_LINES * 4), on_line)
-
-    def _take(self, lines: Iterable[str], on_line: OutputLine) -> None:
+    def take(self, lines: Iterable[str], on_line: OutputLine) -> None:
+        """Hand on lines that have not been read yet."""
         before = self.stamp
         for line in lines:
             stamp, _, text = line.partition(" ")
@@ -338,51 +304,8 @@ class _Patience:
         return status, f"after {limit / MINUTE_SECONDS:g} minutes: {cause}"
 
 
-class _JobLook:
-    """State of a Job without a pod: it waits for a quota or a queue, or is gone.
-
-    Args:
-        cluster: Where it is.
-        job: Its repeat.
-    """
-
-    def __init__(self, cluster: KubernetesCluster, job: Job) -> None:
-        self._cluster = cluster
-        self._job = job
-        self._wait = 1.0
-        self._at = time.monotonic()  # a new Job mostly has its pod before it is worth a question
-        self._state: State = Waiting("waiting for a pod")
-
-    def state(self) -> State:
-        """Return the state as it was at most a minute ago."""
-        if time.monotonic() - self._at >= LOOK_AT_JOB_SECONDS * self._wait:
-            try:
-                self._state = self._look()
-            except HostError:
-                return self._state  # the poller knows how long the cluster has been silent
-            self._at = time.monotonic()
-            self._wait = min(2 * self._wait, LONGEST_LOOK)
-        return self._state
-
-    def _look(self) -> State:
-        name = object_name(self._job)
-        found = self._cluster.job(name)
-        if found is None:
-            return Ending(exit_code=None, failure=(Status.LOST, f"its Job {name} is gone: somebody deleted it"))
-        for condition in _failed(found):
-            said = plain_text(f"{condition.get('reason')}: {condition.get('message')}", 300)
-            status = Status.TIMEOUT if condition.get("reason") == "DeadlineExceeded" else Status.LOST
-            return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {said}"))
-        if (found.get("spec") or {}).get("suspend"):
-            return Waiting("suspended: it waits in its queue")
-        return without_pod(self._cluster.warnings(name))
+_GONE = Ending(exit_code=None, failure=(Status.LOST, "its Job is gone: somebody deleted it"))
 
 
 def _has_run(state: State) -> bool:
     return isinstance(state, Ending) and state.exit_code is not None
-
-
-def _failed(item: Object) -> Iterator[Object]:
-    for condition in (item.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Failed" and condition.get("status") == "True":
-            yield condition

@@ -101,45 +101,21 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
         queue: Where it runs.
         digest: What the image's tag means, where it is known; None: as the plan says.
     """
-    ranks, seconds = job.case.num_hosts, _seconds(job, host)
-    metadata = {"name": object_name(job), "labels": _labels(job), "annotations": _annotations(job)}
-    indexed = {"completions": ranks, "parallelism": ranks, "completionMode": "Indexed"} if ranks > 1 else {}
-    pod = _pod(job, host, queue, digest, seconds)
-    limit = int(queue.pending_minutes * 60) + seconds
-    return job_document(metadata, pod, queue, seconds=limit, kept_seconds=KEPT_SECONDS, **indexed)
-
-
-def job_document(
-    metadata: Manifest,
-    pod: Manifest,
-    queue: KubernetesQueue,
-    *,
-    seconds: int,
-    kept_seconds: int,
-    **spec: Any,  # noqa: ANN401
-) -> Manifest:
-    """Describe a Job.
-
-    Args:
-        metadata: Its name, labels and annotations; its pods have the same.
-        pod: What it runs.
-        queue: Where.
-        seconds: Its limit, with the wait for a node.
-        kept_seconds: So long the cluster keeps it after its end.
-        spec: What else belongs to its description.
-    """
-    labels, annotations = metadata["labels"], metadata.get("annotations", {})
-    own = {QUEUE_LABEL: queue.queue} if queue.queue else {}
+    ranks, seconds, labels = job.case.num_hosts, _seconds(job, host), _labels(job)
+    queued = {QUEUE_LABEL: queue.queue} if queue.queue else {}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {**metadata, "labels": {**labels, **own}},
+        "metadata": {"name": object_name(job), "labels": {**labels, **queued}, "annotations": _annotations(job)},
         "spec": {
             "backoffLimit": 0,  # a repeat is a fresh process, once: what failed is a result
-            "activeDeadlineSeconds": seconds,
-            "ttlSecondsAfterFinished": kept_seconds,
-            **spec,
-            "template": {"metadata": {"labels": labels, "annotations": {**annotations, **STAYS}}, "spec": pod},
+            "activeDeadlineSeconds": int(queue.pending_minutes * 60) + seconds,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            **({"completions": ranks, "parallelism": ranks, "completionMode": "Indexed"} if ranks > 1 else {}),
+            "template": {
+                "metadata": {"labels": labels, "annotations": {**_annotations(job), **STAYS}},
+                "spec": _pod(job, host, queue, digest, seconds),
+            },
         },
     }
 
@@ -181,22 +157,18 @@ def belongs_to(item: Manifest, job: Job) -> bool:
     return annotations.get(JOB_LABEL) == job.id and annotations.get(RUN_LABEL) == job.origin.run_id
 
 
-def restricted_pod(container: Manifest, queue: KubernetesQueue, *, with_gpus: bool, seconds: int) -> Manifest:
-    """Describe a pod of one container, as the Pod Security level `restricted` demands; empty parts are excluded.
-
-    Args:
-        container: See `restricted_container`.
-        queue: Where it runs.
-        with_gpus: It needs GPUs.
-        seconds: Its limit.
-    """
+def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
+    """Describe a pod as the Pod Security level `restricted` demands; empty parts are excluded."""
+    several = job.case.num_hosts > 1
+    claim = {"persistentVolumeClaim": {"claimName": queue.data_claim, "readOnly": True}}
     optional: dict[str, Any] = {
         "nodeSelector": dict(queue.node_selector),
-        "tolerations": [item.model_dump(exclude_none=True) for item in tolerations(queue, with_gpus)],
+        "tolerations": [item.model_dump(exclude_none=True) for item in tolerations(queue, _has_gpus(job))],
         "imagePullSecrets": [{"name": name} for name in queue.image_pull_secrets],
         "serviceAccountName": queue.service_account,
         "runtimeClassName": queue.runtime_class,
-        "affinity": APART if queue.exclusive else None,
+        "affinity": APART if queue.exclusive or several else None,
+        "subdomain": object_name(job) if several else None,
     }
     return {
         "restartPolicy": "Never",
@@ -205,43 +177,15 @@ def restricted_pod(container: Manifest, queue: KubernetesQueue, *, with_gpus: bo
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, **_user(queue), "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [container],
+        "containers": [_container(job, host, queue, digest)],
         "volumes": [
             {"name": "record", "emptyDir": {"sizeLimit": str(MAX_FILE_BYTES)}},
             {"name": "tmp", "emptyDir": {"sizeLimit": str(TMP_BYTES)}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(SHM_BYTES)}},
+            *([{"name": "data", **claim}] if _reads_claim(job, queue) else []),
         ],
         **{key: value for key, value in optional.items() if value},
     }
-
-
-def restricted_container(image: str) -> Manifest:
-    """Describe a container that writes to its empty volumes only, and may do nothing that training does not need."""
-    return {
-        "name": CONTAINER,
-        "image": image,
-        "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "privileged": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "record", "mountPath": str(RECORD_PATH.rpartition("/")[0])},
-            {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
-    }
-
-
-def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
-    pod = restricted_pod(_container(job, host, queue, digest), queue, with_gpus=_has_gpus(job), seconds=seconds)
-    if claim := _claim(job, queue):
-        pod["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
-    if job.case.num_hosts > 1:
-        pod |= {"subdomain": object_name(job), "affinity": APART}
-    return pod
 
 
 def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:
@@ -262,21 +206,33 @@ def _has_gpus(job: Job) -> bool:
     return job.case.device is Device.GPU
 
 
-def _claim(job: Job, queue: KubernetesQueue) -> str | None:
-    """Name the volume claim that a repeat reads; None: it reads none."""
-    return queue.data_claim if job.case.data is Data.TFRECORD else None
+def _reads_claim(job: Job, queue: KubernetesQueue) -> bool:
+    return queue.data_claim is not None and job.case.data is Data.TFRECORD
 
 
 def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None) -> Manifest:
-    container = restricted_container(_image(job, digest))
-    if _claim(job, queue):
-        container["volumeMounts"].append({"name": "data", "mountPath": DATA_PATH, "readOnly": True})
+    """Describe a container that writes to its empty volumes only, and may do nothing that training does not need."""
+    image = _image(job, digest)
     limit = f"--max_seconds={job.max_seconds or host.timeout_minutes * 60:g}"
     return {
-        **container,
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
         "args": [*job.case.flags(), *host_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_host_environment(host), *_rank_environment(job)],
         "resources": _resources(job, host, queue),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "record", "mountPath": str(RECORD_PATH.rpartition("/")[0])},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            *([{"name": "data", "mountPath": DATA_PATH, "readOnly": True}] if _reads_claim(job, queue) else []),
+        ],
     }
 
 

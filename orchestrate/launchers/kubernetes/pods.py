@@ -1,23 +1,17 @@
-"""Pods: what the state of one means for its repeat (it waits, runs or has ended, and why), and those of a run.
-
-A run's pods are listed once, then kept up to date by one watch for all worker slots.
-"""
+"""Pods: what the state of one means for its repeat (it waits, runs or has ended, and why), and those of a run."""
 
 from __future__ import annotations
 
 import re
 import threading
-import time
-from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrate.errors import HostError
 from orchestrate.launchers.base import Ending
 from orchestrate.launchers.container import JOB_LABEL
-from orchestrate.launchers.kubernetes.api import MAX_ANSWER_BYTES, Change, Gone, KubernetesCluster
+from orchestrate.launchers.kubernetes.api import KubernetesCluster
 from orchestrate.launchers.kubernetes.manifests import CONTAINER, INDEX_ANNOTATION
-from orchestrate.launchers.limits import understood, within
+from orchestrate.launchers.limits import understood
 from orchestrate.text import plain_text, whole_number
 from results.schema import Status
 
@@ -102,18 +96,25 @@ def read_state(pod: Pod, *, deleted: bool = False) -> State:
     return _waiting(pod, status, _map(state.get("waiting")))
 
 
-def without_pod(complaints: Sequence[str]) -> Waiting:
-    """Describe the state of a Job without a pod.
+def without_pod(job: dict[str, Any], warning: str | None) -> State:
+    """Describe the state of a Job without a pod: it waits for a quota or in a queue, or the cluster gave up on it.
 
     Args:
-        complaints: What the cluster reports of the Job, the latest last.
+        job: As the API server reported it last.
+        warning: The cluster's latest about the Job; None: there is none.
     """
-    if not complaints:
+    if failed := _condition(_map(job.get("status")), "Failed", "True"):
+        said = plain_text(f"{failed.get('reason')}: {failed.get('message')}", 300)
+        status = Status.TIMEOUT if failed.get("reason") == "DeadlineExceeded" else Status.LOST
+        return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {said}"))
+    if _map(job.get("spec")).get("suspend"):
+        return Waiting("suspended: it waits in its queue")
+    if warning is None:
         return Waiting("waiting for a pod")
-    said = f"the cluster does not create a pod: {complaints[-1]}"
+    said = f"the cluster does not create a pod: {warning}"
     if _NOT_ADMITTED.search(said):
-        return Waiting(complaints[-1], (Status.UNSUPPORTED, f"{said}. {_ADMISSION_REMEDY}"))
-    return Waiting(complaints[-1], (Status.UNREACHABLE, said), passing=True)
+        return Waiting(warning, (Status.UNSUPPORTED, f"{said}. {_ADMISSION_REMEDY}"))
+    return Waiting(warning, (Status.UNREACHABLE, said), passing=True)
 
 
 def node_of(pod: Pod) -> str | None:
@@ -220,13 +221,7 @@ def _map(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# -- the pods of a run -------------------------------------------------------------------------------------------
-
-LOOK_SECONDS = 60.0
-"""Longest duration of a look: the server ends a watch after `WATCH_SECONDS`."""
-
-PAUSE_SECONDS = 1.0
-"""From a look that failed, or a watch that ended at once, to the next."""
+# -- the Jobs and pods of a run ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -237,8 +232,8 @@ class SeenPod:
     deleted: bool = False
 
 
-class PodView:
-    """The pods of a run.
+class RunView:
+    """The Jobs and pods of a run, as of the last look: two or three requests, whatever the number of repeats.
 
     Args:
         cluster: Where they are.
@@ -249,121 +244,62 @@ class PodView:
         self._cluster = cluster
         self._selector = selector
         self._lock = threading.Lock()
-        self._pods: dict[str, dict[str, SeenPod]] = {}  # by Job: every slot asks for its own after every change
+        self._jobs: dict[str, dict[str, Any]] = {}
+        self._pods: dict[str, dict[str, SeenPod]] = {}
+        self._warnings: dict[str, str] = {}
         self._forgotten: set[str] = set()
-        self._version: str | None = None
-        self._began = 0.0
-        self._changes: Iterator[list[Change]] | None = None
 
     @understood("the cluster")
-    def look(self) -> Collection[str] | None:
-        """Wait for the next change, at most as long as a watch lasts; the first look is a list.
-
-        Returns:
-            The names of the Jobs whose pods changed; None: those of any may have.
+    def look(self) -> None:
+        """Query Jobs and pods, and warnings about Jobs that had no pod at the last look either.
 
         Raises:
             HostError: The server does not answer now.
         """
-        try:
-            if self._version is None:
-                self._list()
-                return None
-            if self._changes is None:
-                self._changes, self._began = self._cluster.watch_pods(self._selector, self._version), time.monotonic()
-            with within(LOOK_SECONDS, MAX_ANSWER_BYTES):
-                changes = next(self._changes, None)
-        except Gone:
-            self._version = self._changes = None
-            time.sleep(PAUSE_SECONDS)
-            return ()
-        except HostError:
-            self._changes = None
-            time.sleep(PAUSE_SECONDS)
-            raise
-        if changes is None:
-            self._changes = None
-            if time.monotonic() - self._began < PAUSE_SECONDS:
-                time.sleep(PAUSE_SECONDS)  # something on the way ends watches at once
-            return ()
-        return {name for change in changes if (name := self._take(change)) is not None}
+        jobs = {name_of(job): job for job in self._cluster.jobs(self._selector)}
+        pods = self._cluster.pods(self._selector)
+        without = jobs.keys() - set(map(_job_of, pods))
+        warnings = self._cluster.job_warnings() if without & self._jobs.keys() - self._pods.keys() else {}
+        present = set(map(_uid, pods))
+        with self._lock:
+            self._jobs, self._warnings = jobs, warnings
+            for known in self._pods.values():
+                known |= {uid: SeenPod(seen.pod, deleted=True) for uid, seen in known.items() if uid not in present}
+            for pod in pods:
+                if _uid(pod) not in self._forgotten:
+                    self._pods.setdefault(_job_of(pod), {})[_uid(pod)] = SeenPod(pod)
 
-    def of_job(self, name: str) -> SeenPod | None:
-        """Return the first pod of the first rank of a Job; None: it has none yet.
+    @understood("the cluster")
+    def state(self, name: str) -> State | None:
+        """Return the state of a Job's repeat; None: neither the Job nor a pod of it is known."""
+        seen, job = self.pods_of(name), self._jobs.get(name)
+        if seen:
+            return read_state(seen[0].pod, deleted=seen[0].deleted)
+        return None if job is None else without_pod(job, self._warnings.get(name))
 
-        A pod that replaces one that was lost is another measurement: it is not ours.
+    def pods_of(self, name: str) -> list[SeenPod]:
+        """Return all pods of a Job, by rank.
+
+        A pod that replaces one that was lost is another measurement: the first of a rank counts.
         """
-        return next(iter(self.all_of_job(name)), None)
-
-    def has_news(self, name: str, seen: SeenPod | None) -> bool:
-        """Return whether a Job's pod is not any more as it was seen."""
-        return self.of_job(name) is not seen
-
-    def all_of_job(self, name: str) -> list[SeenPod]:
-        """Return all pods of a Job, by rank."""
         with self._lock:
             found = list(self._pods.get(name, {}).values())
         return sorted(found, key=lambda seen: (rank_of(seen.pod), _stamp(seen.pod)))
 
-    def ask(self, name: str) -> SeenPod | None:
-        """Request the pods of a Job now: news of a Job may come before those of its pods.
-
-        Raises:
-            HostError: The server does not answer.
-        """
-        listing = self._cluster.pods(f"{self._selector},{JOB_LABEL}={name}")
-        with self._lock:
-            for pod in listing.items:
-                if _uid(pod) not in self._forgotten:
-                    self._pods.setdefault(_job(pod), {}).setdefault(_uid(pod), SeenPod(pod))
-        return self.of_job(name)
-
     def forget(self, name: str) -> None:
-        """Forget the pods of a Job; what is still heard of them, mostly that they are gone, is dropped."""
+        """Forget the pods of a Job, which a server lists until they have ended."""
         with self._lock:
             self._forgotten.update(self._pods.pop(name, ()))
 
-    def close(self) -> None:
-        """End the watch; nobody may look any more."""
-        changes, self._changes = self._changes, None
-        if isinstance(changes, Generator):
-            changes.close()  # else its connection would stay open until it is collected as garbage
-
-    def _list(self) -> None:
-        listing = self._cluster.pods(self._selector)
-        present = {_uid(pod) for pod in listing.items}
-        with self._lock:
-            for pods in self._pods.values():
-                pods |= {uid: SeenPod(seen.pod, deleted=True) for uid, seen in pods.items() if uid not in present}
-            for pod in listing.items:
-                if _uid(pod) not in self._forgotten:
-                    self._pods.setdefault(_job(pod), {})[_uid(pod)] = SeenPod(pod)
-        self._version = listing.version
-
-    def _take(self, change: Change) -> str | None:
-        """Return the Job whose pod changed; None: none that is followed."""
-        version = (change.item.get("metadata") or {}).get("resourceVersion")
-        if version:
-            self._version = str(version)
-        if change.kind not in ("ADDED", "MODIFIED", "DELETED"):
-            return None
-        name, uid = _job(change.item), _uid(change.item)
-        with self._lock:
-            if uid in self._forgotten:
-                return None
-            self._pods.setdefault(name, {})[uid] = SeenPod(change.item, deleted=change.kind == "DELETED")
-        return name
-
 
 def _uid(pod: Pod) -> str:
-    return str((pod.get("metadata") or {}).get("uid"))
+    return str(_map(pod.get("metadata")).get("uid"))
 
 
 def _stamp(pod: Pod) -> str:
-    return str((pod.get("metadata") or {}).get("creationTimestamp"))
+    return str(_map(pod.get("metadata")).get("creationTimestamp"))
 
 
-def _job(pod: Pod) -> str:
+def _job_of(pod: Pod) -> str:
     """Return the name of the Job that a pod is of."""
-    labels = (pod.get("metadata") or {}).get("labels") or {}
-    return str(labels.get(JOB_LABEL))
+    return str(_map(_map(pod.get("metadata")).get("labels")).get(JOB_LABEL))

@@ -63,11 +63,11 @@ def measure(repeats: int, *, slots: int, seconds: float) -> Cost:
 
 
 def kind_of(request: str) -> str:
-    """Name a request by what it costs the server: `create`, `delete`, `log`, `watch` or `read`."""
+    """Name a request by what it costs the server: `create`, `delete`, `log` or `read`."""
     method, _, path = request.partition(" ")
     if method != "GET":
         return {"POST": "create", "DELETE": "delete"}[method]
-    return "log" if "/log" in path else "watch" if "watch=True" in path or "watch=true" in path else "read"
+    return "log" if "/log" in path else "read"
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import results
 from orchestrate.inventory.hosts import read_hosts
 from orchestrate.launchers.kubernetes.manifests import job_manifest
 from orchestrate.planning.codec import plan_from_json
@@ -20,10 +19,7 @@ from tests.conftest import CACHE
 from tests.real.faults.controller import Runs, wait_until
 from tests.real.faults.restricted import OFFENCES, is_admitted, pod_that
 from tests.support.engines.docker import Engines
-from tests.support.engines.images import push_image
 from tests.support.engines.kubernetes.cluster import OPENSHIFT, OPENSHIFT_USERS, RESTRICTED, RealCluster
-from tests.support.engines.servers import Registry
-from tests.support.engines.standin import STANDIN
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TFBENCH_TEST_KUBERNETES") != "1", reason="opt-in: make test-kubernetes builds Kubernetes first"
@@ -191,34 +187,3 @@ def test_a_pool_without_a_node_is_planned_and_its_repeats_wait_for_one(cluster, 
     records = list(runs.records().values())
     assert [record.status for record in records] == [Status.OK] * 2
     assert {record.origin.host for record in records} == {"node-1"}
-
-
-@pytest.fixture
-def probing_registry(engines: Engines, standins, registry: Registry, tmp_path: Path) -> str:
-    """Push a `cpu` image whose probe answers as on a node with GPUs, and name its registry."""
-    package = tmp_path / "probe" / "tfbench"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    gpu = {"index": 0, "name": "NVIDIA L4", "compute_capability": "8.9", "memory_bytes": 24 << 30}
-    answer = json.dumps({"driver": "550.127.05", "gpus": [gpu]})
-    (package / "probe.py").write_text(f"print('a library speaks first')\nprint({answer!r})\n")
-    (package.parent / "Dockerfile").write_text(f"FROM {STANDIN}\nCOPY tfbench/ /opt/tfbench/\n")
-    reference = f"{registry.address}/tfbench:{results.__version__}-cpu"
-    engines.first.client.images.build(path=str(package.parent), tag=reference, rm=True, forcerm=True)
-    push_image(engines.first, reference)
-    return registry.address
-
-
-def test_where_labels_are_missing_a_job_asks_the_driver(cluster, probing_registry: str, runs: Runs):
-    queue = {"kubeconfig": str(cluster.kubeconfig), "max_jobs": 2}
-    hosts = runs.hosts({"cloud": {"registry": probing_registry, "device": "gpu", "kubernetes": queue}})
-    labels = cluster.ask("GET", "/api/v1/nodes/node-1")["metadata"]["labels"]
-    of_gpus = {name: value for name, value in labels.items() if name.startswith("nvidia.com/")}
-    try:
-        cluster.ask("PATCH", "/api/v1/nodes/node-1", {"metadata": {"labels": dict.fromkeys(of_gpus)}})
-        done = runs.run("check", "--hosts", str(hosts))
-    finally:
-        cluster.ask("PATCH", "/api/v1/nodes/node-1", {"metadata": {"labels": of_gpus}})
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "NVIDIA L4" in done.stdout and "550.127" in done.stdout, done.stdout
-    wait_until(lambda: not jobs(cluster), "the Job to go", REMOVAL_SECONDS)

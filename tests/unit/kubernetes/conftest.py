@@ -126,8 +126,5 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask more often than on a real cluster, and say nothing about it."""
     stamina.instrumentation.set_on_retry_hooks(())
-    monkeypatch.setattr(launchers, "LOOK_AT_JOB_SECONDS", 0.05)
-    monkeypatch.setattr(launchers, "WAKE_SECONDS", 0.1)
-    monkeypatch.setattr("orchestrate.launchers.kubernetes.api.WATCH_SECONDS", 1)
+    monkeypatch.setattr(launchers, "POLL_SECONDS", 0.05)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.api.LONGEST_DELAY_SECONDS", 0.2)
-    monkeypatch.setattr("orchestrate.launchers.kubernetes.pods.PAUSE_SECONDS", 0.05)

@@ -85,7 +85,6 @@ def test_the_role_allows_what_the_launcher_asks_and_nothing_else():
         "list_namespaced_job": ("jobs", "list"),
         "delete_namespaced_job": ("jobs", "delete"),
         "list_namespaced_pod": ("pods", "list"),
-        "watch=True": ("pods", "watch"),
         "read_namespaced_pod_log": ("pods/log", "get"),
         "list_namespaced_event": ("events", "list"),
         "create_namespaced_service": ("services", "create"),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from types import SimpleNamespace
-
 import pytest
 
 from orchestrate.errors import HostError
 from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.launchers.kubernetes import api
-from orchestrate.launchers.kubernetes import nodes as probe
 from orchestrate.launchers.kubernetes.nodes import fleet_facts
 from results.schema import Status
-from tests.real.faults.controller import wait_until
-from tests.support.engines.kubernetes import plays
 from tests.support.engines.kubernetes.standin import Answer
 from tests.unit.kubernetes.conftest import node
 
@@ -144,85 +138,24 @@ def test_where_nodes_may_not_be_listed_the_file_tells(bench):
     assert len(one.make(one.host(gpus_per_node=4)).probe().gpus) == 4
 
 
-def test_the_selector_and_all_pages_are_asked_for(bench):
+def test_only_nodes_with_the_selectors_labels_count(bench):
     one = bench()
     for number in range(2, 7):
         one.server.put("nodes", node(f"node-{number}"))
     one.server.put("nodes", node("other", gpus=1, pool="other"))
     reported = one.make(one.host(node_selector={"pool": "bench"})).probe()
     assert len(reported.gpus) == 4
-    assert len(one.asked("GET", "/nodes")) == 3
 
 
-ANSWER = {
-    "driver": "550.127.05",
-    "gpus": [{"index": 0, "name": "NVIDIA L4", "uuid": "GPU-1", "compute_capability": "8.9", "memory_bytes": 24 << 30}],
-}
-
-
-def without_labels() -> dict:
-    """Describe a node of a cluster without GPU feature discovery, as on GKE."""
+def test_without_labels_the_variant_must_be_set(bench):
+    one = bench()
     bare = node(taints=GPU_TAINT)
-    bare["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
-    return bare
-
-
-@pytest.fixture
-def quick_probe(monkeypatch) -> None:
-    monkeypatch.setattr(probe, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(probe, "PROBE_SECONDS", 1.0)
-
-
-@pytest.mark.slow
-def test_where_labels_are_missing_a_job_asks_the_driver_and_leaves_nothing(bench, quick_probe):
-    one = bench(plays.answers_probes_with("warning: of a library", json.dumps(ANSWER)))
-    one.server.put("nodes", without_labels())
-    facts = one.make(one.host("registry: mine")).probe()
-    assert (facts.driver, {gpu.name for gpu in facts.gpus}, len(facts.gpus)) == ("550.127.05", {"NVIDIA L4"}, 4)
-    assert [gpu.index for gpu in facts.gpus] == [0, 1, 2, 3]
-    assert facts.images[0].status is Status.OK and facts.images[0].variant != "cpu"
-    wait_until(lambda: not one.server.all("jobs"), "the Job to go")
-    assert one.make(one.host("image: mine")).probe().driver is None and len(one.asked("POST", "/jobs")) == 1, (
-        "an image that is named needs no Job"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("play", "status", "said"),
-    [
-        (plays.answers_probes_with(json.dumps({"driver": None, "gpus": []})), Status.NO_GPU, "found no driver"),
-        (plays.answers_probes_with("no such file", code=127), Status.ERROR, "exit code 127: no such file"),
-        (plays.answers_probes_with("hello"), Status.UNSUPPORTED, "Expecting value"),
-        (plays.waits_because("ErrImagePull", "manifest unknown"), Status.PULL_FAILED, "manifest unknown"),
-        (plays.wait_for_a_node, Status.UNREACHABLE, "within 1 s: Unschedulable: 0/3 nodes are available"),
-    ],
-)
-def test_a_job_that_cannot_ask_the_driver_says_why_and_what_to_do(bench, quick_probe, play, status, said):
-    one = bench(play)
-    one.server.put("nodes", without_labels())
-    with pytest.raises(HostError, match=r"name variant: in hosts\.yml") as caught:
+    bare["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-l4"}  # as on GKE
+    one.server.put("nodes", bare)
+    with pytest.raises(HostError, match=r"Set variant: in hosts\.yml"):
         one.make(one.host("registry: mine")).probe()
-    assert said in caught.value.cause and caught.value.status is status, caught.value.cause
-    wait_until(lambda: not one.server.all("jobs"), "the Job to go")
-
-
-def test_credentials_are_read_every_few_seconds_not_for_each_request(monkeypatch):
-    settings, now, renewed = SimpleNamespace(), [100.0], []
-
-    def renew(given):
-        renewed.append(given)
-        given.refresh_api_key_hook = renew  # as the client's own does
-
-    monkeypatch.setattr(api.time, "monotonic", lambda: now[0])
-    settings.refresh_api_key_hook = seldom = api._seldom(renew)
-    for _ in range(5):
-        settings.refresh_api_key_hook(settings)
-    assert renewed == [settings] and settings.refresh_api_key_hook is seldom
-    now[0] += api.RENEW_SECONDS
-    settings.refresh_api_key_hook(settings)
-    assert renewed == [settings] * 2
-    assert api._seldom(None) is None
+    found = one.make(one.host("registry: mine\n    variant: cuda12.5")).probe()
+    assert (found.driver, len(found.gpus), found.images[0].variant) == (None, 4, "cuda12.5")
 
 
 @pytest.mark.parametrize(

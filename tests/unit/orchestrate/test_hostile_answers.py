@@ -454,6 +454,7 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     )
     monkeypatch.setattr(KubernetesCluster, "_load", lambda _: loaded)
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
+    monkeypatch.setattr("orchestrate.launchers.kubernetes.launcher.POLL_SECONDS", 0.001)
     manifest = json.loads(json.dumps(KubernetesLauncher(host)._manifests(job)[-1]))
     pod = plays.make_pod(Kept(), manifest)  # type: ignore[arg-type]
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": "2026-11-21T10:00:00Z"}}
@@ -474,7 +475,6 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     answers: dict[str, Any] = {
         "list_node": {"items": [node()], "metadata": {"resourceVersion": "5"}},
         "list_namespaced_pod": {"items": [pod], "metadata": {"resourceVersion": "5", "continue": ""}},
-        "watch": {"type": "MODIFIED", "object": pod},
         "create_namespaced_job": manifest,
         "read_namespaced_job": manifest,
         "list_namespaced_job": {"items": [manifest], "metadata": {"resourceVersion": "5"}},
@@ -485,13 +485,13 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     def have(say: Callable[[str], str]) -> None:
         asked: Counter[str] = Counter()
 
-        def open_(_: object, method: str, *__: object, watch: bool = False, **___: object) -> Streamed:
+        def open_(_: object, method: str, *__: object, **___: object) -> Streamed:
             asked[method] += 1
             if asked.total() > MOST_ANSWERS:
                 raise Endless("it goes on")
             if method == "read_namespaced_pod_log":
                 return Streamed(log.encode())
-            return Streamed(say("watch" if watch else method).encode(errors="surrogatepass") + b"\n")
+            return Streamed(say(method).encode(errors="surrogatepass") + b"\n")
 
         monkeypatch.setattr(KubernetesCluster, "_open", open_)
         live(KubernetesLauncher(host), job)

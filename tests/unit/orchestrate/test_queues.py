@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -30,7 +29,6 @@ from orchestrate.running.worker import Attempt
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Status
-from tests.real.faults.controller import wait_until
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
 SUITE = Suite("s", "", 3, (CaseBlock(model=["resnet50", "googlenet"], batch_per_gpu=8, num_gpus=[1, 2]),))
@@ -195,28 +193,3 @@ def test_a_queue_of_blocked_repeats_writes_records_and_submits_nothing(tmp_path:
     outcome = execute(plan, folder, lambda host: LateQueue(host, machine), EventBus(), Stop(), RunOptions())
     assert (outcome.ok, outcome.failed, outcome.missing) == (0, 12, 0)
     assert machine.count("start") == 0 and not list(folder.path.glob("traceback-*"))
-
-
-def test_a_look_wakes_only_those_whom_it_concerns():
-    news: queue.Queue[str] = queue.Queue()
-    poller = Poller("a queue", lambda: {news.get(timeout=10)}, 0.0)
-    woken: list[str] = []
-
-    def wait(key: str) -> None:
-        poller.wait(key)
-        woken.append(key)
-
-    keys = [f"job-{number}" for number in range(20)]
-    waiting = [threading.Thread(target=wait, args=(key,)) for key in keys]
-    try:
-        for thread in waiting:
-            thread.start()
-        wait_until(lambda: len(poller._sleepers) == len(keys), "all to wait")
-        for key in reversed(keys):
-            news.put(key)
-            wait_until(lambda key=key: woken[-1:] == [key], f"{key} to be woken")
-        assert woken == list(reversed(keys)), "each by its own news"
-    finally:
-        poller.wake_all()
-        news.put("nobody")
-        poller.close()

@@ -82,23 +82,6 @@ def work(server: StandIn, job: Object) -> None:
     end(server, pod)
 
 
-def answers_probes_with(*lines: str, code: int = 0) -> Play:
-    """Let a Job that asks the driver print lines and end; others work."""
-
-    def play(server: StandIn, job: Object) -> None:
-        (container,) = job["spec"]["template"]["spec"]["containers"]
-        if container.get("command") != ["python3.11", "-m", "tfbench.probe"]:
-            work(server, job)
-            return
-        pod = make_pod(server, job)
-        set_status(server, pod, "Running", {"running": {}})
-        for line in lines:
-            server.log(pod["metadata"]["name"], line)
-        end(server, pod, code)
-
-    return play
-
-
 def hang(server: StandIn, job: Object) -> None:
     """Run until the Job is deleted, then say that it was stopped."""
     pod = make_pod(server, job)
@@ -150,6 +133,7 @@ def disrupted(reason: str) -> Play:
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the test"}
         time.sleep(0.3)
         set_status(server, pod, "Running", {"running": {}}, conditions=[condition])
+        time.sleep(0.3)  # of its grace period
         server.drop("pods", pod["metadata"]["name"])
         _finish_job(server, pod, "Failed")
 
@@ -174,7 +158,7 @@ def gets_no_pod_because(message: str) -> Play:
                 "type": "Warning",
                 "reason": "FailedCreate",
                 "message": message,
-                "involvedObject": {"name": job["metadata"]["name"]},
+                "involvedObject": {"kind": "Job", "name": job["metadata"]["name"]},
                 "lastTimestamp": "2026-11-21T10:00:00Z",
             },
         )

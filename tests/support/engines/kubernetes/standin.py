@@ -1,7 +1,6 @@
 """An API server over HTTP that keeps objects, and plays scheduler, Job controller and kubelet as a test asks.
 
-It answers what the launcher asks, in the API's own words: lists in pages, watches with versions that expire, labels,
-conflicts, refusals, logs that are followed. What is handed in is held against the official schema.
+It answers what the launcher asks, in the API's own words: lists, labels, conflicts, refusals, logs that are followed. What is handed in is held against the official schema.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ Object = dict[str, Any]
 
 SCHEMA = "1.33"
 NAMESPACE = "bench"
-PAGE = 2
-"""Most that a page of a list holds, whatever is asked for: so that every list of a test has several."""
-
 COLLECTIONS = {
     "/api/v1/nodes": "nodes",
     f"/api/v1/namespaces/{NAMESPACE}/pods": "pods",
@@ -67,11 +63,7 @@ class StandIn:
         self.changed = threading.Condition()
         self._objects: dict[tuple[str, str], Object] = {}
         self._logs: dict[str, list[str]] = {}
-        self._journal: list[tuple[int, str, str, Object]] = []
-        self._oldest = 0
-        self._lists: dict[str, tuple[int, list[Object]]] = {}
         self._numbers = itertools.count(1)
-        self._version = 0
         self._server = _QuietServer(("127.0.0.1", 0), _handler(self))
         self._players: list[threading.Thread] = []
         self.closed = threading.Event()
@@ -112,7 +104,7 @@ class StandIn:
     # -- objects -----------------------------------------------------------------------------------------------
 
     def put(self, kind: str, item: Object, *, new: bool = False) -> Object:
-        """Keep an object, with a new version, and tell watches."""
+        """Keep an object."""
         with self.changed:
             key = kind, item["metadata"]["name"]
             if new and key in self._objects:
@@ -120,16 +112,15 @@ class StandIn:
             metadata = item["metadata"]
             metadata.setdefault("uid", f"uid-{next(self._numbers)}")
             metadata.setdefault("creationTimestamp", f"2026-11-21T10:00:{next(self._numbers):06d}Z")
-            self._note("MODIFIED" if key in self._objects else "ADDED", kind, item)
             self._objects[key] = item
+            self.changed.notify_all()
         return item
 
     def drop(self, kind: str, name: str) -> None:
-        """Forget an object and tell watches."""
+        """Forget an object."""
         with self.changed:
-            item = self._objects.pop((kind, name), None)
-            if item is not None:
-                self._note("DELETED", kind, item)
+            self._objects.pop((kind, name), None)
+            self.changed.notify_all()
 
     def get(self, kind: str, name: str) -> Object | None:
         """Return an object."""
@@ -140,14 +131,6 @@ class StandIn:
         """Return all objects of a kind."""
         with self.changed:
             return [item for (of, _), item in sorted(self._objects.items()) if of == kind]
-
-    def forget_history(self) -> None:
-        """Make every version of before too old to watch from."""
-        with self.changed:
-            self._oldest = self._version + 1
-            self._version += 1
-            self._journal.clear()
-            self.changed.notify_all()
 
     def log(self, pod: str, line: str) -> None:
         """Let a pod print a line."""
@@ -160,12 +143,6 @@ class StandIn:
         """Lose what a pod printed, as when its node is gone."""
         with self.changed:
             self._logs.pop(pod, None)
-
-    def _note(self, change: str, kind: str, item: Object) -> None:
-        self._version += 1
-        item["metadata"]["resourceVersion"] = str(self._version)
-        self._journal.append((self._version, change, kind, json.loads(json.dumps(item))))
-        self.changed.notify_all()
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -212,38 +189,11 @@ class StandIn:
         """Return a Job's pods."""
         return [pod for pod in self.all("pods") if pod["metadata"]["labels"]["job-name"] == job]
 
-    def page(self, kind: str, query: dict[str, str]) -> Object:
-        """Return one page of a list; all pages show what was there when the first was asked for."""
+    def list(self, kind: str, query: dict[str, str]) -> Object:
+        """Return a list."""
         with self.changed:
-            number, _, start_text = query.get("continue", "").partition(":")
-            if not number:
-                number = str(next(self._numbers))
-                self._lists[number] = (self._version, [item for item in self.all(kind) if _matches(item, query)])
-            version, items = self._lists[number]
-            start = int(start_text or "0")
-            metadata = {"resourceVersion": str(version)}
-            if start + PAGE < len(items):
-                metadata["continue"] = f"{number}:{start + PAGE}"
-            else:
-                del self._lists[number]
-        return {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items[start : start + PAGE]}
-
-    def watch(self, kind: str, query: dict[str, str]) -> Iterator[Object]:
-        """Yield changes since a version, until the time is over."""
-        version, deadline = int(query["resourceVersion"]), time.monotonic() + float(query["timeoutSeconds"])
-        while time.monotonic() < deadline and not self.closed.is_set():
-            with self.changed:
-                if version < self._oldest:
-                    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-                    yield {"type": "ERROR", "object": status}
-                    return
-                found = [entry for entry in self._journal if entry[0] > version]
-                if not found:
-                    self.changed.wait(min(0.5, max(0.0, deadline - time.monotonic())))
-            for number, change, of, item in found:
-                version = number
-                if of == kind and _matches(item, query):
-                    yield {"type": change, "object": item}
+            items = json.loads(json.dumps([item for item in self.all(kind) if _matches(item, query)]))
+        return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}
 
     def follow(self, pod: str, *, follow: bool) -> Iterator[str]:
         """Yield what a pod prints, until it has ended."""
@@ -265,7 +215,7 @@ def _matches(item: Object, query: dict[str, str]) -> bool:
     labels = item["metadata"].get("labels", {})
     wanted = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
     fields = dict(part.split("=", 1) for part in query.get("fieldSelector", "").split(",") if part)
-    about = {"type": item.get("type"), "involvedObject.name": item.get("involvedObject", {}).get("name")}
+    about = {"type": item.get("type"), "involvedObject.kind": item.get("involvedObject", {}).get("kind")}
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
         about[key] == value for key, value in fields.items()
     )
@@ -323,10 +273,7 @@ def _handler(server: StandIn) -> type[BaseHTTPRequestHandler]:
                 if item is None:
                     raise Answer(404, "NotFound", f'{kind} "{name}" not found')
                 return item
-            if query.get("watch") == "true":
-                self._stream(json.dumps(event) + "\n" for event in server.watch(kind, query))
-                return None
-            return server.page(kind, query)
+            return server.list(kind, query)
 
         def _send(self, code: int, document: Object) -> None:
             body = json.dumps(document).encode()
