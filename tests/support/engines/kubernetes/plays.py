@@ -132,8 +132,10 @@ def disrupted(reason: str) -> Play:
         run(server, pod)
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the test"}
         time.sleep(0.3)
-        set_status(server, pod, "Running", {"running": {}}, conditions=[condition])
-        time.sleep(0.3)  # of its grace period
+        looks = len(server.requests) + 4
+        set_status(server, pod, "Failed", {"terminated": {"exitCode": 143}}, conditions=[condition])
+        while len(server.requests) < looks and not server.closed.wait(0.05):
+            """Keep it a while, as a cluster does for whoever looks."""
         server.drop("pods", pod["metadata"]["name"])
         _finish_job(server, pod, "Failed")
 
