@@ -61,13 +61,11 @@ class SSHAddress:
         target: ssh destination: an alias of the ssh configuration, or `user@host`.
         port: None: as the ssh configuration says.
         ssh_config: ssh configuration file; None: the user's own.
-        jump: Where ssh goes first, as `ssh -J` takes it; None: as the ssh configuration says.
     """
 
     target: str
     port: int | None = None
     ssh_config: str | None = None
-    jump: str | None = None
 
 
 def docker_address(url: object) -> DockerAddress:

@@ -6,20 +6,19 @@ option on the command line wins over the configuration, so nothing else may stan
 
 from __future__ import annotations
 
+import atexit
 import functools
-import re
-import shlex
 import subprocess
+import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
 
-from orchestrate.inventory.addresses import HostKeys, SSHAddress
+from orchestrate.inventory.addresses import AS_CONFIGURED, HostKeys, SSHAddress
 
 CONNECT_TIMEOUT_SECONDS = 10
 CONFIGURATION_SECONDS = 20.0
 """`ssh -G` answers in milliseconds, unless a `Match exec` of the user's hangs."""
-
-MAX_HOPS = 8
-"""A chain of jump hosts that is longer is a loop in the configuration."""
 
 OPTIONS = (
     "-oBatchMode=yes",  # never ask: a question would wait for ever
@@ -28,7 +27,7 @@ OPTIONS = (
     "-oServerAliveCountMax=3",
     "-oLogLevel=ERROR",
 )
-"""Of every ssh, those to jump hosts included."""
+"""Of every ssh."""
 
 NO_MASTER = "-oControlMaster=no"
 """A shared connection that we start would outlive us, or end under us."""
@@ -48,44 +47,16 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
         flags: Stand first: of an option that comes twice, ssh takes the first.
         remote: What it runs there, for the login shell; None: nothing, or what the flags say.
     """
-    words = ["ssh", *flags, *OPTIONS, NO_MASTER, *key_options(keys)]
-    return [
-        *words,
-        *(_proxy(login, keys) or _jump(login)),
-        *_place(login),
-        "--",
-        login.target,
-        *([] if remote is None else [remote]),
-    ]
-
-
-def key_options(keys: HostKeys) -> list[str]:
-    """Return the options for host keys; none: the ssh configuration alone decides."""
-    if keys.policy is None or keys.file is None:
-        return []
-    file = keys.file.replace("%", "%%")  # ssh reads % as the beginning of a token
-    known = f'-oUserKnownHostsFile="{file}"'
-    return [known, "-oHashKnownHosts=no", f"-oStrictHostKeyChecking={_STRICTNESS[keys.policy]}", "-oCheckHostIP=no"]
-
-
-def hops(login: SSHAddress) -> list[SSHAddress]:
-    """Return the jump hosts on the way, the nearest to us first."""
-    chain: list[SSHAddress] = []
-    here = login
-    while len(chain) < MAX_HOPS and (hop := _hop_before(here)) is not None:
-        chain.insert(0, hop)
-        here = hop
-    return chain
+    words = ["ssh", *flags, *OPTIONS, NO_MASTER, *_place(login, keys), "--", login.target]
+    return words if remote is None else [*words, remote]
 
 
 def entrance(login: SSHAddress) -> str | None:
     """Name what all connections on this way go through first: a jump host or a proxy command; None: there is none."""
-    chain = hops(login)
-    if chain:
-        first = configuration(chain[0])
-        return f"{first.get('hostname')}:{first.get('port')}"
-    command = configuration(login).get("proxycommand")
-    return None if command == "none" else command
+    found = configuration(login)
+    jump = found.get("proxyjump", "none").partition(",")[0]
+    through = jump if jump != "none" else found.get("proxycommand", "none")
+    return None if through == "none" else through
 
 
 @functools.cache
@@ -93,7 +64,7 @@ def configuration(login: SSHAddress) -> Mapping[str, str]:
     """Return what the ssh configuration says about a destination, by lower-case keyword; empty: ssh refuses it."""
     try:
         done = subprocess.run(
-            ["ssh", "-G", "-T", *_jump(login), *_place(login), "--", login.target],
+            ["ssh", "-G", "-T", *_place(login, AS_CONFIGURED), "--", login.target],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -107,37 +78,34 @@ def configuration(login: SSHAddress) -> Mapping[str, str]:
     return {keyword: value for keyword, _, value in pairs}
 
 
-def _hop_before(login: SSHAddress) -> SSHAddress | None:
-    """Return the last jump host before a destination."""
-    before, _, last = (login.jump or configuration(login).get("proxyjump", "none")).rpartition(",")
-    parts = _HOP.fullmatch(last)
-    if last == "none" or parts is None:
-        return None
-    target = f"{parts['user'] or ''}{parts['host'].strip('[]')}"
-    if target.rpartition("@")[2] == login.target.rpartition("@")[2]:
-        return None  # `Host *` names the jump host for itself too, which ssh ignores
-    port = None if parts["port"] is None else int(parts["port"])
-    return SSHAddress(target=target, port=port, ssh_config=login.ssh_config, jump=before or None)
+def _place(login: SSHAddress, keys: HostKeys) -> list[str]:
+    config = login.ssh_config if keys.policy is None else _with_keys(login.ssh_config, keys)
+    return [*([] if config is None else ["-F", config]), *([] if login.port is None else ["-p", str(login.port)])]
 
 
-_HOP = re.compile(r"(?:ssh://)?(?P<user>[^@]+@)?(?P<host>\[[^]]+\]|[^:@]+)(?::(?P<port>[0-9]+))?/?")
+@functools.cache
+def _with_keys(config: str | None, keys: HostKeys) -> str:
+    """Write a configuration file that decides about host keys, also those of jump hosts: ssh hands only files to them.
+
+    Args:
+        config: The configuration below it; None: that of the user and of the machine.
+        keys: With a policy and a file.
+    """
+    file = (keys.file or "").replace("%", "%%")  # ssh reads % as the beginning of a token
+    below = ["~/.ssh/config", "/etc/ssh/ssh_config"] if config is None else [str(Path(config).absolute())]
+    lines = [
+        "Host *",
+        f'UserKnownHostsFile "{file}"',
+        "HashKnownHosts no",
+        f"StrictHostKeyChecking {_STRICTNESS[keys.policy or 'strict']}",
+        "CheckHostIP no",
+        *(option.removeprefix("-o").replace("=", " ", 1) for option in (*OPTIONS, NO_MASTER)),
+        *(f'Include "{path}"' for path in below),
+    ]
+    folder = Path(_FOLDERS.enter_context(tempfile.TemporaryDirectory(prefix="tfb-")))
+    (folder / "config").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(folder / "config")
 
 
-def _place(login: SSHAddress) -> list[str]:
-    config = [] if login.ssh_config is None else ["-F", login.ssh_config]
-    return [*config, *([] if login.port is None else ["-p", str(login.port)])]
-
-
-def _jump(login: SSHAddress) -> list[str]:
-    return [] if login.jump is None else ["-J", login.jump]
-
-
-def _proxy(login: SSHAddress, keys: HostKeys) -> list[str]:
-    """Go through the jump hosts by commands of our own, because ssh hands none of its options to them."""
-    command: str | None = None
-    for hop in hops(login) if key_options(keys) else ():
-        proxy = [] if command is None else [f"-oProxyCommand={command}"]
-        words = ["ssh", *OPTIONS, NO_MASTER, *key_options(keys), *proxy, *_place(hop)]
-        quoted = shlex.join(word.replace("%", "%%") for word in words)
-        command = f"{quoted} -W '[%h]:%p' -- {shlex.quote(hop.target)}"
-    return [] if command is None else [f"-oProxyCommand={command}"]
+_FOLDERS = ExitStack()
+atexit.register(_FOLDERS.close)

@@ -26,7 +26,7 @@ from orchestrate.launchers.slurm.commands import LoginShell
 from orchestrate.launchers.ssh.connection import Connection
 from tests.benchmarks.controller_cost import run_controller
 from tests.benchmarks.fleet.__main__ import socket_path
-from tests.benchmarks.fleet.bench_fleet import find_faults, stand_in_engines, write_hosts
+from tests.benchmarks.fleet.bench_fleet import faults_of, stand_in_engines, write_hosts
 from tests.real.contact.conftest import FreshHosts
 
 MANY = int(os.environ.get("TFBENCH_TEST_FRESH_HOSTS", "0"))
@@ -147,7 +147,7 @@ def test_no_fresh_host_behind_a_jump_host_is_lost(make_fresh_hosts: Callable[...
     with stand_in_engines(fresh.folder, count, seconds=0.3):
         ran = run_controller(fresh.folder)
     assert ran.exit_code == 0, (fresh.folder / "output.txt").read_text()
-    assert find_faults(fresh.folder) == []
+    assert faults_of(fresh.folder, ran) == []
     (run,) = (fresh.folder / "runs").iterdir()
     events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
     assert [event for event in events if event["event"] in ("host_lost", "warned")] == []
