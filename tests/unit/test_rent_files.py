@@ -18,18 +18,6 @@ ROOT = Path(__file__).parents[2]
 RENT = ROOT / "containers" / "rent"
 PAGE = (ROOT / "docs" / "rent.md").read_text(encoding="utf-8")
 
-RUNPOD_TEMPLATE = {
-    *("name", "imageName", "category", "containerDiskInGb", "containerRegistryAuthId", "dockerEntrypoint"),
-    *("dockerStartCmd", "env", "isPublic", "isServerless", "ports", "readme", "volumeInGb", "volumeMountPath"),
-}
-"""Fields of POST /v1/templates. Source: docs.runpod.io, API reference."""
-
-RUNPOD_POD = {
-    *("name", "templateId", "imageName", "cloudType", "computeType", "gpuTypeIds", "gpuCount", "supportPublicIp"),
-    *("interruptible", "containerDiskInGb", "volumeInGb", "ports", "env", "dockerStartCmd", "allowedCudaVersions"),
-}
-"""Fields of POST /v1/pods, from the same source."""
-
 
 def document(name: str) -> Any:
     text = (RENT / name).read_text(encoding="utf-8")
@@ -76,13 +64,6 @@ def test_both_gpus_can_be_rented_every_way():
         assert "--gpus RTXA5000:1 skypilot.yml" in text
     for text in (PAGE, (RENT / "dstack-task.yml").read_text()):
         assert "--name tfbench-a5000 --gpu A5000:1" in text
-
-
-def test_the_files_of_runpod_have_the_fields_of_its_api():
-    template = document("runpod-template.json")
-    assert set(template) <= RUNPOD_TEMPLATE and {"name", "imageName"} <= set(template)
-    for name in ("a4000", "a5000"):
-        assert set(document(f"runpod-pod-{name}.json")) <= RUNPOD_POD
 
 
 def test_the_start_command_installs_an_sshd_that_accepts_the_accounts_key(tmp_path: Path):

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.benchmarks.controller_cost import HEADER, MODELS, PROJECT, Cost, Ran, find_faults, run_controller, show
-from tests.benchmarks.fleet.__main__ import socket_path
+from tests.benchmarks.fleet.engine import socket_path
 
 REPEATS_PER_CASE = 3
 FLEET_SIZE = 50
@@ -47,7 +47,7 @@ def write_hosts(folder: Path, hosts: int, cases: int) -> Path:
 @contextmanager
 def stand_in_engines(folder: Path, engines: int, seconds: float) -> Iterator[subprocess.Popen[str]]:
     """Serve engines in a process of their own; what it counted lies in `counts.json` afterwards."""
-    command = [sys.executable, "-m", "tests.benchmarks.fleet", f"--folder={folder}", f"--engines={engines}"]
+    command = [sys.executable, "-m", "tests.benchmarks.fleet.engine", f"--folder={folder}", f"--engines={engines}"]
     process = subprocess.Popen([*command, f"--seconds={seconds}"], cwd=PROJECT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -1,23 +1,33 @@
 """A fake for a Docker engine: the part of its HTTP API that launchers use, with a benchmark that only waits.
 
 What it answers has the shape and about the size of what dockerd 20.10 answers, because reading it is what the
-controller pays for. `test_fleet_simulation.py` holds it against a real engine.
+controller pays for. `test_fleet_fake.py` holds it against a real engine.
+
+    python -m tests.benchmarks.fleet.engine --folder=DIR --engines=1000 --seconds=2
+
+Serves many of them, each on a unix socket of its own. Prints `ready` when all sockets listen; ends at SIGTERM, and
+writes what it counted to `DIR/counts.json`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import functools
+import gc
 import io
 import json
+import signal
 import struct
+import sys
 import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -352,3 +362,40 @@ _INFO: dict[str, Any] = {
     "SecurityOptions": ["name=apparmor", "name=seccomp,profile=default", "name=cgroupns"],
     **_more(50),
 }
+
+
+def socket_path(folder: Path, number: int) -> Path:
+    """Return where engine `number` listens; a socket's path may be 107 bytes long at most."""
+    return folder / f"{number:04d}.sock"
+
+
+async def serve(folder: Path, engines: int, seconds: float) -> None:
+    """Serve until SIGTERM."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    counts: Counter[str] = Counter()
+    fleet = [StandInEngine(f"node-{number:04d}", seconds, counts) for number in range(engines)]
+    for number, engine in enumerate(fleet):
+        runner = web.AppRunner(engine.application(), access_log=None)
+        await runner.setup()
+        await web.UnixSite(runner, socket_path(folder, number)).start()
+    gc.freeze()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await ended.wait()
+    left = [name for engine in fleet for name in engine.names]
+    (folder / "counts.json").write_text(json.dumps({"left": left, "counts": counts}))
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--engines", type=int, required=True)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    arguments = parser.parse_args()
+    asyncio.run(serve(arguments.folder, arguments.engines, arguments.seconds))
+
+
+if __name__ == "__main__":
+    main()

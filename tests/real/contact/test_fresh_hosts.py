@@ -25,8 +25,8 @@ from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.launchers.slurm.commands import LoginShell
 from orchestrate.launchers.ssh.connection import Connection
 from tests.benchmarks.controller_cost import run_controller
-from tests.benchmarks.fleet.__main__ import socket_path
 from tests.benchmarks.fleet.bench_fleet import faults_of, stand_in_engines, write_hosts
+from tests.benchmarks.fleet.engine import socket_path
 from tests.real.contact.conftest import FreshHosts
 
 MANY = int(os.environ.get("TFBENCH_TEST_FRESH_HOSTS", "0"))

@@ -13,9 +13,8 @@ import docker.errors
 import pytest
 
 from results.schema import Case, Device
-from tests.benchmarks.fleet.__main__ import socket_path
 from tests.benchmarks.fleet.bench_fleet import stand_in_engines
-from tests.benchmarks.fleet.engine import DIGEST
+from tests.benchmarks.fleet.engine import DIGEST, socket_path
 from tests.support.engines.docker import Engines
 
 

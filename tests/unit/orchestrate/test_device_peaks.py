@@ -9,8 +9,8 @@ import pytest
 from orchestrate.launchers.container import host_flags
 from orchestrate.planning.plan import Job
 from orchestrate.running.shared import DevicePeaks
-from results.schema import Case, Device, Origin, Precision, Record, SoftWarning, Status
-from tests.unit.results.factory import make_measurement
+from results.schema import Case, Device, Origin, Precision, Status
+from tests.unit.results.factory import make_measurement, make_record
 from tfbench.flags import parse
 
 CASE = Case(model="resnet50", num_gpus=2, batch_per_gpu=8, num_steps=4)
@@ -25,14 +25,8 @@ JOB = Job(
 
 def measured(*, case=CASE, warnings=(), **changes):
     peaks = {"peak_flops_per_second": 2e13, "peak_bytes_per_second": 8e11} | changes
-    return Record(
-        status=Status.OK,
-        case=case,
-        started_at="2026-11-01T10:00:00+00:00",
-        finished_at="2026-11-01T10:01:00+00:00",
-        measurement=dataclasses.replace(make_measurement(case, 100.0), **peaks),
-        warnings=[SoftWarning(code=code, message="") for code in warnings],
-    )
+    record = make_record(case=case, warnings=warnings)
+    return dataclasses.replace(record, measurement=dataclasses.replace(make_measurement(case, 100.0), **peaks))
 
 
 def after(record, job=JOB, first=JOB):

@@ -17,6 +17,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.durations import (
     GUESSED_REPEAT_SECONDS,
+    Budget,
     Durations,
     Outlook,
     computed_durations,
@@ -27,7 +28,7 @@ from orchestrate.planning.durations import (
     speed_of,
 )
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.plan import make_plan
+from orchestrate.planning.plan import HostPlan, make_plan
 from orchestrate.suites import CaseBlock, Suite, read_suite
 from results.reference import all_published
 from results.reference.networks import networks, work_of
@@ -172,3 +173,15 @@ def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path):
     assert durations == {("f", names[0]): 20, ("f", names[1]): 40}
     estimated = estimate(plan, Durations(durations), {})
     assert (estimated.seconds, estimated.usd, estimated.seen) == (120, None, 1)
+
+
+def test_two_hosts_of_one_joined_name_cost_what_each_costs():
+    hosts = [
+        Host(fleet=fleet, name=name, usd_per_gpu_hour=usd)
+        for fleet, name, usd in (("a.b", "c", 3600.0), ("a", "b.c", 36.0))
+    ]
+    assert hosts[0].key == hosts[1].key
+    entries = [HostPlan(host=host, suite="s", facts=None, problem=None, jobs=()) for host in hosts]
+    budget = Budget(100.0, entries, Durations({("a.b", "x"): 1000.0, ("a", "x"): 1000.0}))
+    assert not budget.allows(hosts[0].place, "x"), "1000 USD"
+    assert budget.allows(hosts[1].place, "x"), "10 USD"

@@ -330,3 +330,21 @@ def test_the_example_file_has_every_key_once_and_is_valid(tmp_path: Path):
         for key in model.model_fields:
             uses = [line for line in text.splitlines() if f"{key}:" in line.partition("#")[0]]
             assert uses, f"hosts.example.yml does not show {key}"
+
+
+def test_hosts_whose_records_would_have_one_name_are_refused_and_both_are_named(tmp_path: Path):
+    path = tmp_path / "hosts.yml"
+    path.write_text(
+        "version: 1\nfleets:\n"
+        "  a.b: {hosts: {c: {docker: 'ssh://one'}}}\n"
+        "  a: {hosts: {b.c: {docker: 'ssh://two'}}}\n"
+        "  d: {hosts: {e: {docker: 'ssh://three', gpus: none}}}\n"
+    )
+    with pytest.raises(DocumentError) as caught:
+        read_hosts(path)
+    first, second = caught.value.problems
+    assert first == (
+        f"{path}:4: host b.c: its name in records, a.b.c, is also that of host c of fleet a.b (line 3). "
+        "Rename one of them"
+    )
+    assert "host e: gpus must be" in second, "all mistakes come in one answer"

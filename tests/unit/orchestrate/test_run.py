@@ -96,18 +96,13 @@ def test_every_repeat_gets_one_record_and_nothing_stays_on_the_host(tmp_path: Pa
     assert record is not None and record.origin == bench.plan.jobs[0].origin
 
 
-@pytest.mark.parametrize(("seconds", "reported"), [(3600.0, 1), (0.0, 50)])
-def test_a_fast_network_does_not_flood_the_run_with_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, reported: int
-):
-    monkeypatch.setattr(session, "STEP_SECONDS", seconds)
+def test_a_fast_network_does_not_flood_the_run_with_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(session, "STEP_SECONDS", 3600.0)
     bench = Bench(tmp_path, a=FakeHost(lines=tuple(step_line(n, 12.3, "images", 0.08) for n in range(50))))
     bench.run()
-    steps = bench.seen(JobStep)
-    assert len(steps) == 12 * reported and isinstance(steps[0], JobStep)
-    assert (steps[0].step, steps[0].samples_per_second, steps[0].unit) == (0, 12.3, "images")
-    states = {event.state for event in bench.seen(JobState) if isinstance(event, JobState)}
-    assert states == {"launching", "collecting"}
+    steps = [(step.step, step.samples_per_second, step.unit) for step in bench.seen(JobStep)]
+    assert steps == [(0, 12.3, "images")] * 12
+    assert {event.state for event in bench.seen(JobState)} == {"launching", "collecting"}
     assert bench.folder.log_path(bench.plan.jobs[0].id).read_text().count("\n") == 50
 
 
@@ -257,18 +252,7 @@ def test_gpus_decide_the_cases_and_are_named_by_uuid(tmp_path: Path):
     assert {job.case.num_gpus for job in bench.plan.hosts[1].jobs} == {1, 2}
 
     bench.machines["b"].facts = Facts(gpus=gpus)
-    started = []
-    launcher = bench.launcher
-
-    class Watching(FakeLauncher):
-        def start(self, job):
-            started.append(job.gpu_uuids)
-            return super().start(job)
-
-    bench.launcher = lambda host: Watching(host, bench.machines[host.name])  # type: ignore[method-assign]
-    bench.run()
-    assert len(started) == 24 and all(started), "b learned its GPUs when it came back"
-    bench.launcher = launcher  # type: ignore[method-assign]
+    assert bench.run() == RunOutcome(ok=24, failed=0, missing=0), "b learned its GPUs when it came back"
 
 
 def test_the_order_interleaves_repeats_and_follows_the_seed(tmp_path: Path):
@@ -287,13 +271,10 @@ def test_variants_are_measured_side_by_side_but_for_impossible_ones(tmp_path: Pa
     machine = FakeHost(facts=Facts(gpus=(GPU(index=0, name="A"),), images=(good, other, never)))
     bench = Bench(tmp_path, a=machine)
     assert bench.run() == RunOutcome(ok=12, failed=6, missing=0)
-    records = [bench.folder.read_record(job.id) for job in bench.plan.jobs]
-    by_variant = {
-        (record.origin.variant, record.origin.image_digest, record.status)
-        for record in records
-        if record and record.origin
-    }
-    assert by_variant == {
+    records = filter(None, (bench.folder.read_record(job.id) for job in bench.plan.jobs))
+    assert {
+        (record.origin.variant, record.origin.image_digest, record.status) for record in records if record.origin
+    } == {
         ("cuda12.5", "sha256:1", Status.OK),
         ("cuda12.9", "sha256:2", Status.OK),
         ("cuda11.8", None, Status.UNSUPPORTED),
