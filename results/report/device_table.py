@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 from results.grid import Grid
 from results.schema import Device, DeviceResult, Record
@@ -33,12 +32,8 @@ MetricKey = tuple[str, str | None, int, int | None, str]
 """Metric, arithmetic, devices, size if it distinguishes results, unit."""
 
 
-@dataclass
-class _Cell:
-    """What the repeats of one host gave for one metric."""
-
-    values: list[float] = field(default_factory=list)
-    reasons: dict[str, None] = field(default_factory=dict)
+Cells = Mapping[MetricKey, Sequence[DeviceResult]]
+"""What the repeats of one host gave, by metric."""
 
 
 def device_grid(records: Sequence[Record]) -> Grid | None:
@@ -50,24 +45,19 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
     Args:
         records: Those with `device_results`.
     """
-    columns: dict[tuple[str, str], dict[MetricKey, _Cell]] = defaultdict(lambda: defaultdict(_Cell))
+    columns = defaultdict[tuple[str, str], dict[MetricKey, list[DeviceResult]]](dict)
     for record in records:
-        cells = columns[_column(record)]
         for result in record.device_results:
-            cell = cells[_key(result)]
-            if result.value is not None:
-                cell.values.append(result.value)
-            elif result.reason:
-                cell.reasons[result.reason] = None
+            columns[_column(record)].setdefault(_key(result), []).append(result)
     if not columns:
         return None
     keys = sorted({key for cells in columns.values() for key in cells}, key=_order)
     headings = _headings(list(columns))
-    rows = [_row(key, [cells.get(key) for cells in columns.values()]) for key in keys]
+    rows = [_row(key, [cells.get(key, ()) for cells in columns.values()]) for key in keys]
     notes = ["best round of each repeat, mean ± 95 % over repeats; for one device, except the all-reduce"]
     notes += ["all-reduce: bus bandwidth, bytes × 2 (n − 1) / n over seconds, as nccl-tests define it"]
     notes += [f"{heading}: {software}" for heading, (_, software) in zip(headings, columns, strict=True)]
-    notes += _reasons(columns, headings)
+    notes += _reasons(keys, dict(zip(headings, columns.values(), strict=True)))
     return Grid("Devices", ["metric", "unit", *(f"{heading}>" for heading in headings)], rows, notes)
 
 
@@ -107,10 +97,12 @@ def _order(key: MetricKey) -> tuple[int, str, int, int, int]:
     return known.index(metric) if metric in known else len(known), metric, kind, devices, size or 0
 
 
-def _row(key: MetricKey, cells: Sequence[_Cell | None]) -> list[str]:
-    means = [statistics.fmean(cell.values) for cell in cells if cell and cell.values]
+def _row(key: MetricKey, cells: Sequence[Sequence[DeviceResult]]) -> list[str]:
+    values = [[result.value for result in cell if result.value is not None] for cell in cells]
+    means = [statistics.fmean(of) for of in values if of]
     factor, prefix = next(((f, p) for f, p in PREFIXES if means and max(means) >= f), (1.0, ""))
-    return [_name(key), f"{prefix}{key[-1]}", *(_text(cell, factor) for cell in cells)]
+    texts = [_text(of, factor) if of or not cell else "not measured" for cell, of in zip(cells, values, strict=True)]
+    return [_name(key), f"{prefix}{key[-1]}", *texts]
 
 
 def _name(key: MetricKey) -> str:
@@ -122,25 +114,20 @@ def _name(key: MetricKey) -> str:
     return name
 
 
-def _text(cell: _Cell | None, factor: float) -> str:
-    if cell is None:
+def _text(values: Sequence[float], factor: float) -> str:
+    if not values:
         return ""
-    if not cell.values:
-        return "not measured"
-    values = [value / factor for value in cell.values]
-    return value_text(statistics.fmean(values), estimate(values).interval() if len(values) > 1 else None)
+    scaled = [value / factor for value in values]
+    return value_text(statistics.fmean(scaled), estimate(scaled).interval() if len(scaled) > 1 else None)
 
 
-def _reasons(columns: dict[tuple[str, str], dict[MetricKey, _Cell]], headings: Sequence[str]) -> list[str]:
+def _reasons(keys: Sequence[MetricKey], hosts: Mapping[str, Cells]) -> list[str]:
     """State each reason why something was not measured once, with all its metrics and hosts."""
-    hit: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
-    for heading, cells in zip(headings, columns.values(), strict=True):
-        for key in sorted(cells, key=_order):
-            if not cells[key].values:
-                for reason in cells[key].reasons:
-                    hit[reason][heading][_name(key)] = None
-    lines = []
-    for reason, hosts in hit.items():
-        names = dict.fromkeys(name for of_host in hosts.values() for name in of_host)
-        lines.append(f"{', '.join(names)} on {', '.join(hosts)}: {reason}")
-    return lines
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for host, cells in hosts.items():
+        for key in keys:
+            for result in cells.get(key, ()):
+                if result.reason and all(other.value is None for other in cells[key]):
+                    names, places = found.setdefault(result.reason, ({}, {}))
+                    names[_name(key)] = places[host] = None
+    return [f"{', '.join(names)} on {', '.join(places)}: {reason}" for reason, (names, places) in found.items()]

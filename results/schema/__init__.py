@@ -20,7 +20,6 @@ from results.schema.case import (
     Case,
     Setting,
     default_of,
-    in_order,
     kind_of,
 )
 from results.schema.record import (

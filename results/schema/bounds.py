@@ -61,44 +61,32 @@ class Bound:
 
 _COUNT = Bound(1, MOST, "-", "suites and hosts.yml accept no more")
 _COUNT_OR_NONE = Bound(0, MOST, "-", "suites and hosts.yml accept no more")
+_EXACT = Bound(0, 1e15, "-", "exact in a float, and in the 64 bits of a table's cell")
+_LANES = Bound(0, 1024, "lanes", "PCIe has at most 32")
 _SHARE = Bound(0, 1.001, "-", "part of a whole; 0.1 % for the rounding of sums of times")
 _ANY_FLOAT32 = Bound(-3.5e38, 3.5e38, "-", "float32, in which losses are computed", closest_to_zero=0)
 _ANY_RATIO = Bound(-1e84, 1e84, "-", "a ratio of two float32; shown, never computed with", closest_to_zero=0)
 
 NUMBERS: dict[str, Bound] = {
-    # counts that a user chooses
-    "batch_per_gpu": _COUNT,
-    "num_gpus": _COUNT,
-    "num_hosts": _COUNT,
-    "image_size": _COUNT,
-    "sequence_length": _COUNT,
-    "repeat": _COUNT,
-    "devices": _COUNT,
+    # counts that a user chooses, or that follow from them
+    **dict.fromkeys(("batch_per_gpu", "num_gpus", "num_hosts", "image_size", "sequence_length", "repeat"), _COUNT),
+    **dict.fromkeys(("devices", "version", "cpu_count"), _COUNT),
     "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
-    "warmup_steps": _COUNT_OR_NONE,
     "mb": Bound(0, MOST, "MB", "a terabyte; no device has as much memory"),
     "usd_per_gpu_hour": Bound(1e-9, MOST, "USD/h", "a price of 0 or less makes every ratio of prices meaningless"),
     "seed": Bound(-(2**64), 2**64, "-", "64 bits", closest_to_zero=0),
-    "version": _COUNT,
-    # counts that follow from them, or that a host reports
     "replicas": Bound(1, 1e12, "-", "MOST GPUs of MOST hosts"),
-    "global_batch": Bound(1, 1e15, "samples", "exact in a float, and in the 64 bits of a table's cell"),
-    "samples": Bound(0, 1e15, "samples", "exact in a float, and in the 64 bits of a table's cell"),
-    "parameters_trainable": Bound(0, 1e15, "-", "exact in a float, and in the 64 bits of a table's cell"),
-    "parameters_total": Bound(0, 1e15, "-", "exact in a float, and in the 64 bits of a table's cell"),
-    "index": _COUNT_OR_NONE,
-    "DeviceResult.gpu": _COUNT_OR_NONE,
-    "place": _COUNT_OR_NONE,
-    "rank": _COUNT_OR_NONE,
+    "global_batch": Bound(1, 1e15, "samples", _EXACT.reason),
+    **dict.fromkeys(("samples", "parameters_trainable", "parameters_total"), _EXACT),
+    # what a host reports
+    **dict.fromkeys(("warmup_steps", "index", "place", "rank", "threads"), _COUNT_OR_NONE),
+    **dict.fromkeys(("DeviceResult.gpu", "DeviceResult.peer"), _COUNT_OR_NONE),
     "files": Bound(0, 1e12, "files", "more than any file system holds"),
     "processes": Bound(0, 1e9, "-", "Linux counts to 2^22"),
-    "threads": _COUNT_OR_NONE,
-    "cpu_count": _COUNT,
     "cpu_limit": Bound(0, MOST, "CPUs", "may be fractional; no machine has as many"),
     "errors": Bound(0, 2**64, "-", "the driver counts in 64 bits"),
     "generation": Bound(0, 100, "-", "PCIe is at its seventh"),
-    "width": Bound(0, 1024, "lanes", "PCIe has at most 32"),
-    "width_max": Bound(0, 1024, "lanes", "PCIe has at most 32"),
+    **dict.fromkeys(("width", "width_max"), _LANES),
     # what is measured
     "seconds": Bound(0, 1e9, "s", "30 years; a repeat is stopped after a day"),
     "samples_per_second": Bound(1e-9, 1e15, "samples/s", "at least a sample in 30 years"),
@@ -106,24 +94,21 @@ NUMBERS: dict[str, Bound] = {
     "per_sample": Bound(0, 1e24, "1/sample", "bytes or operations; GPT-4's training took 2e25 in all"),
     "bytes": Bound(0, 1e18, "bytes", "an exabyte; no host has as much memory"),
     "size": Bound(0, 1e18, "-", "rows, or bytes of an array in memory"),
-    "amount": Bound(0, 1e30, "-", "operations or bytes of one call"),
-    "DeviceResult.value": Bound(0, 1e30, "1/s", "operations or bytes; the fastest machine on earth reaches 1e19"),
+    **dict.fromkeys(
+        ("amount", "DeviceResult.value"), Bound(0, 1e30, "-", "operations or bytes, of a call or a second")
+    ),
     "watts": Bound(0, 1e9, "W", "a large power station"),
     "joules": Bound(0, 1e18, "J", "a large power station for 30 years"),
     "celsius": Bound(-273.15, 1000, "°C", "from absolute zero to above silicon's working range"),
     "mhz": Bound(0, MOST, "MHz", "a terahertz"),
-    "share": _SHARE,
-    "GPUFacts.utilisation": _SHARE,
+    **dict.fromkeys(("share", "GPUFacts.utilisation"), _SHARE),
     "utilisation": Bound(0, 1e9, "-", "above 1 where the measured peak was too low"),
     "step_ratio": Bound(0, 1e18, "-", "1e9 s over a nanosecond"),
     "step_cv": Bound(0, 450, "-", "not above the root of the number of steps, of which MAX_LIST_LENGTH are allowed"),
     "step_drift": Bound(-1, 1e18, "-", "a ratio of times minus 1", closest_to_zero=0),
-    "loss_first": _ANY_FLOAT32,
-    "loss_last": _ANY_FLOAT32,
-    "losses": _ANY_FLOAT32,
+    **dict.fromkeys(("loss_first", "loss_last", "losses"), _ANY_FLOAT32),
     # what is only shown
-    "value": _ANY_RATIO,
-    "limit": _ANY_RATIO,
+    **dict.fromkeys(("value", "limit"), _ANY_RATIO),
 }
 """By `Class.field`, by field, or by how a field's name ends, which is its unit: the longest that fits counts. A
 setting of a case that is not named here may be what its row in `case.py` says."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -268,21 +267,8 @@ def default_of(name: str) -> Any:  # noqa: ANN401 (of the setting's type)
     return getattr(Case, name, None)
 
 
-def in_order(names: Iterable[str], **before: str) -> tuple[str, ...]:
-    """Return names in their order, but some of them right before another one.
-
-    Args:
-        names: All of them.
-        before: By name, the one that it is put before.
-    """
-    order = [name for name in names if name not in before]
-    for name, follower in before.items():
-        order.insert(order.index(follower), name)
-    return tuple(order)
-
-
 _DEFAULTS: dict[str, Any] = {name: default_of(name) for name in SETTINGS}
-_NAME_ORDER = in_order(SETTINGS, mode="xla")
+_NAME_ORDER = tuple(dict.fromkeys(("mode", *SETTINGS)))
 _ALWAYS = tuple(name for name, setting in SETTINGS.items() if setting.always)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from results.schema import SETTINGS, Case, Environment, Measurement, Record, Telemetry, in_order, kind_of
+from results.schema import SETTINGS, Case, Environment, Measurement, Record, Telemetry, kind_of
 from results.text import printable
 
 
@@ -158,8 +158,6 @@ def _median(unit: str, meaning: str, read: Callable[[Measurement], float | None]
     return Column(NUMBER, unit, meaning, lambda measured, _: read(measured), over="median")
 
 
-_CASE_ORDER = in_order((*SETTINGS, "global_batch"), batch_norm="precision", mode="image_size", global_batch="xla")
-
 COLUMNS: dict[str, Column] = {
     # where
     "fleet": Column(TEXT, "-", "Group of equal hosts, as `hosts.yml` names it; `-` without an orchestrator."),
@@ -167,9 +165,8 @@ COLUMNS: dict[str, Column] = {
     "gpu": Column(TEXT, "-", "Name of the GPUs that train, by their driver; empty on a CPU and when unknown."),
     "device": _column("device"),
     # the case
-    **{name: _column(name) for name in _CASE_ORDER[: _CASE_ORDER.index("global_batch")] if name != "device"},
+    **{name: _column(name) for name in SETTINGS if name != "device"},
     "global_batch": Column(WHOLE, "samples", "Images or sequences of an update, over all replicas."),
-    **{name: _column(name) for name in _CASE_ORDER[_CASE_ORDER.index("global_batch") + 1 :] if name != "device"},
     # the outcome
     "unit": Column(TEXT, "-", "What a sample is: `images`, `sequences`, `tokens`; empty without a number."),
     "input_size": Column(

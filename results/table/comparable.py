@@ -57,15 +57,8 @@ class Measured(Protocol):
 T = TypeVar("T", bound=Measured)
 
 
-@dataclass(frozen=True)
-class SharedSetting:
-    """What two measurements must share to be compared; equal settings are comparable.
-
-    Attributes:
-        values: Columns and their values: those of the case first, then those of `MEASURED`.
-    """
-
-    values: tuple[tuple[str, Value], ...]
+SharedSetting = tuple[tuple[str, Value], ...]
+"""What measurements must share to be compared: columns of the case, then `MEASURED`, and their values."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting
         if name not in excluded:
             value = item.unit if name == "unit" else item.named(name)
             values.append((name, _own(item, name, value) if "model" in excluded else value))
-    return SharedSetting(tuple(values))
+    return tuple(values)
 
 
 def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
@@ -117,7 +110,7 @@ def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
         across: Columns of the case that the comparison is about; see `setting_of`.
     """
     left, right = setting_of(a, across=across), setting_of(b, across=across)
-    blocking = tuple(name for (name, x), (_, y) in zip(left.values, right.values, strict=True) if x != y)
+    blocking = tuple(name for (name, x), (_, y) in zip(left, right, strict=True) if x != y)
     silent = HARDWARE | _excluded(across)
     differs = (name for name in SOFTWARE_COLUMNS if name not in silent and a.named(name) != b.named(name))
     return Match(blocking, tuple(differs))
@@ -149,7 +142,7 @@ def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> st
     usual = _usual(item.case.model)
     parts = [_part(item, name) for name in ("mode", "precision", "batch_per_gpu", "num_gpus") if name not in without]
     for name in CASE_COLUMNS:
-        if name in without or name in _ALWAYS or name in _EFFORT:
+        if name in without or name in _ALWAYS or name in EFFORT:
             continue
         value = item.named(name)
         if value is not None and value != getattr(usual, name):
@@ -158,8 +151,8 @@ def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> st
 
 
 _ALWAYS = ("model", "mode", "precision", "batch_per_gpu", "num_gpus", "device")
-_EFFORT = ("warmup_steps", "num_steps", "min_seconds")
-"""How long was measured: part of the case, but not of what it is called."""
+EFFORT = ("warmup_steps", "num_steps", "min_seconds")
+"""How long was measured: part of the case, but `setting_text` leaves it out."""
 
 MODES = {"train": "training", "infer": "inference", "device": "device"}
 
@@ -217,10 +210,6 @@ def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
 def _follows_from_network(items: Sequence[Measured], column: str) -> bool:
     found = {(item.case.model, item.named(column)) for item in items}
     return len(found) == len({model for model, _ in found})
-
-
-EFFORT = ("warmup_steps", "num_steps", "min_seconds")
-"""Columns of how long was measured: `setting_text` leaves them out, but cases may differ in nothing else."""
 
 
 def case_name(rates: Sequence[Measured], rate: Measured, *, known: Collection[str] = ()) -> str:

@@ -31,16 +31,14 @@ from results.table.columns import (
 from results.text import path_text, printable
 
 
-def repeats_frame(measured: Sequence[Value], order: Sequence[int]) -> pd.DataFrame:
+def repeats_frame(measured: Sequence[tuple[Value, ...]], order: Sequence[int]) -> pd.DataFrame:
     """Return one row per record with a number, sorted by `row`.
 
     Args:
-        measured: The values of `REPEAT_TYPES`, in that order, of one record after the other; `row` is an index in the
-            rows before they are sorted.
+        measured: The values of `REPEAT_TYPES` of each record; `row` is an index in the rows before they are sorted.
         order: Those indices, in their new order.
     """
-    width = len(REPEAT_TYPES)
-    repeats = pd.DataFrame({name: measured[i::width] for i, name in enumerate(REPEAT_TYPES)}).astype(REPEAT_TYPES)
+    repeats = pd.DataFrame(measured, columns=list(REPEAT_TYPES)).astype(REPEAT_TYPES)
     repeats["row"] = np.argsort(order)[repeats["row"].to_numpy()]
     return repeats.sort_values("row", kind="stable", ignore_index=True)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from results.runs.store import StoredRecord
 from results.schema import Case, Measurement, Record, Status
@@ -85,8 +85,8 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
             collector.problems.append(f"{item.where}: not a record, excluded: {why}")
         else:
             (collector if item.record.case.all_reduce else apart).add(item.record, item.path)
-    merged = collector.merged()
-    return merged if not apart.found else replace(merged, apart=apart.merged())
+    merged, without = collector.merged(), apart.merged()
+    return replace(merged, apart=without) if without.rows else merged
 
 
 @dataclass(slots=True)
@@ -106,53 +106,24 @@ class _Group:
     suspects: int = 0
 
 
-@dataclass(slots=True)
-class _Run:
-    """What is known of a run.
-
-    Attributes:
-        taken: Where each repeat was found, by place and number.
-        rows: Rows with numbers, by place.
-    """
-
-    taken: dict[tuple[int, int], Path] = field(default_factory=dict)
-    rows: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """A record without a number, until all others are known; `place` is its number."""
-
-    run: str
-    place: int
-    software: Software | None
-    record: Record
-
-
 @dataclass
 class _Collector:
     """Takes records one by one and keeps only what the table needs of them.
 
-    A million records must not take a minute: places and software are long, so they are hashed once per record and
-    numbered; what follows goes by these numbers.
+    A million records must not take a minute: places are long, so each is hashed once per record and numbered.
     """
 
     problems: list[str] = field(default_factory=list)
     devices: list[Record] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
-    measured: list[Value] = field(default_factory=list)  # values of REPEAT_TYPES, record after record
-    _runs: defaultdict[str, _Run] = field(default_factory=lambda: defaultdict(_Run))
+    measured: list[tuple[Value, ...]] = field(default_factory=list)  # values of REPEAT_TYPES, by record
     _places: list[CaseOnHost] = field(default_factory=list)
-    _numbers: dict[tuple[str, str, Case], int] = field(default_factory=dict)  # of places; a tuple is made in no time
+    _numbers: dict[tuple[str, str, Case], int] = field(default_factory=dict)  # of places
+    _taken: dict[tuple[str, int, int], Path] = field(default_factory=dict)  # by run, number of the place and repeat
     _rows: dict[tuple[int, Software], int] = field(default_factory=dict)  # by number of the place
-    _by_environment: defaultdict[tuple[int, Software], set[int]] = field(default_factory=lambda: defaultdict(set))
-    _failed: list[_Failed] = field(default_factory=list)
+    _rows_of_run: defaultdict[tuple[str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
+    _failed: list[tuple[str, int, Record]] = field(default_factory=list)  # run and number of the place
     _doubts: Suspects = field(default_factory=Suspects)
-
-    @property
-    def found(self) -> bool:
-        """Whether anything was taken."""
-        return bool(self._places)
 
     def add(self, record: Record, path: Path) -> None:
         """Take one record; one that was taken before is named and excluded."""
@@ -164,45 +135,36 @@ class _Collector:
         number = self._numbers.setdefault(place, len(self._places))
         if number == len(self._places):
             self._places.append(_shown(*place))
-        known = self._runs[run]
-        before = len(known.taken)
-        earlier = known.taken.setdefault((number, repeat), path)
-        if len(known.taken) == before:
+        if (earlier := self._taken.get((run, number, repeat))) is not None:
             self.problems.append(f"{path_text(path)}: same run, job and repeat as {path_text(earlier)}, excluded")
             return
+        self._taken[run, number, repeat] = path
         if record.status is Status.OK and record.device_results:
             self.devices.append(record)
             return
-        software = software_of(record)
-        measurement = record.measurement
+        software, measurement = software_of(record), record.measurement
         if record.status is not Status.OK or measurement is None or software is None:
-            self._failed.append(_Failed(run, number, software, record))
+            self._failed.append((run, number, record))
             return
         row = self._row(number, software)
-        known.rows[number].add(row)
+        self._rows_of_run[run, number].add(row)
         group = self.groups[row]
         group.measurement = measurement
         self._note(group, run, record)
         if group.highest_rate is None:  # one row, one case and hardware
             group.highest_rate = highest_rate(record)
         self._doubts.add(record, measurement, group.highest_rate)
-        self.measured += (
-            row,
-            run,
-            repeat,
-            record.started_at,
-            *repeat_numbers(measurement, record.telemetry),
-        )
+        self.measured.append((row, run, repeat, record.started_at, *repeat_numbers(measurement, record.telemetry)))
 
     def merged(self) -> Merged:
         """Return the table of all that was taken."""
         from results.table.frames import repeats_frame, row_numbers
 
+        early = defaultdict[tuple[int, Software], set[int]](set)
         for (number, software), row in self._rows.items():
-            self._by_environment[number, software.known_early].add(row)
-        for failed in self._failed:
-            self._note(self.groups[self._row_of_failure(failed)], failed.run, failed.record)
-        self._failed.clear()
+            early[number, software.known_early].add(row)
+        for run, number, record in self._failed:
+            self._note(self.groups[self._row_of_failure(run, number, software_of(record), early)], run, record)
         suspects = self._exclude_suspects()
         order = sorted(range(len(self.groups)), key=lambda index: sort_key(self.groups[index].place))
         repeats = repeats_frame(self.measured, order)
@@ -213,20 +175,16 @@ class _Collector:
 
     def _exclude_suspects(self) -> int:
         """Keep repeats that cannot be out of every mean, and count them; their rows say why."""
-        width, rate = len(REPEAT_TYPES), list(REPEAT_TYPES).index("samples_per_second")
-        fleets = defaultdict[tuple[str, Case], list[int]](list)
-        for row, group in enumerate(self.groups):
-            fleets[group.place.fleet, group.place.case].append(row)
-        number = {row: i for i, rows in enumerate(fleets.values()) for row in rows}
-        repeats: list[list[tuple[int, str, float]]] = [[] for _ in fleets]
-        rows: list[Any] = self.measured[::width]
-        for index, (row, value) in enumerate(zip(rows, self.measured[rate::width], strict=True)):
-            repeats[number[row]].append((index, self.groups[row].place.host, cast(float, value)))
+        rate = list(REPEAT_TYPES).index("samples_per_second")
+        fleets = defaultdict[tuple[str, Case], list[tuple[int, str, float]]](list)
+        rows: list[_Group] = [self.groups[cast(int, values[0])] for values in self.measured]
+        for index, (group, values) in enumerate(zip(rows, self.measured, strict=True)):
+            fleets[group.place.fleet, group.place.case].append((index, group.place.host, cast(float, values[rate])))
         why = dict(self._doubts.why)
-        for same in repeats:
-            why = above_fleet(item for item in same if item[0] not in why) | why
+        for same in fleets.values():
+            why |= above_fleet(item for item in same if item[0] not in why)
         for index, reason in why.items():
-            group = self.groups[rows[index]]
+            group = rows[index]
             group.statuses[Status.OK] -= 1
             group.statuses[Status.INVALID] += 1
             group.causes[f"{SUSPECT}: {reason}"] = None
@@ -235,9 +193,7 @@ class _Collector:
             if group.suspects:
                 group.warnings[SUSPECT] = group.suspects
                 self.problems.append(f"{group.place}: {group.suspects} suspect, in no mean: {'; '.join(group.causes)}")
-        if why:
-            kept = (index for index in range(len(rows)) if index not in why)
-            self.measured = [value for index in kept for value in self.measured[index * width : (index + 1) * width]]
+        self.measured = [values for index, values in enumerate(self.measured) if index not in why]
         return len(why)
 
     def _row(self, place: int, software: Software) -> int:
@@ -246,20 +202,20 @@ class _Collector:
             self.groups.append(_Group(self._places[place], software))
         return row
 
-    def _row_of_failure(self, failed: _Failed) -> int:
+    def _row_of_failure(
+        self, run: str, place: int, software: Software | None, early: Mapping[tuple[int, Software], set[int]]
+    ) -> int:
         """Find the row that a failed repeat belongs to.
 
-        A repeat that never started knows nothing of its software, and one that failed nothing of its network's size. It
-        belongs to the repeats that did work, of its own software or else of its own run, where these are of one
-        software; else it is a row of its own.
+        A repeat that never started has no software, and one that failed nothing of its network's size. It belongs to
+        the repeats that did work, of its own software or else of its own run, where these are of one software; else it
+        is a row of its own.
         """
-        if failed.software is not None:
-            rows = self._by_environment.get((failed.place, failed.software.known_early), set())
+        if software is None:
+            rows = self._rows_of_run.get((run, place), set())
         else:
-            rows = self._runs[failed.run].rows.get(failed.place, set())
-        if len(rows) == 1:
-            return next(iter(rows))
-        return self._row(failed.place, failed.software or Software())
+            rows = early.get((place, software.known_early), set())
+        return next(iter(rows)) if len(rows) == 1 else self._row(place, software or Software())
 
     def _note(self, group: _Group, run: str, record: Record) -> None:
         group.statuses[record.status] += 1

@@ -41,21 +41,3 @@ def test_a_row_of_the_table_of_settings_is_all_that_a_setting_needs(name):
     assert name in CaseBlock.model_fields, "a key of a suite"
     if kind_of(name) in (int, float):
         assert bound_of("Case", name) is not ANY_NUMBER
-
-
-def test_a_cases_columns_stand_where_they_always_stood():
-    assert [name for name in COLUMNS if name in CASE_COLUMNS or name == "global_batch"] == [
-        *("device", "model", "batch_norm", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication"),
-        *("all_reduce", "global_batch", "xla", "data", "mode", "image_size", "sequence_length", "optimizer"),
-        *("accumulate", "warmup_steps", "num_steps", "all_reduce_pack_mb", "all_reduce_dtype"),
-        *("memory_growth", "deep_check", "min_seconds"),
-    ]
-
-
-def test_the_keys_of_a_case_in_a_record_keep_their_order():
-    assert list(vars(Case(model="resnet50"))) == [
-        *("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "xla", "mode"),
-        *("data", "device", "batch_norm", "image_size", "sequence_length", "optimizer", "accumulate", "warmup_steps"),
-        *("num_steps", "all_reduce_pack_mb", "all_reduce_dtype", "memory_growth"),
-        *("deep_check", "min_seconds"),
-    ]
