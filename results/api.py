@@ -15,9 +15,10 @@ import pandas as pd
 from results.compare.overall import comparison_row, ends
 from results.compare.pairs import compare, fleets_of
 from results.errors import BadQuestion, UnknownFleet
-from results.recommend.answer import Advice, RentalOption, answers, unused_prices
+from results.recommend.answer import Advice, answers, unused_prices
 from results.recommend.decision import MODES
-from results.recommend.questions import asked_prices, read_questions
+from results.recommend.figures import RentalOption
+from results.recommend.questions import Limits, asked_prices, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed
@@ -48,14 +49,14 @@ CHOICES: dict[str, tuple[str, Callable[[Advice, RentalOption], Value]]] = {
     "precision": (TEXT, lambda advice, _: advice.question.precision),
     "mode": (TEXT, lambda advice, _: advice.table.mode),
     "setting": (TEXT, lambda advice, _: advice.table.setting or None),
-    "basis": (TEXT, lambda _, option: str(option.known.basis)),
-    "subject": (TEXT, lambda _, option: option.known.subject),
-    "gpu": (TEXT, lambda _, option: option.known.gpu),
-    "num_gpus": (WHOLE, lambda _, option: option.known.count),
-    "samples_per_second": (NUMBER, lambda _, option: option.known.samples_per_second),
-    "ci95_low": (NUMBER, lambda _, option: ends(option.known.interval)[0]),
-    "ci95_high": (NUMBER, lambda _, option: ends(option.known.interval)[1]),
-    "from": (TEXT, lambda _, option: option.known.origin or None),
+    "basis": (TEXT, lambda _, option: str(option.basis)),
+    "subject": (TEXT, lambda _, option: option.subject),
+    "gpu": (TEXT, lambda _, option: option.gpu),
+    "num_gpus": (WHOLE, lambda _, option: option.count),
+    "samples_per_second": (NUMBER, lambda _, option: option.samples_per_second or None),
+    "ci95_low": (NUMBER, lambda _, option: ends(option.interval)[0]),
+    "ci95_high": (NUMBER, lambda _, option: ends(option.interval)[1]),
+    "from": (TEXT, lambda _, option: option.origin or None),
     "usd_per_hour_low": (NUMBER, lambda _, option: option.usd[0] if option.usd else None),
     "usd_per_hour_high": (NUMBER, lambda _, option: option.usd[1] if option.usd else None),
     "samples_per_usd": (NUMBER, lambda _, option: max(option.samples_per_usd, default=None)),
@@ -194,16 +195,12 @@ class Runs:
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
         questions = read_questions(
+            Limits(budget=budget, hours=hours, samples=samples, memory=memory, batch_size=batch_size),
             model=[model] if isinstance(model, str) else list(model),
             precision=precision if isinstance(precision, str) else ",".join(precision),
             num_gpus=str(num_gpus) if isinstance(num_gpus, int) else ",".join(map(str, num_gpus)),
             mode=mode,
             gpus=gpus,
-            budget=budget,
-            hours=hours,
-            samples=samples,
-            memory=memory,
-            batch_size=batch_size,
         )
         rates = self._merged.rates
         refuse_mixed(rates, [], "Choose one run.")

@@ -21,6 +21,7 @@ from results.commands.command_line import (
     put,
 )
 from results.errors import BadQuestion, UserError
+from results.recommend.questions import Limits
 from results.schema.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -110,11 +111,7 @@ def _recommend(
     gpus: str,
     price: list[str],
     prices: list[Path],
-    budget: float | None,
-    hours: float | None,
-    samples: float,
-    memory: float | None,
-    batch_size: int | None,
+    limits: Limits,
     format: str,
 ) -> int:
     from results.compare.pairs import fleets_of
@@ -123,16 +120,7 @@ def _recommend(
     from results.recommend.questions import asked_prices, read_questions
 
     questions = read_questions(
-        model=model or (),
-        precision=precision,
-        num_gpus=num_gpus,
-        mode=mode,
-        gpus=[gpus],
-        budget=budget,
-        hours=hours,
-        samples=samples,
-        memory=memory,
-        batch_size=batch_size,
+        limits, model=model or (), precision=precision, num_gpus=num_gpus, mode=mode, gpus=[gpus]
     )
     rates = _measured(runs, runs_dir)
     _refuse_unknown([question.network for question in questions], rates)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from results.compare.pairs import THRESHOLD, compare_pair
 from results.digits import significant, with_interval
 from results.recommend.figures import (
+    SECONDS_PER_HOUR,
     Basis,
     FigureTable,
-    KnownRate,
+    RentalOption,
     bound,
     measured_tables,
     missing,
@@ -27,8 +28,6 @@ from results.stats import Interval
 from results.table.cells import fleet_notes
 from results.table.fleets import FleetRate
 from results.text import counted, enumerated
-
-SECONDS_PER_HOUR = 3600
 
 MARGIN = 0.05
 """Smallest relative difference of two published figures that says something: each is one run on one host.
@@ -50,64 +49,6 @@ FROM_RUN = "hosts.yml"
 
 LED = 3
 """Most GPUs that the sentence compares with the slowest one; the others are in the table."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RentalOption:
-    """One row: a number of GPUs, what it does, and what it costs.
-
-    Attributes:
-        known: Its throughput, or why there is none.
-        offers: Prices that count: within the budget, of hosts with enough GPUs.
-        hours: Time for the job.
-        misfit: Which limit it does not meet; empty: it meets all.
-        notes: What a reader must know of it.
-        wins_below: USD per hour for all its GPUs below which it gives the most samples a dollar.
-    """
-
-    known: KnownRate
-    offers: tuple[Offer, ...]
-    hours: float | None
-    misfit: str
-    notes: tuple[str, ...] = ()
-    wins_below: float | None = None
-
-    @property
-    def excluded(self) -> str:
-        """Why it is not ranked; empty: it is."""
-        reason = "" if self.known.ranked else self.known.note or str(self.known.basis)
-        return "; ".join(filter(None, (self.misfit, reason)))
-
-    @property
-    def name(self) -> str:
-        """What is rented: `2 × RTX A5000`, or the fleet."""
-        return self.known.subject if self.known.count == 1 else f"{self.known.count} × {self.known.subject}"
-
-    @property
-    def rate(self) -> float:
-        """Samples per second over all GPUs; 0 without a figure."""
-        return self.known.samples_per_second or 0.0
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether its rate is an upper bound."""
-        return self.known.basis is Basis.BOUND
-
-    @property
-    def usd(self) -> tuple[float, ...]:
-        """Lowest and highest price per hour of all GPUs; empty without one."""
-        prices = sorted(_usd(offer, self.known.count) for offer in self.offers)
-        return (prices[0], prices[-1]) if prices else ()
-
-    @property
-    def samples_per_usd(self) -> tuple[float, ...]:
-        """Samples a dollar at the highest and at the lowest price; empty without a price or a figure."""
-        return tuple(SECONDS_PER_HOUR * self.rate / usd for usd in reversed(self.usd)) if self.rate else ()
-
-    @property
-    def cheapest(self) -> Offer:
-        """The offer at the lowest price."""
-        return min(self.offers, key=lambda offer: _usd(offer, self.known.count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +79,11 @@ class Advice:
     @property
     def ranked(self) -> list[RentalOption]:
         """Options that were measured or published in this setting and meet the limits."""
-        return [option for option in self.options if not option.excluded]
+        return _ranked(self.options)
+
+
+def _ranked(options: Iterable[RentalOption]) -> list[RentalOption]:
+    return [option for option in options if not option.excluded]
 
 
 def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequence[Offer]) -> list[Advice]:
@@ -154,14 +99,14 @@ def answers(question: RentalQuestion, rates: Sequence[FleetRate], offers: Sequen
     """
     tables = measured_tables(question, rates)
     hints = _other_flags(question, rates) if not tables else []
-    rows = [rate for table in tables for rate in table.rates]
-    known = {(rate.gpu, rate.count) for rate in rows if rate.samples_per_second}
+    rows = [row for table in tables for row in table.rows]
+    known = {(row.gpu, row.count) for row in rows if row.samples_per_second}
     failed = {(row.gpu, row.count): row.note for row in rows if row.failed and (row.gpu, row.count) not in known}
     if question.mode == "infer":
         tables = tables or [_no_inference(question)]
     elif not tables or any(key not in known and key not in failed for key in question.gpus):
         tables += published_tables(question, failed, lambda key: not _misfit(question, *key, offers))
-    if not any(rate.samples_per_second for table in tables for rate in table.rates):
+    if not any(row.samples_per_second for table in tables for row in table.rows):
         hints += _other_precisions(question)
     return [_advice(question, table, offers, hints) for table in tables]
 
@@ -170,7 +115,7 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
     """Return which prices of the user no row of any answer counts with, and why."""
     options = [option for advice in advices for option in advice.options]
     used = {id(offer) for option in options for offer in option.offers}
-    asked = {name for option in options for name in (option.known.gpu, option.known.subject)}
+    asked = {name for option in options for name in (option.gpu, option.subject)}
     limits, no_row = "it is over the budget, or its host has too few GPUs", "the answer has no row of this GPU"
     return [
         f"price not used: {offer.usd_per_gpu_hour:g} USD for {offer.gpu}: {limits if offer.gpu in asked else no_row}"
@@ -181,10 +126,8 @@ def unused_prices(advices: Sequence[Advice], offers: Sequence[Offer]) -> list[st
 
 def _no_inference(question: RentalQuestion) -> FigureTable:
     note = "inference was not measured in any run, and published figures are of training"
-    rates = tuple(missing(gpu, count, note) for gpu, count in question.gpus)
-    return FigureTable(
-        basis=Basis.MEASURED, mode="inference", network=question.network, setting="", rates=rates, remarks=(note,)
-    )
+    rows = tuple(missing(gpu, count, note) for gpu, count in question.gpus)
+    return FigureTable(basis=Basis.MEASURED, mode="inference", model=question.network, rows=rows, remarks=(note,))
 
 
 def _other_flags(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[str]:
@@ -207,19 +150,20 @@ def _other_precisions(question: RentalQuestion) -> list[str]:
 
 
 def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer], hints: Sequence[str]) -> Advice:
-    known = _with_predictions(question, table, offers)
-    every = _ordered(question, [_option(question, rate, offers) for rate in known])
-    options = [option for option in every if question.gpus or option.known.rate or not option.misfit]
-    options = options if any(option.rate for option in options) else every
+    rows = _with_predictions(question, table, offers)
+    every = _ordered(question, [_with_prices(question, row, offers) for row in rows])
+    options = [option for option in every if question.gpus or option.basis is Basis.MEASURED or not option.misfit]
+    options = options if any(option.samples_per_second for option in options) else every
     winner, verdict = _verdict(question, options)
-    listed = [offer for option in options for offer in option.offers if not offer.origin]
+    listed = {offer.retrieved_on for option in options for offer in option.offers if not offer.origin}
     notes = {
-        f"setting: {table.setting}": bool(table.setting),
+        f"setting: {table.setting}": table.setting,
         f"{counted(len(every) - len(options), 'other GPU')} outside of the limits": len(options) < len(every),
-        PREDICTED_NOTE: any(option.known.basis is Basis.PREDICTED for option in options),
-        f"offers of {', '.join(sorted({o.retrieved_on for o in listed}))}; yours: --price GPU=USD": bool(listed),
-        "USD/h: all GPUs of a row; a host is rented whole": any(option.known.count > 1 for option in options),
+        PREDICTED_NOTE: _predicted(*options),
+        f"offers of {', '.join(sorted(listed))}; yours: --price GPU=USD": listed,
+        "USD/h: all GPUs of a row; a host is rented whole": any(option.count > 1 for option in options),
     }
+    measured = [replace(row.measured, prices={}) for row in table.rows if row.measured and row.ranked]
     return Advice(
         question=question,
         table=table,
@@ -231,84 +175,80 @@ def _advice(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer
             *(note for note, holds in notes.items() if holds),
             *table.remarks,
             *_within_places(options),
-            *fleet_notes([replace(rate.rate, prices={}) for rate in table.rates if rate.rate]),
+            *fleet_notes(measured),
         ),
     )
 
 
-def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer]) -> list[KnownRate]:
+def _with_predictions(question: RentalQuestion, table: FigureTable, offers: Sequence[Offer]) -> list[RentalOption]:
     """Fill the gaps of a table with predictions, or with upper bounds where these decide."""
-    rows = list(table.rates)
-    if table.basis is Basis.PUBLISHED and not question.gpus and (question.usd_per_hour or question.memory_gib):
+    rows = list(table.rows)
+    if table.basis is Basis.PUBLISHED and not question.gpus and (question.budget or question.memory):
         present = {(row.gpu, row.count) for row in rows}
         priced = dict.fromkeys((offer.gpu, count) for offer in offers for count in question.counts)
         fitting = [key for key in priced if key[0] in specifications() and not _misfit(question, *key, offers)]
         rows += [missing(*key) for key in fitting if key not in present]
+    if table.basis is not Basis.PUBLISHED:
+        return rows
     gaps = {
         (row.gpu, row.count)
         for row in rows
         if not row.samples_per_second and not row.failed and row.gpu not in UNSUPPORTED
     }
-    if not table.model or question.precision not in PEAKS or not gaps:
-        return rows
     found = predict(sorted(gaps), table.model, question.precision, published_observations(), table.source)
-    best = max((row.samples_per_second or 0.0 for row in rows), default=0.0)
+    best = max((row.samples_per_second for row in rows), default=0.0)
     return [_filled(question, row, found.get((row.gpu, row.count)), best) for row in rows]
 
 
-def _filled(question: RentalQuestion, row: KnownRate, found: Interval | str | None, best: float) -> KnownRate:
+def _filled(question: RentalQuestion, row: RentalOption, found: Interval | str | None, best: float) -> RentalOption:
     """Return a row with its prediction, or else with its upper bound where that is below the best figure."""
     if isinstance(found, Interval):
-        rate, note = found.value, ""
-        return replace(
-            row, basis=Basis.PREDICTED, origin="predicted", samples_per_second=rate, interval=found, note=note
-        )
+        filled = replace(row, basis=Basis.PREDICTED, origin="predicted", note="")
+        return replace(filled, samples_per_second=found.value, interval=found)
     limit = bound(question, row.gpu, row.count) or best
     if found and limit < best:
         return replace(row, basis=Basis.BOUND, samples_per_second=limit, origin="bandwidth and arithmetic at most")
     return replace(row, note=f"{row.note}, not predicted: {found}") if found else row
 
 
-def _option(question: RentalQuestion, known: KnownRate, offers: Sequence[Offer]) -> RentalOption:
+def _with_prices(question: RentalQuestion, row: RentalOption, offers: Sequence[Offer]) -> RentalOption:
     """Add prices, time and what speaks against a GPU."""
-    pool, budget = _offers_of(known, offers), question.usd_per_hour
-    within = [offer for offer in pool if budget is None or _usd(offer, known.count) <= budget]
-    hours = question.samples / known.samples_per_second / SECONDS_PER_HOUR if known.samples_per_second else None
-    run_prices = sorted(known.prices.values())
+    pool, budget = _offers_of(row, offers), question.budget
+    within = [offer for offer in pool if budget is None or offer.usd_per_hour(row.count) <= budget]
+    hours = question.samples / row.samples_per_second / SECONDS_PER_HOUR if row.samples_per_second else None
     notes = {
-        known.note: known.ranked,
-        _batch_note(question, known): True,
+        row.note: row.ranked,
+        _batch_note(question, row): True,
         "spot only": within and all(offer.commitment == "spot" for offer in within),
         "only one offer": [offer.origin for offer in pool] == [""],
-        "no price known": known.samples_per_second and not pool and budget is None,
-        f"your price is used, not {span(run_prices)} from {FROM_RUN}": run_prices and pool[0].origin == YOURS,
+        "no price known": row.samples_per_second and not pool and budget is None,
+        f"your price is used, not {span(row.run_prices.values())} from {FROM_RUN}": row.run_prices
+        and pool[0].origin == YOURS,
     }
-    misfits = [_misfit(question, known.gpu, known.count, pool)]
-    if question.hours and hours and hours > question.hours:
-        misfits.append(f"takes {significant(hours)} h")
-    return RentalOption(
-        known=known,
+    late = f"takes {significant(hours)} h" if question.hours and hours and hours > question.hours else ""
+    return replace(
+        row,
         offers=tuple(within),
         hours=hours,
-        misfit="; ".join(filter(None, misfits)),
+        misfit="; ".join(filter(None, (_misfit(question, row.gpu, row.count, pool), late))),
         notes=tuple(note for note, holds in notes.items() if note and holds),
     )
 
 
-def span(values: Sequence[float]) -> str:
+def span(values: Iterable[float]) -> str:
     """Write what lies between the lowest and the highest of some values, or the one value."""
-    ends = sorted(values)[:: max(len(values) - 1, 1)]
-    return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in ends))
+    found = sorted(values)
+    return " to ".join(dict.fromkeys(f"{float(f'{value:.3g}'):g}" for value in (*found[:1], *found[-1:])))
 
 
 def _misfit(question: RentalQuestion, gpu: str, count: int, offers: Sequence[Offer]) -> str:
     """Return why a number of GPUs cannot be chosen whatever its speed; empty where it can."""
-    memory, needed, budget = memory_of(gpu), _memory_needed(question), question.usd_per_hour
-    prices = [_usd(offer, count) for offer in offers if offer.gpu == gpu or offer.origin == FROM_RUN]
+    memory, needed, budget = memory_of(gpu), _memory_needed(question), question.budget
+    prices = [offer.usd_per_hour(count) for offer in offers if offer.gpu == gpu or offer.origin == FROM_RUN]
     lowest = min(filter(None, prices), default=0.0)
     reasons = {
         "not supported: tfbench runs on NVIDIA GPUs": gpu in UNSUPPORTED,
-        "memory not known": question.memory_gib and memory is None,
+        "memory not known": question.memory and memory is None,
         f"needs {needed or 0:.0f} GiB, has {memory or 0:.0f}": memory and needed and needed > memory,
         "no price known": budget and not lowest,
         f"{lowest:.3g} USD/h is over the budget": budget and lowest > budget,
@@ -316,24 +256,19 @@ def _misfit(question: RentalQuestion, gpu: str, count: int, offers: Sequence[Off
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def _usd(offer: Offer, count: int) -> float:
-    """Return what a job of `count` GPUs costs per hour; 0 where the host has fewer."""
-    return offer.usd_per_hour(count) or 0.0
-
-
-def _offers_of(known: KnownRate, offers: Sequence[Offer]) -> list[Offer]:
+def _offers_of(row: RentalOption, offers: Sequence[Offer]) -> list[Offer]:
     """Return the prices of a GPU: the user's, else those that came with the measurement, else the shipped ones."""
-    own = [offer for offer in offers if offer.gpu in (known.gpu, known.subject) and _usd(offer, known.count)]
-    run = [Offer(known.gpu, price, provider=host, origin=FROM_RUN) for host, price in known.prices.items()]
+    own = [offer for offer in offers if offer.gpu in (row.gpu, row.subject) and offer.usd_per_hour(row.count)]
+    run = [Offer(row.gpu, price, provider=host, origin=FROM_RUN) for host, price in row.run_prices.items()]
     given = [offer for offer in own if offer.origin == YOURS] or run
     if given:
         return given
     # A larger host is rented whole, so it counts only where no host of this size is offered.
-    exact = [offer for offer in own if offer.gpus_per_host == known.count] or own
+    exact = [offer for offer in own if offer.gpus_per_host == row.count] or own
     best: dict[str, Offer] = {}
-    for offer in sorted(exact, key=lambda offer: _usd(offer, known.count)):
+    for offer in sorted(exact, key=lambda offer: offer.usd_per_hour(row.count)):
         best.setdefault(_place(offer), offer)
-    return list(best.values())
+    return [*best.values()]
 
 
 def _place(offer: Offer) -> str:
@@ -343,61 +278,62 @@ def _place(offer: Offer) -> str:
 def _memory_needed(question: RentalQuestion) -> float | None:
     """Return the GiB that are asked for, or that the saved activations of the batch alone take; None: not known."""
     cost = networks().get(question.network)
-    if question.memory_gib is not None or question.batch_per_gpu is None or cost is None:
-        return question.memory_gib
-    return cost.saved_bytes.get(PEAKS[question.precision][1], 0.0) * question.batch_per_gpu / GIBI or None
+    if question.memory is not None or question.batch_size is None or cost is None:
+        return question.memory
+    return cost.saved_bytes.get(PEAKS[question.precision][1], 0.0) * question.batch_size / GIBI or None
 
 
-def _batch_note(question: RentalQuestion, known: KnownRate) -> str:
+def _batch_note(question: RentalQuestion, row: RentalOption) -> str:
     """Report that a figure is of another batch than the one asked for, and what memory that one needs."""
-    asked = question.batch_per_gpu
-    if asked is None or not known.batch.isdecimal() or int(known.batch) == asked:
+    asked, needed = question.batch_size, _memory_needed(question)
+    if asked is None or not row.batch.isdecimal() or int(row.batch) == asked:
         return ""
-    text, needed = f"{known.basis} with batch {known.batch}, not {asked}", _memory_needed(question)
+    text = f"{row.basis} with batch {row.batch}, not {asked}"
+    if needed:
+        return f"{text}, which needs {needed:.1f} GiB for activations alone"
     fitting = [
-        (memory_of(row["gpu"]) or 0.0, row["gpu"])
-        for row in all_published()
-        if row["model"].startswith(question.network) and row["precision"] == question.precision and not row["suspect"]
-        if row["batch_per_gpu"].isdecimal() and int(row["batch_per_gpu"]) >= asked > int(known.batch)
+        (memory_of(other["gpu"]) or 0.0, other["gpu"])
+        for other in all_published()
+        if other["model"].startswith(question.network) and other["precision"] == question.precision
+        if not other["suspect"] and int(other["batch_per_gpu"] or 0) >= asked > int(row.batch)
     ]
-    if needed or not fitting:
-        return f"{text}, which needs {needed:.1f} GiB for activations alone" if needed else text
-    memory, gpu = min(fitting)
-    return f"{text}; the smallest GPU published with {asked} or more has {memory:g} GB ({gpu})"
+    for memory, gpu in sorted(fitting)[:1]:
+        text += f"; the smallest GPU published with {asked} or more has {memory:g} GB ({gpu})"
+    return text
 
 
 def _ordered(question: RentalQuestion, options: Sequence[RentalOption]) -> list[RentalOption]:
-    """Put ranked options first: by samples a dollar where the user's prices or budget decide, else by speed."""
-    priced = [option for option in options if option.offers and not option.excluded]
+    """Put ranked options first: by samples a dollar where the user's prices or budget decide, else by speed.
+
+    Each gets the price below which it beats all others at their lowest prices.
+    """
+    priced = [option for option in _ranked(options) if option.offers]
     given = all(offer.origin for option in priced for offer in option.offers)
-    by_cost = bool(priced) and (question.usd_per_hour is not None or given)
+    by_cost = bool(priced) and (question.budget is not None or given)
 
     def order(option: RentalOption) -> tuple[bool, bool, float]:
-        cost = max(option.samples_per_usd, default=0.0) if by_cost else 0.0
-        return bool(option.excluded), option.known.basis is not Basis.PREDICTED, -(cost or option.rate * (not by_cost))
+        cost = max(option.samples_per_usd, default=0.0) if by_cost else option.samples_per_second
+        return bool(option.excluded), not _predicted(option), -cost
 
-    return [_with_flip(option, priced) for option in sorted(options, key=order)]
+    def wins_below(option: RentalOption) -> float | None:
+        others = [of.usd[0] / of.samples_per_second for of in priced if of.name != option.name]
+        return option.samples_per_second * min(others) if option.has_figure and others else None
 
-
-def _with_flip(option: RentalOption, priced: Sequence[RentalOption]) -> RentalOption:
-    """Add the price below which an option beats all others at their lowest prices."""
-    flips = [option.rate / other.rate * other.usd[0] for other in priced if other.name != option.name and other.usd]
-    known = option.rate and not option.is_bound
-    return replace(option, wins_below=min(flips)) if known and flips else option
+    return [replace(option, wins_below=wins_below(option)) for option in sorted(options, key=order)]
 
 
 def _ratio(a: RentalOption, b: RentalOption) -> Interval:
     """Return how many times as fast `a` is; ends infinite where no interval is known."""
-    value = a.rate / b.rate
-    measured = compare_pair(a.known.rate, b.known.rate).interval if a.known.rate and b.known.rate else None
-    if measured is not None or not _predicted(a, b):
-        return measured or Interval(value, float("-inf"), float("inf"))
-    left, right = (option.known.interval or Interval(option.rate, option.rate, option.rate) for option in (a, b))
-    return Interval(value, left.low / right.high, left.high / right.low, 0.9)
+    value = a.samples_per_second / b.samples_per_second
+    if _predicted(a, b):
+        left, right = (of.interval or Interval(*[of.samples_per_second] * 3) for of in (a, b))
+        return Interval(value, left.low / right.high, left.high / right.low, 0.9)
+    measured = compare_pair(a.measured, b.measured).interval if a.measured and b.measured else None
+    return measured or Interval(value, float("-inf"), float("inf"))
 
 
 def _predicted(*options: RentalOption) -> bool:
-    return any(option.known.basis is Basis.PREDICTED for option in options)
+    return any(option.basis is Basis.PREDICTED for option in options)
 
 
 def _ratio_text(a: RentalOption, b: RentalOption) -> str:
@@ -409,19 +345,19 @@ def _ratio_text(a: RentalOption, b: RentalOption) -> str:
 
 def _lead(question: RentalQuestion, options: Sequence[RentalOption]) -> str:
     """Return how many times as fast each GPU is as the slowest, and what that makes it worth."""
-    shown = sorted(compared(question, options), key=lambda option: option.rate)
+    shown = sorted(compared(question, options), key=lambda option: option.samples_per_second)
     if not shown:
         return f"no answer: {'; '.join([*dict.fromkeys(option.excluded for option in options)][:LED])}"
     slow, fast = shown[0], shown[:0:-1][:LED]
-    origin = "; ".join(dict.fromkeys(option.known.origin for option in (*fast, slow)))
+    origin = "; ".join(dict.fromkeys(option.origin for option in (*fast, slow)))
     if not fast:
-        return f"only {slow.name} has a figure, {significant(slow.rate, 4)} samples/s ({origin})"
+        return f"only {slow.name} has a figure, {significant(slow.samples_per_second, 4)} samples/s ({origin})"
     ratio = _ratio(fast[0], slow)
     if _predicted(fast[0], slow):
         worth = "measure for an hour first"
     elif len(fast) > 1:
         worth = f"each is worth up to its ratio times the price of {slow.name}"
-    elif fast[0].known.rate and ratio.contains(1.0):
+    elif fast[0].measured and ratio.contains(1.0):
         worth = "no significant difference in speed: rent the cheaper one"
     else:
         worth = f"rent it where it costs less than {ratio.value:.2f} times as much"
@@ -438,25 +374,25 @@ def compared(question: RentalQuestion, options: Sequence[RentalOption]) -> list[
         option
         for option in options
         if not option.excluded
-        or (_predicted(option) and not option.misfit and (option.known.gpu, option.known.count) in question.gpus)
+        or (_predicted(option) and not option.misfit and (option.gpu, option.count) in question.gpus)
     ]
-    return shown or [option for option in options if option.known.ranked]
+    return shown or [option for option in options if option.ranked]
 
 
 def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple[RentalOption | None, str]:
     """Return what the prices decide, and what to rent where they do."""
-    ranked = [option for option in options if not option.excluded]
+    ranked = _ranked(options)
     priced = [option for option in ranked if option.usd]
     if not ranked:
-        fastest = max(options, key=lambda option: option.rate, default=None)
-        found = fastest is not None and fastest.rate and fastest.misfit
-        return None, f"none meets the limits: the fastest, {fastest.name}, {found}" if fastest and found else ""
+        misfits = [option for option in options if option.samples_per_second and option.misfit]
+        fastest = max(misfits, key=lambda option: option.samples_per_second, default=None)
+        return None, f"none meets the limits: the fastest, {fastest.name}, {fastest.misfit}" if fastest else ""
     if not priced:
-        return None, f"no price is known: give --price '{ranked[0].known.gpu}=USD'"
+        return None, f"no price is known: give --price '{ranked[0].gpu}=USD'"
     if len(priced) == 1:
         return None, f"only {priced[0].name} has a price, {_usd_text(priced[0])}"
-    if question.usd_per_hour is not None:
-        return priced[0], _within_budget(question.usd_per_hour, priced)
+    if question.budget is not None:
+        return priced[0], _within_budget(question.budget, priced)
     origins = {offer.origin for option in priced for offer in option.offers}
     offers = counted(sum(len(option.offers) for option in priced), "offer")
     where = {YOURS: "at your prices", FROM_RUN: "at the prices of this run", "": f"at every one of the {offers} listed"}
@@ -467,7 +403,8 @@ def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple
         return best, f"{at}, rent {best.name} ({_usd_text(best)}), {flip}"
     if "" in origins:
         return None, f"the {offers}{' listed' if len(origins) == 1 else ''} do not decide"
-    cheap, fast = min(priced[:2], key=lambda option: option.usd), max(priced[:2], key=lambda option: option.rate)
+    cheap = min(priced[:2], key=lambda option: option.usd)
+    fast = max(priced[:2], key=lambda option: option.samples_per_second)
     text = f"rent {cheap.name} for the lower price ({_usd_text(cheap)}), {fast.name} for the shorter time"
     return cheap if cheap is fast else None, f"{at}, no significant difference in samples a dollar: {text}"
 
@@ -475,29 +412,29 @@ def _verdict(question: RentalQuestion, options: Sequence[RentalOption]) -> tuple
 def _within_budget(budget: float, priced: Sequence[RentalOption]) -> str:
     """Name what gives the most samples a dollar within the budget, and without spot prices too."""
     best = priced[0]
-    firm = [replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in priced]
-    firm.sort(key=lambda option: -max(option.samples_per_usd, default=0.0))
     text = f"within {budget:g} USD/h, rent {best.name} ({best.usd[0]:.3g} USD/h)"
-    if best.cheapest.commitment != "spot" or not firm[0].offers:
+    firm = [replace(o, offers=tuple(x for x in o.offers if x.commitment != "spot")) for o in priced]
+    other = max(firm, key=lambda option: max(option.samples_per_usd, default=0.0))
+    if best.cheapest.commitment != "spot" or not other.offers:
         return text
-    return f"{text}, a spot price, on demand it is {firm[0].name} ({_usd_text(firm[0])})"
+    return f"{text}, a spot price, on demand it is {other.name} ({_usd_text(other)})"
 
 
 def _surely_cheaper(a: RentalOption, b: RentalOption) -> bool:
     """Return whether `a` gives more samples a dollar at its highest price than `b` at its lowest, beyond the noise."""
     price, ratio = a.usd[1] / b.usd[0], _ratio(a, b)
-    if a.known.rate and b.known.rate:
+    if a.measured and b.measured:
         return ratio.low > price and ratio.value / price - 1 >= THRESHOLD
-    return ratio.value / price - 1 >= (MARGIN if a.known.origin == b.known.origin else OTHER_SOFTWARE)
+    return ratio.value / price - 1 >= (MARGIN if a.origin == b.origin else OTHER_SOFTWARE)
 
 
-def _within_places(options: Iterable[RentalOption]) -> list[str]:
+def _within_places(options: Sequence[RentalOption]) -> list[str]:
     """Compare the fastest GPU with the slowest one within each provider, region and commitment that offers both."""
-    priced = sorted((o for o in options if o.usd and not o.excluded), key=lambda option: option.rate)
+    priced = sorted((o for o in _ranked(options) if o.usd), key=lambda option: option.samples_per_second)
     if len(priced) < 2:
         return []
     slow, fast = priced[0], priced[-1]
-    usd = [{_place(o): _usd(o, of.known.count) for o in of.offers if not o.origin} for of in (slow, fast)]
+    usd = [{_place(o): o.usd_per_hour(of.count) for o in of.offers if not o.origin} for of in (slow, fast)]
     times = {place: usd[1][place] / usd[0][place] for place in usd[1] if place in usd[0]}
     return [
         f"within {place}, {fast.name} costs {ratio:.2f} times as much as {slow.name}: "

@@ -39,7 +39,7 @@ class RunDecision:
     @property
     def gpus(self) -> list[str]:
         """The GPUs of the answers that have specifications."""
-        found = dict.fromkeys(option.known.gpu for advice in self.advices for option in advice.options)
+        found = dict.fromkeys(option.gpu for advice in self.advices for option in advice.options)
         return [gpu for gpu in found if gpu in specifications()]
 
     @property
@@ -47,7 +47,7 @@ class RunDecision:
         """The lowest price of each fleet that the answers count with."""
         found: dict[str, Offer] = {}
         for option in (option for advice in self.advices for option in advice.options if option.offers):
-            found.setdefault(option.known.subject, option.cheapest)
+            found.setdefault(option.subject, option.cheapest)
         return found
 
 
@@ -66,25 +66,18 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
     if not advices:
         return RunDecision((), "No recommendation: no training or inference of one host was measured.")
     if not any(len(advice.ranked) > 1 for advice in advices):
-        names = ", ".join(dict.fromkeys(option.known.subject for advice in advices for option in advice.options))
+        names = ", ".join(dict.fromkeys(option.subject for advice in advices for option in advice.options))
         return RunDecision(advices, f"No two fleets have figures of one setting, so nothing is ranked: {names}.")
     if all(rate.case.device is Device.CPU for rate in rates):
         return RunDecision((), "No GPU was measured, so there is nothing to rent: these figures compare processors.")
     if len(advices) == 1:
         return RunDecision(advices, f"{advices[0].sentence}.")
-    chosen = {advice.winner.known.subject if advice.winner else "" for advice in advices}
+    chosen = {advice.winner.subject if advice.winner else "" for advice in advices}
     if len(chosen) == 1 and any(chosen):
-        closest = min(advices, key=_lead_in_price).sentence
-        return RunDecision(advices, f"Rent {chosen.pop()} in all {len(advices)} settings; the closest one: {closest}.")
+        return RunDecision(advices, f"Rent {chosen.pop()} in all {len(advices)} settings; first: {advices[0].sentence}.")
     best = Counter(_choice(advice) for advice in advices)
     parts = [f"{name} in {counted(number, 'setting')}" for name, number in best.most_common()]
     return RunDecision(advices, f"Of {len(advices)} settings: {', '.join(parts)}.")
-
-
-def _lead_in_price(advice: Advice) -> float:
-    """Return how many times its price a winner could cost before it loses."""
-    winner = advice.winner
-    return winner.wins_below / winner.usd[1] if winner and winner.usd and winner.wins_below else float("inf")
 
 
 def decision_grids(decision: RunDecision) -> list[Grid]:
@@ -114,6 +107,6 @@ def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
 def _choice(advice: Advice) -> str:
     """Name what to rent where prices decide it, else the fastest."""
     if advice.winner is not None:
-        return f"rent {advice.winner.known.subject}"
-    fastest = max(advice.ranked, key=lambda option: option.rate, default=None)
-    return f"{fastest.known.subject} is the fastest" if fastest else "no answer"
+        return f"rent {advice.winner.subject}"
+    fastest = max(advice.ranked, key=lambda option: option.samples_per_second, default=None)
+    return f"{fastest.subject} is the fastest" if fastest else "no answer"

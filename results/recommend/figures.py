@@ -10,12 +10,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from results.recommend.questions import RentalQuestion
 from results.reference import all_published
 from results.reference.gpus import gpu_key, gpus_named, roofline, specifications
 from results.reference.networks import networks, published_names
+from results.reference.prices import Offer
 from results.stats import Interval
 from results.table.columns import CASE_COLUMNS
 from results.table.comparable import by_setting, match, mode_text, setting_text
@@ -24,6 +25,8 @@ from results.text import counted
 
 HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "invalid"})
 """Statuses that say nothing about the GPU, also where it was simulated: published figures of it may still be used."""
+
+SECONDS_PER_HOUR = 3600
 
 TASKS = {"squad": "SQuAD fine-tuning", "pretraining": "pre-training"}
 
@@ -63,44 +66,90 @@ class Basis(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownRate:
-    """The throughput of a number of GPUs for a question, or why there is none.
+class RentalOption:
+    """One row: a number of GPUs, its throughput or why there is none, and what it costs.
 
     Attributes:
         subject: Fleet, or GPU where others measured.
         gpu: Name in the reference, else as it came.
         count: GPUs of the job.
-        samples_per_second: Over all GPUs; of a bound the limit; None when not known.
+        samples_per_second: Over all GPUs; of a bound the limit; 0: not known.
         interval: None when its uncertainty is not known.
         origin: Where it comes from, in a few words.
         batch: Per GPU; empty: not stated.
         note: Why it is not ranked, or what a reader must know; empty: nothing.
         comparable: Whether it is of the setting of its table, or none is.
         failed: Whether it was tried here and failed for a reason of its own, e.g. `oom`.
-        prices: USD per GPU-hour that came with the measurement, by host.
-        rate: What was measured here.
+        measured: What was measured here, or failed.
         sources: Of a published figure: what its source says, and where, one line each.
+        offers: Prices that count: within the budget, of hosts with enough GPUs.
+        hours: Time for the job.
+        misfit: Which limit it does not meet; empty: it meets all.
+        notes: What a reader must know of it.
+        wins_below: USD per hour for all its GPUs below which it gives the most samples a dollar.
     """
 
     basis: Basis
     subject: str
     gpu: str
     count: int
-    samples_per_second: float | None = None
+    samples_per_second: float = 0.0
     interval: Interval | None = None
     origin: str = ""
     batch: str = ""
     note: str = ""
     comparable: bool = True
     failed: bool = False
-    prices: Mapping[str, float] = field(default_factory=dict)
-    rate: FleetRate | None = None
+    measured: FleetRate | None = None
     sources: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    hours: float | None = None
+    misfit: str = ""
+    notes: tuple[str, ...] = ()
+    wins_below: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What is rented: `2 × RTX A5000`, or the fleet."""
+        return self.subject if self.count == 1 else f"{self.count} × {self.subject}"
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether its throughput is known or predicted, not only bounded."""
+        return bool(self.samples_per_second) and self.basis is not Basis.BOUND
+
+    @property
+    def run_prices(self) -> Mapping[str, float]:
+        """USD per GPU-hour that came with the measurement, by host."""
+        return self.measured.prices if self.measured else {}
 
     @property
     def ranked(self) -> bool:
-        """Whether it may be ranked with the others of its table."""
+        """Whether it may be ranked with the others of its table, whatever the limits."""
         return self.comparable and self.basis in (Basis.MEASURED, Basis.PUBLISHED)
+
+    @property
+    def excluded(self) -> str:
+        """Why it is not ranked; empty: it is."""
+        reason = "" if self.ranked else self.note or str(self.basis)
+        return "; ".join(filter(None, (self.misfit, reason)))
+
+    @property
+    def usd(self) -> tuple[float, ...]:
+        """Lowest and highest price per hour of all GPUs; empty without one."""
+        prices = sorted(offer.usd_per_hour(self.count) for offer in self.offers)
+        return (prices[0], prices[-1]) if prices else ()
+
+    @property
+    def samples_per_usd(self) -> tuple[float, ...]:
+        """Samples a dollar at the highest and at the lowest price; empty without a price or a figure."""
+        rate = SECONDS_PER_HOUR * self.samples_per_second
+        return tuple(rate / usd for usd in reversed(self.usd)) if rate else ()
+
+    @property
+    def cheapest(self) -> Offer:
+        """The offer at the lowest price."""
+        return min(self.offers, key=lambda offer: offer.usd_per_hour(self.count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,22 +158,29 @@ class FigureTable:
 
     Attributes:
         mode: `training` or `inference`.
-        network: What the figures call the network, with its task.
+        model: What the figures call the network.
+        rows: Comparable figures, then those without.
         setting: What all figures share, in words.
-        rates: Comparable figures, then those without.
         remarks: What a reader must know besides.
-        source: Whose figures they are; empty: measured here.
-        model: Name of the network in the rows, for predictions; empty: none are made.
     """
 
     basis: Basis
     mode: str
-    network: str
-    setting: str
-    rates: tuple[KnownRate, ...]
+    model: str
+    rows: tuple[RentalOption, ...]
+    setting: str = ""
     remarks: tuple[str, ...] = ()
-    source: str = ""
-    model: str = ""
+
+    @property
+    def network(self) -> str:
+        """The network with its task and sequence length: `bert_large (SQuAD fine-tuning, 384 tokens)`."""
+        found = re.fullmatch(rf"(\w+?)_({'|'.join(TASKS)})_(\d+)", self.model)
+        return f"{found[1]} ({TASKS[found[2]]}, {found[3]} tokens)" if found else self.model
+
+    @property
+    def source(self) -> str:
+        """Who published the figures."""
+        return self.setting.split(":")[0]
 
 
 def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> list[FigureTable]:
@@ -148,10 +204,10 @@ def measured_tables(question: RentalQuestion, rates: Sequence[FleetRate]) -> lis
         settings += [] if alike else [[failed]]
         for of in alike:
             of += [] if (failed.fleet, failed.case.num_gpus) in {(r.fleet, r.case.num_gpus) for r in of} else [failed]
-    asked = f"batch {question.batch_per_gpu}"
+    asked = f"batch {question.batch_size}"
     tables = [_measured_table(question, of_setting, relevant, gpus) for of_setting in settings]
     tables = [table for table in tables if asked in table.setting.split(", ")] or tables
-    return sorted(tables, key=lambda table: -sum(rate.samples_per_second is not None for rate in table.rates))
+    return sorted(tables, key=lambda table: -sum(bool(rate.samples_per_second) for rate in table.rows))
 
 
 def gpus_of_fleets(rates: Sequence[FleetRate]) -> dict[str, str]:
@@ -170,19 +226,18 @@ def _measured_table(
     """Put together the fleets of one setting, then what was not measured in it."""
     example, measured = of_setting[0], [rate for rate in of_setting if rate.rates]
     rows = [
-        KnownRate(
+        RentalOption(
             basis=Basis.MEASURED if rate.rates else Basis.NONE,
             subject=rate.fleet,
             gpu=gpus[rate.fleet],
             count=rate.case.num_gpus,
-            samples_per_second=rate.mean,
+            samples_per_second=rate.mean or 0.0,
             interval=rate.interval,
             origin=f"this run, {counted(len(rate.rates), 'host')}" if rate.rates else "",
             batch=str(rate.case.batch_per_gpu) if rate.rates else "",
             note="" if rate.rates else f"{', '.join(dict.fromkeys(rate.failures.values()))} in this run",
             failed=not rate.rates and bool(set(rate.failures.values()) - HOST_FAILURES),
-            prices=rate.prices,
-            rate=rate if rate.rates else None,
+            measured=rate,
         )
         for rate in of_setting
     ]
@@ -196,9 +251,9 @@ def _measured_table(
     return FigureTable(
         basis=Basis.MEASURED,
         mode=mode_text(example.case.mode),
-        network=question.network,
+        model=question.network,
         setting=setting_text(example, without=("model", "mode", "precision", "num_gpus")),
-        rates=(*rows, *absent),
+        rows=(*rows, *absent),
         remarks=tuple(
             f"differs besides the hardware: {name} "
             + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
@@ -207,9 +262,9 @@ def _measured_table(
     )
 
 
-def missing(gpu: str, count: int, note: str = "no figure", subject: str = "", *, failed: bool = False) -> KnownRate:
+def missing(gpu: str, count: int, note: str = "no figure", subject: str = "", *, failed: bool = False) -> RentalOption:
     """Return a row without a figure; its note says why."""
-    return KnownRate(basis=Basis.NONE, subject=subject or gpu, gpu=gpu, count=count, note=note, failed=failed)
+    return RentalOption(basis=Basis.NONE, subject=subject or gpu, gpu=gpu, count=count, note=note, failed=failed)
 
 
 @dataclass(frozen=True, order=True)
@@ -225,13 +280,7 @@ class PublishedSetting:
     network: str
 
 
-Published = Mapping[PublishedSetting, Mapping[GpuCount, KnownRate]]
-
-
-def network_text(name: str) -> str:
-    """Name a published network with its task and sequence length: `bert_large (SQuAD fine-tuning, 384 tokens)`."""
-    found = re.fullmatch(rf"(\w+?)_({'|'.join(TASKS)})_(\d+)", name)
-    return f"{found[1]} ({TASKS[found[2]]}, {found[3]} tokens)" if found else name
+Published = Mapping[PublishedSetting, Mapping[GpuCount, RentalOption]]
 
 
 def published_figures(question: RentalQuestion) -> Published:
@@ -239,7 +288,7 @@ def published_figures(question: RentalQuestion) -> Published:
 
     A source that measured several batches is taken at its best, as it would be used.
     """
-    found: dict[PublishedSetting, dict[GpuCount, KnownRate]] = defaultdict(dict)
+    found: dict[PublishedSetting, dict[GpuCount, RentalOption]] = defaultdict(dict)
     names = published_names(question.network)
     for row in sorted(all_published(), key=lambda row: float(row["samples_per_second"])):
         if not row["suspect"] and row["model"] in names and row["precision"] == question.precision:
@@ -294,11 +343,9 @@ def published_tables(
         FigureTable(
             basis=Basis.PUBLISHED,
             mode="training",
-            network=network_text(place.network),
-            setting=place.software,
-            rates=(*places[place].values(), *(absent if place == first else ())),
-            source=place.software.split(":")[0],
             model=place.network,
+            setting=place.software,
+            rows=(*places[place].values(), *(absent if place == first else ())),
         )
         for place in chosen or [first]
     ]
@@ -306,7 +353,7 @@ def published_tables(
 
 def _of_other_software(
     key: GpuCount, first: PublishedSetting, places: Published, *, comparable: bool
-) -> KnownRate | None:
+) -> RentalOption | None:
     """Return the figure of a GPU in another setting of the same network, if there is one: of the same source first."""
     source = first.software.split(":")[0]
     others = [place for place, of in places.items() if key in of and place.network == first.network]
@@ -321,12 +368,12 @@ def bound(question: RentalQuestion, gpu: str, count: int) -> float | None:
     return count * line.hard_limit if line is not None and math.isfinite(line.hard_limit) else None
 
 
-def _published(row: Mapping[str, str]) -> KnownRate:
+def _published(row: Mapping[str, str]) -> RentalOption:
     batch = row["batch_per_gpu"] or "not stated"
     what = f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s"
     framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
     year = next((str(year) for name, year in YEARS.items() if name in row["framework"]), "")
-    return KnownRate(
+    return RentalOption(
         basis=Basis.PUBLISHED,
         subject=row["gpu"],
         gpu=row["gpu"],

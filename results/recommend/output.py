@@ -9,24 +9,24 @@ from typing import Any
 
 from results.digits import significant
 from results.grid import Grid
-from results.recommend.answer import SECONDS_PER_HOUR, Advice, RentalOption, compared, span
-from results.recommend.figures import Basis
+from results.recommend.answer import Advice, compared, span
+from results.recommend.figures import SECONDS_PER_HOUR, Basis, RentalOption
 from results.table.cells import value_text
 
-ROW = ("hours", "wins_below", "excluded", "notes")
-KNOWN = ("subject", "gpu", "count", "basis", "samples_per_second", "batch", "sources")
+FIELDS = (*("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes"),)
+"""Fields of an option that are in JSON as they are."""
 
 
 def advice_grid(advice: Advice) -> Grid:
     """Return the options as a table, best first."""
-    slowest = min((option.rate for option in compared(advice.question, advice.options)), default=0.0)
+    slowest = min((option.samples_per_second for option in compared(advice.question, advice.options)), default=0.0)
     rows = [
         [
-            option.name if option.known.subject == option.known.gpu else f"{option.name} ({option.known.gpu})",
+            option.name if option.subject == option.gpu else f"{option.name} ({option.gpu})",
             rate_text(option),
-            f"{option.rate / slowest:.2f}" if slowest and option.rate and not option.is_bound else "",
-            option.known.origin or str(option.known.basis),
-            option.known.batch,
+            f"{option.samples_per_second / slowest:.2f}" if slowest and option.has_figure else "",
+            option.origin or str(option.basis),
+            option.batch,
             price_text(option),
             span([value / 1e6 for value in option.samples_per_usd]),
             time_text(option, advice.question.samples),
@@ -67,11 +67,11 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
 
 def option_json(option: RentalOption) -> dict[str, Any]:
     """Return a row as plain data; an interval and a price as their two ends."""
-    known, interval = option.known, option.known.interval
+    interval = option.interval
     return {
-        **{name: getattr(known, name) for name in KNOWN},
-        **{name: getattr(option, name) for name in ROW},
-        "from": known.origin,
+        **{name: getattr(option, name) for name in FIELDS},
+        "samples_per_second": option.samples_per_second or None,
+        "from": option.origin,
         "interval": [interval.low, interval.high] if interval else None,
         "usd_per_hour": option.usd or None,
         "samples_per_usd": option.samples_per_usd or None,
@@ -81,17 +81,18 @@ def option_json(option: RentalOption) -> dict[str, Any]:
 
 def rate_text(option: RentalOption) -> str:
     """Write a throughput with its interval."""
-    interval = option.known.interval
-    if interval is None or option.known.basis is not Basis.PREDICTED:
-        return f"{'≤ ' if option.is_bound else ''}{value_text(option.known.samples_per_second, interval)}"
+    interval, limit = option.interval, "≤ " if option.basis is Basis.BOUND else ""
+    if interval is None or option.basis is not Basis.PREDICTED:
+        return f"{limit}{value_text(option.samples_per_second or None, interval)}"
     return f"{significant(interval.value)} ({significant(interval.low)} to {significant(interval.high)})"
 
 
 def time_text(option: RentalOption, samples: float) -> str:
     """Write the time for the job; its ends are those of the throughput, inverted, so that it is never below 0."""
-    interval, work = option.known.interval, samples / SECONDS_PER_HOUR
-    if option.hours is None or interval is None:
-        return "" if option.hours is None else f"{'≥ ' if option.is_bound else ''}{significant(option.hours)}"
+    interval, work = option.interval, samples / SECONDS_PER_HOUR
+    if interval is None:
+        least = "≥ " if option.basis is Basis.BOUND else ""
+        return f"{least}{significant(option.hours)}" if option.hours else ""
     low = significant(work / interval.high)
     return f"{low} to {significant(work / interval.low)}" if interval.low > 0 else f"≥ {low}"
 

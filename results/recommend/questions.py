@@ -23,7 +23,26 @@ YOURS = "yours"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RentalQuestion:
+class Limits:
+    """The job, and what a GPU must meet; None: any.
+
+    Attributes:
+        budget: Most USD that the job may cost per hour.
+        hours: Most that `samples` may take.
+        samples: Samples of the whole job.
+        memory: GiB that each GPU must have.
+        batch_size: Batch per GPU that must fit and, where it was measured, counts.
+    """
+
+    budget: float | None = None
+    hours: float | None = None
+    samples: float = MILLION
+    memory: float | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RentalQuestion(Limits):
     """What is asked: one network, one precision, any number of GPUs and counts.
 
     Attributes:
@@ -31,11 +50,6 @@ class RentalQuestion:
         mode: `train` or `infer`; None: each that was measured, with a table of its own.
         gpus: GPUs to choose from and how many of each; empty: all that have a figure, in `counts`.
         counts: Numbers of GPUs of a job.
-        usd_per_hour: Most that the job may cost per hour; None: any.
-        hours: Most that `samples` may take; None: any.
-        samples: Samples of the whole job.
-        memory_gib: Memory that each GPU must have; None: any.
-        batch_per_gpu: Batch that must fit and, where it was measured, counts; None: any.
     """
 
     network: str
@@ -43,11 +57,6 @@ class RentalQuestion:
     mode: str | None = None
     gpus: tuple[tuple[str, int], ...] = ()
     counts: tuple[int, ...] = (1,)
-    usd_per_hour: float | None = None
-    hours: float | None = None
-    samples: float = MILLION
-    memory_gib: float | None = None
-    batch_per_gpu: int | None = None
 
     def wants(self, gpu: str, count: int) -> bool:
         """Return whether a number of GPUs may be chosen."""
@@ -55,54 +64,35 @@ class RentalQuestion:
 
 
 def read_questions(
+    limits: Limits,
     *,
     model: Sequence[str] = (),
     precision: str = "fp16",
     num_gpus: str = "1",
     mode: str | None = None,
     gpus: Sequence[str] = (),
-    budget: float | None = None,
-    hours: float | None = None,
-    samples: float = MILLION,
-    memory: float | None = None,
-    batch_size: int | None = None,
 ) -> list[RentalQuestion]:
     """Build the questions, one for each network and precision, from what the flags of `recommend` have.
 
     Args:
+        limits: Of every question.
         model: Networks; empty: `resnet50`.
         precision: One or several, comma-separated.
         num_gpus: Likewise, for the GPUs that are named without a number.
         mode: `train` or `infer`; None: both.
         gpus: Names, each with a number where it begins with one: `2x A5000`.
-        budget: USD per hour.
-        hours: For `samples`.
-        samples: Of the job.
-        memory: GiB per GPU.
-        batch_size: Per GPU.
 
     Raises:
         BadQuestion: An unknown GPU, or a network, precision or number that cannot be read.
     """
-    limits = {"budget": budget, "hours": hours, "samples": samples, "memory": memory, "batch-size": batch_size}
-    for name, value in limits.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise BadQuestion(f"--{name}: must be a number above 0. Received: {value:g}")
+    for name, value in vars(limits).items():
+        if value is not None and not 0 < value < math.inf:
+            raise BadQuestion(f"--{name.replace('_', '-')}: must be a number above 0. Received: {value:g}")
     counts = _counts(num_gpus)
-    names = tuple(name.strip() for text in gpus for name in text.split(",") if name.strip())
+    names = [name.strip() for text in gpus for name in text.split(",") if name.strip()]
+    asked = tuple(dict.fromkeys(pair for name in names for pair in _asked(name, counts)))
     return [
-        RentalQuestion(
-            network=_network(text),
-            precision=kind,
-            mode=mode,
-            gpus=tuple(dict.fromkeys(pair for name in names for pair in _asked(name, counts))),
-            counts=counts,
-            usd_per_hour=budget,
-            hours=hours,
-            samples=samples,
-            memory_gib=memory,
-            batch_per_gpu=batch_size,
-        )
+        RentalQuestion(network=_network(text), precision=kind, mode=mode, gpus=asked, counts=counts, **vars(limits))
         for text, kind in itertools.product(model or ["resnet50"], _precisions(precision))
     ]
 

@@ -55,16 +55,10 @@ class Offer:
         parts = (self.provider, self.region, host, self.commitment, self.retrieved_on)
         return ", ".join(part for part in parts if part)
 
-    def paid_gpus(self, count: int) -> int | None:
-        """Return how many GPUs a job of `count` pays for: a host is rented whole; None where it has fewer."""
-        if self.gpus_per_host is None:
-            return count
-        return self.gpus_per_host if self.gpus_per_host >= count else None
-
-    def usd_per_hour(self, count: int) -> float | None:
-        """Return what a job of `count` GPUs costs per hour; None where no such host is offered."""
-        gpus = self.paid_gpus(count)
-        return None if gpus is None else gpus * self.usd_per_gpu_hour
+    def usd_per_hour(self, count: int) -> float:
+        """Return what a job of `count` GPUs costs per hour: a host is rented whole; 0 where it has fewer."""
+        gpus = self.gpus_per_host or count
+        return gpus * self.usd_per_gpu_hour if gpus >= count else 0.0
 
 
 def read_prices(path: Path) -> list[Offer]:

@@ -8,7 +8,6 @@ the worse of both. Prints the errors by kind and by source, and what `results.re
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,9 @@ import numpy as np
 from results.grid import Grid, markdown
 from results.recommend.prediction import (
     FEWEST_FAMILIES,
-    Model,
     Observation,
-    PredictedKind,
+    forecast,
     published_observations,
-    rates_of,
 )
 
 LEVEL = 0.90
@@ -91,17 +88,11 @@ def leave_out(observations: Sequence[Observation], by: str) -> list[LeftOutRow]:
     Source of the widths: locally weighted conformal scores (Lei et al. 2018, section 5.2) of predictions without the
     row's group. GPUs are few and not exchangeable, so no guarantee is claimed: coverage is counted.
     """
-    model, rates = Model(observations), rates_of(observations)
-    labels = np.array([getattr(row, by) for row in observations])
     found = []
-    for name in sorted(set(labels)):
-        chosen = np.flatnonzero(labels == name)
-        fitted = np.flatnonzero(labels != name)
-        forecast = model.predict(fitted, rates[fitted], chosen)
-        found += [
-            LeftOutRow(observations[int(i)], float(log_rate), float(sd))
-            for i, log_rate, sd in zip(chosen, forecast.log_rate, forecast.sd, strict=True)
-        ]
+    for name in sorted({getattr(row, by) for row in observations}):
+        chosen = [row for row in observations if getattr(row, by) == name]
+        predicted = forecast([row for row in observations if getattr(row, by) != name], chosen)
+        found += [LeftOutRow(row, float(log), float(sd)) for row, log, sd in zip(chosen, *predicted, strict=True)]
     return found
 
 
@@ -138,16 +129,10 @@ def kind_errors(by_gpu: Sequence[LeftOutRow], by_family: Sequence[LeftOutRow]) -
     return found
 
 
-def predicted_kinds(
-    errors: Mapping[Kind, KindError], by_family: Sequence[LeftOutRow]
-) -> dict[Kind, PredictedKind]:  # fmt: skip
+def predicted_kinds(errors: Mapping[Kind, KindError], by_family: Sequence[LeftOutRow]) -> dict[Kind, float]:
     """Return what `results.recommend.prediction.KINDS` must hold."""
     widths = multipliers(by_family)
-    return {
-        (workload, precision): PredictedKind(max(error.by_gpu, error.by_family), widths[precision == "fp16"])
-        for (workload, precision), error in errors.items()
-        if error.holds
-    }
+    return {kind: widths[kind[1] == "fp16"] for kind, error in errors.items() if error.holds}
 
 
 def median_error(rows: Sequence[LeftOutRow]) -> float:
@@ -175,8 +160,7 @@ def main() -> None:
     }
     table = [[name, str(len(group)), f"{median_error(group) * 100:.1f} %"] for name, group in groups.items()]
     print(markdown(Grid("", ["rows", "number>", "median error, siblings left out>"], table)))
-    for kind, predicted in predicted_kinds(errors, by_family).items():
-        print(kind, dataclasses.astuple(predicted))
+    print(predicted_kinds(errors, by_family))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ QUESTIONS = (
     Asked(
         "RTX 4090 Laptop or A100?",
         "--gpus '4090 laptop,A100 PCIe 80GB' --model bert_large",
-        "Nobody published the laptop. Two to five times slower decides for jobs of hours, not for a purchase: measure it.",
+        "Nobody published the laptop. Three to six times slower decides for jobs of hours, not for a purchase: measure it.",
     ),
     Asked(
         "RTX 4090, A6000 or H100?",

@@ -8,7 +8,7 @@ import pytest
 import results.__main__ as program
 from results.recommend.answer import answers, unused_prices
 from results.recommend.figures import Basis, published_figures
-from results.recommend.questions import RentalQuestion, asked_prices, read_questions
+from results.recommend.questions import Limits, RentalQuestion, asked_prices, read_questions
 from results.reference.gpus import specifications
 from results.reference.prices import Offer, import_skypilot, known_prices, prices_csv, read_prices
 from results.schema import Mode, Optimizer
@@ -69,7 +69,7 @@ def ask(records, offers=(), **question):
 
 
 def figures_of(advice):
-    return {option.name: option.rate for option in advice.ranked}
+    return {option.name: option.samples_per_second for option in advice.ranked}
 
 
 DIFFERENT = [
@@ -88,7 +88,7 @@ def test_different_settings_are_never_compared(changes):
     advices = ask([*records_of("a4000", SLOW), *records_of("a5000", FAST, case=case_of(**changes))])
     assert [len(advice.ranked) for advice in advices] == [1, 1]
     for advice in advices:
-        (missing,) = [option for option in advice.options if option.excluded and option.known.subject in GPUS]
+        (missing,) = [option for option in advice.options if option.excluded and option.subject in GPUS]
         assert missing.excluded == "not measured in this setting"
         assert "only a" in advice.sentence and "times as fast" not in advice.sentence
 
@@ -137,7 +137,7 @@ def test_figures_of_one_table_have_one_source_and_are_never_suspect():
         sources = {source.split("; ")[1] for rate in of.values() for source in rate.sources}
         assert len(sources) == 1 and "Spheron" not in place.software
     for advice in ask([*records_of("a4000", SLOW), *records_of("a5000", FAST)], gpus=(("RTX A6000", 1),)):
-        assert len({option.known.basis for option in advice.ranked}) <= 1
+        assert len({option.basis for option in advice.ranked}) <= 1
 
 
 def test_every_gpu_that_was_asked_for_is_in_the_answer():
@@ -145,8 +145,8 @@ def test_every_gpu_that_was_asked_for_is_in_the_answer():
     records = [*records_of("a4000", SLOW, price=0.2), failure_of("a5000")]
     advices = ask(records, gpus=tuple((name, 1) for name in names))
     for advice in advices[:2]:
-        assert {option.known.gpu for option in advice.options} >= set(names)
-    notes = {option.known.gpu: option.excluded for option in advices[0].options}
+        assert {option.gpu for option in advice.options} >= set(names)
+    notes = {option.gpu: option.excluded for option in advices[0].options}
     assert notes["RTX A4000"] == "" and notes["RTX A5000"] == "oom in this run"
     assert advices[1].table.basis is Basis.PUBLISHED
 
@@ -158,7 +158,7 @@ def test_hosts_of_different_prices_are_a_range():
         *records_of("a5000", FAST, price=0.20),
     ]
     (advice,) = ask(records)
-    assert next(option.usd for option in advice.options if option.known.subject == "a4000") == (0.10, 0.30)
+    assert next(option.usd for option in advice.options if option.subject == "a4000") == (0.10, 0.30)
 
 
 def test_software_that_differs_is_named():
@@ -188,9 +188,9 @@ def test_a_host_is_rented_whole_and_one_that_is_too_small_does_not_count():
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"usd_per_hour": 0.1}, "over the budget"),
+        ({"budget": 0.1}, "over the budget"),
         ({"hours": 0.5}, "takes 0.61"),
-        ({"memory_gib": 20.0}, "needs 20 GiB, has 16"),
+        ({"memory": 20.0}, "needs 20 GiB, has 16"),
     ],
 )
 def test_a_limit_leaves_a_gpu_out_with_its_reason(limits, words):
@@ -225,7 +225,7 @@ def test_a_row_of_the_users_file_under_any_name_is_used_or_reported(tmp_path):
     assert own == {"RTX A6000": 0.4, "H100 SXM5 80GB": 2, "Banana": 3} | dict.fromkeys(
         ("A100 PCIe 40GB", "A100 PCIe 80GB", "A100 SXM4 40GB", "A100 SXM4 80GB"), 1
     )
-    (question,) = read_questions(gpus=["A6000", "A100"], model=["resnet50_v1.5"])
+    (question,) = read_questions(Limits(), gpus=["A6000", "A100"], model=["resnet50_v1.5"])
     lines = unused_prices(answers(question, [], offers), offers)
     assert [line.split(":")[1].split(" for ")[1] for line in lines] == ["H100 SXM5 80GB", "Banana"]
 
