@@ -74,7 +74,9 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
         return RunDecision(advices, f"{advices[0].sentence}.")
     chosen = {advice.winner.subject if advice.winner else "" for advice in advices}
     if len(chosen) == 1 and any(chosen):
-        return RunDecision(advices, f"Rent {chosen.pop()} in all {len(advices)} settings; first: {advices[0].sentence}.")
+        return RunDecision(
+            advices, f"Rent {chosen.pop()} in all {len(advices)} settings; first: {advices[0].sentence}."
+        )
     best = Counter(_choice(advice) for advice in advices)
     parts = [f"{name} in {counted(number, 'setting')}" for name, number in best.most_common()]
     return RunDecision(advices, f"Of {len(advices)} settings: {', '.join(parts)}.")

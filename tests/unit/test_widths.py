@@ -30,7 +30,7 @@ from results.compare.pairs import compare
 from results.grid import Grid, print_grid
 from results.recommend.answer import answers
 from results.recommend.output import advice_grid
-from results.recommend.questions import asked_prices, read_questions
+from results.recommend.questions import Limits, asked_prices, read_questions
 from results.reference.gpu_comparison import compare_gpus, gpu_grids
 from results.report.comparison import compare_grid, scaling_grid
 from results.report.tables import all_grids
@@ -93,7 +93,7 @@ def grids() -> dict[str, list[Grid]]:
     """Return the tables of `results`, by the golden text that shows them."""
     merged = merge_records(records())
     rates = [[rate for rate in merged.rates if rate.fleet == name] for name in ("two-cores", "one-core")]
-    question = read_questions(model=["resnet50"], gpus=["A4000,A5000"])
+    question = read_questions(Limits(), model=["resnet50"], gpus=["A4000,A5000"])
     advices = [advice for asked in question for advice in answers(asked, [], asked_prices([], [], []).offers)]
     breakdown, scaling = time_breakdown_grid(time_breakdown(records())), scaling_grid(merged.rates)
     assert breakdown is not None and scaling is not None
