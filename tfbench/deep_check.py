@@ -1,7 +1,7 @@
 """The case that says whether a machine is worth keeping: `--model=device --deep_check`.
 
-One device after another, then all together under load for 20 s, then the all-reduce over all of them, the processor
-and the disk. It measures; `orchestrate/accepting` judges.
+One device after another, then all together under load for 20 s, then the all-reduce over all of them and the
+processor. It measures; `orchestrate/accepting` judges.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from results.schema import Case, Check, Device, DeviceResult, Status
 from tfbench.device_case import product_of
 from tfbench.environment import with_loaded_libraries
 from tfbench.keras_types import Strategy, Tensor
-from tfbench.machine.host_speed import LOOP_STEPS, disk_bytes_per_second, loop_seconds
+from tfbench.machine.host_speed import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
@@ -116,18 +116,11 @@ def _of(place: int, results: Sequence[DeviceResult]) -> list[DeviceResult]:
 
 
 def _of_the_host(on_gpus: bool) -> list[DeviceResult]:
-    """Measure the processor, where the devices are not it, and the disk."""
-    found = [_rate("python_loop", "1/s", LOOP_STEPS, loop_seconds())]
-    if on_gpus:
-        found += [product_of("fp32", PROCESSOR)[0], memory_add(PROCESSOR)]
-    disk = disk_bytes_per_second()
-    if disk is not None:
-        found.append(_rate("disk_read", "B/s", disk, 1.0))
-    return found
-
-
-def _rate(metric: str, unit: str, amount: float, seconds: float) -> DeviceResult:
-    return DeviceResult(metric=metric, unit=unit, amount=amount, seconds=seconds, value=amount / seconds)
+    """Measure the processor; where it is the device itself, only a loop of Python code."""
+    seconds = loop_seconds()
+    rate = LOOP_STEPS / seconds
+    loop = DeviceResult(metric="python_loop", unit="1/s", amount=LOOP_STEPS, seconds=seconds, value=rate)
+    return [loop, product_of("fp32", PROCESSOR)[0], memory_add(PROCESSOR)] if on_gpus else [loop]
 
 
 def sustained_products(arithmetic: str, devices: Sequence[str], seconds: float) -> list[DeviceResult]:

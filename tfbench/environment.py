@@ -13,7 +13,6 @@ from results.schema.version import __version__
 from tfbench.keras_versions import keras_version
 from tfbench.machine.cuda_libraries import find_ptxas, flags_of_the_user, loaded_versions, ptxas_version
 from tfbench.machine.host import host_facts
-from tfbench.roofline.peaks import tf32_observed, tf32_observed_in_convolution
 from tfbench.setup.devices import Threads
 
 _VARIABLES = re.compile(
@@ -85,18 +84,4 @@ def with_loaded_libraries(environment: Environment) -> Environment:
         cublas=found.cublas or environment.cublas,
         nccl=found.nccl or environment.nccl,
         cuda_compat=found.libcuda if foreign else None,
-    )
-
-
-def with_tf32_observed(environment: Environment, device: str) -> Environment:
-    """Add how a matrix product and a convolution on a device round.
-
-    Args:
-        environment: Of this process.
-        device: e.g. `GPU:0`.
-    """
-    return replace(
-        environment,
-        tf32_observed=tf32_observed(device),
-        tf32_observed_in_convolution=tf32_observed_in_convolution(device),
     )

@@ -39,6 +39,7 @@ REMOVED = {
     "find_max_batch": "Use batch_per_gpu: fit in a suite, or a smaller --batch_size",
     "max_rendezvous_seconds": "The processes of several hosts wait five minutes for each other",
     "max_start_temperature": "--max_cooling_seconds limits the wait",
+    "seed": "Weights and data are the same in every process of one TensorFlow",
 }
 """Flags of earlier versions, and what to use instead."""
 
@@ -69,7 +70,6 @@ class Options:
         max_cooling_seconds: Longest wait for GPUs to cool down before warm-up.
         telemetry: Observe the devices while timing.
         peaks: Measure the device's own limits after timing.
-        seed: Draw initial weights and data from it, the same in every TensorFlow, and keep the losses.
         data_dir: Folder of the TFRecords; None: the case needs none.
         known_peaks: Limits of one device as an earlier repeat measured them; None: they are measured.
     """
@@ -78,7 +78,6 @@ class Options:
     max_cooling_seconds: float = 60.0
     telemetry: bool = True
     peaks: bool = True
-    seed: int | None = None
     data_dir: Path | None = None
     known_peaks: KnownPeaks | None = None
 
@@ -141,7 +140,6 @@ def parse(arguments: list[str]) -> Request:
             max_cooling_seconds=values.max_cooling_seconds,
             telemetry=values.telemetry,
             peaks=values.peaks,
-            seed=values.seed,
             data_dir=Path(values.data_dir) if values.data_dir else None,
             known_peaks=_known_peaks(values.known_peaks),
         ),
@@ -285,6 +283,4 @@ def _define_options(values: flags.FlagValues) -> None:
         "FLOPS,BYTES: peak rates of one device, per second, from an earlier repeat; saves measuring them again.",
         flag_values=values,
     )
-    seed = "Draw initial weights and data from this seed, the same in every TensorFlow, and keep each step's loss."
-    whole("seed", None, seed, lower_bound=0)
     switch("help", False, "Show this.", short_name="h")

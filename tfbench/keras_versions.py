@@ -1,4 +1,4 @@
-"""One spelling for Keras 2 and 3: variables, versions and initial weights.
+"""One spelling for Keras 2 and 3: variables, functions and versions.
 
 `tfbench.keras_types` names what both hand around, without TensorFlow.
 """
@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tfbench.keras_types import ConcreteFunction, Model, Shape, Strategy, Tensor, Variable
+from tfbench.keras_types import ConcreteFunction, Strategy, Tensor, Variable
 
 
 def tensorflow_variable(variable: Variable) -> Variable:
@@ -96,32 +94,3 @@ class Traced:
 def keras_version() -> str:
     """Return the version of the Keras in use; Keras 2 inside TensorFlow does not carry its own."""
     return getattr(keras, "__version__", None) or importlib.metadata.version("keras")
-
-
-STREAM = 2**31
-"""Keeps the weights' random numbers apart from those of the replicas' batches."""
-
-
-def draw_weights(model: Model, seed: int) -> None:
-    """Draw all kernels anew, one after another in the order of the layers.
-
-    Uniform between ±√(6 / (inputs + outputs)) of each, whatever the network's own initializer is (Glorot and
-    Bengio 2010). Weights of one axis (biases, normalisations) keep their constants.
-
-    Args:
-        model: Keras model.
-        seed: At least 0.
-    """
-    for index, weight in enumerate(weight for weight in model.trainable_weights if len(weight.shape) > 1):
-        shape = tuple(int(length) for length in weight.shape)
-        generator = np.random.Generator(np.random.PCG64([seed, STREAM, index]))
-        values = generator.random(shape, np.float32)
-        values -= np.float32(0.5)
-        values *= np.float32(2.0 * _glorot_limit(shape))
-        weight.assign(values)
-
-
-def _glorot_limit(shape: Shape) -> float:
-    """Return √(6 / (inputs + outputs)); the last two axes are those of channels, all others the receptive field."""
-    field = math.prod(shape[:-2])
-    return math.sqrt(6.0 / (field * (shape[-2] + shape[-1])))

@@ -23,6 +23,7 @@ ASPECT = 0.75
 
 JPEG_QUALITY = 90
 CLASSES = 1000
+SEED = 2014
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +38,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--images", type=int, default=1024, help="JPEG files, all together (default: %(default)s)")
     parser.add_argument("--shards", type=int, default=8, help="TFRecord files (default: %(default)s)")
     parser.add_argument("--longer_side", type=int, default=500, help="pixels, mostly 500 in ImageNet")
-    parser.add_argument("--seed", type=int, default=2014, help="the same seed gives the same images")
     options = parser.parse_args(arguments)
     folder: Path = options.output
     if options.images < options.shards or not 1 <= options.shards < 100_000 or options.longer_side < 32:
@@ -45,21 +45,20 @@ def main(arguments: list[str]) -> int:
     if folder.exists():
         parser.error(f"{folder} exists already. Choose a new folder, or remove this one first")
     try:
-        size = write_data_set(folder, options.images, options.shards, options.longer_side, options.seed)
+        size = write_data_set(folder, options.images, options.shards, options.longer_side)
     except OSError as error:
         return _say(f"{folder} could not be written: {error}", ExitCode.SOME_FAILED)
     return _say(f"{folder}: {options.images} images, {size / options.images / 1e3:.0f} kB each", ExitCode.OK)
 
 
-def write_data_set(folder: Path, images: int, shards: int, longer_side: int, seed: int) -> int:
-    """Write a data set; the folder appears when it is complete.
+def write_data_set(folder: Path, images: int, shards: int, longer_side: int) -> int:
+    """Write a data set, always the same; the folder appears when it is complete.
 
     Args:
         folder: Must not exist.
         images: At least one for each shard.
         shards: Files.
         longer_side: Of the images, in pixels.
-        seed: The same one gives the same images.
 
     Returns:
         Bytes of all encoded images.
@@ -70,7 +69,7 @@ def write_data_set(folder: Path, images: int, shards: int, longer_side: int, see
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     import tensorflow as tf  # takes seconds, and --help needs none of it
 
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     total = 0

@@ -10,7 +10,7 @@ from results.schema import Case, Data, Device, InputLimit, Latency, Measurement,
 from results.schema.networks import tuning_refusal
 from tfbench.deep_check import deep_check
 from tfbench.device_case import measure_devices
-from tfbench.environment import read_environment, with_tf32_observed
+from tfbench.environment import read_environment
 from tfbench.flags import Options
 from tfbench.inference import Inference
 from tfbench.keras_types import Variable
@@ -36,6 +36,7 @@ from tfbench.outcomes.findings import Findings
 from tfbench.outcomes.outcome import CaseFailedError
 from tfbench.peers.links import Alone, Peers
 from tfbench.ranks import Ranks, bus_bytes_per_second, check_software, combined, meeting_of, rank_parts
+from tfbench.roofline.peaks import tf32_observed
 from tfbench.roofline.sums import (
     device_memory_peak_bytes,
     first_device,
@@ -110,7 +111,8 @@ def measure(repeat: Repeat, findings: Findings) -> None:
     findings.measurement = describe(repeat, built, first, warm.warmup, timed)
     if findings.environment is not None:
         findings.phases.enter("checking")
-        findings.environment = with_tf32_observed(findings.environment, first_device(repeat.case))
+        observed = tf32_observed(first_device(repeat.case))
+        findings.environment = replace(findings.environment, tf32_observed=observed)
 
 
 @dataclass(frozen=True)
@@ -261,8 +263,6 @@ def describe(repeat: Repeat, built: Built, first: FirstStep, warmup: Warmup, tim
         image_size=repeat.size if network.inputs.image_size else None,
         sequence_length=repeat.size if network.inputs.sequence_length else None,
         attention=network.attention,
-        seed=options.seed,
-        losses=interval.losses if options.seed is not None else [],
         parameters_trainable=_count(built.model.trainable_weights),
         parameters_total=_count(built.model.weights),
         loss_first=first.loss,

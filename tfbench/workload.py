@@ -15,7 +15,6 @@ from tfbench.environment import with_loaded_libraries
 from tfbench.flags import Options
 from tfbench.inference import Inference
 from tfbench.keras_types import Model, Strategy, Tensor
-from tfbench.keras_versions import draw_weights
 from tfbench.machine.nvml import GPUs
 from tfbench.measuring import validity
 from tfbench.measuring.timing import Step, TimedSteps, take_steps, wait_for_loss
@@ -173,13 +172,11 @@ def build(repeat: Repeat) -> Built:
     Raises:
         CaseFailedError: The data set is missing, empty or damaged.
     """
-    case, network, strategy, seed = repeat.case, repeat.network, repeat.strategy, repeat.options.seed
+    case, network, strategy = repeat.case, repeat.network, repeat.strategy
     folder = repeat.options.data_dir
     data_set = None if folder is None else open_data_set(folder, network.classes)
     begin = time.perf_counter()
     model = network.build(typing.cast(BatchNorm, case.batch_norm), repeat.size, strategy)
-    if seed is not None:
-        draw_weights(model, seed)
     workload: Training | Inference
     if case.mode is Mode.INFER:
         workload = Inference(case, model, strategy)
@@ -187,7 +184,7 @@ def build(repeat: Repeat) -> Built:
         workload = repeat.make_training(case, model, strategy, task=repeat.task)
     next_batch: Callable[[], Batch]
     if data_set is None:
-        next_batch = batch_source(case, repeat.size, network.classes, strategy, repeat.task, seed)
+        next_batch = batch_source(case, repeat.size, network.classes, strategy, repeat.task)
     else:
         next_batch = WaitingSource(tfrecord_source(case, data_set, repeat.size, strategy))
     seconds = time.perf_counter() - begin
@@ -308,6 +305,5 @@ def _all_shards(repeat: Repeat, batch: Batch) -> Sequence[Batch]:
     if case.num_hosts == 1:
         return validity.replicas_of(repeat.strategy, batch)
     return [
-        synthetic_batch(case, repeat.size, network.classes, replica, repeat.task, repeat.options.seed)
-        for replica in range(case.replicas)
+        synthetic_batch(case, repeat.size, network.classes, replica, repeat.task) for replica in range(case.replicas)
     ]

@@ -120,7 +120,7 @@ class Rate:
         return value * SCALES[self.unit]
 
 
-SCALES = {"TFLOP/s": 1e-12, "GFLOP/s": 1e-9, "GB/s": 1e-9, "MB/s": 1e-6, "million loops/s": 1e-6}
+SCALES = {"TFLOP/s": 1e-12, "GFLOP/s": 1e-9, "GB/s": 1e-9, "million loops/s": 1e-6}
 """What a record's figure is multiplied by for each unit."""
 
 REJECT = 0.25
@@ -144,9 +144,6 @@ COPY_WARNING = 0.20
 ALL_REDUCE_WARNING = 0.15
 CPU_WARNING = 0.20
 """Turbo clocks and other tenants of the machine (our choice)."""
-
-DISK_WARNING = 0.50
-"""Shared storage and caches of a disk: only a disk of another kind differs by half (our choice)."""
 
 PRODUCT_OF_SPECIFICATION = 0.40
 """Share of the specification's FLOP/s. At their power limit healthy GPUs stay below their boost clock; a specification
@@ -183,7 +180,6 @@ OF_HOST = (
     Rate("processor products", _PRODUCT, "fp32", "GFLOP/s", CPU_WARNING),
     Rate("processor, one core", ("python_loop",), None, "million loops/s", CPU_WARNING),
     Rate("host memory", ("memory_add",), None, "GB/s", CPU_WARNING),
-    Rate("disk", ("disk_read",), None, "MB/s", DISK_WARNING),
 )
 """Rates of a host."""
 

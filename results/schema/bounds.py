@@ -74,13 +74,12 @@ NUMBERS: dict[str, Bound] = {
     "num_steps": Bound(1, MAX_LIST_LENGTH, "steps", "each has an entry in step_seconds"),
     "mb": Bound(0, MOST, "MB", "a terabyte; no device has as much memory"),
     "usd_per_gpu_hour": Bound(1e-9, MOST, "USD/h", "a price of 0 or less makes every ratio of prices meaningless"),
-    "seed": Bound(-(2**64), 2**64, "-", "64 bits", closest_to_zero=0),
     "replicas": Bound(1, 1e12, "-", "MOST GPUs of MOST hosts"),
     "global_batch": Bound(1, 1e15, "samples", _EXACT.reason),
     **dict.fromkeys(("samples", "parameters_trainable", "parameters_total"), _EXACT),
     # what a host reports
     **dict.fromkeys(("warmup_steps", "index", "place", "rank", "threads"), _COUNT_OR_NONE),
-    **dict.fromkeys(("DeviceResult.gpu", "DeviceResult.peer"), _COUNT_OR_NONE),
+    "DeviceResult.gpu": _COUNT_OR_NONE,
     "files": Bound(0, 1e12, "files", "more than any file system holds"),
     "processes": Bound(0, 1e9, "-", "Linux counts to 2^22"),
     "cpu_limit": Bound(0, MOST, "CPUs", "may be fractional; no machine has as many"),
@@ -106,7 +105,7 @@ NUMBERS: dict[str, Bound] = {
     "step_ratio": Bound(0, 1e18, "-", "1e9 s over a nanosecond"),
     "step_cv": Bound(0, 450, "-", "not above the root of the number of steps, of which MAX_LIST_LENGTH are allowed"),
     "step_drift": Bound(-1, 1e18, "-", "a ratio of times minus 1", closest_to_zero=0),
-    **dict.fromkeys(("loss_first", "loss_last", "losses"), _ANY_FLOAT32),
+    **dict.fromkeys(("loss_first", "loss_last"), _ANY_FLOAT32),
     # what is only shown
     **dict.fromkeys(("value", "limit"), _ANY_RATIO),
 }

@@ -135,7 +135,7 @@ class Case:
     optimizer: Annotated[
         Optimizer | None,
         Setting(
-            "How weights are updated: momentum, adamw or lamb; default: adamw for transformers, else momentum.",
+            "How weights are updated: momentum or adamw; default: adamw for transformers, else momentum.",
             part="{}",
         ),
     ] = None

@@ -78,7 +78,6 @@ class Environment:
         intra_op_threads: Threads that TensorFlow uses within one operation.
         tf32_enabled: TensorFlow's switch as it stood while timing.
         tf32_observed: Whether a matrix product on the device rounded its inputs as TF32 does; None: not probed.
-        tf32_observed_in_convolution: Whether a convolution did so; None: not probed.
         variables: Environment variables that change what is measured (TF_XLA_FLAGS, NVIDIA_TF32_OVERRIDE, …).
     """
 
@@ -103,7 +102,6 @@ class Environment:
     wheel_compute_capabilities: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     tf32_observed: bool | None = None
-    tf32_observed_in_convolution: bool | None = None
     cublas: str | None = None
     cuda_compat: str | None = None
     ptxas: str | None = None
@@ -152,7 +150,7 @@ class DeviceResult:
 
     Attributes:
         metric: `matrix_product`, `memory_add`, `host_to_device`, `device_to_host` or `all_reduce`; of a
-            deep check also `sustained_product`, `python_loop`, `disk_read`.
+            deep check also `sustained_product`, `python_loop`.
         unit: Of `value`: `FLOP/s` or `B/s`.
         arithmetic: `fp64`, `fp32`, `tf32`, `fp16`, `bf16`; None where bytes are only moved.
         devices: That took part.
@@ -240,8 +238,6 @@ class Measurement:
             is one of them, else a sample is a whole sequence.
         attention: How attention is computed: `matmul` = two batched matrix products around a softmax, with nothing
             fused but what XLA fuses; None: the network has none.
-        seed: Of the initial weights and the data, drawn independently of TensorFlow's version; None: not asked for.
-        losses: Of each timed step, over the global batch; kept where a seed was asked for.
         latency: Inference only.
         input_limit: Real input only.
         ranks: A part per host where several train together, by rank; else empty.
@@ -285,8 +281,6 @@ class Measurement:
     host_bytes_per_second: float | None = None
     sequence_length: int | None = None
     attention: str | None = None
-    seed: int | None = None
-    losses: list[float] = field(default_factory=list)
     latency: Latency | None = None
     input_limit: InputLimit | None = None
     ranks: list[Rank] = field(default_factory=list)

@@ -89,11 +89,10 @@ class BatchNorm(enum.StrEnum):
 
 
 class Optimizer(enum.StrEnum):
-    """How weights are updated: part of what is measured, because AdamW and LAMB keep two values per weight."""
+    """How weights are updated: part of what is measured, because AdamW keeps two values per weight."""
 
     MOMENTUM = "momentum"  # SGD with momentum 0.9
     ADAMW = "adamw"  # Adam with decoupled weight decay
-    LAMB = "lamb"  # layer-wise trust ratio over Adam
 
 
 class AllReduceDtype(enum.StrEnum):

@@ -2,5 +2,5 @@
 
 Start with `nvml`: it reads a GPU into `results.schema.health.GPUFacts`. `boards` lists the GPUs and decides which
 of them a process may use, with `cuda_devices`; `telemetry` observes them while steps are timed; `cuda_libraries` has
-TensorFlow find NVIDIA's libraries; `host` and `host_speed` describe the processor, its limits, and the disk.
+TensorFlow find NVIDIA's libraries; `host` and `host_speed` describe the processor and its limits.
 """

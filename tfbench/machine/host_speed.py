@@ -1,13 +1,11 @@
-"""How fast this host's processor and disk are, in seconds: for estimates and deep checks, not for results."""
+"""How fast this host's processor is: for estimates and deep checks, not for results."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfbench.machine.host import cpu_limit
 
@@ -17,12 +15,6 @@ PRODUCT_SECONDS = 0.5
 ROWS = 512
 LOOP_STEPS = 1_000_000
 LOOPS = 5
-
-FILE_BYTES = 128 << 20
-"""Below the largest file that a container may write."""
-
-CHUNK = 8 << 20
-IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,48 +68,3 @@ def loop_seconds() -> float:
     for step in range(LOOPS * LOOP_STEPS):
         total += step & 3
     return (time.perf_counter() - begin) / LOOPS
-
-
-def disk_bytes_per_second(folder: Path | None = None) -> float | None:
-    """Write a file, have the system forget it and read it, as a data pipeline does.
-
-    None where the folder is in memory, full or read-only.
-
-    Args:
-        folder: Where; None: where temporary files go.
-    """
-    place = folder or Path(tempfile.gettempdir())
-    if file_system(place) in IN_MEMORY:
-        return None
-    try:
-        with tempfile.TemporaryFile(dir=place) as file:
-            block = os.urandom(CHUNK)
-            for _ in range(FILE_BYTES // CHUNK):
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            file.seek(0)
-            begin = time.perf_counter()
-            while file.read(CHUNK):
-                pass
-            return FILE_BYTES / (time.perf_counter() - begin)
-    except OSError:
-        return None
-
-
-def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the file system that a folder is on; None: not known."""
-    best, kind, wanted = -1, None, str(folder.resolve())
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        point = fields[1].rstrip("/") + "/"
-        if f"{wanted}/".startswith(point) and len(point) > best:
-            best, kind = len(point), fields[2]
-    return kind

@@ -171,17 +171,12 @@ def _of_the_energy(telemetry: Telemetry) -> Iterator[SoftWarning]:
 
 
 def _of_the_software(case: Case, environment: Environment) -> Iterator[SoftWarning]:
-    asked = case.precision is Precision.TF32
-    probes = {
-        "a matrix product": environment.tf32_observed,
-        "a convolution": environment.tf32_observed_in_convolution,
-    }
-    differing = [name for name, observed in probes.items() if observed is not None and observed != asked]
-    if differing:
+    asked, observed = case.precision is Precision.TF32, environment.tf32_observed
+    if observed is not None and observed != asked:
         seen = "does not round as TF32 does" if asked else "rounds as TF32 does"
         yield SoftWarning(
             code="tf32_not_as_asked",
-            message=f"{' and '.join(differing)} on this device {seen}, but the precision is {case.precision}",
+            message=f"a matrix product on this device {seen}, but the precision is {case.precision}",
             hint="TF32 needs a GPU of compute capability 8.0 or more; check NVIDIA_TF32_OVERRIDE",
         )
     if case.device is Device.GPU:

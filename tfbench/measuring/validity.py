@@ -144,7 +144,7 @@ def update_check(training: Training, reference: OneDeviceReference) -> Check:
     """Compare the replicas' first update with one device's on the same global batch.
 
     The first moments start at zero, so after the first step they are a known share of the gradient that was applied:
-    all of it with momentum, a tenth with AdamW and LAMB. The value is |applied − reference| / |reference|, Euclidean
+    all of it with momentum, a tenth with AdamW. The value is |applied − reference| / |reference|, Euclidean
     norms over all variables; the worst replica counts.
     """
     share = training.updater.first_share

@@ -52,8 +52,6 @@ CHECKED_ROWS = 256
 TF32_PROBE = 1.0 + 2.0**-12
 """float32 holds it, with 23 bits of mantissa; TF32, with 10 bits, rounds it to 1."""
 
-TF32_CHANNELS = 128
-
 MAX_REASON_LENGTH = 300
 """Characters of a reason; TensorFlow's messages can hold a whole graph."""
 
@@ -299,26 +297,6 @@ def tf32_observed(device: str) -> bool | None:
     """
     with tf.device(device):
         return _rounds_as_tf32(tf.matmul(tf.fill([256, 256], TF32_PROBE), tf.eye(256)), device)
-
-
-def tf32_observed_in_convolution(device: str) -> bool | None:
-    """Do the same by a 3 × 3 convolution whose kernel is the identity in its middle, and 0 around it.
-
-    cuDNN decides by shape: this one is of a kind that networks have, and where TF32 is faster than FP32.
-
-    Args:
-        device: e.g. `GPU:0`.
-
-    Returns:
-        None where TensorFlow computed elsewhere, or cuDNN refuses.
-    """
-    with tf.device(device):
-        kernel = tf.pad(tf.eye(TF32_CHANNELS)[tf.newaxis, tf.newaxis], [[1, 1], [1, 1], [0, 0], [0, 0]])
-        try:
-            images = tf.fill([32, 28, 28, TF32_CHANNELS], TF32_PROBE)
-            return _rounds_as_tf32(tf.nn.conv2d(images, kernel, strides=1, padding="SAME"), device)
-        except tf.errors.OpError:
-            return None
 
 
 def _rounds_as_tf32(result: Tensor, device: str) -> bool | None:

@@ -8,15 +8,13 @@ import tensorflow as tf
 
 from results.schema import Case, Data
 from tfbench.keras_types import ReplicaContext, Strategy, Tensor
-from tfbench.training.tasks import IMAGES, Batch, NumpyDraws, Task, TensorFlowDraws
+from tfbench.training.tasks import IMAGES, Batch, Draws, Task
 
 BATCHES_AHEAD = 3
 """Batches that lie on a device before the step that needs them: one is used, one is there, one is being copied."""
 
 
-def synthetic_batch(
-    case: Case, size: int, classes: int, replica: int, task: Task = IMAGES, seed: int | None = None
-) -> Batch:
+def synthetic_batch(case: Case, size: int, classes: int, replica: int, task: Task = IMAGES) -> Batch:
     """Draw the batch of one replica; the same numbers wherever it is called.
 
     Args:
@@ -25,21 +23,17 @@ def synthetic_batch(
         classes: Labels and tokens are below this.
         replica: Replicas get different batches, else a missing all-reduce would not show.
         task: What an example is.
-        seed: Of numbers that are the same in every TensorFlow; None: fast ones, drawn on the device.
     """
-    draws = TensorFlowDraws(replica) if seed is None else NumpyDraws(seed, replica)
-    return task.draw(draws, case.batch_per_gpu * case.accumulate, size, classes)
+    return task.draw(Draws(replica), case.batch_per_gpu * case.accumulate, size, classes)
 
 
 def bytes_per_example(task: Task, size: int, classes: int) -> int:
     """Return the bytes of one example's features and labels."""
-    example = task.draw(NumpyDraws(0, 0), 1, size, classes)
+    example = task.draw(Draws(0), 1, size, classes)
     return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tf.nest.flatten(example))
 
 
-def batch_source(
-    case: Case, size: int, classes: int, strategy: Strategy, task: Task = IMAGES, seed: int | None = None
-) -> Callable[[], Batch]:
+def batch_source(case: Case, size: int, classes: int, strategy: Strategy, task: Task = IMAGES) -> Callable[[], Batch]:
     """Return what gives the next step its batch, as values per replica.
 
     `synthetic` gives the same batch, already on the devices, at every step; `host` moves it there through
@@ -47,7 +41,7 @@ def batch_source(
     """
 
     def of_replica(replica: int) -> Batch:
-        return synthetic_batch(case, size, classes, replica, task, seed)
+        return synthetic_batch(case, size, classes, replica, task)
 
     if case.data is Data.SYNTHETIC:
         batch = _on_each_replica(strategy, of_replica)

@@ -19,9 +19,9 @@ from tfbench.keras_versions import assign_local
 MOMENTUM = 0.9
 
 BETA_1, BETA_2, EPSILON, WEIGHT_DECAY = 0.9, 0.999, 1e-6, 0.01
-"""Of AdamW and LAMB. Source: Devlin et al. 2018, A.2, and their code; You et al. 2019, section 3."""
+"""Of AdamW. Source: Devlin et al. 2018, A.2, and their code."""
 
-LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-5, Optimizer.LAMB: 1e-3}
+LEARNING_RATES = {Optimizer.MOMENTUM: 1e-3, Optimizer.ADAMW: 1e-5}
 """Small enough that no network here diverges on random labels; speed does not depend on them."""
 
 
@@ -69,8 +69,11 @@ class Momentum(Updater):
         ]
 
 
-class _Adaptive(Updater):
-    """What AdamW and LAMB share: two moments of each gradient, and a count of the updates."""
+class AdamW(Updater):
+    """Adam by one fused operation, with decoupled weight decay of all matrices.
+
+    Source: Kingma and Ba 2014; Loshchilov and Hutter 2017. No decay of biases and normalisations: Devlin et al.
+    """
 
     first_share = 1.0 - BETA_1
 
@@ -79,22 +82,11 @@ class _Adaptive(Updater):
         self.second_moments = self._zeros()
         self._updates = tf.Variable(0.0, trainable=False)
 
-    def _powers(self, finite: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return both decays to the power of this update's number, and the operation that counts it."""
-        number = tf.convert_to_tensor(self._updates) + 1.0
-        counted = assign_local(self._updates, number - 1.0 + _if_finite(finite, 1.0, 0.0))
-        return tf.pow(BETA_1, number), tf.pow(BETA_2, number), counted
-
-
-class AdamW(_Adaptive):
-    """Adam by one fused operation, with decoupled weight decay of all matrices.
-
-    Source: Kingma and Ba 2014; Loshchilov and Hutter 2017. No decay of biases and normalisations: Devlin et al.
-    """
-
     def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
         """See `Updater.apply`."""
-        power_1, power_2, counted = self._powers(finite)
+        number = tf.convert_to_tensor(self._updates) + 1.0
+        counted = assign_local(self._updates, number - 1.0 + _if_finite(finite, 1.0, 0.0))
+        power_1, power_2 = tf.pow(BETA_1, number), tf.pow(BETA_2, number)
         rate = _if_finite(finite, self.learning_rate, 0.0)
         updates = [counted]
         # Sooner, the passes still use the weights, and TensorFlow copies what it changes: of BERT-Large 1.4 GB a step.
@@ -125,47 +117,14 @@ class AdamW(_Adaptive):
         return updates
 
 
-class Lamb(_Adaptive):
-    """LAMB: Adam's step, scaled for each matrix to the matrix's own norm. TensorFlow has no fused operation for it.
-
-    Source: You et al. 2019, algorithm 2; biases and normalisations are neither decayed nor scaled.
-    """
-
-    def apply(self, gradients: Sequence[Tensor], finite: Tensor | None) -> list[Tensor]:
-        """See `Updater.apply`."""
-        power_1, power_2, counted = self._powers(finite)
-        rate = _if_finite(finite, self.learning_rate, 0.0)
-        keep_1, keep_2 = _if_finite(finite, BETA_1, 1.0), _if_finite(finite, BETA_2, 1.0)
-        updates = [counted]
-        for variable, first, second, gradient in zip(
-            self.variables, self.first_moments, self.second_moments, gradients, strict=True
-        ):
-            weights = tf.convert_to_tensor(variable)
-            mean = keep_1 * tf.convert_to_tensor(first) + (1.0 - keep_1) * gradient
-            square = keep_2 * tf.convert_to_tensor(second) + (1.0 - keep_2) * tf.square(gradient)
-            step = (mean / (1.0 - power_1)) / (tf.sqrt(square / (1.0 - power_2)) + EPSILON)
-            if len(variable.shape) > 1:
-                step += WEIGHT_DECAY * weights
-                step *= _trust(tf.norm(weights), tf.norm(step))
-            updates += [assign_local(first, mean), assign_local(second, square)]
-            updates.append(tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=rate * step))
-        return updates
-
-
 def make_updater(optimizer: Optimizer, variables: Sequence[Variable], learning_rate: float | None) -> Updater:
     """Create the updater of a case; its learning rate is the optimizer's own where None is given."""
     kinds: dict[Optimizer, Callable[[Sequence[Variable], float], Updater]] = {
         Optimizer.MOMENTUM: Momentum,
         Optimizer.ADAMW: AdamW,
-        Optimizer.LAMB: Lamb,
     }
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
     return kinds[optimizer](variables, rate)
-
-
-def _trust(weights: Tensor, step: Tensor) -> Tensor:
-    """Return the norm of the weights over that of the step; 1 where one of them is 0."""
-    return tf.where((weights > 0.0) & (step > 0.0), tf.math.divide_no_nan(weights, step), 1.0)
 
 
 def _if_finite(finite: Tensor | None, value: float, otherwise: float) -> Tensor:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
 import tensorflow as tf
 
 from tfbench.keras_types import Tensor
@@ -27,18 +25,8 @@ MASKED_AT_128 = 20
 """Masked words of a sequence of 128: `max_predictions_per_seq` of the authors' code, a little above the share."""
 
 
-class Draws(Protocol):
-    """Random numbers, one tensor after another."""
-
-    def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Draw float32 numbers of mean 0 and variance 1."""
-
-    def integers(self, shape: tuple[int, ...], below: int) -> Tensor:
-        """Draw int32 numbers from 0 to `below` - 1."""
-
-
-class TensorFlowDraws:
-    """Draws on the current device, the same in every process of one TensorFlow.
+class Draws:
+    """Random numbers, drawn on the current device, the same in every process of one TensorFlow.
 
     Args:
         stream: Streams draw different numbers.
@@ -58,26 +46,6 @@ class TensorFlowDraws:
     def _seed(self) -> tuple[int, int]:
         self._drawn += 1
         return SEED + self._drawn, self._stream
-
-
-class NumpyDraws:
-    """Draws on the host, the same in every TensorFlow; slower.
-
-    Args:
-        seed: Of the whole repeat.
-        stream: Streams draw different numbers.
-    """
-
-    def __init__(self, seed: int, stream: int) -> None:
-        self._generator = np.random.Generator(np.random.PCG64([seed, stream]))
-
-    def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Draw float32 numbers of mean 0 and variance 1."""
-        return tf.constant(self._generator.standard_normal(shape, np.float32))
-
-    def integers(self, shape: tuple[int, ...], below: int) -> Tensor:
-        """Draw int32 numbers from 0 to `below` - 1."""
-        return tf.constant(self._generator.integers(0, below, shape, np.int32))
 
 
 @dataclass(frozen=True)

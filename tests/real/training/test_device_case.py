@@ -224,24 +224,18 @@ def test_a_copy_that_lies_elsewhere_is_no_figure(quick, monkeypatch):
         peaks.seconds_per_call(lambda: [tensor, tensor], ["CPU:0", "CPU:1"])
 
 
-def test_a_convolution_and_a_product_on_a_cpu_do_not_round_as_tf32(tensorflow, monkeypatch):
+def test_a_product_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch):
     import tensorflow as tf
 
     from tfbench.roofline import peaks
 
-    assert peaks.tf32_observed("CPU:0") is False
-    assert peaks.tf32_observed_in_convolution("CPU:0") is False
-
     def of_ten_bits(tensor):
         return tf.cast(tf.cast(tensor, tf.float16), tf.float32)  # whose mantissa is as long as TF32's
 
-    convolve, multiply = tf.nn.conv2d, tf.matmul
-    monkeypatch.setattr(tf.nn, "conv2d", lambda images, *args, **named: convolve(of_ten_bits(images), *args, **named))
-    assert peaks.tf32_observed_in_convolution("CPU:0") is True
+    multiply = tf.matmul
     assert peaks.tf32_observed("CPU:0") is False
     monkeypatch.setattr(tf, "matmul", lambda a, b: multiply(of_ten_bits(a), of_ten_bits(b)))
-    assert peaks.tf32_observed("CPU:0") is True
-    assert peaks.tf32_observed("CPU:1") is True
+    assert peaks.tf32_observed("CPU:0") is peaks.tf32_observed("CPU:1") is True
 
 
 def test_a_probe_that_ran_elsewhere_has_no_answer(tensorflow, monkeypatch):
@@ -278,7 +272,6 @@ def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(qui
     monkeypatch.setattr(module, "ALONE_SECONDS", 0.05)
     monkeypatch.setattr(module, "SUSTAINED_SIZES", {"CPU": 128})
     monkeypatch.setattr(host_speed, "LOOPS", 1)
-    monkeypatch.setattr(host_speed, "FILE_BYTES", host_speed.CHUNK)
     case = Case(model="device", mode=Mode.DEVICE, device=Device.CPU, deep_check=True)
     findings = Findings()
     module.deep_check(case, one_replica, findings, GPUs(0))

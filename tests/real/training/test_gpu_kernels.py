@@ -23,7 +23,6 @@ MORE = {
     "infer": {"precision": Precision.FP16, "mode": Mode.INFER},
     "xla": {"precision": Precision.FP16, "xla": XLA.REPLICA},
     "accumulate": {"precision": Precision.FP16, "accumulate": 2},
-    "lamb": {"precision": Precision.FP16, "optimizer": Optimizer.LAMB},
     "adamw": {"optimizer": Optimizer.ADAMW},
 }
 """Of one network: these parts are not a network's own."""

@@ -69,12 +69,6 @@ def test_sizes_whose_first_product_came_near_the_best_are_measured(
     assert (found.size, found.value) == (best, 2 * best**3 / full[best])
 
 
-def test_a_cpu_does_not_round_as_tf32(tensorflow):
-    from tfbench.roofline.peaks import tf32_observed
-
-    assert tf32_observed("CPU:0") is False
-
-
 @pytest.mark.parametrize(
     ("rates", "best", "measured"),
     [

@@ -102,10 +102,8 @@ def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, nam
         small_case(name, num_gpus=1, batch_per_gpu=2, accumulate=3, precision=precision),
         small_case(name, num_gpus=1, batch_per_gpu=6, precision=precision),
     ):
+        keras.utils.set_random_seed(7)
         model = network.build(case.batch_norm, network.size(case), one_replica)
-        from tfbench.keras_versions import draw_weights
-
-        draw_weights(model, 7)
         training = Training(case, model, one_replica, task=task, learning_rate=0.1)
         batch = synthetic_batch(case, network.size(case), network.classes, 0, task)
         before = [variable.numpy() for variable in training.variables]
@@ -115,12 +113,3 @@ def test_accumulated_batches_give_the_update_of_one_large_batch(one_replica, nam
     norm = np.sqrt(sum(np.square(whole).sum() for whole in weights[1]))
     difference = np.sqrt(sum(np.square(part - whole).sum() for part, whole in zip(*weights, strict=True)))
     assert difference / norm < (1e-5 if precision is Precision.FP32 else 2e-2)
-
-
-def test_a_seed_gives_the_same_losses_again_and_they_are_kept(one_replica):
-    runs = [
-        measured(small_case("bert_large", num_gpus=1, num_steps=4), one_replica, seed=seed).measurement
-        for seed in (3, 3, 4)
-    ]
-    assert runs[0].losses == runs[1].losses != runs[2].losses
-    assert (len(runs[0].losses), runs[0].seed) == (4, 3)

@@ -53,25 +53,22 @@ def adam_steps(gradients):
         yield (mean / (1 - beta_1**number)) / (np.sqrt(square / (1 - beta_2**number)) + epsilon)
 
 
-def expected(optimizer, start, gradients, is_matrix):
+def expected(start, gradients, is_matrix):
     from tfbench.training.optimizers import WEIGHT_DECAY
 
     weights = start.astype(np.float64)
     for step in adam_steps(gradients):
         if is_matrix:
             step = step + WEIGHT_DECAY * weights
-        if is_matrix and optimizer is Optimizer.LAMB:
-            step = step * np.linalg.norm(weights) / np.linalg.norm(step)
         weights = weights - RATE * step
     return weights
 
 
-@pytest.mark.parametrize("optimizer", [Optimizer.ADAMW, Optimizer.LAMB])
-def test_updates_are_those_of_the_published_formulas(tensorflow, one_replica, optimizer):
+def test_updates_are_those_of_the_published_formulas(tensorflow, one_replica):
     gradients = gradients_of(4)
-    values, _ = trained(tensorflow, one_replica, optimizer, gradients)
+    values, _ = trained(tensorflow, one_replica, Optimizer.ADAMW, gradients)
     for index, is_matrix in ((0, True), (1, False)):
-        wanted = expected(optimizer, values[0][index], [pair[index] for pair in gradients], is_matrix)
+        wanted = expected(values[0][index], [pair[index] for pair in gradients], is_matrix)
         np.testing.assert_allclose(values[-1][index], wanted, rtol=2e-4, atol=2e-5)
 
 

@@ -118,7 +118,7 @@ def test_what_is_described_follows_from_the_steps_before(one_replica):
     from tfbench.workload import FirstStep
 
     case = tiny_case(accumulate=2, num_steps=4)
-    repeat = repeat_of(case, one_replica, seed=5)
+    repeat = repeat_of(case, one_replica)
     model = TinyNetwork().build(case.batch_norm, repeat.size, one_replica)
     interval = TimedSteps(seconds=2.0, step_seconds=[0.5] * 4, losses=[4.0, 3.0, 2.0, 1.0])
     warmup = Warmup(steps=2, seconds=0.25, losses=[5.0, 4.5], settled=None)
@@ -127,9 +127,7 @@ def test_what_is_described_follows_from_the_steps_before(one_replica):
     assert (found.samples, found.samples_per_second, found.global_batch) == (16 * 2 * 4, 64.0, 32)
     assert (found.build_seconds, found.compile_seconds) == (1.5, 9.0)
     assert (found.warmup_steps, found.warmup_seconds, found.warmup_settled) == (2, 0.25, None)
-    assert (found.loss_first, found.loss_last, found.losses) == (6.0, 1.0, interval.losses)
+    assert (found.loss_first, found.loss_last) == (6.0, 1.0)
     assert (found.image_size, found.sequence_length) == (repeat.size, None)
     assert (found.parameters_trainable, found.parameters_total) == (322, 338)
     assert (found.peak_flops_per_second, found.communication, found.ranks) == (None, None, [])
-    assert describe(dataclasses.replace(repeat, options=dataclasses.replace(repeat.options, seed=None)), built,
-                    FirstStep(6.0, 9.0), warmup, Timed(interval=interval)).losses == []  # fmt: skip

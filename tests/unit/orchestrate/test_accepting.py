@@ -40,7 +40,7 @@ HOST = HostFigures(
     gpus=tuple(dataclasses.replace(H100, index=index) for index in range(8)),
     rates={
         **{"all-reduce": 360e9, "processor products": 3e12, "processor, one core": 17e6},
-        **{"host memory": 2e11, "disk": 2e9},
+        **{"host memory": 2e11},
     },
 )
 ALONE = dataclasses.replace(HOST, gpus=HOST.gpus[:1], rates={})
@@ -99,7 +99,7 @@ def drawn_fleet(random_, hosts):
             rates |= {"memory": near(2.9e12, 0.004, 0.003)}
             rates |= {"copies to the GPU": near(26e9, 0.03), "copies from the GPU": near(25e9, 0.03)}
             gpus.append(dataclasses.replace(H100, index=index, rates=rates))
-        spread = {"all-reduce": 0.01, "disk": 0.1}
+        spread = {"all-reduce": 0.01}
         fleet.append(
             dataclasses.replace(
                 HOST,
@@ -127,10 +127,10 @@ def test_honest_fleets_are_accepted():
 def test_a_slow_host_among_its_mates_is_named_and_they_are_not():
     fleet = [dataclasses.replace(HOST, host=f"node-{number}") for number in range(4)]
     gpus = tuple(slower(gpu, 0.85) for gpu in HOST.gpus)
-    fleet[1] = dataclasses.replace(fleet[1], gpus=gpus, rates=HOST.rates | {"disk": 2e8})
+    fleet[1] = dataclasses.replace(fleet[1], gpus=gpus, rates=HOST.rates | {"host memory": 2e10})
     verdicts = judge(fleet)
     assert [verdict.verdict for verdict in verdicts] == [ACCEPT, WARNING, ACCEPT, ACCEPT]
-    assert {found.figure for found in verdicts[1].findings} == {*PRODUCTS, "disk"}
+    assert {found.figure for found in verdicts[1].findings} == {*PRODUCTS, "host memory"}
 
 
 def test_a_host_that_became_slower_is_doubtful_though_it_has_no_mates():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -28,7 +27,6 @@ from results.schema import GPU, Check, Device, DeviceResult, Record, Status, Val
 from results.schema.health import GPUFacts
 from results.schema.record_json import to_json
 from tests.unit.results.factory import make_environment
-from tfbench.machine.host_speed import disk_bytes_per_second, file_system
 
 NAME = "NVIDIA A100-SXM4-80GB"
 GPUS = tuple(GPU(index=index, name=NAME, uuid=f"GPU-{index}") for index in range(4))
@@ -53,7 +51,7 @@ def record_of(job, *, slow=None, wrong=None, status=Status.OK, **seen):
         heat = {"throttle_thermal_share": 0.7, "sm_clock_mhz": 800.0} if place == slow else {}
         observed.append(GPUFacts(place=place, index=place + 1, name=NAME, **{**heat, **seen}))
         checks.append(Check(name=f"product_of_device_{place}", passed=place != wrong, detail="", value=0.0, limit=1e-5))
-    results += [result("all_reduce", 1.9e11), result("disk_read", 1e9), result("python_loop", 1e7)]
+    results += [result("all_reduce", 1.9e11), result("python_loop", 1e7)]
     return Record(
         status=status,
         cause=None if status is Status.OK else "product_of_device_1 (0.5, limit 1e-05)",
@@ -122,19 +120,3 @@ def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
     assert (gpu.index, gpu.pcie_width, gpu.row_remap_failed) == (1, 8, True)
     assert gpu.rates["fp16 products"] == 240e12, "under load, not alone"
     assert figures_of(again).rates["processor, one core"] == 1e7
-
-
-def test_a_disk_is_measured_and_memory_is_no_disk(tmp_path, monkeypatch):
-    import tfbench.machine.host_speed as disk
-
-    monkeypatch.setattr(disk, "FILE_BYTES", 1 << 20)
-    monkeypatch.setattr(disk, "CHUNK", 1 << 18)
-    monkeypatch.setattr(disk, "file_system", lambda _: "ext4")
-    assert disk_bytes_per_second(tmp_path) > 0
-    assert disk_bytes_per_second(tmp_path / "missing") is None
-    monkeypatch.setattr(disk, "file_system", lambda _: "tmpfs")
-    assert disk_bytes_per_second(tmp_path) is None
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/sda / ext4 rw 0 0\ntmpfs {tmp_path} tmpfs rw 0 0\nbroken\n")
-    assert (file_system(tmp_path / "x", mounts), file_system(Path("/"), mounts)) == ("tmpfs", "ext4")
-    assert file_system(tmp_path, tmp_path / "none") is None

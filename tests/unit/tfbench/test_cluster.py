@@ -118,12 +118,12 @@ class Ranks:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
         return answers
 
     def connected(self):
-        assert self.together(lambda peers: peers.connect(10)) == [None] * len(self.peers)
+        assert self.together(lambda peers: peers.connect(60)) == [None] * len(self.peers)
         assert self.together(lambda peers: peers.gather("begin", 0)) == [[0] * len(self.peers)] * len(self.peers)
         return self
 
@@ -168,7 +168,7 @@ def test_a_rank_that_dies_is_named_by_all_others(multi, victim):
     ranks = multi(3).connected()
     ranks.peers[victim].close()
     for rank in {0, 1, 2} - {victim}:
-        assert ranks.lost[rank].wait(5)
+        assert ranks.lost[rank].wait(60)
         assert ranks.outcomes[rank].status is Status.LOST
         assert f"rank {victim} (" in ranks.outcomes[rank].cause
         assert "is gone" in ranks.outcomes[rank].cause
@@ -177,7 +177,7 @@ def test_a_rank_that_dies_is_named_by_all_others(multi, victim):
 def test_a_rank_that_falls_silent_is_lost(multi, monkeypatch):
     ranks = multi(2).connected()
     monkeypatch.setattr(ranks.peers[1], "_tell_all", lambda message: None)
-    assert ranks.lost[0].wait(5)
+    assert ranks.lost[0].wait(60)
     assert "rank 1" in ranks.outcomes[0].cause
     assert "sent nothing for 1 s" in ranks.outcomes[0].cause
 
@@ -187,7 +187,7 @@ def test_the_failure_of_a_rank_is_the_outcome_of_all(multi, failing):
     ranks = multi(3).connected()
     ranks.peers[failing].tell_failure(Failure(Status.OOM, "its memory is full"))
     for rank in {0, 1, 2} - {failing}:
-        assert ranks.lost[rank].wait(5)
+        assert ranks.lost[rank].wait(60)
         assert ranks.outcomes[rank].status is Status.OOM
         assert ranks.outcomes[rank].cause.endswith(": its memory is full")
         assert ranks.outcomes[rank].cause.startswith(f"rank {failing} (")
@@ -203,7 +203,7 @@ def test_ranks_that_may_leave_are_not_missed(multi):
 def test_ranks_of_different_cases_refuse_each_other(multi):
     ranks = multi(2)
     ranks.peers[1] = ranks.rank(1, case="another")
-    chief, other = ranks.together(lambda peers: peers.connect(10))
+    chief, other = ranks.together(lambda peers: peers.connect(60))
     assert (chief.status, other.status) == (Status.UNSUPPORTED, Status.UNSUPPORTED)
     assert "another" in str(chief) and "same flags" in str(other)
 
@@ -213,7 +213,7 @@ def test_a_rank_that_does_not_come_is_named(multi):
     del ranks.peers[2]
     chief, _ = ranks.together(lambda peers: peers.connect(1.5))
     assert chief.status is Status.LOST and f"rank 2 ({ranks.addresses[2]})" in str(chief)
-    assert ranks.lost[1].wait(5)
+    assert ranks.lost[1].wait(60)
     assert f"rank 2 ({ranks.addresses[2]})" in ranks.outcomes[1].cause
 
 
@@ -221,14 +221,14 @@ def test_strangers_at_the_chiefs_port_are_ignored(multi, monkeypatch):
     monkeypatch.setattr(module, "HELLO_SECONDS", 0.3)
     ranks = multi(2)
     port = ranks.peers[0].cluster.control[1]
-    chief = threading.Thread(target=ranks.peers[0].connect, args=(10,))
+    chief = threading.Thread(target=ranks.peers[0].connect, args=(60,))
     chief.start()
     for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": 9}\n', b'{"hello": true}\n', b"[1]\n", b""):
         stranger = _reach(port)
         stranger.sendall(said)
         stranger.close()
-    ranks.peers[1].connect(10)
-    chief.join(10)
+    ranks.peers[1].connect(60)
+    chief.join(60)
     assert not chief.is_alive()
     assert ranks.together(lambda peers: peers.gather("still", peers.rank)) == [[0, 1]] * 2
 

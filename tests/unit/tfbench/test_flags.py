@@ -37,7 +37,7 @@ CASES = [
         warmup_steps=0,
         num_steps=7,
     ),
-    Case(model="bert_large", sequence_length=384, optimizer=Optimizer.LAMB, accumulate=8, precision=Precision.BF16),
+    Case(model="bert_large", sequence_length=384, optimizer=Optimizer.MOMENTUM, accumulate=8, precision=Precision.BF16),
     Case(model="vgg16"),
     Case(model="inception_v3", precision=Precision.TF32, xla=XLA.AUTO, batch_norm=BatchNorm.KERAS),
 ]
@@ -57,7 +57,7 @@ def test_batch_norm_and_optimizer_are_the_networks_own_where_none_is_named():
     assert parse(["--model=vgg16"]).case.batch_norm is BatchNorm.NONE
     assert parse(["--model=resnet50"]).case.batch_norm is BatchNorm.FUSED
     assert parse(["--model=bert_large"]).case.optimizer is Optimizer.ADAMW
-    assert parse(["--model=bert_large", "--optimizer=lamb"]).case.name.endswith("-lamb-w10s100")
+    assert parse(["--model=bert_large", "--optimizer=momentum"]).case.name.endswith("-momentum-w10s100")
     assert Case(model="bert_large", batch_norm=BatchNorm.NONE) == Case(model="bert_large")
 
 

@@ -50,7 +50,6 @@ def test_a_clean_measurement_has_no_warning():
         ("measurement", {"bandwidth_bound_samples_per_second": 50.0}, "above_bandwidth"),
         ("telemetry", {"energy_joules": 100.0, "energy_integrated_joules": 150.0}, "energy_differs"),
         ("environment", {"tf32_observed": True}, "tf32_not_as_asked"),
-        ("environment", {"tf32_observed_in_convolution": True}, "tf32_not_as_asked"),
         (
             "environment",
             {
@@ -148,23 +147,6 @@ def test_every_warning_is_explained_below_the_table():
 
 def test_tf32_that_the_device_lacks_is_said():
     assert codes(case=Case(model="resnet50", precision=Precision.TF32)) == ["tf32_not_as_asked"]
-
-
-@pytest.mark.parametrize(
-    ("product", "convolution", "message"),
-    [
-        (True, True, None),
-        (True, None, None),
-        (True, False, "a convolution on this device does not round as TF32 does, but the precision is tf32"),
-        (False, False, "a matrix product and a convolution on this device does not round as TF32 does"),
-    ],
-)
-def test_a_product_and_a_convolution_are_told_apart(product, convolution, message):
-    environment = dataclasses.replace(ENVIRONMENT, tf32_observed=product, tf32_observed_in_convolution=convolution)
-    found = soft_warnings(Case(model="resnet50", precision=Precision.TF32), environment, None, Telemetry())
-    assert [warning.message.partition(", but")[0] for warning in found] == (
-        [message.partition(", but")[0]] if message else []
-    )
 
 
 @pytest.mark.parametrize(
