@@ -17,8 +17,7 @@ from results.schema.bounds import ANY_NUMBER, NAMES, NUMBERS, TIMES, bound_of
 from results.schema.record_json import RecordError, to_json
 from results.text import path_text, spreadsheet_text
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_record, repeats
-from tests.unit.results.fuzzing.commands import run
-from tests.unit.results.fuzzing.folders import places
+from tests.unit.results.fuzzing import fault_of, places
 
 COMMANDS = {
     "show": ("show", "run-1"),
@@ -144,8 +143,7 @@ def test_names_in_any_writing_work_in_the_report_also_where_a_label_is_cut(folde
     for i, record in enumerate(repeats(200.0, 201.0, fleet=name)):
         folder.write_record(f"named-{i}", record)
     for line in (("show", "run-1"), ("report", "run-1"), ("report", "run-1", "--format=md")):
-        outcome = run(line)
-        assert (outcome.code, outcome.fault) == (0, "")
+        assert fault_of(*line) == "" and program.main(["results", *line]) == 0
 
 
 def test_times_as_both_programs_write_them_are_read():
@@ -165,8 +163,7 @@ def test_a_pipe_a_folder_a_loop_and_a_device_are_named_and_never_waited_for(fold
         "pipe.json": True, "folder.json": True, "device.json": True, "loop.json": False, "nothing.json": False,
     }  # fmt: skip
     assert "Too many levels of symbolic links" in found["loop.json"]
-    outcomes = [run(("validate", "run-1")), *map(run, COMMANDS.values())]
-    assert [outcome.fault for outcome in outcomes] == [""] * len(outcomes)
+    assert [fault_of(*line) for line in (("validate", "run-1"), *COMMANDS.values())] == [""] * (1 + len(COMMANDS))
 
 
 def test_a_record_that_may_not_be_read_is_named(folder, monkeypatch):
@@ -229,8 +226,7 @@ def test_a_gpus_name_from_a_host_is_printed_without_control_characters(folder, c
     case = make_case(device="gpu")
     for i, record in enumerate(repeats(200.0, 201.0, case=case, environment=environment)):
         folder.write_record(f"gpu-{i}", record)
-    for line in COMMANDS.values():
-        assert run((*line,)).fault == ""
+    assert [fault_of(*line) for line in COMMANDS.values()] == [""] * len(COMMANDS)
     assert program.main(["results", "export", "run-1"]) == 0
     assert "A4000" in capsys.readouterr().out
 
