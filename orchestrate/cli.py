@@ -59,7 +59,7 @@ GROUPS = (
 """Title, an example and the commands, in the order of work."""
 
 EXAMPLES = {
-    "init": "init --hosts hosts.yml",
+    "init": "init --from vast instances.json",
     "suites": "suites standard",
     "check": "check --hosts hosts.yml --deep",
     "plan": "plan --limit a4000 --suite quick",

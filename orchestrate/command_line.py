@@ -17,12 +17,23 @@ from results.program import call
 if TYPE_CHECKING:
     from results.commands.command_line import Commands
 
+SOURCE_NAMES = ("sky", "dstack", "vast", "runpod")
+"""Keys of `orchestrate.inventory.rented.SOURCES`, which takes long to import."""
+
 DISPLAYS = ("auto", "live", "plain", "json", "none")
 
 
 def add_init(commands: Commands) -> None:
     """Add `init`."""
-    parser = _command(commands, "init", "write a hosts.yml with this machine, to add others to")
+    parser = _command(commands, "init", "write a hosts.yml: this machine, or the machines that a tool has rented")
+    parser.add_argument("--from", dest="source", choices=SOURCE_NAMES, help="tool that the list comes from")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default="-",
+        help="what the tool printed (default: standard input)",
+    )
     _add_hosts_file(parser)
 
 

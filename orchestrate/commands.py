@@ -105,11 +105,13 @@ class How:
     when_done: str | None = None
 
 
-def init(hosts: Path | None) -> int:
-    """Write a hosts file with this machine; one that exists is never changed."""
+def init(hosts: Path | None, *, source: str | None = None, file: str = "-") -> int:
+    """Write a hosts file: this machine, or the machines of another tool's list; one that exists is never changed."""
+    from orchestrate.inventory.rented import import_hosts
+
     path = hosts or HOSTS_FILE
-    text = THIS_MACHINE.read_text(encoding="utf-8")
-    if has_nvidia_driver():
+    text = import_hosts(source, file) if source else THIS_MACHINE.read_text(encoding="utf-8")
+    if source is None and has_nvidia_driver():
         text = text.replace("suite: quick", f"suite: {FIRST_SUITE}")
     try:
         with path.open("x", encoding="utf-8") as new:

@@ -237,7 +237,7 @@ def test_each_command_has_an_example_that_is_a_command_line(capsys: pytest.Captu
         ("run --display=jso", "'jso' does not exist. Did you mean json?"),
         ("run --retries 2", "--retries was removed. Run resume"),
         ("images save cpu", "save was removed. Use docker save"),
-        ("init --from vast x", "--from was removed. Write each machine into hosts.yml"),
+        ("init --from ansible x", "ansible was removed. Write each host into hosts.yml"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(typed: str, answer: str, capsys: pytest.CaptureFixture[str]):

@@ -6,6 +6,7 @@ RunPod has no schema on PyPI: its files follow the documentation of its REST API
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate.inventory.hosts import read_hosts
+
 pytestmark = pytest.mark.skipif(not os.environ.get("TFBENCH_TEST_RENTING"), reason="opt-in: make test-renting")
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[2]
 RENT = PROJECT / "containers" / "rent"
+SAMPLES = PROJECT / "tests" / "unit" / "orchestrate" / "cases" / "sources"
 CACHE = PROJECT / ".cache" / "renting"
 
 TOOLS = {
@@ -58,5 +62,9 @@ def test_dstack_accepts_the_fleet_the_task_and_the_flags_in_their_comments():
     assert by("dstack", HERE / "checks" / "dstack_check.py", *files).split() == ["2", "configurations"]
 
 
-def test_vast_would_send_the_template():
-    assert by("vast", HERE / "checks" / "vast_check.py", RENT / "vast-template.json") == ""
+def test_vast_would_send_the_template_and_names_the_same_addresses(tmp_path: Path):
+    urls = json.loads(
+        by("vast", HERE / "checks" / "vast_check.py", RENT / "vast-template.json", SAMPLES / "vast.json", tmp_path)
+    )
+    hosts = {f"ssh://{host.ssh.target}:{host.ssh.port}" for host in read_hosts(SAMPLES / "vast.yml") if host.ssh}
+    assert hosts <= set(urls.values()) and len(hosts) == 3

@@ -1,0 +1,137 @@
+"""`tfbench init --from`: what other tools print, in; a hosts.yml that `plan` reads, out.
+
+The samples in `cases/sources` were printed by the models of SkyPilot 0.14, dstack 0.22 and vastai 1.9; those of RunPod,
+which has no models on PyPI, follow the examples of its API's documentation.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrate import cli, commands
+from orchestrate.command_line import SOURCE_NAMES
+from orchestrate.errors import Unreachable, UserError
+from orchestrate.inventory.hosts import Host, read_hosts
+from orchestrate.inventory.machine_list import Machine, destination, fleet_name, hosts_file
+from orchestrate.inventory.rented import SOURCES, import_hosts
+from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
+
+CASES = Path(__file__).parent / "cases" / "sources"
+SAMPLES = ("sky", "dstack", "vast", "runpod")
+
+
+def hosts_of(text: str, folder: Path) -> dict[str, Host]:
+    path = folder / "hosts.yml"
+    path.write_text(text)
+    return {host.key: host for host in read_hosts(path)}
+
+
+def plan_accepts(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Plan for hosts that do not answer: they are only samples."""
+
+    def make(host: Host, **_: object) -> FakeLauncher:
+        return FakeLauncher(host, FakeHost(facts=Unreachable(f"{host.key} is only a sample")))
+
+    monkeypatch.setattr(commands, "make_launcher", make)
+    hosts_of(text, folder)
+    parsed = cli.parse(["tfbench", "plan", "--hosts", str(folder / "hosts.yml"), "--runs-dir", str(folder / "runs")])
+    return parsed.command(parsed) == 0
+
+
+@pytest.mark.parametrize("source", SAMPLES)
+def test_a_sample_becomes_a_hosts_file_that_plan_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
+):
+    assert tuple(SOURCES) == SOURCE_NAMES == SAMPLES
+    text = import_hosts(source, str(CASES / f"{source}.json"))
+    assert text == (CASES / f"{source}.yml").read_text()
+    assert plan_accepts(text, tmp_path, monkeypatch)
+    assert " repeats on " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "said"),
+    [
+        ("vast", "", "not JSON: .*Expected the output of: vastai show instances --raw"),
+        ("vast", "[]", "no reachable machine:\n  it is empty"),
+        ("vast", '[{"id": 1, "actual_status": "exited"}]', r"vast-1 \(1\): its status is exited, not running"),
+        ("vast", '[{"id": 1, "actual_status": "running", "ports": ""}]', r"vast-1 \(1\): no ssh address"),
+        ("vast", '[{"id": 1, "num_gpus": "many"}]', r"not the output of: .*\n  0\.num_gpus: Input should be"),
+        ("vast", '[{"id": 1, "dph_total": NaN}]', r"0\.dph_total: "),
+        ("runpod", '{"errors": [{"message": "Unauthorized"}]}', "RunPod answered with an error: .*Unauthorized"),
+        ("runpod", '[{"id": "p", "desiredStatus": "RUNNING"}]', "use a template with 22/tcp"),
+        ("runpod", '{"data": {"myself": {"pods": []}}}', r"0\.id: Field required"),
+        ("dstack", '{"name": "f", "instances": []}', "this is a fleet, and dstack does not report how to log in"),
+        ("dstack", "{}", "all: Input should be a valid list"),
+        ("sky", '{"a": 1}', "not the output of: sky status --output json"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_expected(tmp_path: Path, source: str, content: str, said: str):
+    path = tmp_path / "input.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=said):
+        import_hosts(source, str(path))
+    with pytest.raises(UserError, match="No such file"):
+        import_hosts(source, str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fleet"),
+    [
+        *((name, "a4000") for name in ("RTX A4000", "RTX_A4000", "RTXA4000", "A4000", "NVIDIA RTX A4000", "rtx-a4000")),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("A100", "a100"),
+        ("A100-80GB", "a100-80gb"),
+        ("L4", "l4"),
+        ("  ", "unknown-gpu"),
+        (None, "unknown-gpu"),
+    ],
+)
+def test_a_fleet_is_named_by_its_gpu(gpu: str | None, fleet: str):
+    assert fleet_name(gpu) == fleet
+
+
+texts = st.text(max_size=80)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(texts, texts, texts, st.none() | st.floats(0, 1e6), texts), min_size=1, max_size=6))
+def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, described):
+    given = [
+        {"name": name, "gpu": gpu, "notes": (note,), "usd_per_hour": usd, "target": f"root@h{number}"}
+        for number, (name, gpu, note, usd, _) in enumerate(described)
+    ]
+    machines = [Machine(way="ssh", port=22, gpus=1, **fields) for fields in given]
+    text = hosts_file(machines, [reason for *_, reason in described], [described[0][2]], "vast")
+    assert len(hosts_of(text, tmp_path_factory.mktemp("hosts"))) == len(machines)
+    twice = [Machine(name=name, way="ssh", target="root@h", port=22) for name in ("a", "b")]
+    text = hosts_file(twice, (), (), "vast")
+    assert set(hosts_of(text, tmp_path_factory.mktemp("twice"))) == {"unknown-gpu.a"}, "the same address is one host"
+    assert "#   b: the same address as a\n" in text
+
+
+@given(texts, texts)
+def test_an_address_is_plain_or_none(user: str, host: str):
+    address = destination(user, host)
+    assert address is None or address in (f"{user}@{host}", f"{user}@[{host}]")
+    assert destination("root", "2001:db8::1") == "root@[2001:db8::1]"
+    assert destination("root", "-oProxyCommand=x") is destination("-l", "h") is destination("a b", "h") is None
+
+
+@pytest.mark.slow
+def test_init_writes_the_machines_of_standard_input_and_changes_no_file(tmp_path: Path):
+    file = tmp_path / "hosts.yml"
+    command = [sys.executable, "-m", "orchestrate", "init", "--from", "vast", f"--hosts={file}"]
+    sample = (CASES / "vast.json").read_bytes()
+    done = subprocess.run(command, input=sample, capture_output=True, cwd=Path(__file__).parents[3], check=True)
+    assert file.read_text() == (CASES / "vast.yml").read_text() and done.stdout == b""
+    for text, said in ((sample, b"exists and was not changed"), (b"{}", b"vast")):
+        done = subprocess.run(command, input=text, capture_output=True, cwd=Path(__file__).parents[3])
+        assert done.returncode == 2 and said in done.stderr and b"Traceback" not in done.stderr
+    assert file.read_text() == (CASES / "vast.yml").read_text()
