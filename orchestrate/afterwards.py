@@ -28,7 +28,7 @@ MAX_ROWS_SHOWN = 1_000
 """Rows up to which a run ends by showing all of them; of more, the tables per fleet, and how to see the rest."""
 
 MAX_REPORTED = 5_000
-"""Records up to which a run writes its report by itself; for more, drawing takes longer than a user would wait."""
+"""Records up to which a run writes its report by itself; more take longer than a user would wait."""
 
 Notify = Callable[[str], None]
 """Takes a line for the user."""
@@ -141,7 +141,7 @@ def _stderr() -> int:
 
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
-    """Write the table of a run of so many records, and its report where it is wanted, and show the table."""
+    """Write the table of a run, and its report if `report`, and show the table."""
     from results.report.tables import fleet_grids, result_grids, to_csv
     from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
     from results.table.fleets import outliers
@@ -182,7 +182,7 @@ def verdict(folder: RunFolder) -> str:
 def _write_report(folder: RunFolder) -> str:
     """Write the report of a run; return where it is, or how to get it.
 
-    In a process of its own: drawing charts takes 400 MB, and what goes wrong there must not touch the run.
+    In a process of its own: an error there must not affect the run.
     """
     module = "orchestrate.cli" if started_as_tfbench() else "results"  # so that hints in the report name it
     command = [sys.executable, "-P", "-m", module, "report", str(folder.path), f"--output={folder.report_path}"]
@@ -204,7 +204,7 @@ def still_costing(plan: Plan, make: Callable[[Host], Launcher], seconds: float =
     """Name the hosts with a price that answer now, and what they cost; None: there are none.
 
     Args:
-        plan: Of the run; queues are excluded, because nobody pays for their nodes while nothing runs.
+        plan: Of the run; queues are excluded, because idle nodes of a queue cost nothing.
         make: Gives a launcher for a host.
         seconds: Longest wait.
     """

@@ -227,7 +227,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--report",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="write report.html at the end (default: yes; drawing it takes 400 MB of memory for a few seconds)",
+        help="write report.html at the end (default: yes)",
     )
     parser.add_argument("--max-cost", type=float, metavar="USD", help="stop the run before its cost exceeds this")
     parser.add_argument(

@@ -342,7 +342,7 @@ def stop(run: str | None, runs_dir: Path) -> int:
 
 
 def _report_costs(planned: Plan) -> None:
-    """Name rented machines that nobody has returned."""
+    """Name rented machines that were not returned."""
     if line := still_costing(planned, _maker(None)):
         notify(line)
 

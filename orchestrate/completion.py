@@ -47,7 +47,7 @@ complete -c tfbench -f -a '(__tfbench)'
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """Return what may stand for the last word.
+    """Return the candidates for the last word.
 
     Args:
         parser: Of the whole program.

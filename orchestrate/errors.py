@@ -57,7 +57,7 @@ class HostError(TfbenchError):
     """A host or a repeat failed.
 
     Attributes:
-        status: What the record says.
+        status: Of the record.
         cause: Why, for a person.
     """
 

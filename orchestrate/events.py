@@ -1,6 +1,6 @@
 """What happens in a run, as one stream: written to `events.jsonl` and shown by a display.
 
-`run.py` prints nothing; whoever wants to know subscribes.
+`run.py` prints nothing; displays and the journal subscribe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HostChecked(Event):
-    """A host answered, or `problem` says why not."""
+    """A host answered, or `problem` has the reason why not."""
 
     host: str
     problem: str | None
@@ -131,7 +131,7 @@ class Decided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Warned(Event):
-    """Something that the user should know; the run goes on."""
+    """A warning; the run continues."""
 
     host: str | None
     message: str

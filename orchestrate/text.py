@@ -1,4 +1,4 @@
-"""Text from elsewhere, made safe to print, to store and to quote.
+"""Make text from elsewhere safe to print, to store and to quote.
 
 Nothing that a host sends is trusted: terminal control sequences could rewrite the screen, and a line without an end
 could fill the memory.

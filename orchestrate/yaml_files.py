@@ -146,7 +146,7 @@ class Document:
         return self.lines.get(path, 1)
 
     def problem(self, path: Path_, text: str) -> None:
-        """Note a mistake at `path`, with the name of the host, fleet or case that it stands in."""
+        """Note a mistake at `path`, with the name of the host, fleet or case that contains it."""
         self.problems.append((self.line(path), f"{_place(path)}{text}"))
 
     def report(self) -> list[str]:

@@ -40,7 +40,7 @@ MAX_EARLIER = 10
 """Earlier checks that a host is compared with: the latest ones."""
 
 FAULTS_OF_THE_HOST = frozenset({Status.INVALID, Status.NO_GPU, Status.LOST, Status.TIMEOUT})
-"""Ends of a check that reject a host: it computes wrong numbers, lost its GPU, or hangs. Others say nothing of it."""
+"""Ends of a check that reject a host: it computes wrong numbers, lost its GPU, or hangs. Others give a warning."""
 
 PRODUCT_CHECK = "product_of_device_"
 """Name of the check of a device's products, before its place."""
@@ -71,7 +71,7 @@ def _largest(jobs: Sequence[Job]) -> tuple[Job, ...]:
 def judge_records(plan: Plan, folder: RunFolder, runs_dir: Path) -> list[HostVerdict]:
     """Judge what the hosts of a plan measured, in the order of `hosts.yml`.
 
-    One whose check failed is rejected if that is the host's fault, and gets a warning if nobody can know.
+    One whose check failed is rejected if that is the host's fault, and gets a warning otherwise.
     """
     records = {entry.host.place: folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in plan.hosts}
     figures = [figures_of(record) for record in records.values() if record and record.device_results]

@@ -98,7 +98,7 @@ class Rate:
     """A figure of which more is better, where a record has it, and its limits.
 
     Attributes:
-        name: As a reader knows it.
+        name: As shown.
         metrics: Of the record's device results; the first that was measured counts.
         arithmetic: Of these results.
         unit: Of the shown figure; see `SCALES`.
@@ -155,7 +155,7 @@ MEMORY_OF_SPECIFICATION = 0.65
 
 COPY_OF_LINK = 0.25
 """Share of what a link of this width and generation carries: TensorFlow copies from and to pageable memory, so that
-only a link that is far slower than it says gets a warning (our choice)."""
+only a link far below its specification gets a warning (our choice)."""
 
 LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Of a PCIe lane by generation, after line coding. Source: PCI Express base specifications 1 to 6."""

@@ -53,7 +53,7 @@ WAITING, DONE, DROPPED = "waiting", "done", "dropped"
 
 @dataclass
 class HostRow:
-    """What the table knows about a host.
+    """A row of the table.
 
     Attributes:
         position: Of the repeat that runs or ran last, in the host's plan, from 1; 0: none yet.
@@ -91,7 +91,7 @@ class HostRow:
 
     @property
     def rank(self) -> int:
-        """How much a reader wants to see it: work first, then failures, what waits, what is done."""
+        """Order in which rows are kept: work first, then failures, what waits, what is done."""
         if self.state in (WAITING, DONE, DROPPED):
             return {DROPPED: 1, WAITING: 2, DONE: 4}[self.state] if not self.failed else 1
         return 0

@@ -32,7 +32,7 @@ Probe = Callable[[list[Host]], Mapping[HostPlace, Facts | str]]
 
 
 def images(parsed: argparse.Namespace, probe: Probe) -> int:
-    """Do what `parsed.action` says; exit code 3 when an image failed and the others did not."""
+    """Carry out `parsed.action`; exit code 3 when an image failed and the others did not."""
     variants = read_variants()
     if parsed.action == "list":
         show_list(variants, Console(highlight=False))

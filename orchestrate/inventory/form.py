@@ -91,7 +91,7 @@ def _known_variants(value: str | list[str]) -> str | list[str]:
 
 
 # ---- environment: variables that every benchmark of a host gets. Only those can be given that a record
-# keeps as part of what was measured (`_VARIABLES` in tfbench/environment.py), and none that says more than its value:
+# keeps as part of what was measured (`_VARIABLES` in tfbench/environment.py), and none whose value is a file:
 # two records with the same variables were measured alike.
 
 MAX_VALUE_LENGTH = 500
@@ -134,7 +134,7 @@ def _one_of(form: BaseModel, keys: Sequence[str], example: str) -> Iterator[tupl
 
 
 class Settings(Form):
-    """What may stand at every level; None: not said at this level."""
+    """What may stand at every level; None: not set at this level."""
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """See `Form.mistakes`."""

@@ -1,7 +1,7 @@
 """`hosts.yml`: which machines there are, how to reach them, what to measure on them.
 
-Settings stand under `defaults`, under a fleet or under a host; the innermost wins. `read_hosts` returns plain frozen
-`Host`s in which everything is resolved, so that nothing later asks where a setting came from.
+Settings are under `defaults`, a fleet or a host; the innermost wins. `read_hosts` returns plain frozen
+`Host`s in which everything is resolved, so that no later code depends on where a setting was written.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Host:
 
     @property
     def cluster_address(self) -> str | None:
-        """Where the fleet's other hosts reach this one; None: nobody said."""
+        """Where the fleet's other hosts reach this one; None: unknown."""
         if self.address is not None:
             return self.address
         if self.ssh is not None:
@@ -205,12 +205,12 @@ def _engine(entry: HostEntry) -> DockerAddress | None:
 
 
 def _check_single(document: Document, path: tuple[str, ...], machine: object, seen: dict[object, Path_]) -> None:
-    """Check that no machine and no name stands twice; names meet in the names of records: `a.b` + `c`, `a` + `b.c`.
+    """Check that no machine and no joined name is listed twice: `a.b` + `c` and `a` + `b.c` give equal record names.
 
     Args:
         document: Takes the mistakes.
         path: Of the host, or of its fleet's queue.
-        machine: What must stand once; None: nobody knows.
+        machine: What must be listed once; None: unknown.
         seen: Paths of the machines and joined names so far.
     """
     key = f"{path[1]}.{path[-1]}"
@@ -229,7 +229,7 @@ def _check_single(document: Document, path: tuple[str, ...], machine: object, se
 
 
 def _host(file: Path, fleet: str, name: str, levels: Sequence[Settings], own: dict[str, Any]) -> Host:
-    """Resolve the settings of a host: the innermost level that says something wins, and environments are joined.
+    """Resolve the settings of a host: the innermost setting wins, and environments are merged.
 
     An image replaces registry and variant of outer levels, and either of these an image of an outer level. Each fleet
     has a file of host keys, so that it can go when the fleet's machines do.

@@ -1,7 +1,7 @@
 """Fleets behind a queue: `hosts.yml` names the queue, and the queue chooses the machines.
 
-A queue stands in the plan as one host of its fleet, with several worker slots. What it is asked for is a frozen model
-that is both the file's form and what launchers read.
+A queue stands in the plan as one host of its fleet, with several worker slots. Its settings are a frozen
+model, which is both the file's form and what launchers read.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a variant and a GPU go together, or what is chosen for one.
+    """How a variant fits a GPU, or which one is chosen.
 
     Attributes:
         variant: None: no image suits.

@@ -165,7 +165,7 @@ def host_seconds(entry: HostPlan) -> float:
 
 
 def repeat_seconds(case: Case, host: Host, facts: Facts | None) -> float | None:
-    """Return how long a repeat takes from its start to its record; None: nobody can know."""
+    """Return how long a repeat takes from its start to its record; None: unknown."""
     slowness = ((facts and facts.cpu_loop_seconds) or LOOP_SECONDS) / LOOP_SECONDS
     if case.model == "device":
         return DEVICE_CASE_SECONDS * slowness
@@ -271,7 +271,7 @@ class Outlook:
 
     def __init__(self, plan: Plan, durations: Durations) -> None:
         self._left: dict[str, dict[str, float]] = {}
-        self._weight = WEIGHT_OF_EXPECTED if durations else 0.0  # a guess says nothing
+        self._weight = WEIGHT_OF_EXPECTED if durations else 0.0  # a guess has no weight
         self._slots = {entry.host.key: entry.host.slots for entry in plan.hosts}
         self._factors: dict[str, tuple[float, float]] = {}
         for entry in plan.hosts:
@@ -280,7 +280,7 @@ class Outlook:
             self._left[entry.host.key] = {job.id: durations.seconds(job.origin.fleet, job.case.name) for job in jobs}
 
     def note(self, event: Event) -> None:
-        """Take in what an event says of the time that is left; of what was skipped or never began, it says nothing."""
+        """Take in what an event says of the time that is left; skipped repeats change no rate."""
         if isinstance(event, HostLost):
             self._left.get(event.host, {}).clear()
         if not isinstance(event, JobResult | JobSkipped):

@@ -1,4 +1,4 @@
-"""What a host says about itself, before anything is measured on it."""
+"""What a host reports about itself, before anything is measured on it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Facts:
         gpu_states: What they did when the host was asked, in the same order; empty: not reported.
         architecture: Kind of its processor in the words of image registries, e.g. `amd64`, if its engine reports it.
         engine: Name and version of the Docker engine; None without one.
-        gpu_runtime: How the engine gives GPUs to containers; None: it says that it cannot, or there is no engine.
+        gpu_runtime: How the engine gives GPUs to containers; None: it cannot, or there is no engine.
         clock_skew_seconds: How far the host's clock is ahead of ours.
         disk_free_bytes: Where containers write.
         images: What benchmarks start from; empty without Docker.

@@ -107,7 +107,7 @@ def memory_notes(host: Host, facts: Facts, cases: Iterable[Case]) -> list[str]:
 
 
 def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
-    """Name what a user should know before trusting or paying for this host; what stops it is an image's problem.
+    """Name what a user should know before trusting or paying for this host; an image's errors are in the image.
 
     Args:
         host: Settings of the host.

@@ -2,7 +2,7 @@
 
 What is compared should differ in hardware and driver, and not in TensorFlow. Each host first chooses the best image for
 itself. Where these differ, all get the newest one that suits every host: of the whole run, else of each fleet. A host
-never gives up machine code for its GPU for that.
+never loses machine code for its GPU by that.
 """
 
 from __future__ import annotations

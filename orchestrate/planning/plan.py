@@ -34,7 +34,7 @@ MAX_NAMED = 20
 
 SHORTEST_LIMIT_SECONDS = 600.0
 LIMIT_FACTOR = 3.0
-"""A queue gets so many times what a case took before as its limit: short limits start earlier, but nodes differ."""
+"""Time limit in a queue, as a multiple of earlier durations: jobs with short limits start earlier, but nodes differ."""
 
 
 PORTS_PER_RANK = 2
@@ -76,7 +76,7 @@ class Job:
         id: Unique in the run; names files and the container: the name is the lock.
         gpus: Indices of the GPUs to use, before CUDA_VISIBLE_DEVICES; empty on a CPU.
         gpu_uuids: The same GPUs by UUID, where the host reported them.
-        max_seconds: The longest that it may run; None: the host's `timeout_minutes`.
+        max_seconds: Maximum duration; None: the host's `timeout_minutes`.
         blocked: Status and cause with which it ends without being started; None: it can be tried.
         member: This host's part in a case of several hosts; None: it has one.
         known_peaks: Operations and bytes per second of one of its devices, as an earlier repeat of the run measured
@@ -117,7 +117,7 @@ class HostPlan:
     """What one host does.
 
     Attributes:
-        facts: As reported before the plan; None: it could not be asked, and `problem` says why.
+        facts: As reported before the plan; None: it could not be queried; `problem` has the reason.
         jobs: In the order in which they run.
         excluded: Cases of the suite that this host cannot hold, with the reason.
     """
@@ -273,7 +273,7 @@ def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], l
 
 
 def _device(host: Host, gpu_count: int) -> Device:
-    """Return what a host trains on; one with a price never falls back to its CPU, which nobody rents it for."""
+    """Return what a host trains on; one with a price never falls back to its CPU."""
     return host.device or (Device.GPU if gpu_count or host.usd_per_gpu_hour else Device.CPU)
 
 
@@ -313,7 +313,7 @@ def host_job(
         repeat: From 1.
         run_id: Name of the run.
         image: What it starts from; None: the first image that the host reported.
-        several: Whether the host measures with several images: a job's name then says with which.
+        several: Whether the host measures with several images: a job's name then contains the variant.
         max_seconds: See `Job`.
     """
     gpus: tuple[int, ...] = ()

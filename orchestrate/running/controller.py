@@ -90,14 +90,14 @@ def _identity(pid: int) -> str | None:
 
 
 def end_controller(run: Path, seconds: float = END_SECONDS) -> str | None:
-    """Query the process that works on a run to end what runs, and wait until it has ended.
+    """Ask the process that works on a run to end what runs, and wait until it has ended.
 
     Args:
         run: The run's folder.
         seconds: Longest wait.
 
     Returns:
-        Its name, e.g. `process 4711`; None: nobody works on it.
+        Its name, e.g. `process 4711`; None: there is none.
 
     Raises:
         UserError: It runs on another machine, or does not end.
@@ -134,7 +134,7 @@ def allow_open_files(hosts: list[Host], max_parallel: int | None) -> None:
     """Raise this process's limit of open files as far as a run needs it.
 
     Raises:
-        UserError: The system does not allow so many.
+        UserError: The system does not allow that many.
     """
     try:
         import resource

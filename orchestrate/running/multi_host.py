@@ -27,7 +27,7 @@ from results.schema import Record, Status
 POLL_SECONDS = 0.2
 
 GRACE_SECONDS = 5.0
-"""What the others get to end by themselves when one has ended badly: they know it, and can say why."""
+"""Time for the other parts to end by themselves after one has failed: their records contain the reason."""
 
 OWN_REASONS = frozenset({Status.TIMEOUT, Status.STOPPED})
 """Why the controller ended a part, where that was not for another part's sake."""
@@ -135,7 +135,7 @@ class MultiHostWorker(Worker):
         return session
 
     def _open(self, place: HostPlace, ours: list[Job]) -> None:
-        """Connect to a host, learn what it is, bring the images, and remove what an earlier controller left."""
+        """Connect to a host, probe it, bring the images, and remove what an earlier controller left."""
         session = self._new_session(place)
         session.count_cost()
         try:
@@ -147,7 +147,7 @@ class MultiHostWorker(Worker):
             session.problem = error
 
     def _learn(self, session: HostSession, place: HostPlace) -> None:
-        """Complete the parts of a host that could not be asked when the plan was made."""
+        """Complete the parts of a host that could not be queried when the plan was made."""
         if (facts := session.learn()) is None:
             return
         for key, multi in self._left.items():
@@ -231,11 +231,11 @@ class MultiHostWorker(Worker):
                     part.watched.end(Status.LOST, first.how)
 
     def _judge(self, multi: MultiHostJob, parts: Sequence[MemberRun], started_at: str) -> Record:
-        """Turn what the parts left into the one record of the repeat: the chief's, unless another knows better.
+        """Turn what the parts left into the one record of the repeat: the chief's, unless another part has the cause.
 
         Args:
             multi: What was asked for.
-            parts: By rank; each has ended or was given up.
+            parts: By rank; each has ended or was abandoned.
             started_at: UTC, ISO 8601.
         """
         chief = parts[0]
@@ -273,7 +273,7 @@ class MultiHostWorker(Worker):
 
 
 def _with_host_names(record: Record, parts: Sequence[MemberRun]) -> Record:
-    """Write the hosts' names for their addresses, which are nobody's business but theirs."""
+    """Replace the addresses of hosts by their names: addresses are private."""
     if record.measurement is None:
         return record
     names = {part.job.member.rank: part.host.name for part in parts if part.job.member is not None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from results.schema import Status
 
 HOST_FAULTS = frozenset({Status.UNREACHABLE, Status.PULL_FAILED, Status.LOST})
-"""Failures that say something about the host rather than about the case."""
+"""Failures of a host rather than of a case."""
 
 DROP_AFTER = 2
 """Consecutive faults after which a host is dropped; a queue after this many per worker slot."""

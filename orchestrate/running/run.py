@@ -103,7 +103,7 @@ def ask_hosts(
             return watchdog.call(lambda: ask(host, launcher), lambda: deadline)
         except HostError as error:
             return error.cause
-        except Exception as error:  # noqa: BLE001  e.g. an answer that nobody foresaw
+        except Exception as error:  # noqa: BLE001  e.g. an unforeseen answer
             return plain_text(f"its answer cannot be used: {error!r}", 300)
         finally:
             soon = time.monotonic() + CLOSE_SECONDS

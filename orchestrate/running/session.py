@@ -34,7 +34,7 @@ MAX_LOG_BYTES = 4 * 1024 * 1024
 """Most that is kept of a repeat's output."""
 
 STEP_SECONDS = 1.0
-"""Events of steps come at most so often for each repeat: a fast network prints a line every few milliseconds."""
+"""Shortest time between two step events of a repeat: a fast network prints a line every few milliseconds."""
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class HostSession:
             self.shared.budget.begin(self.host.place)
 
     def close(self) -> None:
-        """Let go of the host; what runs there goes on."""
+        """Disconnect; what runs on the host continues."""
         if self.shared.budget is not None:
             self.shared.budget.end(self.host.place)
         with contextlib.suppress(HostError):
@@ -144,7 +144,7 @@ class HostSession:
         """Bring each image of these repeats to the host.
 
         Raises:
-            HostError: An image cannot be had.
+            HostError: An image is not available.
         """
         key, emit = self.host.key, self.shared.bus.emit
         for image, job in {job.origin.image: job for job in reversed(jobs)}.items():
@@ -267,10 +267,10 @@ class Output:
         """Take a line, without its end.
 
         Raises:
-            Abandoned: Nobody follows the repeat any more, which ends the thread that was left behind.
+            Abandoned: The repeat is no longer followed, which ends the thread that was left behind.
         """
         if self._file.closed:
-            raise Abandoned("nobody follows it any more")
+            raise Abandoned("it is no longer followed")
         self._watched.heard()
         self._keep(line)
         match parse_line(line):

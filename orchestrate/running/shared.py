@@ -110,7 +110,7 @@ def affordable(hosts: Sequence[Host], case: str, shared: Shared, *, meter: str |
 
 
 def drop_host(host: Host, status: Status, cause: str, jobs: Sequence[Job], shared: Shared) -> None:
-    """Give up on a host, or on the hosts that it stands for: the remaining repeats end with the reason."""
+    """Drop a host, or the hosts that it represents: the remaining repeats end with the reason."""
     shared.bus.emit(HostLost(host=host.key, status=status, cause=cause))
     for job in jobs:
         finish(job, failed_record(job, status, cause, now()), host, 0.0, shared)
@@ -122,7 +122,7 @@ def drop_for_bug(name: str, error: Exception, host: Host, jobs: Sequence[Job], s
     Args:
         name: Part of the traceback's file name.
         error: The bug.
-        host: That stands for the work that ended.
+        host: That represents the work that ended.
         jobs: Its repeats; those without a record get one.
         shared: Takes the record and the events.
     """
@@ -138,7 +138,7 @@ def finish(job: Job, record: Record, host: Host, seconds: float, shared: Shared)
     Args:
         job: The repeat.
         record: Its end.
-        host: The one that stands for it.
+        host: That represents it.
         seconds: That it took.
         shared: Takes the record and the events.
     """

@@ -1,7 +1,7 @@
-"""Limits by the controller's own clock: ends what takes too long, and abandons hosts that do not let go.
+"""Limits by the controller's own clock: ends what takes too long, and abandons hosts that do not respond.
 
-Every call of a launcher runs in a daemon thread of its own, and whoever needs its answer waits for it no longer than
-its limit: no host can hold a run, whatever it does or does not answer.
+Every call of a launcher runs in a daemon thread of its own, and its caller waits no longer than its limit:
+no host can hold a run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ END_AFTER_SECONDS = 2.0
 """After its time a repeat gets this long to end by itself: it does, and records why."""
 
 MARGIN_SECONDS = 15.0
-"""After its limit a repeat is abandoned with its host, whatever the host answers."""
+"""Time after its limit at which a repeat is abandoned together with its host."""
 
 QUEUE_MARGIN_SECONDS = 120.0
-"""Likewise in a queue, which itself takes a while to end a job."""
+"""Likewise in a queue, which takes longer to end a job."""
 
 STOP_SECONDS = 12.0
-"""After this time nobody waits for a host any more once the user has asked a second time to stop."""
+"""Longest wait for hosts after the second interrupt."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Watched:
         stopped_for: Why it was ended; None: it was not.
         timeout_seconds: From its start to `deadline`.
         waiting: It waits in a queue: no time counts.
-        abandon_at: Monotonic seconds after which nobody waits for it any more.
+        abandon_at: Monotonic seconds after which it is abandoned.
     """
 
     job: Job
@@ -92,7 +92,7 @@ class Watchdog:
     """Watches running repeats and calls of launchers, from one thread; use as a context manager.
 
     Args:
-        stop: Set when the user has asked to end what runs; None: nobody can.
+        stop: Set when the user has asked to end what runs; None: it cannot be stopped.
     """
 
     def __init__(self, stop: threading.Event | None = None) -> None:
@@ -166,7 +166,7 @@ class Watchdog:
             self._watched.pop(job.id, None)
 
     def stop_all(self, status: Status, cause: str) -> None:
-        """End everything that runs; soon nobody waits for a host any more."""
+        """End everything that runs, and wait for hosts for `STOP_SECONDS` at most."""
         self._last = min(self._last, time.monotonic() + STOP_SECONDS)
         with self._lock:
             running = list(self._watched.values())
@@ -221,11 +221,11 @@ def side_by_side(work: Callable[[S], T], items: Sequence[S], at_a_time: int) -> 
 
 
 def _settle(answer: Future[T], function: Callable[[], T]) -> None:
-    """Call a function for its answer, or its error, unless nobody waits for it any more."""
+    """Call a function for its answer, or its error, unless its caller has stopped waiting."""
     with contextlib.suppress(InvalidStateError):
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001  it is whoever waits that handles it
+        except BaseException as error:  # noqa: BLE001  the caller handles it
             answer.set_exception(error)
         else:
             answer.set_result(result)

@@ -40,7 +40,7 @@ class Attempt:
     """One try of a repeat, and its clock: what it waits in a queue counts for nothing.
 
     Attributes:
-        budget: Counts what a machine costs that a queue chose; None: nobody counts, or the host's own worker does.
+        budget: Counts what a machine costs that a queue chose; None: the host's own worker does, or no limit is set.
         began: Monotonic seconds of its start.
         started_at: The same in UTC, ISO 8601.
         turn: The last report of its queue; None: nothing yet, or there is no queue.
@@ -325,7 +325,7 @@ class QueueWorker(HostWorker):
     def _leave_out(self, job: Job) -> None:
         """Take a repeat out of the queue, and with it all others that are not needed either, in few requests.
 
-        Also those that have just begun: nobody follows them, so that they would leave their results behind.
+        Also those that have just begun: their results would never be collected.
         """
         with self._lock:
             others = [other for other in self._todo if skip(other, self.host, self.shared)]

@@ -1,4 +1,4 @@
-"""Suites: named lists of cases, as data. A suite is a YAML file beside this one, or one of the user's.
+"""Suites: named lists of cases, as data. A suite is a YAML file next to this one, or one of the user's.
 
 A block of `cases` is a small matrix: every value may be a list, and all combinations are measured.
 """
