@@ -45,15 +45,12 @@ class NotUsable(Exception):
 def main(arguments: list[str], steps: Sequence[Step] = STEPS) -> int:
     """Run the command line and return the exit code."""
     options = _parser().parse_args(arguments)
-    unknown = [name for name in (*options.only, *options.again) if not any(matches(step, [name]) for step in steps)]
+    unknown = [name for name in options.only if not any(matches(step, [name]) for step in steps)]
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         if unknown:
-            raise NotUsable(f"no step is named {unknown[0]!r}; --list shows all")
-        if options.list:
-            print("\n".join(map(listed, steps)))
-        else:
-            Session(options, steps).work()
+            raise NotUsable(f"no step is named {unknown[0]!r}")
+        Session(options, steps).work()
         return 0
     except NotUsable as error:
         print(f"gpu_validation: {error}", file=sys.stderr)
@@ -65,21 +62,13 @@ def main(arguments: list[str], steps: Sequence[Step] = STEPS) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def listed(step: Step) -> str:
-    """Return a step as `--list` shows it."""
-    needs = f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}{', peer' if step.needs_peer else ''}"
-    lines = [f"{step.name:<42} {needs:<12} {step.limit:>4.0f} s  {step.question}"]
-    lines += [" ".join([f"    {run.name}:", *_variables(run), *run.command]) for run in step.runs]
-    return "\n".join(lines)
-
-
 def matches(step: Step, patterns: Sequence[str]) -> bool:
     """Return whether a step is meant by a name, a group or a pattern."""
     return any(pattern == step.name.partition(".")[0] or fnmatchcase(step.name, pattern) for pattern in patterns)
 
 
 class Session:
-    """One call: runs what is not done yet, in order, as long as the time lasts.
+    """One call: runs what is not done yet, in order.
 
     The output folder is the state: a step is done when its result is there, which is written last.
 
@@ -93,8 +82,6 @@ class Session:
 
     def __init__(self, options: argparse.Namespace, steps: Sequence[Step]) -> None:
         self._options, self._steps, self._out = options, steps, options.out.resolve()
-        self._begin = time.perf_counter()
-        self._ran = 0
         peer = find_folder(options.peer) if options.peer else None
         if options.peer and peer is None:
             raise NotUsable(
@@ -117,12 +104,8 @@ class Session:
             self._require_same_machine()
             wanted = [step for step in self._steps if not self._options.only or matches(step, self._options.only)]
             for step in wanted:
-                if not self._visit(step):
-                    break
-            self._summarise()
-            done = sum(self._result(step) is not None for step in wanted)
-        more = "" if done == len(wanted) else "; call again to go on"
-        print(f"{done} of {len(wanted)} steps done{more}. {self._out / 'summary.md'}")
+                self._visit(step)
+        print(f"{len(wanted)} steps done. {self._out / 'summary.md'}")
 
     def _require_same_machine(self) -> None:
         """Refuse to mix the figures of two kinds of machine in one folder."""
@@ -136,54 +119,37 @@ class Session:
             )
         _write(file, json.dumps(self._facts, indent=1) + "\n")
 
-    def _visit(self, step: Step) -> bool:
-        """Run a step if it can run and is not done; return whether there is time for another."""
+    def _visit(self, step: Step) -> None:
+        """Run a step if it can run and is not done."""
         result = self._result(step)
-        if (refused := refusal(step, self._machine)) is not None:
-            if result is None or result["outcome"] not in FINAL:
-                self._keep(step, outcome=refused[0], cause=refused[1])
-            return True
-        runs = runs_of(step, self._machine, self._options.pairs)
-        definition = _digest(json.dumps([[run.name, run.command, run.variables] for run in runs]).encode())
-        done = result is not None and result["outcome"] in FINAL and result.get("definition") == definition
-        blind = step.name == START and result is not None and result["outcome"] != "figure"
-        if not done or blind or matches(step, self._options.again):
-            left = self._options.budget_seconds - (time.perf_counter() - self._begin)
-            if self._ran and left <= SECONDS_TO_END:
-                return False
+        done = result is not None and result["outcome"] in FINAL
+        if not done and (refused := refusal(step, self._machine)) is not None:
+            self._keep(step, outcome=refused[0], cause=refused[1])
+        elif not done or (step.name == START and result is not None and result["outcome"] != "figure"):
             self._file("results", step).unlink(missing_ok=True)  # until it has run, it is not done
-            if not self._run(step, runs, definition, left):
-                return False
+            self._run(step, runs_of(step, self._machine, self._options.pairs))
         result = self._result(step)
         if step.name == START and result is not None and result["outcome"] != "figure":
-            cause = f"step {START}: {result['cause']}"
-            self._machine = dataclasses.replace(self._machine, blind=cause)
-        return True
+            self._machine = dataclasses.replace(self._machine, blind=f"step {START}: {result['cause']}")
 
-    def _run(self, step: Step, runs: Sequence[Run], definition: str, left: float) -> bool:
-        """Run a step and keep its result; False: the budget cut it, so that another call runs it again."""
-        limit = min(step.limit, left)
-        _say(f"{step.name}: {step.question} (at most {limit:.0f} s)")
+    def _run(self, step: Step, runs: Sequence[Run]) -> None:
+        """Run a step and keep its result."""
+        _say(f"{step.name}: {step.question} (at most {step.limit:.0f} s)")
         started_at, begin, ended = _now(), time.perf_counter(), list[Ended]()
         for run in runs:
-            ended.append(self._process(step, run, limit - (time.perf_counter() - begin)))
+            ended.append(self._process(step, run, step.limit - (time.perf_counter() - begin)))
             if ended[-1].exit_code != 0:
                 break
-        self._ran += 1
         found: dict[str, Any] = {"outcome": "figure"}
         reading = Reading(figures={})
         try:
             reading = read_step(step.answer, ended)
         except NoFigure as failure:
             found = {"outcome": failure.outcome, "cause": failure.cause}
-        if found["outcome"] == "timeout" and limit < step.limit and self._ran > 1:
-            _say(f"{step.name}: cut by --budget-seconds, another call runs it again")
-            return False
         shown = [self._shown(run) for run in ended]
         seconds = round(time.perf_counter() - begin, 1)
-        found |= {**dataclasses.asdict(reading), "seconds": seconds, "limit": limit, "runs": shown}
-        self._keep(step, started_at=started_at, definition=definition, **found)
-        return True
+        found |= {**dataclasses.asdict(reading), "seconds": seconds, "limit": step.limit, "runs": shown}
+        self._keep(step, started_at=started_at, **found)
 
     def _process(self, step: Step, run: Run, seconds: float) -> Ended:
         """Run one process and all that it starts, for at most `seconds`."""
@@ -354,13 +320,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="interpreter with TensorFlow")
     parser.add_argument("--peer", type=Path, help="checkout that holds tf_cnn_benchmarks.py")
     parser.add_argument("--peer-python", help="interpreter with TensorFlow and tf_keras. Default: that of --python")
-    parser.add_argument(
-        "--budget-seconds", type=float, default=540.0, help="end this call in time; inf: run until all is done"
-    )
     parser.add_argument("--pairs", type=int, default=2, help="of each comparison")
     parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="names, groups or patterns of steps")
-    parser.add_argument("--again", nargs="+", default=[], metavar="STEP", help="run these also when they are done")
-    parser.add_argument("--list", action="store_true", help="print all steps and end")
     return parser
 
 

@@ -21,7 +21,7 @@ TIMED, WARMUP = 50, 10
 
 BENCHMARK = ("{python}", "-m", "tfbench", "--output={record}", "--max_seconds={seconds}", "--max_cooling_seconds=0")
 TIMING = (f"--num_steps={TIMED}", f"--warmup_steps={WARMUP}", f"--max_warmup_steps={2 * WARMUP}")
-PROBE = ("{python}", "-m", "tests.benchmarks.gpu_validation.{probe}")
+PROBE = ("{python}", "-m", "tests.benchmarks.gpu_validation.probe_tensorflow")
 
 TINY = ("--device=cpu", "--precision=fp32", "--batch_size=2", "--image_size=64")
 SMALL = (*TINY, "--model=googlenet", "--warmup_steps=1", "--max_warmup_steps=1", "--num_steps=3", "--nopeaks")
@@ -94,14 +94,6 @@ def case(network: str, precision: str, batch: int | None = None, *extra: str) ->
     return (f"--model={network}", f"--precision={precision}", f"--batch_size={batch}", *extra)
 
 
-def probe(name: str, module: str, question: str, answer: str, *flags: str, cpu: tuple[str, ...] | None = None) -> Step:
-    """Return a step that runs a script of this folder."""
-    command = tuple(part.replace("{probe}", module) for part in PROBE)
-    return Step(
-        name=name, question=question, answer=answer, runs=(Run(command=(*command, *flags), cpu=cpu),), limit=150
-    )
-
-
 def checks(precision: str) -> Step:
     """Return the validity checks of ResNet50 in a precision."""
     run = tfbench(*case("resnet50", precision, 64, "--nopeaks"), cpu=SMALL if precision == "fp32" else None)
@@ -166,15 +158,6 @@ def replicas(what: str, question: str, answer: str, run: Run, limit: float = 240
     return Step(name=f"replicas.{what}", question=question, answer=answer, runs=(run,), limit=limit, gpus=2)
 
 
-def layout(precision: str) -> Step:
-    """Compare channels last with the layout that TensorFlow's optimiser chooses in 32 bits."""
-    step = switch(f"layout.{precision}-channels-last", precision=precision)
-    kept, default = step.runs
-    module = "tests.benchmarks.gpu_validation.keep_layout"
-    command = tuple(module if part == "tfbench" else part for part in kept.command)
-    return dataclasses.replace(step, runs=(dataclasses.replace(kept, command=command), default))
-
-
 def latency(network: str) -> Step:
     """Measure inference of one sample."""
     cpu = SMALL if network == "resnet50" else None
@@ -188,12 +171,11 @@ DOCTOR = ("{python}", "-m", "tfbench.doctor", "--format=json")
 UPDATE = "update_equals_one_device"
 
 ROWS: tuple[Step, ...] = (
-    probe(
-        START,
-        "probe_tensorflow",
-        "TensorFlow sees the GPU, cuDNN convolves, XLA compiles",
-        "gpus",
-        cpu=("--device=cpu",),
+    Step(
+        name=START,
+        question="TensorFlow sees the GPU, cuDNN convolves, XLA compiles",
+        answer="gpus",
+        runs=(Run(command=PROBE, cpu=("--device=cpu",)),),
     ),
     Step(
         name="environment.doctor",
@@ -204,14 +186,6 @@ ROWS: tuple[Step, ...] = (
     checks("fp16"),
     checks("fp32"),
     throughput("resnet50", "fp16"),
-    probe(
-        "synchronisation.fp16",
-        "probe_step",
-        "a step's call returns before the step is done; share of a step in which the GPU is busy",
-        "call_share",
-        *case("resnet50", "fp16", 64),
-        cpu=(*TINY, "--model=googlenet"),
-    ),
     throughput("resnet50", "fp32", cpu=SMALL),
     throughput("resnet50", "tf32"),
     replicas(
@@ -255,7 +229,6 @@ ROWS: tuple[Step, ...] = (
     *(throughput(network, "fp16") for network in (*NETWORKS[1:], "bert_large")),
     switch("replicas.no-all-reduce", "--noall_reduce", gpus=2),
     switch("switch.no-persistent-batch-norm", TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT="0"),
-    layout("tf32"),
     throughput("gpt2_small", "fp16", 16),
     throughput("vit_b16", "fp16", 128, cpu=(*SMALL, "--model=vit_b16")),
     latency("resnet50"),
@@ -267,11 +240,7 @@ ROWS: tuple[Step, ...] = (
     throughput("resnet50", "fp16", xla="replica"),
     switch("switch.no-memory-growth", "--nomemory_growth"),
     switch("switch.bf16", "--precision=bf16"),
-    switch("switch.no-telemetry", "--notelemetry"),
-    switch("switch.global-threads", TF_GPU_THREAD_MODE="global"),
     switch("switch.xla-auto", "--xla=auto"),
-    switch("switch.cublaslt", network="bert_large", TF_USE_CUBLASLT="1"),
-    layout("fp32"),
     throughput("bert_large", "bf16", BERT),
     throughput("gpt2_small", "fp16", 16, "replica"),
     throughput("vit_b16", "fp16", 128, "replica"),
@@ -283,7 +252,6 @@ ROWS: tuple[Step, ...] = (
         300,
     ),
     *(switch(f"replicas.pack-{size}", f"--all_reduce_pack_mb={size}", gpus=2) for size in (0, 8, 16, 50)),
-    switch("replicas.reduce-fp16", "--all_reduce_dtype=fp16", gpus=2),
     *(peer("resnet50", precision, HALF) for precision in ("fp32", "tf32")),
     *(
         peer(name, precision, size)

@@ -11,20 +11,16 @@ from results.schema import Check, DeviceResult, Latency, Measurement, Mode, Reco
 from results.schema.networks import tuning_refusal
 from results.schema.record_json import to_json
 from tests.benchmarks.gpu_validation.figures import Ended, NoFigure, read_step
-from tests.benchmarks.gpu_validation.probe_step import PROFILED, timeline
 from tests.benchmarks.gpu_validation.steps import START, STEPS, Machine, refusal, runs_of
 from tests.unit.results.factory import make_case, make_failure, make_record
 from tfbench.flags import parse
-
-LONGEST_CALL = 540
-"""Seconds: a step that takes longer could never end within a call."""
 
 
 def gpus(count: int, gib: float = 80.0) -> Machine:
     return Machine(gpus=[{"name": "NVIDIA H100", "memory_bytes": int(gib * 2**30)}] * count, peer=Path())
 
 
-@pytest.mark.parametrize(("machine", "at_least"), [(gpus(0), 7), (gpus(1), 60), (gpus(8), 70)])
+@pytest.mark.parametrize(("machine", "at_least"), [(gpus(0), 7), (gpus(1), 55), (gpus(8), 60)])
 def test_every_benchmark_of_the_table_is_a_case_that_can_run(machine: Machine, at_least: int):
     commands = [
         [part.replace("{gpus}", "8").replace("{seconds}", "60") for part in run.command]
@@ -41,7 +37,7 @@ def test_the_first_steps_are_those_that_answer_most():
     names = [step.name for step in STEPS]
     assert names[0] == START, "what ends the call where nothing can work"
     assert names.index("replicas.scaling-4") < 15 and names.index("throughput.googlenet-fp16") < 30
-    assert all(re.fullmatch(r"[\w-]+\.[\w.-]+", step.name) and 0 < step.limit < LONGEST_CALL for step in STEPS)
+    assert all(re.fullmatch(r"[\w-]+\.[\w.-]+", step.name) and step.limit > 0 for step in STEPS)
     assert len(names) == len(set(names))
 
 
@@ -153,16 +149,3 @@ def test_the_doctors_findings_count_whatever_its_exit_code(tmp_path: Path):
     printed = 'loading {libraries}\n{"summary": "doubtful: 1 finding",\n "findings": [{"code": "power_cap"}]}\n'
     reading = read_step("findings", [ended(tmp_path, printed, exit_code=3)])
     assert (reading.figures["findings"].value, reading.note) == (1, "doubtful: 1 finding")
-
-
-def test_a_timeline_counts_overlapping_streams_once():
-    events = [
-        ("conv", 0.0, 4.0),
-        ("ncclAllReduce", 2.0, 3.0),  # on another stream, one second alone
-        ("void nchwToNhwcKernel", 6.0, 1.0),
-        ("MemcpyD2H", 9.0, 1.0),
-    ]
-    figures, details = timeline(events)
-    assert figures["busy"][0] == pytest.approx(70.0) and figures["longest_gap"][0] == pytest.approx(2000.0)
-    assert figures["layout"][0] == pytest.approx(100 / 8) and figures["kernels"][0] == 3 / PROFILED
-    assert details["copies_per_step"] == {"MemcpyD2H": 1 / PROFILED}
