@@ -263,20 +263,13 @@ def fitting(rows: Sequence[tuple[str, ...]], width: int) -> dict[str, int]:
 
 
 def choose_rows(rows: Sequence[HostRow], most: int) -> list[HostRow]:
-    """Choose the rows that fit, in the order of the plan: work first, failures in at most half of the lines.
+    """Choose the rows that fit, in the order of the plan: work first, then failures, then what waits.
 
     Args:
         rows: In the order of the plan.
         most: How many fit.
     """
-    if len(rows) <= most:
-        return list(rows)
-    ranked = sorted(range(len(rows)), key=lambda index: rows[index].rank)
-    working = [index for index in ranked if rows[index].rank == 0]
-    failed = [index for index in ranked if rows[index].rank == 1]
-    room = max(most - len(working), min(len(failed), most // 2))
-    chosen = failed[:room]
-    chosen += [index for index in ranked if index not in set(chosen)][: most - len(chosen)]
+    chosen = sorted(range(len(rows)), key=lambda index: rows[index].rank)[:most]
     return [rows[index] for index in sorted(chosen)]
 
 

@@ -136,10 +136,6 @@ def unknown_variant(name: str, known: Sequence[str]) -> str:
         name: What was asked for.
         known: Names of the table.
     """
-    row = name.removesuffix("-slim").removesuffix("-compat")
-    if row != name and row in known:
-        why = "slim images" if name.endswith("-slim") else "images with NVIDIA's compatibility package"
-        return f"{why} were removed. Received: {shown(name)}. Use {row}"
     if name in REMOVED:
         return f"{name} was removed. {REMOVED[name]}"
     return f"unknown variant {shown(name)}. {did_you_mean(name, list(known), 'Known variants')}"

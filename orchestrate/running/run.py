@@ -25,7 +25,7 @@ from orchestrate.events import (
     Warned,
 )
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
+from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import ImagePinner, Launcher, QueueLauncher
 from orchestrate.launchers.pulls import PullLimits
@@ -309,8 +309,14 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
         run_path: The run's folder; None when nothing will be started.
         pulls: Shared by all hosts of a run.
     """
+    if isinstance(host.queue, SlurmQueue):
+        from orchestrate.launchers.slurm.launcher import SlurmLauncher
+
+        return SlurmLauncher(host, host.queue)
     if host.queue is not None:
-        return _queue_launcher(host)
+        from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
+
+        return KubernetesLauncher(host)
     if host.ssh is not None:
         from orchestrate.launchers.ssh.launcher import SSHLauncher
 
@@ -322,15 +328,3 @@ def make_launcher(host: Host, run_path: Path | None, pulls: PullLimits) -> Launc
     from orchestrate.launchers.docker.launcher import ContainerLauncher  # the SDK takes 0.2 s to import
 
     return ContainerLauncher(host, pulls)
-
-
-def _queue_launcher(host: Host) -> QueueLauncher:
-    if isinstance(host.queue, SlurmQueue):
-        from orchestrate.launchers.slurm.launcher import SlurmLauncher
-
-        return SlurmLauncher(host, host.queue)
-    if isinstance(host.queue, KubernetesQueue):
-        from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher  # the client takes 0.7 s to import
-
-        return KubernetesLauncher(host)
-    raise UserError(f"fleet {host.fleet}: there is no launcher for {host.launcher} yet")

@@ -178,8 +178,6 @@ def images(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["build", "cuda12.5-slim"], "slim images were removed. Received: 'cuda12.5-slim'. Use cuda12.5"),
-        (["build", "cuda12.5-compat"], "compatibility package were removed. Received: 'cuda12.5-compat'. Use cuda12.5"),
         (["build", "cuda12.6"], "unknown variant 'cuda12.6'. Did you mean"),
         (
             ["build", "cpu", "--build-arg=PIP_INDEX_URL=https://bench:hunter2@pypi.example.org/simple"],

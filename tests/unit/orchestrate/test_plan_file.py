@@ -73,10 +73,7 @@ def damage(*path: str | int, value: Any = None) -> Callable[[Any], None]:
         (damage("hosts", 4, "host", "queue", value={"slurm": {"container": "none"}}), "shared_folder"),
         (damage("hosts", 4, "host", "queue", value={"slurm": {}, "kubernetes": {}}), "hosts.4.host.queue"),
         (damage("hosts", 0, "host", "docker", "tls", value=["a"]), "hosts.0.host.docker.tls"),
-        (
-            damage("multi_host_jobs", 0, "members", 0, "member", "rank", value="0"),
-            "multi_host_jobs.0.members.0.member.rank",
-        ),
+        (damage("multi_host_jobs", 0, "members", 0, "member", "rank", value="0"), "members.0.member.rank"),
     ],
 )
 def test_a_damaged_plan_is_named_with_the_place_and_what_to_do(change: Callable[[Any], None], said: str):
