@@ -16,9 +16,8 @@ from results.compare.overall import comparison_row, ends
 from results.compare.pairs import compare, fleets_of
 from results.errors import BadQuestion, UnknownFleet
 from results.recommend.answer import Advice, answers, unused_prices
-from results.recommend.decision import MODES
 from results.recommend.figures import RentalOption
-from results.recommend.questions import Limits, asked_prices, read_questions
+from results.recommend.questions import MODES, Limits, asked_prices, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates, refuse_mixed

@@ -67,6 +67,7 @@ REMOVED = {
     "ansible": "Write each host into hosts.yml: NAME: {ssh: ADDRESS}",
     "ssh-config": "Write each alias into hosts.yml: NAME: {ssh: ALIAS}",
     "--with-published": "Run recommend: it shows published figures next to measured ones",
+    "--price": "Run recommend --price: gpus shows specifications only",
     "--trust-new": "In hosts.yml, set host_keys: accept-new",
     "docker_via": "On the host, add the user to the group docker: sudo usermod -aG docker USER",
 }

@@ -48,7 +48,6 @@ def add_gpus(commands: Commands) -> None:
         "names", metavar="GPU", nargs="*", help="e.g. A4000 A5000; a family, e.g. A100, means all of it"
     )
     parser.add_argument("--gpus", metavar="NAMES", default="", help="the same names, comma-separated")
-    add_prices(parser)
     add_format(parser, "text", "json", "markdown")
 
 
@@ -159,14 +158,13 @@ def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None
             raise BadQuestion(unknown_network(name, list(known)))
 
 
-def _gpus(names: list[str], *, gpus: str, price: list[str], prices: list[Path], format: str) -> int:
-    from results.recommend.questions import asked_prices
+def _gpus(names: list[str], *, gpus: str, format: str) -> int:
     from results.reference.gpu_comparison import compare_gpus, comparison_json, comparison_lines, gpu_grids, named_gpus
 
     names = [*names, *(name.strip() for name in gpus.split(",") if name.strip())]
     if not names:
         raise UserError("name at least one GPU. Example: gpus A4000 A5000")
-    comparison = compare_gpus(named_gpus(names), asked_prices(price, prices).offers)
+    comparison = compare_gpus(named_gpus(names))
     if format == "json":
         sys.stdout.write(comparison_json(comparison))
     else:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from results.schema import Case
 from results.stats import (
-    LEVEL,
     Estimate,
     Interval,
     estimate,
@@ -101,19 +100,16 @@ def fleets_of(rates: Sequence[FleetRate]) -> list[str]:
     return list(dict.fromkeys(rate.fleet for rate in rates))
 
 
-def compare(
-    a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str] = (), threshold: float = THRESHOLD
-) -> list[Comparison]:
+def compare(a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str] = ()) -> list[Comparison]:
     """Compare two sides in every case that both tried, each case once.
 
     Args:
         a: First side.
         b: Second side.
         by: Columns of the identity that must be equal for a pair to be formed, so that a case may have several pairs.
-        threshold: Smallest relative difference that is more than `≈`.
     """
     left, right = _by_case(a, by), _by_case(b, by)
-    return [_compared(of_a, right[key], threshold) for key, of_a in left.items() if key in right]
+    return [_compared(of_a, right[key]) for key, of_a in left.items() if key in right]
 
 
 @dataclass(frozen=True)
@@ -181,22 +177,20 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
     return _exponential(sum_of_estimates([left, right], [1.0, -1.0], alike=alike))
 
 
-def compare_pair(a: FleetRate, b: FleetRate, *, threshold: float = THRESHOLD, level: float = LEVEL) -> Comparison:
+def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
     """Compare two rates that may be compared: see `results.table.comparable`.
 
     Args:
         a: First side, with a number.
         b: Second side, with a number.
-        threshold: Smallest relative difference that is more than `≈`.
-        level: Of the interval.
     """
     a, b = _same_hosts(a, b)
-    value, interval = _ratio(a, b, level)
+    value, interval = _ratio(a, b)
     reason = "" if interval else "fewer than 2 repeats on a side: no interval"
-    return Comparison(a.case, a, b, mark_of(value, interval, threshold), value, interval, reason, match(a, b).differs)
+    return Comparison(a.case, a, b, mark_of(value, interval), value, interval, reason, match(a, b).differs)
 
 
-def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate], threshold: float) -> Comparison:
+def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparison:
     """Compare what both sides have for a case; not at all where a side has several softwares."""
     a, b = left[0], right[0]
     several = dict.fromkeys(name for side in (left, right) for name in differing(side, SOFTWARE_COLUMNS))
@@ -208,7 +202,7 @@ def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate], threshold: 
     found = match(a, b)
     if not found.comparable:
         return Comparison(a.case, a, b, Mark.NOT_COMPARABLE, reason=found.reason, differs=found.differs)
-    return compare_pair(a, b, threshold=threshold)
+    return compare_pair(a, b)
 
 
 def _blank(rate: FleetRate) -> FleetRate:
@@ -236,11 +230,11 @@ def _failure(rate: FleetRate) -> str:
     return ", ".join(dict.fromkeys(rate.failures.values()))
 
 
-def mark_of(value: float, interval: Interval | None, threshold: float = THRESHOLD) -> Mark:
+def mark_of(value: float, interval: Interval | None) -> Mark:
     """Mark a ratio; faster or slower is what is both significant and larger than the threshold."""
     if interval is None or interval.contains(1.0):
         return Mark.SAME
-    if abs(value - 1) < threshold:
+    if abs(value - 1) < THRESHOLD:
         return Mark.SMALL
     return Mark.FASTER if value > 1 else Mark.SLOWER
 
@@ -250,20 +244,20 @@ def _same_machines(a: FleetRate, b: FleetRate) -> bool:
     return (a.software.gpu, a.software.cpu) == (b.software.gpu, b.software.cpu)
 
 
-def _ratio(a: FleetRate, b: FleetRate, level: float) -> tuple[float, Interval | None]:
+def _ratio(a: FleetRate, b: FleetRate) -> tuple[float, Interval | None]:
     """Return a over b with its interval; host by host where both sides are the same several hosts.
 
     What a host has of its own cancels in its own ratio: a slow host is slow on both days.
     """
     if a.of_fleet and a.rates.keys() == b.rates.keys() and _same_machines(a, b):
         left, right = a.host_means, b.host_means
-        interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]), level)
+        interval = _exponential(estimate([math.log(left[host] / right[host]) for host in left]))
         return interval.value, interval
     assert a.mean is not None and b.mean is not None, "callers look at `rates` first"
     known = a.estimate, b.estimate
     if known[0] is None or known[1] is None:
         return a.mean / b.mean, None
-    interval = ratio_of_estimates(known[0], known[1], level=level, alike=a.repeated == b.repeated)
+    interval = ratio_of_estimates(known[0], known[1], alike=a.repeated == b.repeated)
     return interval.value, interval
 
 
@@ -312,9 +306,9 @@ def _by_round(rate: FleetRate) -> dict[str, float]:
     return {number: math.log(mean) + statistics.fmean(of_round) / mean - 1 for number, of_round in values.items()}
 
 
-def _exponential(of_logarithm: Estimate, level: float = LEVEL) -> Interval:
-    interval = of_logarithm.interval(level)
-    return Interval(math.exp(interval.value), math.exp(interval.low), math.exp(min(interval.high, 700.0)), level)
+def _exponential(of_logarithm: Estimate) -> Interval:
+    interval = of_logarithm.interval()
+    return Interval(math.exp(interval.value), math.exp(interval.low), math.exp(min(interval.high, 700.0)))
 
 
 def case_label(rates: Sequence[FleetRate], rate: FleetRate, *, count: bool = True) -> str:

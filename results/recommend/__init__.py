@@ -2,5 +2,5 @@
 
 `questions` reads what is asked and which prices count; `figures` collects throughputs that may be compared (measured
 here, or published) and `prediction` fills gaps with marked rows; `answer` adds prices, order, sentence and notes;
-`output` writes tables and JSON; `decision` asks every question that a run was made for. Start with `answer.answers`.
+`output` writes tables and JSON. Start with `answer.answers`.
 """

@@ -36,18 +36,11 @@ CONDITIONS = ("synthetic", "real", "averaged", "gradient", "unpadding", "fused")
 """First words of those parts of a row's note that say how it was measured."""
 
 YEARS = {
-    "PyTorch 1.9.": 2021,
-    "PyTorch 1.13.": 2022,
-    "NGC 20.06": 2020,
-    "TF 1.15.3": 2020,
-    "TF 1.15.4": 2020,
-    "TF 1.15.5": 2021,
-    "TF 2.2.0": 2020,
-    "TF 2.3.0": 2020,
-    "TF 2.4.1": 2021,
+    "2020": r"NGC 20\.06|TF 1\.15\.[34]|TF 2\.[23]\.0",
+    "2021": r"PyTorch 1\.9\.|TF 1\.15\.5|TF 2\.4\.1",
+    "2022": r"PyTorch 1\.13\.",
 }
-"""Year of the software that published figures were measured with; the other sources state none."""
-
+"""Software that published figures were measured with, by its year; the other sources state none."""
 
 OTHER_SETTING = "published with other software than the first rows"
 
@@ -327,12 +320,14 @@ def published_tables(
             break
     shared = bool(chosen)
     pool: Mapping[PublishedSetting, Iterable[GpuCount]] = able if any(able.values()) else every
-
-    def breadth(place: PublishedSetting) -> tuple[int, int, PublishedSetting]:
-        of_network = {key for other, of in pool.items() if other.network == place.network for key in of}
-        return len(of_network), len([*pool[place]]), place
-
-    first = chosen[0] if chosen else max(pool, key=breadth)
+    of_network: dict[str, set[GpuCount]] = defaultdict(set)
+    for place, keys in pool.items():
+        of_network[place.network] |= {*keys}
+    first = (
+        chosen[0]
+        if chosen
+        else max(pool, key=lambda place: (len(of_network[place.network]), len({*pool[place]}), place))
+    )
     absent = [
         _of_other_software(key, first, places, comparable=not shared)
         or missing(*key, failed.get(key, "no figure"), failed=key in failed)
@@ -372,7 +367,7 @@ def _published(row: Mapping[str, str]) -> RentalOption:
     batch = row["batch_per_gpu"] or "not stated"
     what = f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s"
     framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
-    year = next((str(year) for name, year in YEARS.items() if name in row["framework"]), "")
+    year = next((year for year, pattern in YEARS.items() if re.search(pattern, row["framework"])), "")
     return RentalOption(
         basis=Basis.PUBLISHED,
         subject=row["gpu"],

@@ -18,6 +18,9 @@ MILLION = 1_000_000
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
+MODES = ("train", "infer")
+"""Modes that are work; `device` measures the device itself."""
+
 YOURS = "yours"
 """Origin of a price that the user gave: it goes before every other price of its GPU."""
 

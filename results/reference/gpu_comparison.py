@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results.digits import grouped, significant
+from results.digits import grouped
 from results.errors import BadQuestion
 from results.grid import Grid
 from results.reference.gpus import (
@@ -25,7 +25,6 @@ from results.reference.gpus import (
     unknown_gpu,
 )
 from results.reference.networks import networks
-from results.reference.prices import Offer
 
 QUANTITIES = {
     "compute_capability": ("compute capability", ""),
@@ -84,14 +83,12 @@ class GpuComparison:
     Attributes:
         gpus: Names in `reference/gpu_specs.csv`.
         rows: Figures with their sources.
-        computed: Ratios that follow from them: per watt, per dollar, FLOP per byte.
         bounds: Of training, by network and precision.
         contradictions: What other sources state of these GPUs.
     """
 
     gpus: list[str]
     rows: list[GpuRow]
-    computed: list[GpuRow]
     bounds: list[BoundRow]
     contradictions: list[dict[str, str]]
 
@@ -111,20 +108,18 @@ def named_gpus(names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def compare_gpus(gpus: Sequence[str], offers: Sequence[Offer]) -> GpuComparison:
+def compare_gpus(gpus: Sequence[str]) -> GpuComparison:
     """Put GPUs side by side.
 
     Args:
         gpus: Names in `reference/gpu_specs.csv`.
-        offers: Prices per GPU-hour; the lowest on demand of each GPU counts.
     """
     table = specification_rows()
     rows = [
         GpuRow(quantity, name, unit, [_figure(gpu, table[gpu].get(quantity)) for gpu in gpus])
         for quantity, (name, unit) in QUANTITIES.items()
     ]
-    prices = GpuRow("price", "price, lowest on demand", "USD/h", [_price(gpu, offers) for gpu in gpus])
-    rows = [row for row in [*rows, prices] if any(row.figures)]
+    rows = [row for row in rows if any(row.figures)]
     costs = [network for network in networks().values() if network.elements_fused]
     figures = [specifications()[gpu] for gpu in gpus]
     bounds = [
@@ -135,7 +130,7 @@ def compare_gpus(gpus: Sequence[str], offers: Sequence[Offer]) -> GpuComparison:
     ]
     bounds = [row for row in bounds if any(row.lines)]
     known = [row for row in contradictions() if row["gpu"] in gpus]
-    return GpuComparison(list(gpus), rows, _computed(rows), bounds, known)
+    return GpuComparison(list(gpus), rows, bounds, known)
 
 
 def gpu_grids(comparison: GpuComparison) -> list[Grid]:
@@ -143,7 +138,7 @@ def gpu_grids(comparison: GpuComparison) -> list[Grid]:
     gpus = comparison.gpus
     ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
     figures = []
-    for row in [*comparison.rows, *comparison.computed]:
+    for row in comparison.rows:
         texts = [figure.text if figure else "-" for figure in row.figures]
         figures.append([row.name, row.unit, *texts, *([_ratio(row)] if ratio else [])])
     notes = [
@@ -202,43 +197,6 @@ def _figure(gpu: str, row: Mapping[str, str] | None) -> GpuFigure | None:
     except ValueError:
         value = None
     return GpuFigure(gpu, row["value"], value, row["source"], row["note"])
-
-
-def _price(gpu: str, offers: Sequence[Offer]) -> GpuFigure | None:
-    own = [offer for offer in offers if offer.gpu == gpu and offer.commitment in ("", "on demand")]
-    if not own:
-        return None
-    lowest, highest = (limit(own, key=lambda offer: offer.usd_per_gpu_hour) for limit in (min, max))
-    spread = f"up to {highest.usd_per_gpu_hour:g} ({highest.name})" if highest is not lowest else ""
-    price = lowest.usd_per_gpu_hour
-    return GpuFigure(gpu, f"{price:.3f}", price, f"{lowest.name}; {lowest.source}".strip("; "), spread)
-
-
-def _computed(rows: Sequence[GpuRow]) -> list[GpuRow]:
-    """Return ratios of figures; each names in its source what it was computed from."""
-    fp16, bandwidth, memory = "fp16_tensor_fp32_accumulate", "memory_bandwidth", "memory"
-    wanted = [
-        ("fp16_per_watt", "FP16 peak per watt", "GFLOP/s/W", fp16, "power", 1e3),
-        ("bandwidth_per_watt", "bandwidth per watt", "GB/s/W", bandwidth, "power", 1.0),
-        ("fp16_per_dollar", "FP16 peak per dollar", "PFLOP/USD", fp16, "price", 3.6),
-        ("bandwidth_per_dollar", "bandwidth per dollar", "TB/USD", bandwidth, "price", 3.6),
-        ("memory_per_dollar", "memory per dollar", "GB·h/USD", memory, "price", 1.0),
-        ("flop_per_byte", "FP16 FLOP per byte of bandwidth", "", fp16, bandwidth, 1e3),
-    ]
-    found = []
-    for quantity, name, unit, top, bottom, factor in wanted:
-        pairs = zip(_row(rows, top).figures, _row(rows, bottom).figures, strict=False)
-        figures = [_quotient(one, other, factor, f"computed: {top} / {bottom}") for one, other in pairs]
-        if any(figures):
-            found.append(GpuRow(quantity, name, unit, figures))
-    return found
-
-
-def _quotient(top: GpuFigure | None, bottom: GpuFigure | None, factor: float, source: str) -> GpuFigure | None:
-    if top is None or bottom is None or not top.value or not bottom.value:
-        return None
-    value = top.value / bottom.value * factor
-    return GpuFigure(top.gpu, significant(value), value, source)
 
 
 def _row(rows: Sequence[GpuRow], quantity: str) -> GpuRow:

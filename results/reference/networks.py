@@ -86,11 +86,18 @@ def training_bytes(case: Case) -> float | None:
     found = networks().get(case.model)
     if found is None or case.mode is not Mode.TRAIN or BYTES[case.precision] not in found.memory:
         return None
-    scale = (
-        (case.image_size / found.size) ** 2 if case.image_size else (case.sequence_length or found.size) / found.size
-    )
     fixed, sample = found.memory[BYTES[case.precision]]
-    return fixed + sample * scale * case.batch_per_gpu
+    return fixed + sample * _scale(case, found) * case.batch_per_gpu
+
+
+def _scale(case: Case, network: NetworkCost) -> float:
+    """Return what a sample of a case costs over one of the network's own size.
+
+    Images cost by their area; sequences by their length, which leaves out that attention grows with its square.
+    """
+    if case.image_size is not None:
+        return (case.image_size / network.size) ** 2
+    return (case.sequence_length or network.size) / network.size
 
 
 BESIDE_THE_STEP_BYTES = 2.0**30
@@ -109,22 +116,14 @@ def fitting_batch(case: Case, memory_bytes: float) -> int:
 
 
 def work_of(case: Case) -> tuple[float, float, int] | None:
-    """Return operations and bytes of one step of one replica, and the layers of the network; None: it is not known.
-
-    Images cost by their area; sequences by their length, which leaves out that attention grows with its square.
-    """
+    """Return operations and bytes of one step of one replica, and the layers of the network; None: it is not known."""
     found = networks().get(case.model)
     if found is None or not found.layers:
         return None
-    scale = 1.0
-    if case.image_size is not None:
-        scale = (case.image_size / found.size) ** 2
-    elif case.sequence_length is not None:
-        scale = case.sequence_length / found.size
     train = case.mode is Mode.TRAIN
     flops = found.flop_per_sample if train else found.infer_flops
     elements = found.elements_unfused if train else found.infer_elements
-    samples = case.batch_per_gpu * case.accumulate * scale
+    samples = case.batch_per_gpu * case.accumulate * _scale(case, found)
     return flops * samples, elements * samples * BYTES[case.precision], found.layers
 
 
@@ -143,33 +142,21 @@ def model_key(name: str) -> str:
 
 def is_network(name: str) -> bool:
     """Return whether a name means a network of the reference."""
-    return model_key(name) in MODEL_NAMES.values()
+    return model_key(name) in network_names()
 
 
 MODEL_NAMES = {
-    "resnet50": "resnet50",
     "resnet50v1": "resnet50",
     "resnet50v1.0": "resnet50",
-    "resnet50v1.5": "resnet50_v1.5",
-    "resnet152": "resnet152",
     "inception3": "inception_v3",
-    "inceptionv3": "inception_v3",
     "inception4": "inception_v4",
-    "inceptionv4": "inception_v4",
-    "googlenet": "googlenet",
-    "vgg16": "vgg16",
-    "alexnet": "alexnet",
     "bert": "bert_large",
-    "bertlarge": "bert_large",
     "bertlargesquad": "bert_large_squad_384",
-    "bertlargesquad384": "bert_large_squad_384",
     "bertlargesquadfinetune": "bert_large_squad_384",
     "bertlargepretrainingseq128": "bert_large_pretraining_128",
-    "bertlargepretraining128": "bert_large_pretraining_128",
     "bertlargepretrainingseq512": "bert_large_pretraining_512",
-    "bertlargepretraining512": "bert_large_pretraining_512",
 }
-"""Names of networks by their letters and digits alone."""
+"""Other names of networks, by their letters and digits alone."""
 
 
 def published_names(model: str) -> list[str]:

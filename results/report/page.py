@@ -21,12 +21,12 @@ from results.compare.overall import answer_lines
 from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import started_as_tfbench
-from results.recommend.decision import RunDecision, decide, decision_grids
 from results.recommend.questions import asked_prices
 from results.reference.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
 from results.report import charts
 from results.report.charts import Chart
 from results.report.comparison import Pair, ratio_tables
+from results.report.decision import RunDecision, decide, decision_grids
 from results.report.job import fleet_prices, job_data
 from results.report.tables import all_grids
 from results.runs.store import StoredRecord
@@ -105,7 +105,7 @@ def make_report(
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
         decision=decision,
         verdict=[decision.first, *_speed_lines(merged, pairs)],
-        specifications=compare_gpus(decision.gpus, offers) if decision.gpus else None,
+        specifications=compare_gpus(decision.gpus) if decision.gpus else None,
         merged=merged,
         rates=rates,
         pairs=pairs,

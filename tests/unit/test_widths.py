@@ -104,7 +104,7 @@ def grids() -> dict[str, list[Grid]]:
         "time-breakdown": [breakdown],
         "compare": [compare_grid(compare(*rates), "two-cores", "one-core"), scaling],
         "recommend": list(map(advice_grid, advices)),
-        "gpus": gpu_grids(compare_gpus(["RTX A4000", "RTX A5000"], [])),
+        "gpus": gpu_grids(compare_gpus(["RTX A4000", "RTX A5000"])),
         "audit": [audit_grid(Path("blog_a5000.csv"), audit_file(CASES / "blog_a5000.csv", None))],
         "deep-check": [deep],
     }

@@ -65,7 +65,7 @@ def test_the_page_is_one_small_file_in_which_nothing_of_a_host_is_markup(text):
 
 def test_the_verdict_says_what_to_rent_up_to_which_price_then_who_is_faster(text):
     first, second, *_ = verdict_of(text)
-    assert first.startswith("Rent a4000 in all 4 settings; first: ")
+    assert first.startswith("Rent a4000 in 4 of 4 settings; first: ")
     assert re.search(r"a5000 is 1\.5\d ± 0\.\d+ times as fast as (2 × )?a4000", first)
     assert re.search(r"the cheapest per sample below 0\.\d+ USD/h\.$", first)
     assert second.startswith("a5000/a5000-1 is faster than a4000/a4000-1 in both kinds of work: 1.55 ×")
@@ -93,7 +93,7 @@ def test_markdown_is_for_a_pull_request(page, capsys):
     out = capsys.readouterr().out
     assert out.startswith("## a4000 and a5000: googlenet, resnet50\n\nResults of run-1: 2026-11-01 10:00 to ")
     assert "; measured by Ada" in out and "<b>" not in out
-    assert "\n**Rent a4000 in all" in out and "* a5000/a5000-1 is" in out and "| + |" in out
+    assert "\n**Rent a4000 in 4 of 4" in out and "* a5000/a5000-1 is" in out and "| + |" in out
 
 
 def test_a_long_table_says_how_much_of_it_is_in_the_csv(report_of, monkeypatch):

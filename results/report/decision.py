@@ -13,15 +13,11 @@ from results.errors import MixedIdentities
 from results.grid import Grid
 from results.recommend.answer import Advice, answers
 from results.recommend.output import advice_grid
-from results.recommend.questions import RentalQuestion
+from results.recommend.questions import MODES, RentalQuestion
 from results.reference.gpus import specifications
 from results.reference.prices import Offer
 from results.schema import Device
 from results.table.fleets import FleetRate, refuse_mixed
-from results.text import counted
-
-MODES = ("train", "infer")
-"""Modes that are work; `device` measures the device itself."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,9 @@ def decide(rates: Sequence[FleetRate], offers: Sequence[Offer]) -> RunDecision:
         return RunDecision((), "No GPU was measured, so there is nothing to rent: these figures compare processors.")
     if len(advices) == 1:
         return RunDecision(advices, f"{advices[0].sentence}.")
-    chosen = {advice.winner.subject if advice.winner else "" for advice in advices}
-    if len(chosen) == 1 and any(chosen):
-        return RunDecision(
-            advices, f"Rent {chosen.pop()} in all {len(advices)} settings; first: {advices[0].sentence}."
-        )
-    best = Counter(_choice(advice) for advice in advices)
-    parts = [f"{name} in {counted(number, 'setting')}" for name, number in best.most_common()]
-    return RunDecision(advices, f"Of {len(advices)} settings: {', '.join(parts)}.")
+    choices = Counter(_choice(advice) for advice in advices)
+    parts = [f"{choice} in {number} of {len(advices)} settings" for choice, number in choices.most_common()]
+    return RunDecision(advices, f"{', '.join(parts)}; first: {advices[0].sentence}.")
 
 
 def decision_grids(decision: RunDecision) -> list[Grid]:
@@ -109,6 +100,6 @@ def _questions(rates: Sequence[FleetRate]) -> list[RentalQuestion]:
 def _choice(advice: Advice) -> str:
     """Name what to rent where prices decide it, else the fastest."""
     if advice.winner is not None:
-        return f"rent {advice.winner.subject}"
+        return f"Rent {advice.winner.subject}"
     fastest = max(advice.ranked, key=lambda option: option.samples_per_second, default=None)
     return f"{fastest.subject} is the fastest" if fastest else "no answer"
