@@ -112,20 +112,10 @@ class KubernetesCluster:
         """
         self._ask("create_namespaced_job", self.namespace, manifest)
 
-    def create_service(self, manifest: Object) -> None:
-        """Create a Service, or leave the one that is there: its name is its Job's."""
-        with contextlib.suppress(NameTaken):
-            self._ask("create_namespaced_service", self.namespace, manifest)
-
     def delete_job(self, name: str) -> None:
         """Delete a Job after its pods have ended; nothing happens when there is none."""
         with contextlib.suppress(NotThere):
             self._ask("delete_namespaced_job", name, self.namespace, propagation_policy="Foreground")
-
-    def delete_service(self, name: str) -> None:
-        """Delete a Service; nothing happens when there is none."""
-        with contextlib.suppress(NotThere):
-            self._ask("delete_namespaced_service", name, self.namespace)
 
     def job_warnings(self) -> dict[str, str]:
         """Return the cluster's latest warning about each of the namespace's Jobs."""

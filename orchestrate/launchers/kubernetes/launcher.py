@@ -17,8 +17,8 @@ from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import read_variants
 from orchestrate.launchers.base import Ending, OnTurn, OutputLine, Turn, always_running
 from orchestrate.launchers.container import JOB_LABEL, with_named_digest
-from orchestrate.launchers.kubernetes.api import KubernetesCluster, NameTaken, Object, Refused
-from orchestrate.launchers.kubernetes.manifests import belongs_to, manifests, object_name, run_selector, to_yaml
+from orchestrate.launchers.kubernetes.api import KubernetesCluster, NameTaken, Refused
+from orchestrate.launchers.kubernetes.manifests import belongs_to, job_manifest, object_name, run_selector, to_yaml
 from orchestrate.launchers.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.launchers.kubernetes.pods import (
     Running,
@@ -28,7 +28,6 @@ from orchestrate.launchers.kubernetes.pods import (
     Waiting,
     name_of,
     node_of,
-    read_state,
 )
 from orchestrate.launchers.limits import understood
 from orchestrate.launchers.polling import Poller
@@ -98,9 +97,12 @@ class KubernetesLauncher:
     def start(self, job: Job) -> bool:
         """See `Launcher.start`."""
         self._watch(job)
-        *others, manifest = self._manifests(job)
-        for service in others:
-            self._cluster.create_service(service)
+        if job.case.num_hosts > 1:
+            raise LaunchFailed(
+                "a training step across several hosts does not run on Kubernetes. Use a fleet of hosts, or Slurm",
+                Status.UNSUPPORTED,
+            )
+        manifest = job_manifest(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
         deadline = time.monotonic() + REMOVAL_SECONDS
         while True:
             try:
@@ -129,7 +131,7 @@ class KubernetesLauncher:
         begun, missed, name = False, 0, object_name(job)
         while True:
             poller.wait()
-            state, pods = view.state(name), view.pods_of(name)
+            state, seen = view.state(name), view.pod_of(name)
             if state is None:
                 missed += not poller.trouble
                 # A look that was on its way when the Job was created does not show it.
@@ -138,7 +140,7 @@ class KubernetesLauncher:
                 self._cluster.delete_job(name)
                 raise CancelledInQueue
             if isinstance(state, Waiting):
-                on_turn(Turn(waiting=True, node=node_of(pods[0].pod) if pods else None, reason=state.reason))
+                on_turn(Turn(waiting=True, node=node_of(seen.pod) if seen else None, reason=state.reason))
                 failure = patience.lost(state, self._progress_at)
                 if failure is not None:
                     return Ending(exit_code=None, failure=failure)
@@ -146,10 +148,11 @@ class KubernetesLauncher:
                 begun = True
                 self._progress_at = time.monotonic()
                 on_turn(Turn(waiting=False, node=state.node))
-                log.take(self._cluster.follow_log(name_of(pods[0].pod)), on_line)
+                if seen is not None:
+                    log.take(self._cluster.follow_log(name_of(seen.pod)), on_line)
             else:
                 self._progress_at = time.monotonic()
-                return self._ended(job, pods, state, log, on_line, on_turn)
+                return self._ended(job, seen, state, log, on_line, on_turn)
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`: put together from the last lines of the pod's log."""
@@ -181,8 +184,6 @@ class KubernetesLauncher:
     def remove(self, job: Job) -> None:
         """See `Launcher.remove`."""
         self._cluster.delete_job(object_name(job))
-        if job.case.num_hosts > 1:
-            self._cluster.delete_service(object_name(job))
         self._logs.pop(job.id, None)
         if self._watched is not None:
             self._watched[1].forget(object_name(job))
@@ -196,7 +197,7 @@ class KubernetesLauncher:
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:
         """See `QueueLauncher.manifests`: YAML as `kubectl apply` takes it."""
-        return [to_yaml(self._manifests(job)) for job in jobs]
+        return [to_yaml(job_manifest(job, self._host, self._queue)) for job in jobs]
 
     def close(self) -> None:
         """See `Launcher.close`."""
@@ -221,9 +222,6 @@ class KubernetesLauncher:
                 raise
         return stated_facts(self._queue, wants_gpus=wants_gpus)
 
-    def _manifests(self, job: Job) -> list[Object]:
-        return manifests(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
-
     def _watch(self, job: Job) -> tuple[Poller, RunView]:
         """Begin to watch the Jobs of a run; all repeats of a launcher are of one."""
         if self._watched is None:
@@ -232,24 +230,17 @@ class KubernetesLauncher:
         return self._watched
 
     def _ended(
-        self, job: Job, pods: list[SeenPod], ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
+        self, job: Job, seen: SeenPod | None, ending: Ending, log: _Log, on_line: OutputLine, on_turn: OnTurn
     ) -> Ending:
-        """Read the rest of its log, and what its image's tag means.
-
-        A case on several hosts ended as its first rank, unless that was only ended with the others.
-        """
-        if pods and ending.exit_code is not None:
+        """Read the rest of its log, and what its image's tag means."""
+        if seen is not None and ending.exit_code is not None:
             on_turn(Turn(waiting=False, node=ending.node))
             if log.record.payload() is None:
-                log.take(self._cluster.log_end(name_of(pods[0].pod), MAX_RECORD_LINES * 4), on_line)
+                log.take(self._cluster.log_end(name_of(seen.pod), MAX_RECORD_LINES * 4), on_line)
         log.cut_short = ending.failure is not None or ending.exit_code is None
         if ending.image_digest and job.origin.image:
             self._digests.setdefault(job.origin.image, ending.image_digest)
-        if ending.exit_code == 0 or ending.failure:
-            return ending
-        states = [read_state(seen.pod, deleted=seen.deleted) for seen in pods[1:]]
-        failures = [state.failure for state in states if isinstance(state, Ending) and not state.exit_code]
-        return dataclasses.replace(ending, failure=next(filter(None, failures), None))
+        return ending
 
 
 @dataclass

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -60,9 +58,6 @@ APART: Manifest = {
 }
 """Repeats that share a node disturb each other."""
 
-PEERS_LABEL = "tfbench.peers.links"
-INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
-
 PULL_SECONDS = 3600
 """Longest that a node may take to bring the image; the limit of a pod counts from before that."""
 
@@ -71,9 +66,6 @@ STOP_SECONDS = 30
 
 KEPT_SECONDS = 7 * 24 * 3600
 """So long a Job that has ended waits for a controller to collect it; then the cluster removes it."""
-
-PORT = 29500
-"""Of ranks that train together; rank 0 listens on the next one too."""
 
 LOG_BYTES = GIBIBYTE
 MAX_NAME = 52
@@ -101,7 +93,7 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
         queue: Where it runs.
         digest: What the image's tag means, where it is known; None: as the plan says.
     """
-    ranks, seconds, labels = job.case.num_hosts, _seconds(job, host), _labels(job)
+    seconds, labels = _seconds(job, host), _labels(job)
     queued = {QUEUE_LABEL: queue.queue} if queue.queue else {}
     return {
         "apiVersion": "batch/v1",
@@ -111,7 +103,6 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
             "backoffLimit": 0,  # a repeat is a fresh process, once: what failed is a result
             "activeDeadlineSeconds": int(queue.pending_minutes * 60) + seconds,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            **({"completions": ranks, "parallelism": ranks, "completionMode": "Indexed"} if ranks > 1 else {}),
             "template": {
                 "metadata": {"labels": labels, "annotations": {**_annotations(job), **STAYS}},
                 "spec": _pod(job, host, queue, digest, seconds),
@@ -120,34 +111,14 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
     }
 
 
-def service_manifest(job: Job) -> Manifest:
-    """Describe the headless Service that gives the ranks of a repeat their names."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": object_name(job), "labels": _labels(job), "annotations": _annotations(job)},
-        "spec": {
-            "clusterIP": "None",
-            "selector": {JOB_LABEL: _labels(job)[JOB_LABEL]},
-            "publishNotReadyAddresses": True,  # ranks look for each other before any is ready
-            "ports": [{"name": "rank", "port": PORT}, {"name": "control", "port": PORT + 1}],
-        },
-    }
-
-
-def manifests(job: Job, host: Host, queue: KubernetesQueue, digest: str | None = None) -> list[Manifest]:
-    """Describe all that a repeat needs, in the order in which it is created; see `job_manifest`."""
-    return [*([service_manifest(job)] if job.case.num_hosts > 1 else []), job_manifest(job, host, queue, digest)]
-
-
-def to_yaml(documents: Sequence[Manifest]) -> str:
-    """Write manifests as `kubectl apply` takes them."""
+def to_yaml(document: Manifest) -> str:
+    """Write a manifest as `kubectl apply` takes it."""
     yaml, text = YAML(typ="safe", pure=True), io.StringIO()
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 10_000
     yaml.explicit_start = True
-    yaml.dump_all(documents, text)
+    yaml.dump(document, text)
     return text.getvalue()
 
 
@@ -159,7 +130,6 @@ def belongs_to(item: Manifest, job: Job) -> bool:
 
 def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, seconds: int) -> Manifest:
     """Describe a pod as the Pod Security level `restricted` demands; empty parts are excluded."""
-    several = job.case.num_hosts > 1
     claim = {"persistentVolumeClaim": {"claimName": queue.data_claim, "readOnly": True}}
     optional: dict[str, Any] = {
         "nodeSelector": dict(queue.node_selector),
@@ -167,8 +137,7 @@ def _pod(job: Job, host: Host, queue: KubernetesQueue, digest: str | None, secon
         "imagePullSecrets": [{"name": name} for name in queue.image_pull_secrets],
         "serviceAccountName": queue.service_account,
         "runtimeClassName": queue.runtime_class,
-        "affinity": APART if queue.exclusive or several else None,
-        "subdomain": object_name(job) if several else None,
+        "affinity": APART if queue.exclusive else None,
     }
     return {
         "restartPolicy": "Never",
@@ -219,7 +188,7 @@ def _container(job: Job, host: Host, queue: KubernetesQueue, digest: str | None)
         "image": image,
         "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
         "args": [*job.case.flags(), *host_flags(job, DATA_PATH), f"--output={RECORD_PATH}", limit, "--print_record"],
-        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_host_environment(host), *_rank_environment(job)],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_host_environment(host)],
         "resources": _resources(job, host, queue),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -262,31 +231,13 @@ def _host_environment(host: Host) -> list[Manifest]:
     return [{"name": name, "value": value.replace("$", "$$")} for name, value in host.environment.items()]
 
 
-def _rank_environment(job: Job) -> list[Manifest]:
-    """State each rank and who the others are; the same text for all of them."""
-    if job.case.num_hosts == 1:
-        return []
-    name = object_name(job)
-    workers = [f"{name}-{rank}.{name}:{PORT}" for rank in range(job.case.num_hosts)]
-    task = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": "RANK"}})
-    return [
-        {
-            "name": "TFBENCH_RANK",
-            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}},
-        },
-        {"name": "TF_CONFIG", "value": task.replace('"RANK"', "$(TFBENCH_RANK)")},
-    ]
-
-
 def _seconds(job: Job, host: Host) -> int:
     """Return the limit of a pod: the benchmark ends itself first, and writes why."""
     return int(PULL_SECONDS + (job.max_seconds or host.timeout_minutes * 60) + GRACE_SECONDS + STOP_SECONDS)
 
 
 def _labels(job: Job) -> dict[str, str]:
-    peers = {PEERS_LABEL: "true"} if job.case.num_hosts > 1 else {}
-    name = object_name(job)
-    return {APP_LABEL: APP, RUN_LABEL: _label_value(job.origin.run_id), JOB_LABEL: name, **peers}
+    return {APP_LABEL: APP, RUN_LABEL: _label_value(job.origin.run_id), JOB_LABEL: object_name(job)}
 
 
 def _annotations(job: Job) -> dict[str, str]:

@@ -10,9 +10,9 @@ from typing import Any
 from orchestrate.launchers.base import Ending
 from orchestrate.launchers.container import JOB_LABEL
 from orchestrate.launchers.kubernetes.api import KubernetesCluster
-from orchestrate.launchers.kubernetes.manifests import CONTAINER, INDEX_ANNOTATION
+from orchestrate.launchers.kubernetes.manifests import CONTAINER
 from orchestrate.launchers.limits import understood
-from orchestrate.text import plain_text, whole_number
+from orchestrate.text import plain_text
 from results.schema import Status
 
 Pod = dict[str, Any]
@@ -39,17 +39,6 @@ _NOT_ADMITTED = re.compile(
 """How Kubernetes, OpenShift and Kubernetes before 1.25 refuse pods for what they may do: waiting does not mend it."""
 
 _ADMISSION_REMEDY = "On OpenShift, and where the namespace assigns users, set security: openshift in hosts.yml"
-_DISRUPTIONS = {
-    "PreemptionByScheduler": "preempted by a pod of higher priority",
-    "PreemptionByKubeScheduler": "preempted by a pod of higher priority",
-    "DeletionByTaintManager": "its node was lost or tainted",
-    "EvictionByEvictionAPI": "evicted, e.g. because its node was drained",
-    "DeletionByPodGC": "its node is gone",
-    "TerminationByKubelet": "ended by its node, which ran short of resources or shut down",
-}
-_REFUSED_BY_NODE = re.compile(
-    r"^(Out[oO]f.*|UnexpectedAdmissionError|NodeAffinity|NodePorts|Unexpected.*|Admission.*)$"
-)
 
 
 @dataclass(frozen=True)
@@ -128,12 +117,6 @@ def name_of(item: Pod) -> str:
     return str(_map(item.get("metadata")).get("name") or "")
 
 
-def rank_of(pod: Pod) -> int:
-    """Return which rank of its Job a pod is; 0 if there is only one."""
-    text = str(_map(_map(pod.get("metadata")).get("annotations")).get(INDEX_ANNOTATION) or "0")
-    return whole_number(text) or 0
-
-
 def _waiting(pod: Pod, status: dict[str, Any], waiting: dict[str, Any]) -> Waiting:
     reason, message = str(waiting.get("reason") or ""), plain_text(str(waiting.get("message") or ""), 300)
     said = f"{reason}: {message}" if message else reason
@@ -181,13 +164,9 @@ def _failure(
         return Status.ERROR, f"it exceeded a storage limit{where}: {said}"
     disruption = _condition(status, "DisruptionTarget", "True")
     if disruption:
-        why = str(disruption.get("reason") or "")
-        what = _DISRUPTIONS.get(why, "ended by the cluster")
-        return Status.LOST, plain_text(f"{what}{where}: {why}: {disruption.get('message') or said}", 400)
-    if reason in ("Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"):
-        return Status.LOST, f"ended by the cluster{where}: {said}"
-    if _REFUSED_BY_NODE.match(reason):
-        return Status.LOST, f"refused by its node{where}: {said}"
+        said = f"{disruption.get('reason')}: {disruption.get('message') or said}"
+    if disruption or reason:  # preempted, drained, evicted, refused by its node, which was lost or shut down, …
+        return Status.LOST, plain_text(f"ended by the cluster{where}: {said}", 400)
     if deleted and not terminated:
         return (
             Status.LOST,
@@ -272,19 +251,16 @@ class RunView:
     @understood("the cluster")
     def state(self, name: str) -> State | None:
         """Return the state of a Job's repeat; None: neither the Job nor a pod of it is known."""
-        seen, job = self.pods_of(name), self._jobs.get(name)
-        if seen:
-            return read_state(seen[0].pod, deleted=seen[0].deleted)
+        seen, job = self.pod_of(name), self._jobs.get(name)
+        if seen is not None:
+            return read_state(seen.pod, deleted=seen.deleted)
         return None if job is None else without_pod(job, self._warnings.get(name))
 
-    def pods_of(self, name: str) -> list[SeenPod]:
-        """Return all pods of a Job, by rank.
-
-        A pod that replaces one that was lost is another measurement: the first of a rank counts.
-        """
+    def pod_of(self, name: str) -> SeenPod | None:
+        """Return the first pod of a Job; None: it has none. One that replaces a lost one is another measurement."""
         with self._lock:
             found = list(self._pods.get(name, {}).values())
-        return sorted(found, key=lambda seen: (rank_of(seen.pod), _stamp(seen.pod)))
+        return min(found, key=lambda seen: str(_map(seen.pod.get("metadata")).get("creationTimestamp")), default=None)
 
     def forget(self, name: str) -> None:
         """Forget the pods of a Job, which a server lists until they have ended."""
@@ -294,10 +270,6 @@ class RunView:
 
 def _uid(pod: Pod) -> str:
     return str(_map(pod.get("metadata")).get("uid"))
-
-
-def _stamp(pod: Pod) -> str:
-    return str(_map(pod.get("metadata")).get("creationTimestamp"))
 
 
 def _job_of(pod: Pod) -> str:

@@ -32,21 +32,15 @@ def problems_after(code: int, said: str, run: Path | None, hits: Sequence[Fault]
         found.append(f"crashed: {said[-3000:]}")
     on_us = {fault.how for fault in hits if fault.what == "controller"}
     if code == -9:
-        return (
-            found if "KILL" in on_us or any(fault.how == "hung" for fault in hits) else [*found, "killed by somebody"]
-        )
+        return found if "KILL" in on_us else [*found, "killed by somebody"]
     spoilt = any(fault.what == "run file" and ".json" in fault.how for fault in hits)  # after it was stored
     full = any((fault.what, fault.how) == ("disk", "here") for fault in (*before, *hits))
-    jobs = job_ids(run)
-    statuses = [status_of(run, job) for job in jobs] if run else []
+    statuses = [status_of(run, job) for job in job_ids(run)] if run else []
     # -15: before it takes signals, as any program that starts
-    stopped = {130, -15} if any(how.startswith("TERM") for how in on_us) else set()
-    if not jobs:
-        allowed = {4} | stopped
-    elif all(status is Status.OK for status in statuses):
-        allowed = {0} | stopped | ({4} if full else set())
-    else:
-        allowed = {3} | stopped | ({4} if full else set()) | ({0} if spoilt else set())
+    allowed = {130, -15} if any(how.startswith("TERM") for how in on_us) else set()
+    allowed |= {4} if full or not statuses else set()
+    if statuses:
+        allowed |= {0} if set(statuses) == {Status.OK} else {0, 3} if spoilt else {3}
     if code not in allowed:
         found.append(f"untrue exit code {code}, of {statuses}: {said[-1500:]}")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -21,9 +22,7 @@ from orchestrate.launchers.ssh.agent import read_json
 from orchestrate.launchers.ssh.software import HostSoftware
 from tests.real.ssh.rented import Rented, below, make_pretender
 from tests.support.engines.fragile import FragileEngine
-from tests.support.engines.images import push_image
 from tests.support.engines.processes import Server, free_port
-from tests.support.engines.servers import Registry
 from tests.support.engines.slurm import NODES, SlurmCluster, wait_for
 
 Undo = Callable[[], object]
@@ -66,12 +65,10 @@ class Link:
     """A process that passes on what two sides say, as long as it is let."""
 
     def __init__(self, mode: Path, listener: socket.socket, target: str | tuple[str, int]) -> None:
-        self._mode = mode
+        self._mode, self._listener, self._target = mode, listener, target
         self.set(OPEN)
-        self._listener, self._target, self._open = listener, target, set[socket.socket]()
         if (pid := os.fork()) == 0:
             try:
-                threading.Thread(target=self._cut_when_asked, daemon=True).start()
                 self._serve()
             finally:
                 os._exit(0)
@@ -86,39 +83,29 @@ class Link:
         """End it."""
         os.kill(self._pid, signal.SIGKILL)
 
-    def _is(self, mode: str) -> bool:
-        return self._mode.read_text() == mode
-
     def _serve(self) -> None:
         while True:
             near = self._listener.accept()[0]
             far = socket.socket(socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET)
-            try:
-                far.connect(self._target)
-            except OSError:
+            if far.connect_ex(self._target):
                 near.close()
                 continue
-            self._open |= {near, far}
             for ends in ((near, far), (far, near)):
                 threading.Thread(target=self._pump, args=ends, daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(8192):
-                while self._is(HOLE):
-                    time.sleep(0.05)
-                if self._is(SLOW):
-                    time.sleep(0.1)
+            while (mode := self._mode.read_text()) != CUT:
+                if mode == HOLE or not select.select([source], [], [], 0.05)[0]:
+                    time.sleep(0.05 if mode == HOLE else 0)
+                    continue
+                if not (data := source.recv(8192)):
+                    target.shutdown(socket.SHUT_WR)
+                    return
+                time.sleep(0.1 if mode == SLOW else 0)
                 target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def _cut_when_asked(self) -> None:
-        while True:
-            time.sleep(0.05)
-            for end in list(self._open) if self._is(CUT) else ():
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                self._open.discard(end)
+            for end in (source, target):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 class Place:
@@ -153,14 +140,15 @@ class Place:
         if victim == "controller":
             return [controller]
         if victim == "agent":
-            return [pid for pid in below(self._agents_below(controller)) if b"sys.stdin" in command_line(pid)]
+            return [pid for pid in below(self.parent_of_agents(controller)) if b"sys.stdin" in command_line(pid)]
         states = []
         with contextlib.suppress(OSError):  # a folder may go while it is listed
             states = [read_json(path) or {} for path in self.jobs.rglob("state.json")]
         known = [state.get({"benchmark": "child"}.get(victim, victim)) for state in states]
         return [int(identity.split()[0]) for identity in known if identity]
 
-    def _agents_below(self, controller: int) -> int:
+    def parent_of_agents(self, controller: int) -> int:
+        """Return the process below which agents are."""
         return controller
 
     def other(self, what: str, how: str) -> Undo | None:
@@ -243,7 +231,8 @@ class SshPlace(Place):
             return [pid for pid in below(self._rented.host.server.pid) if command_line(pid).startswith(b"sshd:")]
         return super().find(victim, controller)
 
-    def _agents_below(self, controller: int) -> int:
+    def parent_of_agents(self, controller: int) -> int:
+        """See `Place.parent_of_agents`."""
         return self._rented.host.server.pid
 
     def other(self, what: str, how: str) -> Undo | None:
@@ -268,7 +257,7 @@ class SshPlace(Place):
 class DockerPlace(Place):
     """An engine with a small disk, behind a link; `image` is the archive of the fake benchmark's image."""
 
-    victims = ("controller", "benchmark", "shim", "dockerd", "registry")
+    victims = ("controller", "benchmark", "shim", "dockerd")
     others = (*(("disk", how) for how in ("here", "there")), *(("link", how) for how in (HOLE, SLOW, CUT)),
               ("container", "pause"), ("container", "remove"), ("container", "stop"))  # type: ignore[assignment]  # fmt: skip
 
@@ -276,13 +265,8 @@ class DockerPlace(Place):
         super().__init__(folder, benchmark)
         self._engine = FragileEngine("f", folder, ENGINE_BYTES)
         self._engine.start()
-        self._registry = Registry(folder)
-        self._registry.start()
         with image.open("rb") as archive:
-            loaded = self._engine.client.images.load(archive)[0]
-        self._image = f"{self._registry.address}/fake:1"
-        loaded.tag(self._image)
-        push_image(self._engine, self._image)
+            self._image = self._engine.client.images.load(archive)[0].tags[0]
         self._containers: dict[str, str] = {}
 
     def begin(self, folder: Path) -> dict[str, Any]:
@@ -292,7 +276,8 @@ class DockerPlace(Place):
         listener.bind(str(self.folder / "link.sock"))
         listener.listen()
         self._link = Link(folder / "mode", listener, str(self._engine.socket))
-        return {"hosts": {"one": {"docker": f"unix://{self.folder / 'link.sock'}"}}, "image": self._image}
+        host = {"docker": f"unix://{self.folder / 'link.sock'}", "image_source": "local"}
+        return {"hosts": {"one": host}, "image": self._image}
 
     def watch(self) -> None:
         """See `Place.watch`: each container has a folder of its own."""
@@ -309,10 +294,8 @@ class DockerPlace(Place):
 
     def find(self, victim: str, controller: int) -> list[int]:
         """See `Place.find`."""
-        if victim in ("dockerd", "registry"):
-            return [{"dockerd": self._engine, "registry": self._registry}[victim]._server.pid]
-        if victim == "controller":
-            return [controller]
+        if victim in ("dockerd", "controller"):
+            return [self._engine._server.pid if victim == "dockerd" else controller]
         word = b"/opt/benchmark.py" if victim == "benchmark" else b"containerd-shim"
         return [int(path.name) for path in Path("/proc").glob("[0-9]*")
                 if word in (line := command_line(int(path.name))) and self._is_ours(int(path.name), line)]  # fmt: skip
@@ -334,13 +317,9 @@ class DockerPlace(Place):
             return self._engine.free_disk
         if what != "container":
             return super().other(what, how)
-        client = self._engine.client
         with contextlib.suppress(docker.errors.APIError, OSError):  # it has just ended, or the engine is down
-            (container,) = client.containers.list(filters={"label": "tfbench.run"}, ignore_removed=True) or [None]
-            if container is not None:
-                {"pause": container.pause, "remove": lambda: container.remove(force=True, v=True)}.get(
-                    how, container.stop
-                )()
+            for container in self._ours(everything=False):
+                getattr(container, how)(**({"force": True, "v": True} if how == "remove" else {}))
                 return quietly(container.unpause) if how == "pause" else lambda: None
         return None
 
@@ -348,7 +327,6 @@ class DockerPlace(Place):
         """See `Place.heal`."""
         self._link.set(OPEN)
         self._engine.free_disk()
-        revive(self._registry._server)
         if not self._engine.answers():
             if self._engine._server._process is not None:
                 with contextlib.suppress(OSError):
@@ -359,10 +337,9 @@ class DockerPlace(Place):
         """See `Place.left`."""
         return [container.name for container in self._ours()]
 
-    def _ours(self) -> list[Any]:
-        return list(
-            self._engine.client.containers.list(all=True, filters={"label": "tfbench.run"}, ignore_removed=True)
-        )
+    def _ours(self, *, everything: bool = True) -> list[Any]:
+        wanted = {"filters": {"label": "tfbench.run"}, "ignore_removed": True}
+        return list(self._engine.client.containers.list(all=everything, **wanted))
 
     def end(self) -> None:
         """See `Place.end`."""
@@ -374,7 +351,6 @@ class DockerPlace(Place):
     def close(self) -> None:
         """See `Place.close`."""
         self._engine.close()
-        self._registry.stop()
 
 
 class SlurmPlace(Place):

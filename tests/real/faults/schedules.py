@@ -51,7 +51,7 @@ TABLE_SECONDS = 15.0
 """What that table, and the rest of the end, may take on a machine that is busy with other schedules."""
 
 SHARES = {"process": 8, "ssh": 7, "docker": 3, "slurm": 2}
-"""Of twenty schedules; what comes first in `--places` decides which place a seed means."""
+"""Of twenty schedules."""
 
 HERE_BYTES = 4 << 20
 JUMPS = (3600, -3600, 86_400, -86_400, 40 * 86_400, -40 * 86_400, 20 * 365 * 86_400)
@@ -153,11 +153,8 @@ class Schedule:
         words = ["resume", str(run)] if run else ["run", f"--hosts={self.folder / 'hosts.yml'}"]
         output = self.folder / f"controller-{len(list(self.folder.glob('controller-*')))}"
         output.touch()
-        pid, began, second_signal = (
-            self._fork([*words, "--display=plain", "--no-report"], output),
-            time.monotonic(),
-            None,
-        )
+        pid, began = self._fork([*words, "--display=plain", "--no-report"], output), time.monotonic()
+        second_signal = None
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
             now = time.monotonic() - began
             self.place.watch()
@@ -243,24 +240,21 @@ def work(kind: str, numbers: list[int], folder: Path, report: Path, options: arg
     """Carry out schedules one after another in a place."""
     folder.mkdir()
     processes._PORTS = itertools.count(random.SystemRandom().randrange(10_000, 30_000))
-    arguments = [options.image] if kind == "docker" else []
-    place = PLACES[kind](folder, options.benchmark, *arguments)
+    place = PLACES[kind](folder, options.benchmark, *([options.image] if kind == "docker" else []))
     for number in numbers:
-        if time.monotonic() > options.ends_at:
-            break
         schedule = Schedule(number, place, folder / str(number))
-        began = time.monotonic()
         schedule.carry_out()
         if schedule.problems:
-            shutil.copytree(schedule.folder, options.kept / str(number), symlinks=True, ignore_dangling_symlinks=True, dirs_exist_ok=True,
-                            ignore=lambda _, names: [name for name in names if name in ("mode", "filler") or "sock" in name])  # fmt: skip
+            uncopied = shutil.ignore_patterns("mode", "filler", "*sock*")
+            kept = options.kept / str(number)
+            shutil.copytree(schedule.folder, kept, True, uncopied, ignore_dangling_symlinks=True, dirs_exist_ok=True)
         schedule.close()
-        line = {"seed": number, "place": kind, "seconds": round(time.monotonic() - began, 1),
-                "faults": [[str(fault) for fault in faults] for faults in make_faults(number, type(place))],
-                "hit": [f"{fault.what} {fault.how}" for fault in schedule.hit], "problems": schedule.problems}  # fmt: skip
+        faults = [[str(fault) for fault in faults] for faults in make_faults(number, type(place))]
+        hit = [f"{fault.what} {fault.how}" for fault in schedule.hit]
+        line = json.dumps({"seed": number, "place": kind, "faults": faults, "hit": hit, "problems": schedule.problems})
         with report.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print("ok  " if not schedule.problems else "FAIL", json.dumps(line), file=sys.stderr, flush=True)  # noqa: T201
+            file.write(f"{line}\n")
+        print("ok  " if not schedule.problems else "FAIL", line, file=sys.stderr, flush=True)  # noqa: T201
     place.close()
 
 
@@ -269,14 +263,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1, help="of the first schedule; the others follow")
-    parser.add_argument("--seeds", help="only these, e.g. 3,14, to repeat what failed")
-    parser.add_argument("--places", default="process,ssh,docker,slurm")
-    parser.add_argument("--workers", default="8,6,2,1", help="schedules side by side, by place")
-    parser.add_argument("--seconds", type=float, default=1e9, help="no new schedule begins after this")
+    parser.add_argument("--workers", default="8,6,2,1", help=f"schedules side by side, by place: {', '.join(SHARES)}")
     parser.add_argument("--image", type=Path, help="archive of the fake benchmark's image, for docker")
-    parser.add_argument(
-        "--kept", type=Path, default=Path("/var/tmp/tfbench-faults"), help="folders of those that failed"
-    )
+    parser.add_argument("--kept", type=Path, default="/var/tmp/tfbench-faults", help="folders of those that failed")
     options = parser.parse_args()
     if os.getpid() != 1:
         return enter()
@@ -287,40 +276,38 @@ def main() -> int:
     importlib.import_module("pandas")
     folder = Path(tempfile.mkdtemp(prefix="tfb-f"))
     mount(folder, 2 << 30)
-    options.benchmark, options.ends_at = make_benchmark(folder / "benchmark"), time.monotonic() + options.seconds
+    options.benchmark = make_benchmark(folder / "benchmark")
     options.kept.mkdir(parents=True, exist_ok=True)
     options.kept = Path(tempfile.mkdtemp(dir=options.kept))
-    kinds = options.places.split(",")
-    turns = [kind for turn in range(8) for kind in kinds if turn < SHARES[kind]]
-    numbers: dict[str, list[int]] = {kind: [] for kind in kinds}
-    seeds = (
-        list(map(int, options.seeds.split(","))) if options.seeds else range(options.seed, options.seed + options.count)
-    )
-    for number in seeds:
-        numbers[turns[number % len(turns)]].append(number)
-    report, workers = folder / "report", 0
-    for kind, count in zip(kinds, map(int, options.workers.split(",")), strict=False):
-        for index in range(count):
-            if mine := numbers[kind][index::count]:
-                workers += 1
-                if os.fork() == 0:
-                    try:
-                        work(kind, mine, folder / f"{kind[:2]}{index}", report, options)
-                    except BaseException:  # noqa: BLE001
-                        traceback.print_exc()
-                        os._exit(1)
-                    os._exit(0)
-    crashed = 0
+    report = folder / "report"
+    report.touch()
+    workers = dict(zip(SHARES, map(int, options.workers.split(",")), strict=True))
+    for kind, numbers in places_of(options.seed, options.count).items():
+        for index in range(workers[kind]):
+            if (mine := numbers[index :: workers[kind]]) and os.fork() == 0:
+                try:
+                    work(kind, mine, folder / f"{kind[:2]}{index}", report, options)
+                except BaseException:  # noqa: BLE001
+                    traceback.print_exc()
+                os._exit(0)
     with contextlib.suppress(ChildProcessError):
         while True:  # as the first process of its namespace it also ends what lost its parent
-            crashed += os.waitpid(-1, 0)[1] == 256
-    lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
-    failed = [line for line in lines if line["problems"]]
+            os.wait()
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    failed = [line["seed"] for line in lines if line["problems"]]
     hits = Counter(hit for line in lines for hit in line["hit"])
-    by_place = Counter(line["place"] for line in lines)
-    print(json.dumps({"schedules": len(lines), "failed": [line["seed"] for line in failed], "places": by_place,  # noqa: T201
-                      "faults that hit": sum(hits.values()), "kinds of faults": len(hits)}))  # fmt: skip
-    return 1 if failed or len(lines) < len(seeds) else 0
+    counts = {"places": Counter(line["place"] for line in lines), "faults that hit": hits.total()}
+    print(json.dumps({"schedules": len(lines), "failed": failed, **counts, "kinds of faults": len(hits)}))  # noqa: T201
+    return 1 if failed or len(lines) < options.count else 0
+
+
+def places_of(seed: int, count: int) -> dict[str, list[int]]:
+    """Return the numbers of schedules by place: a number means the same place each time."""
+    turns = [kind for turn in range(8) for kind in SHARES if turn < SHARES[kind]]
+    numbers: dict[str, list[int]] = {kind: [] for kind in SHARES}
+    for number in range(seed, seed + count):
+        numbers[turns[number % len(turns)]].append(number)
+    return numbers
 
 
 def enter() -> int:

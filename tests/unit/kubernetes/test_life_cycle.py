@@ -18,7 +18,7 @@ from results.schema import Status
 from tests.benchmarks.kubernetes.bench_kubernetes import kind_of
 from tests.real.faults.controller import wait_until
 from tests.support.engines.kubernetes import plays
-from tests.support.engines.kubernetes.standin import NAMESPACE, Answer
+from tests.support.engines.kubernetes.standin import Answer
 from tests.unit.kubernetes.conftest import node
 
 pytestmark = pytest.mark.slow  # starts programs and waits for them
@@ -79,16 +79,20 @@ FAILURES = {
         Status.ERROR,
         "exceeded a storage limit",
     ),
-    "preempted": (plays.disrupted("PreemptionByScheduler"), Status.LOST, "preempted by a pod of higher priority"),
+    "preempted": (
+        plays.disrupted("PreemptionByScheduler"),
+        Status.LOST,
+        "on node node-1: PreemptionByScheduler: by the test",
+    ),
     "node lost": (
         plays.disrupted("DeletionByTaintManager"),
         Status.LOST,
-        "its node was lost or tainted on node node-1",
+        "on node node-1: DeletionByTaintManager: by the test",
     ),
     "refused by its node": (
         plays.ends_with(1, reason="OutOfnvidia.com/gpu", message="no GPU left"),
         Status.LOST,
-        "refused by its node",
+        "on node node-1: OutOfnvidia.com/gpu: no GPU left",
     ),
     "ends with a code": (plays.ends_with(41), Status.ERROR, "exit code 41"),
     "a bad name": (
@@ -342,22 +346,14 @@ def test_wrong_credentials_say_so(bench, tmp_path):
         one.make(one.host()).probe()
 
 
-def test_a_case_of_several_hosts_is_one_indexed_job_with_a_service(bench):
-    one = bench(plays.ranks)
+def test_a_case_of_several_hosts_is_unsupported_and_creates_nothing(bench):
+    one = bench()
     one.server.put("nodes", node("node-2"))
-    host = one.host()
-    plan = one.plan(host, repeats=1, num_hosts=[2])
-    seen = []
-    played = one.server.play
-    one.server.play = lambda server, job: (seen.extend([job, *server.all("services")]), played(server, job))
+    plan = one.plan(one.host(), repeats=1, num_hosts=[2])
     one.run(plan)
     (record,) = one.records(plan)
-    assert (record.status, record.cause, record.origin.host) == (Status.INVALID, "weights differ", "node-0")
-    job, service = seen
-    assert job["spec"]["completionMode"] == "Indexed" and job["spec"]["parallelism"] == 2
-    assert service["spec"]["clusterIP"] == "None"
-    wait_until(lambda: not one.server.all("services"), "the Service to go")
-    assert one.asked("DELETE", f"/api/v1/namespaces/{NAMESPACE}/services/")
+    assert record.status is Status.UNSUPPORTED and "Use a fleet of hosts, or Slurm" in record.cause
+    assert not one.asked("POST", "")
 
 
 def test_repeats_that_a_decided_case_does_not_need_are_never_created(bench):

@@ -97,7 +97,7 @@ def test_gpus_may_have_another_name():
 @pytest.mark.parametrize("present", [(), (node("small", gpus=0),), (node("full", taints=TAINT),)])
 def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
     one = bench()
-    one.server.delete("nodes", "node-1")
+    one.server.drop("nodes", "node-1")
     for other in present:
         one.server.put("nodes", other)
     reported = one.make(one.host(gpus_per_node=2)).probe()

@@ -33,6 +33,7 @@ from orchestrate.launchers.docker import client as docker_client
 from orchestrate.launchers.docker.launcher import ContainerLauncher
 from orchestrate.launchers.kubernetes.api import KubernetesCluster
 from orchestrate.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrate.launchers.kubernetes.manifests import job_manifest
 from orchestrate.launchers.pulls import PullLimits
 from orchestrate.launchers.slurm import commands
 from orchestrate.launchers.slurm.launcher import SlurmLauncher
@@ -455,7 +456,7 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
     monkeypatch.setattr(KubernetesCluster, "_load", lambda _: loaded)
     monkeypatch.setattr(KubernetesCluster, "close", lambda _: None)
     monkeypatch.setattr("orchestrate.launchers.kubernetes.launcher.POLL_SECONDS", 0.001)
-    manifest = json.loads(json.dumps(KubernetesLauncher(host)._manifests(job)[-1]))
+    manifest = json.loads(json.dumps(job_manifest(job, host, queue)))
     pod = plays.make_pod(Kept(), manifest)  # type: ignore[arg-type]
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": "2026-11-21T10:00:00Z"}}
     plays.set_status(Kept(), pod, "Succeeded", ended)  # type: ignore[arg-type]

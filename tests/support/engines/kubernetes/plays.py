@@ -16,16 +16,13 @@ DIGEST = "sha256:" + "5" * 64
 Play = Callable[[StandIn, Object], None]
 
 
-def make_pod(server: StandIn, job: Object, node: str | None = "node-1", rank: int = 0) -> Object:
+def make_pod(server: StandIn, job: Object, node: str | None = "node-1") -> Object:
     """Make a Job's pod, scheduled to a node or not."""
     template, name = job["spec"]["template"], job["metadata"]["name"]
     metadata = {
-        "name": f"{name}-{rank}x",
+        "name": f"{name}-x",
         "labels": {**template["metadata"]["labels"], "job-name": name},
-        "annotations": {
-            **template["metadata"]["annotations"],
-            "batch.kubernetes.io/job-completion-index": str(rank),
-        },
+        "annotations": template["metadata"]["annotations"],
     }
     spec = {**template["spec"], **({"nodeName": node} if node else {})}
     return server.put("pods", {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
@@ -169,12 +166,3 @@ def gets_no_pod_because(message: str) -> Play:
 
 
 gets_no_pod = gets_no_pod_because('pods "x" is forbidden: exceeded quota: gpus')
-
-
-def ranks(server: StandIn, job: Object) -> None:
-    """Run all ranks; the first prints the record, of a validity gate that failed."""
-    pods = [make_pod(server, job, f"node-{rank}", rank) for rank in range(job["spec"]["completions"])]
-    for rank, pod in enumerate(pods):
-        run(server, pod, *(lines_of(job, Status.INVALID, "weights differ") if rank == 0 else ()))
-    for pod in reversed(pods):
-        end(server, pod)

@@ -26,7 +26,6 @@ NAMESPACE = "bench"
 COLLECTIONS = {
     "/api/v1/nodes": "nodes",
     f"/api/v1/namespaces/{NAMESPACE}/pods": "pods",
-    f"/api/v1/namespaces/{NAMESPACE}/services": "services",
     f"/api/v1/namespaces/{NAMESPACE}/events": "events",
     f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs": "jobs",
 }
@@ -165,9 +164,6 @@ class StandIn:
         item = self.get(kind, name)
         if item is None:
             raise Answer(404, "NotFound", f'{kind} "{name}" not found')
-        if kind != "jobs":
-            self.drop(kind, name)
-            return item
         with self.changed:
             item["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
             self.put(kind, item)
