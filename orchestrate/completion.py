@@ -1,4 +1,4 @@
-"""What the Tab key offers: commands, flags and their values, runs, suites, fleets and hosts.
+"""What the Tab key offers: commands, flags and their values, runs, suites, networks, fleets and hosts.
 
 The shell starts the program with `TFBENCH_COMPLETE` set and the words typed so far, the unfinished one last; the
 program prints one candidate per line. Where it prints none, the shell offers files.
@@ -89,7 +89,15 @@ def _values(action: argparse.Action) -> list[str]:
     """Return the values of a flag or an argument; none: files, or whatever the user thinks of."""
     if action.choices is not None:
         return list(action.choices)
-    known = {"limit": _places, "name": _suites, "names": _places, "run": _runs, "runs": _runs, "suite": _suites}
+    known = {
+        "limit": _places,
+        "model": _networks,
+        "name": _suites,
+        "names": _places,
+        "run": _runs,
+        "runs": _runs,
+        "suite": _suites,
+    }
     return known[action.dest]() if action.dest in known else []
 
 
@@ -117,3 +125,9 @@ def _suites() -> list[str]:
     from orchestrate.suites import suite_names
 
     return suite_names()
+
+
+def _networks() -> list[str]:
+    from results.schema.networks import INPUTS
+
+    return list(INPUTS)

@@ -56,6 +56,9 @@ class Form(BaseModel):
     instead: ClassVar[Mapping[str, str]] = {}
     """What to write instead of unknown keys that people try."""
 
+    example: ClassVar[str] = ""
+    """What to write instead of a value that is no mapping."""
+
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """Yield what is wrong though each value is valid: the key (empty: the whole), and what to do."""
         yield from ()
@@ -91,7 +94,7 @@ class Form(BaseModel):
             return f"{name} is missing.{example}"
         received = f"Received: {shown(detail['input'])}."
         if not location:
-            return f"must be a mapping of keys to values. {received}"
+            return f"must be a mapping of keys to values. {received}{cls.example}"
         if kind == "less_than_equal":
             return f"{name} must be at most {detail['ctx']['le']}. {received}"
         what = (known and known.description) or detail["msg"][0].lower() + detail["msg"][1:]
@@ -221,6 +224,8 @@ def _plain(node: Node, path: Path_, document: Document, yaml: YAML) -> object:
         raise ValueError(f"more than {MAX_VALUES} values")
     document.lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, ScalarNode):
+        if "${" in str(node.value):  # other tools' files expand them
+            document.problem(path, f"variables are not expanded. Received: {shown(node.value)}. Write the value itself")
         value: object = yaml.constructor.construct_object(node)
         return value
     if isinstance(node, SequenceNode):

@@ -228,6 +228,8 @@ class TLSFiles(Form):
 class HostEntry(Settings):
     """A machine: exactly one of `docker`, `ssh` and `process`."""
 
+    example = ' Write {ssh: ADDRESS}, or {docker: "ssh://ADDRESS"} for a Docker engine'
+
     instead: ClassVar[Mapping[str, str]] = {
         **Settings.instead,
         **dict.fromkeys(("port", "user", "username"), "Write it into the address: ssh: user@host:port"),

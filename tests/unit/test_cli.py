@@ -234,6 +234,7 @@ def test_a_mistake_is_answered_with_what_was_meant(typed: str, answer: str, caps
         ("status ", ["run-1"]),
         ("compare f", ["fast"]),
         ("measure --mod", ["--model", "--mode"]),
+        ("recommend --model resnet1", ["resnet152", "resnet152_v1.5"]),
         ("audit ", []),
         ("no-such-command x", []),
     ],

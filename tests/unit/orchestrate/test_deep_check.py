@@ -11,7 +11,6 @@ from rich.console import Console
 
 from orchestrate.accepting.deep import (
     FOLDER,
-    figures_of,
     judge_records,
     plan_deep_check,
     verdict_grid,
@@ -21,11 +20,9 @@ from orchestrate.accepting.judging import Acceptance
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
 from results.grid import print_grid
-from results.runs.reading import from_json
 from results.runs.store import RunFolder
 from results.schema import GPU, Check, Device, DeviceResult, Record, Status, Validity
 from results.schema.health import GPUFacts
-from results.schema.record_json import to_json
 from tests.unit.results.factory import make_environment
 
 NAME = "NVIDIA A100-SXM4-80GB"
@@ -109,14 +106,3 @@ def test_a_check_that_failed_rejects_only_where_that_is_the_hosts_fault(tmp_path
     folder.write_record(job.id, failed)
     (found,) = judge_records(plan, folder, tmp_path)
     assert (found.verdict, found.findings[0].text) == (verdict, f"{status}: why")
-
-
-def test_a_record_of_a_deep_check_is_read_back_as_it_was_written():
-    job = plan_deep_check(HOSTS[:1], PROBED, "r").hosts[0].jobs[0]
-    record = record_of(job, pcie_width=8, row_remap_failed=True)
-    again = from_json("".join(to_json(record)))
-    assert again == record
-    gpu = figures_of(again).gpus[0]
-    assert (gpu.index, gpu.pcie_width, gpu.row_remap_failed) == (1, 8, True)
-    assert gpu.rates["fp16 products"] == 240e12, "under load, not alone"
-    assert figures_of(again).rates["processor, one core"] == 1e7

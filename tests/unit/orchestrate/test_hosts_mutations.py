@@ -14,10 +14,8 @@ from ruamel.yaml.error import YAMLError
 
 from orchestrate.errors import DocumentError
 from orchestrate.inventory.hosts import read_hosts
-from orchestrate.suites import read_suite
 from orchestrate.text import plain_text
 from orchestrate.yaml_files import read_document
-from results.schema import Device
 from tests.support.examples import examples
 
 EXAMPLE = re.sub(r" +#.*", "", (Path(__file__).parents[3] / "hosts.example.yml").read_text())
@@ -118,20 +116,6 @@ def test_a_spoilt_hosts_file_is_refused_by_line_or_read_without_a_loss(folder: P
     assert leaves(read_document(path).data) == leaves(parsed), "lost while parsing"
     named = sum(len(fleet.get("hosts") or ["queue"]) for fleet in parsed["fleets"].values())
     assert named == len(hosts) == len({host.key for host in hosts}), "a name twice would write the same records"
-
-
-@settings(MANY, max_examples=examples(300))
-@given(data=spoilt(SUITE))
-def test_a_spoilt_suite_is_refused_by_line_or_names_its_cases(folder: Path, data: bytes):
-    path = folder / "spoilt.yml"
-    path.write_bytes(data)
-    try:
-        suite = read_suite(str(path))
-    except DocumentError as error:
-        check_problems(error.problems, path, data)
-        return
-    for case in suite.cases(Device.GPU):
-        assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", case.name), case.name
 
 
 def check_problems(problems: list[str], path: Path, data: bytes) -> None:

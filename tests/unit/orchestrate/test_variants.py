@@ -64,19 +64,6 @@ def test_every_driver_and_architecture_gets_its_image():
     ("driver", "gpu", "reason"),
     [
         (
-            "470.256.02",
-            A4000,
-            "driver 470.256.02 is too old for compute capability 8.6 with every image. Nearest is cuda11.8: machine "
-            "code for some kernels only, the driver compiles the others for compute capability 8.6 at the first "
-            "start, which needs driver 520.61.05 or newer, but this is 470.256.02",
-        ),
-        (
-            "550.127.05",
-            A4000,
-            "cuda12.5: TensorFlow 2.21.0, machine code of compute capability 8.0 runs on 8.6, driver 550.127.05 runs "
-            "CUDA 12.5 by minor-version compatibility (from 525.60.13)",
-        ),
-        (
             "580.126.09",
             H200,
             "cuda12.9: TensorFlow 2.21.0, machine code for some kernels only, the driver compiles the others for "
