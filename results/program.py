@@ -69,6 +69,7 @@ REMOVED = {
     "--with-published": "Run recommend: it shows published figures next to measured ones",
     "--price": "Run recommend --price: gpus shows specifications only",
     "--trust-new": "In hosts.yml, set host_keys: accept-new",
+    "requeue": "Run resume: it repeats what was preempted",
     "docker_via": "On the host, add the user to the group docker: sudo usermod -aG docker USER",
 }
 """Flags, actions, values and keys of hosts.yml of earlier versions, and what to use instead."""

@@ -105,9 +105,6 @@ class SlurmQueue(Form):
     exclusive: StrictBool = described(
         "true or false (false: jobs may share a node and disturb each other)", "true", default=True
     )
-    requeue: StrictBool = described(
-        "true: a preempted repeat is started again automatically, once", "true", default=False
-    )
     python: FolderPath | None = described(
         "the absolute path of a Python with TensorFlow on the nodes, for container: none",
         "/home/bench/tfbench/.venv/bin/python",

@@ -160,20 +160,11 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def task_ranges(tasks: Iterable[Task]) -> list[str]:
-    """Name tasks for Slurm's commands in few words: `12_[0-3,7]`."""
+    """Name tasks for Slurm's commands, one word for an array: `12_[0,1,7]`."""
     by_array: dict[int, list[int]] = {}
     for array, index in sorted(set(tasks)):
         by_array.setdefault(array, []).append(index)
-    return [f"{array}_[{','.join(_spans(indices))}]" for array, indices in by_array.items()]
-
-
-def _spans(indices: list[int]) -> Iterator[str]:
-    start = last = indices[0]
-    for index in [*indices[1:], -1]:
-        if index != last + 1:
-            yield str(start) if start == last else f"{start}-{last}"
-            start = index
-        last = index
+    return [f"{array}_[{','.join(map(str, indices))}]" for array, indices in by_array.items()]
 
 
 def ending(state: SlurmState | None, status: bytes | None) -> Ending:

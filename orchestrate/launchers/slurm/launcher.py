@@ -77,10 +77,6 @@ class _Track:
     quiet_since: float | None = None
     ending: Ending | None = None
 
-    def wait_again(self) -> None:
-        """Forget an attempt that Slurm took back."""
-        self.offset, self.cutter, self.status, self.record, self.quiet_since = 0, Lines(), None, None, None
-
 
 class SlurmLauncher:
     """Starts benchmarks through Slurm.
@@ -333,11 +329,10 @@ class SlurmLauncher:
         reported = None if track.task is None else answer.state(track.task)
         track.state = reported or track.state
         if reported is not None and reported.name in WAITING:
-            track.wait_again()
             if (given_up := hopeless(reported)) is not None:
                 self._cancel.add(job)
                 track.ending = given_up
-            return  # what lies there is of an attempt that Slurm took back
+            return
         output = answer.files.get(("log", job), b"")
         track.offset += len(output)
         track.lines += track.cutter.cut(output)
@@ -351,8 +346,6 @@ class SlurmLauncher:
             return
         if reported is not None and reported.name in ACTIVE:
             track.quiet_since = None
-            if reported.name == "RUNNING":  # it lies there from an attempt that Slurm took back: it is asked for again
-                track.status = track.record = None
             return
         track.quiet_since = track.quiet_since or now
         explained = track.status is not None or (job in self._withdrawn and not track.begun)

@@ -173,7 +173,7 @@ def _options(array: Array, asked: Resources, host: Host, queue: SlurmQueue, seco
         *([] if host.cpus is None else [f"--cpus-per-task={math.ceil(host.cpus)}"]),
         *_memory(host, queue),
         f"--time={math.ceil(minutes)}",
-        "--requeue" if queue.requeue else "--no-requeue",
+        "--no-requeue",
         "--output=/dev/null",
         *queue.options,
     ]
@@ -217,10 +217,7 @@ leave() {{
     exit "$1"
 }}
 finish() {{ :; }}
-if ! mkdir "$folder"; then
-    # The name is the lock: only a job that Slurm itself started again may measure a second time.
-    [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && rm -rf "$folder" "$root/done/$job" && mkdir "$folder" || exit 65
-fi
+mkdir "$folder" || exit 65  # the name is the lock
 {visible}"""
 
 _END = """\

@@ -244,25 +244,14 @@ def make_environment(request: Request, payload: bytes, target: Path) -> None:
             env=environment,
         )
     CHILDREN.append(child)
+    free = shutil.disk_usage(part).free
     while not wait_for(lambda: child.poll() is not None, 2.0):
-        say(installed_bytes=folder_bytes(part))
+        say(installed_bytes=max(0, free - shutil.disk_usage(part).free))
     if child.returncode != 0:
         cause = last_line(log.read_bytes()[-10_000:])
         shutil.rmtree(part, ignore_errors=True)
         fail("failed", f"pip could not install the locked packages (exit code {child.returncode}): {cause}")
     part.rename(target)
-
-
-def folder_bytes(folder: Path) -> int:
-    """Add up the sizes of the files below a folder that is being written."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += Path(path, name).lstat().st_size
-            except OSError:
-                continue
-    return total
 
 
 # ---- repeats

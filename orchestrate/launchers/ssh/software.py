@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import math
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+from pydantic import BaseModel, ConfigDict, FiniteFloat, StrictStr, ValidationError
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.variants import Variant
@@ -78,8 +78,7 @@ class HostSoftware:
     toolchain: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hello:
+class Hello(BaseModel):
     """What a host has, as its agent reports; only the types are checked.
 
     Attributes:
@@ -90,20 +89,14 @@ class Hello:
         now: Its clock, in seconds since 1970.
     """
 
-    root: str
-    pythons: tuple[Mapping[str, Any], ...]
-    image: Mapping[str, Any] | None
+    model_config = ConfigDict(frozen=True)
+    root: StrictStr
+    pythons: tuple[dict[str, Any], ...]
+    image: dict[str, Any] | None
     runners: frozenset[str]
     environments: frozenset[str]
     free_bytes: int
-    now: float
-
-
-def _finite(value: object) -> float:
-    number = float(str(value))
-    if not math.isfinite(number):
-        raise ValueError("not finite")
-    return number
+    now: FiniteFloat
 
 
 def read_hello(answer: Mapping[str, Any]) -> Hello:
@@ -113,19 +106,10 @@ def read_hello(answer: Mapping[str, Any]) -> Hello:
         ValueError: It is none.
     """
     try:
-        if not isinstance(answer["root"], str):
-            raise TypeError("root")
-        return Hello(
-            root=answer["root"],
-            pythons=tuple(python for python in answer["pythons"] if isinstance(python, dict) and "path" in python),
-            image=answer["image"] if isinstance(answer["image"], dict) else None,
-            runners=frozenset(map(str, answer["runners"])),
-            environments=frozenset(map(str, answer["environments"])),
-            free_bytes=int(answer["free_bytes"]),
-            now=_finite(answer["now"]),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        hello = Hello.model_validate(answer)
+    except (ValidationError, RecursionError) as error:
         raise ValueError("not our agent's answer") from error
+    return hello.model_copy(update={"pythons": tuple(python for python in hello.pythons if "path" in python)})
 
 
 def pack_runner() -> tuple[str, bytes]:

@@ -6,7 +6,6 @@ import csv
 import json
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from results.schema import Status
 from tests.real.faults.conftest import Standins
-from tests.real.faults.controller import Runs, wait_until
+from tests.real.faults.controller import wait_until
 from tests.real.slurm.conftest import MakeRuns, busy_nodes, fleet, left_behind
 from tests.support.engines.docker import Engines
 from tests.support.engines.servers import make_ssh_host
@@ -146,26 +145,6 @@ def test_stop_cancels_only_its_own_jobs(slurm_cluster: SlurmCluster, make_runs: 
     assert left_behind(slurm_cluster) == []
 
 
-def test_a_job_that_slurm_starts_again_waits_once_more_and_measures_once(
-    slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
-):
-    runs = make_runs(seconds=8)
-    hosts = runs.hosts({"lab": fleet(slurm_cluster, pretender, requeue=True)}, 1)
-    with runs.start("run", f"--hosts={hosts}", "--display=none") as controller:
-        wait_until(lambda: busy_nodes(runs), "a job")
-        (job,) = slurm_cluster.queue("--states=RUNNING", "--format=%F_%K")
-        slurm_cluster.command("scontrol", "requeue", job)
-        wait_until(lambda: "queued" in states_since_it_ran(runs), "its return")
-        wait_until(lambda: slurm_cluster.queue("--states=PENDING"), "the end of its first attempt")
-        time.sleep(3)  # the signals that end the first attempt would reach the second one, too
-        slurm_cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm would wait two minutes
-        assert controller.wait(200) == 0, [record.cause for record in runs.records().values()]
-    (record,) = runs.records().values()
-    assert record.status is Status.OK
-    (result,) = runs.events("job_result")
-    assert result["seconds"] < 60, "what it waited does not count"
-
-
 def test_cases_get_the_gpus_they_need_and_arrays_run_one_after_another(
     slurm_cluster: SlurmCluster, make_runs: MakeRuns, pretender: Path
 ):
@@ -261,12 +240,6 @@ def test_one_plan_over_docker_slurm_and_a_process_gives_one_table(
     assert {row["host"] for row in rows} <= {"second", "this-machine", "n1", "n2"}
     assert sum(int(row["repeats"]) for row in rows) == 3
     assert left_behind(slurm_cluster) == []
-
-
-def states_since_it_ran(runs: Runs) -> list[str]:
-    """Return the states of jobs from the first one on a node on; a job that starts at once was never seen queued."""
-    states = [event["state"] for event in runs.events("job_state")]
-    return states[next((n for n, state in enumerate(states) if state.startswith("on ")), len(states)) :]
 
 
 def tasks_of(cluster: SlurmCluster, run_id: str) -> int:

@@ -40,7 +40,7 @@ def full_disk(launcher: SSHLauncher, free_bytes: int) -> SSHLauncher:
     whole = launcher._ask_hello
 
     def little() -> Hello:
-        return dataclasses.replace(whole(), free_bytes=free_bytes)
+        return whole().model_copy(update={"free_bytes": free_bytes})
 
     launcher._ask_hello = little  # type: ignore[method-assign]
     return launcher

@@ -79,8 +79,8 @@ def test_a_job_asks_for_what_its_cases_need():
 
 def test_limits_of_the_host_and_of_the_user_reach_slurm_and_the_benchmark():
     host = Host(fleet="lab", name="slurm", docker=None, cpus=2.5, memory_gb=4)
-    script = text([job(1)], host, time_limit_minutes=10, exclusive=False, requeue=True)
-    assert {"--cpus-per-task=3", "--mem=3815M", "--time=10", "--requeue"} <= set(options(script))
+    script = text([job(1)], host, time_limit_minutes=10, exclusive=False)
+    assert {"--cpus-per-task=3", "--mem=3815M", "--time=10"} <= set(options(script))
     assert "--exclusive" not in script
     assert "--max_seconds=540 ;;" in script, "it ends itself a minute before Slurm does"
 
@@ -208,13 +208,11 @@ def test_a_batch_script_leaves_output_record_and_last_words(tmp_path: Path):
     assert (root / "done" / name).read_text() == "code 3\nnode n9\nimage \n"
 
 
-def test_a_repeat_is_measured_once_unless_slurm_itself_starts_it_again(tmp_path: Path):
+def test_a_repeat_is_measured_once(tmp_path: Path):
     script = local_script(tmp_path, "echo once >>count")
-    count = tmp_path / "count"
     assert run_script(tmp_path, script).returncode == 0
     assert run_script(tmp_path, script).returncode == 65, "the folder is the lock"
-    assert run_script(tmp_path, script, SLURM_RESTART_COUNT="1").returncode == 0
-    assert count.read_text().count("once") == 2
+    assert (tmp_path / "count").read_text().count("once") == 1
 
 
 def test_gpus_beyond_those_that_were_asked_for_are_hidden(tmp_path: Path):
