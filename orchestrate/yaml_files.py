@@ -212,7 +212,7 @@ def read_document(path: Path) -> Document:
         if "'\\t'" in problem:
             raise DocumentError([f"{name}:{line}: tabs cannot indent in YAML. Replace them by spaces"]) from error
         raise DocumentError([f"{name}:{line}: is not valid YAML: {problem}. Check indentation and quotes"]) from error
-    except (YAMLError, RecursionError, ValueError) as error:
+    except (YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:  # e.g. of `!!bool x`
         problem = plain_text(str(error), 200)
         raise DocumentError([f"{name}:1: is not valid YAML: {problem}"]) from error
     return document
