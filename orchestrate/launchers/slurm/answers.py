@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -160,11 +161,17 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def task_ranges(tasks: Iterable[Task]) -> list[str]:
-    """Name tasks for Slurm's commands, one word for an array: `12_[0,1,7]`."""
+    """Name tasks for Slurm's commands in few words: `12_[0-3,7]`."""
     by_array: dict[int, list[int]] = {}
     for array, index in sorted(set(tasks)):
         by_array.setdefault(array, []).append(index)
-    return [f"{array}_[{','.join(map(str, indices))}]" for array, indices in by_array.items()]
+    return [f"{array}_[{','.join(_spans(indices))}]" for array, indices in by_array.items()]
+
+
+def _spans(indices: list[int]) -> Iterator[str]:
+    for _, group in itertools.groupby(enumerate(indices), lambda item: item[1] - item[0]):
+        first, *_, last = [index for _, index in [*group] * 2]
+        yield str(first) if first == last else f"{first}-{last}"
 
 
 def ending(state: SlurmState | None, status: bytes | None) -> Ending:

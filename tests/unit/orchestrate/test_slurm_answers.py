@@ -52,7 +52,7 @@ def test_files_come_as_base64_and_what_is_cut_off_is_passed_over():
 
 def test_tasks_are_named_in_few_words():
     tasks = [(12, index) for index in (0, 1, 2, 7, 9, 10)] + [(13, 5)]
-    assert task_ranges(tasks) == ["12_[0,1,2,7,9,10]", "13_[5]"]
+    assert task_ranges(tasks) == ["12_[0-2,7,9-10]", "13_[5]"]
     assert task_ranges([(1, index) for index in range(1000)]) == ["1_[0-999]"]
 
 
