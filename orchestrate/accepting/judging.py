@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from results.reference.gpus import specifications, specified_gpus
-from results.schema.health import GPUFacts, HealthSeverity, Moment, health_warnings
+from results.schema.health import GPUFacts, Moment, health_warnings
 
 
 class Acceptance(enum.StrEnum):
@@ -184,7 +184,6 @@ OF_HOST = (
 """Rates of a host."""
 
 _WORSE = tuple(Acceptance)
-_VERDICTS = {HealthSeverity.WARNING: Acceptance.WARNING, HealthSeverity.REJECT: Acceptance.REJECT}
 
 
 def judge(
@@ -236,9 +235,8 @@ def _of_gpu(
         for verdict, text in _below(rate, gpu.rates, mates, before) or _below_specification(gpu, rate):
             yield HostFinding(verdict, gpu.index, rate.name, text)
     for found in health_warnings(gpu, Moment.LOAD):
-        if found.severity in _VERDICTS:
-            text = found.seen + (f". {found.fix}" if found.fix else "")
-            yield HostFinding(_VERDICTS[found.severity], gpu.index, found.rule.code, text)
+        verdict = Acceptance.REJECT if found.rejects else Acceptance.WARNING
+        yield HostFinding(verdict, gpu.index, found.rule.code, f"{found.seen}. {found.fix}")
 
 
 def _below(

@@ -11,7 +11,7 @@ from orchestrate.planning.facts import Facts
 from results.reference import GIBI
 from results.reference.networks import fitting_batch, training_bytes
 from results.schema import Case, Device
-from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings
+from results.schema.health import GPUFacts, Moment, grouped_warnings
 
 MAX_CLOCK_SKEW_SECONDS = 5.0
 PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -135,9 +135,7 @@ def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list
         found.append(f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune")
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     for named, warning in grouped_warnings(used, Moment.IDLE):
-        if warning.severity >= HealthSeverity.WARNING:
-            remedy = f". To fix it: {warning.fix}" if warning.fix else ""
-            found.append(f"{named}: {warning.seen}: {warning.rule.why}{remedy}")
+        found.append(f"{named}: {warning.seen}: {warning.rule.why}. To fix it: {warning.fix}")
     remedy = "Run python -m tfbench.doctor there: it shows why, and how to fix it"
     found += [f"{problem}. {remedy}" for problem in facts.gpu_problems]
     missing = [index for index in host.gpus or () if index not in {gpu.index for gpu in facts.gpus}]

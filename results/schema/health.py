@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 
@@ -19,14 +19,6 @@ class Moment(enum.Flag):
     IDLE = enum.auto()
     TIMING = enum.auto()
     LOAD = enum.auto()
-
-
-class HealthSeverity(enum.IntEnum):
-    """What a warning means."""
-
-    NOTE = 0  # good to know
-    WARNING = 1  # numbers may be too low or hard to compare
-    REJECT = 2  # do not use this GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +187,7 @@ class HealthRule:
         reject: A value above it rejects the GPU; None: none does.
         seen: What was seen; a template over `gpu` and `value`.
         why: Why it matters for a benchmark.
-        fix: A command or a step; a template likewise. None: nothing to do.
-        severity: Of a value above `limit`.
+        fix: A command or a step; a template likewise.
     """
 
     code: str
@@ -206,13 +197,12 @@ class HealthRule:
     reject: float | None = None
     seen: str
     why: str
-    fix: str | None = None
-    severity: HealthSeverity = HealthSeverity.WARNING
+    fix: str
 
     @property
     def meaning(self) -> str:
         """Return why it matters and what to do, of no GPU in particular."""
-        return self.why if self.fix is None else f"{self.why}; {re.sub(r'{gpu[^}]*}', '…', self.fix)}"
+        return f"{self.why}; {re.sub(r'{gpu[^}]*}', '…', self.fix)}"
 
 
 @dataclass(frozen=True)
@@ -224,10 +214,9 @@ class HealthWarning:
     value: float
 
     @property
-    def severity(self) -> HealthSeverity:
-        """The rule's, or that of a rejection."""
-        rejects = self.rule.reject is not None and self.value > self.rule.reject
-        return HealthSeverity.REJECT if rejects else self.rule.severity
+    def rejects(self) -> bool:
+        """Whether this GPU must not be used; else its numbers may be too low, or hard to compare."""
+        return self.rule.reject is not None and self.value > self.rule.reject
 
     @property
     def seen(self) -> str:
@@ -235,9 +224,9 @@ class HealthWarning:
         return self.rule.seen.format(gpu=self.gpu, value=self.value)
 
     @property
-    def fix(self) -> str | None:
+    def fix(self) -> str:
         """A command or a step."""
-        return None if self.rule.fix is None else self.rule.fix.format(gpu=self.gpu)
+        return self.rule.fix.format(gpu=self.gpu)
 
 
 def health_warnings(gpu: GPUFacts, moment: Moment) -> list[HealthWarning]:
@@ -253,15 +242,16 @@ def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str
     Returns:
         The names of the GPUs, `GPU 7 (0000:DB:00.0)` or `GPUs 0, 1, 7`, and one of their warnings.
     """
-    same: dict[tuple[str, str, str | None], list[HealthWarning]] = {}
+    same: dict[tuple[str, str, str], list[HealthWarning]] = {}
     for found in (found for gpu in gpus for found in health_warnings(gpu, moment)):
         same.setdefault((found.rule.code, found.seen, found.fix), []).append(found)
-    return [(names_of([found.gpu for found in group]), group[0]) for group in same.values()]
-
-
-def names_of(gpus: Sequence[GPUFacts]) -> str:
-    """Name some GPUs: `GPU 7 (0000:DB:00.0)`, `GPUs 0, 1, 7`."""
-    return gpus[0].label if len(gpus) == 1 else f"GPUs {', '.join(str(gpu.index) for gpu in gpus)}"
+    return [
+        (
+            group[0].gpu.label if len(group) == 1 else f"GPUs {', '.join(str(found.gpu.index) for found in group)}",
+            group[0],
+        )
+        for group in same.values()
+    ]
 
 
 def _power_cap(gpu: GPUFacts) -> float | None:
@@ -339,15 +329,6 @@ RULES: tuple[HealthRule, ...] = (
         seen="compute mode is prohibited",
         why="no process can use it",
         fix="sudo nvidia-smi -i {gpu.index} -c DEFAULT",
-    ),
-    HealthRule(
-        code="compute_mode",
-        moments=Moment.IDLE,
-        value=lambda gpu: float((gpu.compute_mode or "").startswith("exclusive")),
-        seen="compute mode is {gpu.compute_mode}",
-        why="only one process at a time can use it",
-        fix="sudo nvidia-smi -i {gpu.index} -c DEFAULT",
-        severity=HealthSeverity.NOTE,
     ),
     HealthRule(
         code="power_cap",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-import scipy
 
 from results.runs.reading import from_json
 from results.schema import Record, Status
@@ -30,37 +26,37 @@ pytestmark = pytest.mark.docker
 
 PROJECT = Path(__file__).parents[2]
 
-SUITE = """
-description: one small network, to see everything work
-repeats: 3
-cases:
-  - {model: alexnet, precision: fp32, batch_per_gpu: 8, image_size: 64, warmup_steps: 2, num_steps: 20, device: cpu}
-"""
-
-QUICK_SUITE = """
-repeats: 1
-cases:
-  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}
-"""
-
-LONG_SUITE = """
-repeats: 2
-cases:
-  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 2, num_steps: 40, device: cpu}
-"""
+ALEXNET = "{model: alexnet, batch_per_gpu: %d, image_size: 64, warmup_steps: 2, num_steps: %d, device: cpu}"
+SUITE = f"repeats: 2\ncases: [{ALEXNET % (8, 20)}]"
+QUICK_SUITE = f"repeats: 1\ncases: [{ALEXNET % (1, 3)}]"
+LONG_SUITE = f"repeats: 2\ncases: [{ALEXNET % (1, 40)}]"
 
 
-def orchestrate(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def orchestrate(
+    folder: Path, *arguments: str, engine: DockerEngine | None = None, module: str = "orchestrate"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "orchestrate", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=PROJECT,
-        env=environment(folder),
+        env=environment(folder) | ({"DOCKER_HOST": engine.url} if engine else {}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=900,
-        **options,
+        timeout=1200,
     )
+
+
+def start_run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a run that goes on next to the test; what it prints for people is in the file `errors`."""
+    with (folder / "errors").open("w") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrate", "run", "--display=plain", *arguments],
+            cwd=PROJECT,
+            env=environment(folder),
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            text=True,
+        )
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -107,29 +103,9 @@ def ours(engine: DockerEngine) -> list[Any]:
     return engine.client.containers.list(all=True, filters={"label": "tfbench.run"}, ignore_removed=True)
 
 
-def ratio_by_fieller(records: dict[str, Record]) -> tuple[float, float, float]:
-    """Compute the ratio of two fleets from the records alone, and the least and most that its error may be.
-
-    With three repeats on each side, Welch's degrees of freedom are between 2 and 4, however they are estimated. The error
-    is infinite if the throughput of the slower fleet does not differ significantly from 0.
-    """
-    rates: dict[str, list[float]] = {"half-a-core": [], "two-cores": []}
-    for record in records.values():
-        assert record.origin is not None and record.measurement is not None
-        rates[record.origin.fleet].append(record.measurement.samples_per_second)
-    b, a = (np.array(values) for values in rates.values())
-    var_a, var_b = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    ratio = a.mean() / b.mean()
-
-    def error(freedom: int) -> float:
-        t = scipy.stats.t.ppf(0.975, freedom)
-        g = t**2 * var_b / b.mean() ** 2
-        if g >= 1:
-            return math.inf
-        half = t / b.mean() * np.sqrt(var_a + ratio**2 * var_b - g * var_a) / (1 - g)
-        return float(ratio / (1 - g) + half - ratio)
-
-    return float(ratio), error(4), error(2)
+def running(engine: DockerEngine) -> Any:
+    """Wait for a benchmark that runs on an engine, and return its container."""
+    return wait_until(lambda: [c for c in ours(engine) if c.status == "running"], "a running benchmark")[0]
 
 
 def test_two_engines_give_one_table_in_which_more_cores_are_faster(
@@ -157,7 +133,7 @@ def test_two_engines_give_one_table_in_which_more_cores_are_faster(
     run = only_run(tmp_path)
 
     records = records_of(run)
-    assert len(records) == 6
+    assert len(records) == 4
     for record in records.values():
         assert record.status is Status.OK
         assert record.origin is not None and record.origin.image_digest == cpu_image.digest
@@ -166,29 +142,13 @@ def test_two_engines_give_one_table_in_which_more_cores_are_faster(
         assert record.environment.intra_op_threads == (1 if record.origin.fleet == "half-a-core" else 2)
 
     table = pd.read_csv(run / "results.csv").set_index("fleet")
-    assert list(table["repeats_ok"]) == [3, 3]
+    assert list(table["repeats_ok"]) == [2, 2]
     slow, fast = table.loc["half-a-core"], table.loc["two-cores"]
     assert fast["samples_per_second"] > 1.1 * slow["samples_per_second"]
 
-    compared = subprocess.run(
-        [sys.executable, "-m", "results", "compare", "two-cores", "half-a-core", str(run)],
-        cwd=PROJECT,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    ratio, least, most = ratio_by_fieller(records)
-    assert fast["samples_per_second"] / slow["samples_per_second"] == pytest.approx(ratio)
-    # The digits of the error decide the digits of the ratio, so that one unit of its last digit is what may differ.
-    stated = [
-        (float(value), math.inf if error == "?" else float(error), 10.0 ** -len(value.partition(".")[2]))
-        for value, error in re.findall(r"(\d+\.?\d*) ± (\d+\.?\d*|\?)", compared.stdout)
-    ]
-    matching = [(error, digit) for value, error, digit in stated if abs(value - ratio) <= digit]
-    assert matching, compared.stdout
-    error, digit = matching[0]
-    assert least - digit <= error <= most + digit, compared.stdout
+    compared = orchestrate(tmp_path, "compare", "two-cores", "half-a-core", str(run), "--format=json", module="results")
+    (case,) = json.loads(compared.stdout)["comparisons"][0]["cases"]
+    assert case["ratio"] == pytest.approx(fast["samples_per_second"] / slow["samples_per_second"])
     assert "half-a-core" in done.stdout and "two-cores" in done.stdout
     assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
 
@@ -257,19 +217,9 @@ def test_a_killed_benchmark_and_one_that_prints_garbage_are_rows_with_a_cause(
         suite=LONG_SUITE,
         repeats=1,
     )
-    with subprocess.Popen(
-        [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--display=plain"],
-        cwd=PROJECT,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as controller:
-        victim = wait_until(lambda: [c for c in ours(engines.second) if c.status == "running"], "a running benchmark")[
-            0
-        ]
-        victim.kill()
-        _, errors = controller.communicate(timeout=600)
+    with start_run(tmp_path, f"--hosts={hosts}") as controller:
+        running(engines.second).kill()
+    errors = (tmp_path / "errors").read_text()
     assert controller.returncode == 3, errors
 
     records = records_of(only_run(tmp_path))
@@ -293,16 +243,9 @@ def test_a_killed_controller_is_resumed_without_starting_anything_twice(
         {"here": {"variant": "cpu", "registry": registry.address, "hosts": {"first": {"docker": engines.first.url}}}},
         suite=LONG_SUITE,
     )
-    with subprocess.Popen(
-        [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--display=none"],
-        cwd=PROJECT,
-        env=environment(tmp_path),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as controller:
-        running = wait_until(lambda: [c for c in ours(engines.first) if c.status == "running"], "a benchmark")
+    with start_run(tmp_path, f"--hosts={hosts}") as controller:
+        survivor = running(engines.first).id
         controller.send_signal(signal.SIGKILL)
-    survivor = running[0].id
 
     status = orchestrate(tmp_path, "status")
     assert status.returncode == 3 and "0/2" in status.stdout and "no controller" in status.stdout
@@ -333,25 +276,13 @@ def test_the_benchmark_container_has_no_rights_and_stop_removes_only_its_own_run
         cpu_image.reference, labels={"tfbench.run": "someone-elses"}, name="tfbench-stranger"
     )
     try:
-        with (
-            (tmp_path / "errors").open("w") as errors,
-            subprocess.Popen(
-                [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--display=plain", "--run-id=mine"],
-                cwd=PROJECT,
-                env=environment(tmp_path),
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-            ) as controller,
-        ):
-            mine = wait_until(lambda: [c for c in ours(engines.first) if c.status == "running"], "a running benchmark")[
-                0
-            ]
-            reported = mine.attrs
+        with start_run(tmp_path, f"--hosts={hosts}", "--run-id=mine") as controller:
+            reported = running(engines.first).attrs
             controller.send_signal(signal.SIGINT)  # starts nothing more
             # The second before the first was handled would be one signal.
             wait_until(lambda: "no new repeats" in (tmp_path / "errors").read_text(), "the first answer")
             controller.send_signal(signal.SIGINT)  # ends what runs
-            assert controller.wait(timeout=300) == 130
+        assert controller.returncode == 130
         config = reported["HostConfig"]
         assert reported["Config"]["User"] == "10001:10001"
         assert config["ReadonlyRootfs"] and config["CapDrop"] == ["ALL"] and not config["Privileged"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import pytest
 from results.runs.reading import from_json
 from results.schema import Status
 from results.schema.version import __version__
-from tests.support.engines.docker import DockerEngine, Engines
+from tests.real.test_end_to_end import orchestrate
+from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage, pip_settings
 from tests.support.engines.servers import Registry
 from tests.support.engines.standin import build_standin
@@ -22,23 +22,7 @@ from tests.support.wheel import build_wheel, copy_source, without_checkout
 
 pytestmark = pytest.mark.docker
 
-PROJECT = Path(__file__).parents[2]
 SUITE = "repeats: 1\ncases: [{model: googlenet, batch_per_gpu: 2, image_size: 64, warmup_steps: 1, num_steps: 3, device: cpu}]\n"
-
-
-def orchestrate(folder: Path, *arguments: str, engine: DockerEngine | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TFBENCH_RUNS_DIR": str(folder / "runs")}
-    if engine is not None:
-        environment["DOCKER_HOST"] = engine.url
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrate", *arguments],
-        cwd=PROJECT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
 
 
 def test_an_image_is_built_verified_and_pushed_by_one_command_each(
@@ -71,11 +55,7 @@ def test_a_wheel_alone_builds_an_image_that_trains(
     wheel = build_wheel(copy_source(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel"))
     install = [
         sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
+        *["-m", "pip", "install", "--quiet", "--no-deps"],
         f"--target={folder / 'site'}",
         str(wheel),
     ]

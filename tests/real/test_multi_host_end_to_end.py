@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,18 +10,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from results.schema import Record, Status
+from results.schema import Status
 from tests.real.test_end_to_end import (
-    PROJECT,
-    environment,
     only_run,
     orchestrate,
     ours,
     records_of,
+    running,
+    start_run,
     wait_until,
     write_hosts,
 )
-from tests.support.engines.docker import DockerEngine, Engines
+from tests.support.engines.docker import Engines
 from tests.support.engines.images import PushedImage
 from tests.support.engines.servers import Registry
 from tests.unit.tfbench.test_cluster import free_port
@@ -32,15 +30,8 @@ pytestmark = pytest.mark.docker
 
 SUITE = """
 repeats: 1
-cases:
-  - {model: alexnet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: 6, device: cpu, num_hosts: [1, 2],
-     communication: ring}
-"""
-
-LONG_SUITE = """
-repeats: 1
-cases:
-  - {model: alexnet, batch_per_gpu: 1, image_size: 64, warmup_steps: 2, num_steps: 90000, device: cpu, num_hosts: 2}
+cases: [{model: alexnet, batch_per_gpu: 2, image_size: 64, warmup_steps: 2, num_steps: %d, device: cpu, num_hosts: 2,
+  communication: ring}]
 """
 
 
@@ -54,24 +45,15 @@ def write_fleet(folder: Path, engines: Engines, registry: Registry, suite: str) 
     return write_hosts(folder, {"pair": fleet}, suite=suite, registry=registry.address, variant="cpu")
 
 
-def multi_host_records(run: Path) -> list[Record]:
-    return [record for record in records_of(run).values() if record.case.num_hosts == 2]
-
-
-def running(engine: DockerEngine) -> list[Any]:
-    return [container for container in ours(engine) if container.status == "running"]
-
-
 def test_two_engines_train_one_case_together_and_give_one_record(
     engines: Engines, cpu_image: PushedImage, registry: Registry, tmp_path: Path
 ):
-    hosts = write_fleet(tmp_path, engines, registry, SUITE)
+    hosts = write_fleet(tmp_path, engines, registry, SUITE % 6)
     done = orchestrate(tmp_path, "run", f"--hosts={hosts}", "--display=plain")
     assert done.returncode == 0, done.stderr
     run = only_run(tmp_path)
 
-    assert len(records_of(run)) == 3, "each host alone, and both together"
-    (record,) = multi_host_records(run)
+    (record,) = records_of(run).values()
     assert record.status is Status.OK
     assert record.origin is not None and record.validity is not None and record.measurement is not None
     assert (record.origin.fleet, record.origin.host) == ("pair", "first+second")
@@ -83,39 +65,30 @@ def test_two_engines_train_one_case_together_and_give_one_record(
     assert measured.samples_per_second == pytest.approx(24 / max(rank.seconds for rank in measured.ranks))
     assert measured.all_reduce_bytes_per_second is not None and measured.all_reduce_bytes_per_second > 0
 
-    table = pd.read_csv(run / "results.csv")
-    (row,) = table[table["num_hosts"] == 2].to_dict("records")
+    (row,) = pd.read_csv(run / "results.csv").to_dict("records")
     assert (row["host"], row["global_batch"], row["status"]) == ("first+second", 4, "ok")
     assert row["samples_per_second"] == pytest.approx(measured.samples_per_second)
     assert ours(engines.first) == [] and ours(engines.second) == [], "containers were left behind"
 
 
-def test_a_killed_rank_ends_the_other_within_30_seconds_and_gives_one_lost_record(
+def test_a_killed_rank_ends_the_other_and_gives_one_lost_record(
     engines: Engines, cpu_image: PushedImage, registry: Registry, tmp_path: Path
 ):
-    hosts = write_fleet(tmp_path, engines, registry, LONG_SUITE)
-    with subprocess.Popen(
-        [sys.executable, "-m", "orchestrate", "run", f"--hosts={hosts}", "--display=plain"],
-        cwd=PROJECT,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as controller:
+    hosts = write_fleet(tmp_path, engines, registry, SUITE % 90_000)
+    with start_run(tmp_path, f"--hosts={hosts}") as controller:
 
         def both_train() -> bool:
             logs = [path.read_text() for path in (tmp_path / "runs").glob("*/logs/*")]
             return len(logs) == 2 and all("state timing" in log for log in logs)
 
         wait_until(both_train, "both parts to train")
-        (victim,) = running(engines.second)
+        victim = running(engines.second)
         reported = victim.attrs
         killed_at = time.monotonic()
         victim.kill()
-        wait_until(lambda: not running(engines.first), "the other part to end", seconds=60)
-        wait_until(lambda: multi_host_records(only_run(tmp_path)), "the record", seconds=60)
+        wait_until(lambda: records_of(only_run(tmp_path)), "the record", seconds=60)
         assert time.monotonic() - killed_at < 90
-        _, errors = controller.communicate(timeout=120)
+    errors = (tmp_path / "errors").read_text()
     assert controller.returncode == 3, errors
 
     (record,) = records_of(only_run(tmp_path)).values()

@@ -26,7 +26,7 @@ TRAPS = (
     "hosts.yml",
     ".env",
     "runs/one/plan.json",
-    "tests/secret.txt",
+    "tests/x.txt",
 )
 """Files that a user's checkout may hold and a wheel must not."""
 
@@ -78,12 +78,12 @@ class Installed:
         ]
         subprocess.run([self._bin / "python", *install, requirement], env=without_checkout(), check=True, timeout=1200)
 
-    def run(self, program: str, *arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in a folder that is no checkout."""
         return subprocess.run(
             [self._bin / program, *arguments],
             cwd=folder,
-            env={**without_checkout(), **variables},
+            env=without_checkout(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -169,15 +169,10 @@ def test_without_extras_it_compares_records_and_brings_no_tensorflow(plain: Inst
         assert (done.returncode, done.stderr) == (0, ""), arguments
 
 
-RUNNER = """
-import io, tarfile
-from orchestrate.launchers.ssh.software import pack_runner
-print(*tarfile.open(fileobj=io.BytesIO(pack_runner()[1])).getnames())
-"""
-
-
 def test_without_extras_it_has_all_that_hosts_without_docker_get(plain: Installed, tmp_path: Path):
-    names = plain.run("python", "-c", RUNNER, folder=tmp_path).stdout.split()
+    code = "import io, tarfile; from orchestrate.launchers.ssh.software import pack_runner as pack"
+    code += "; print(*tarfile.open(fileobj=io.BytesIO(pack()[1])).getnames())"
+    names = plain.run("python", "-c", code, folder=tmp_path).stdout.split()
     assert {"pynvml.py", "tfbench/probe.py", "results/schema/case.py"} <= set(names)
 
 

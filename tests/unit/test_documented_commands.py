@@ -1,9 +1,10 @@
-"""Every `tfbench` command that a page shows is one that the program accepts."""
+"""Every `tfbench` command that a page shows is one that the program accepts; addresses are those of `[project.urls]`."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,21 @@ def test_a_command_that_needs_no_host_runs_as_shown(command, tmp_path, monkeypat
     if len(words) > 1 or words[0] == "suites":
         assert run_main(parse(["tfbench", *(STANDS_FOR.get(word, word) for word in words)])) == 0
         assert capsys.readouterr().out
+
+
+ADDRESSED = [*PAGES, ROOT / "hosts.example.yml"]
+URL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+OWNER = URL.split("/")[-2]
+
+
+def test_every_address_of_the_project_is_that_of_pyproject():
+    for page in ADDRESSED:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"https://github\.com/[\w.-]+/tfbench\b", text)) <= {URL}, page
+        assert set(re.findall(r"ghcr\.io/([\w.-]+)/tfbench\b|--owner (\w+)", text)) <= {(OWNER, ""), ("", OWNER)}, page
+    assert f"git clone {URL} && cd tfbench" in (ROOT / "README.md").read_text()
+
+
+def test_no_command_of_the_documentation_has_a_placeholder_for_names_of_ours():
+    for page in ADDRESSED:
+        assert not re.search(r"\bOWNER\b|ghcr\.io/you\b|REGISTRY/USER", page.read_text(encoding="utf-8")), page

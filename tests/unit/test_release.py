@@ -12,9 +12,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from ruamel.yaml import YAML
@@ -54,8 +53,7 @@ VALUES = {
 }
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A step that runs a script."""
 
     workflow: str
@@ -63,8 +61,14 @@ class Step:
     name: str
     script: str
 
-    def __str__(self) -> str:
-        return f"{self.workflow}-{self.job}-{self.name}"
+
+class Ran(NamedTuple):
+    """What a step did: its exit code, the calls of recorded programs, and what it handed on."""
+
+    code: int
+    errors: str
+    calls: list[list[str]]
+    handed_on: str
 
 
 def load(path: Path) -> Any:
@@ -79,19 +83,9 @@ def steps() -> Iterator[Step]:
                     yield Step(path.stem, job, step["name"], step["run"])
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a step did: its exit code, the calls of recorded programs, and what it handed on."""
-
-    code: int
-    errors: str
-    calls: list[list[str]]
-    handed_on: str
-
-
 def execute(step: Step, folder: Path) -> Ran:
     programs = folder / "programs"
-    programs.mkdir()
+    programs.mkdir(parents=True)
     (folder / "orchestrate" / "inventory").mkdir(parents=True)
     for name in RECORDED:
         (programs / name).write_text(RECORDER)
@@ -109,14 +103,10 @@ def execute(step: Step, folder: Path) -> Ran:
         timeout=120,
         check=False,
     )
-    calls = Path(files["CALLS"])
-    written = [Path(files[name]) for name in ("GITHUB_ENV", "GITHUB_OUTPUT")]
-    return Ran(
-        code=done.returncode,
-        errors=done.stderr,
-        calls=[shlex.split(line) for line in calls.read_text().splitlines()] if calls.exists() else [],
-        handed_on="".join(path.read_text() for path in written if path.exists()),
-    )
+    calls, *written = (Path(files[name]) for name in ("CALLS", "GITHUB_ENV", "GITHUB_OUTPUT"))
+    called = calls.read_text().splitlines() if calls.exists() else []
+    handed_on = "".join(path.read_text() for path in written if path.exists())
+    return Ran(done.returncode, done.stderr, list(map(shlex.split, called)), handed_on)
 
 
 def objection(call: list[str]) -> str | None:
@@ -135,7 +125,7 @@ def objection(call: list[str]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("step", list(steps()), ids=str)
+@pytest.mark.parametrize("step", list(steps()), ids=lambda step: f"{step.workflow}-{step.job}-{step.name}")
 @pytest.mark.slow
 def test_every_run_line_of_a_workflow_works_and_names_what_is_there(step: Step, tmp_path: Path):
     ran = execute(step, tmp_path)
@@ -148,7 +138,6 @@ def test_a_planted_mistake_in_a_run_line_is_found(tmp_path: Path):
     for number, (script, what) in enumerate(
         [("bash .ci/rum", "no file"), ("python -m orchestrate images biuld cpu", "does not take"), ("tfbench shwo", "")]
     ):
-        (tmp_path / str(number)).mkdir()
         ran = execute(Step("planted", "job", "step", script), tmp_path / str(number))
         found = [why for call in ran.calls if (why := objection(call))]
         assert (found and what in found[0]) if what else ran.code == 2
@@ -156,15 +145,12 @@ def test_a_planted_mistake_in_a_run_line_is_found(tmp_path: Path):
 
 def test_the_push_step_hands_on_the_name_and_the_digest_that_attestations_need(tmp_path: Path):
     (push,) = [step for step in steps() if step.name == "Push"]
-    ran = execute(push, tmp_path)
+    ran = execute(push, tmp_path / "push")
     assert ran.handed_on.splitlines() == ["name=ghcr.io/some-one/tfbench", f"digest={DIGEST}"]
     assert ["docker", "cp", "container-1:/opt/sbom.cdx.json", "sbom.cdx.json"] in ran.calls
     assert "/opt/sbom.cdx.json" in (ROOT / "containers" / "Dockerfile").read_text()
-
-
-def test_the_registry_is_named_in_lower_case(tmp_path: Path):
-    (step,) = [step for step in steps() if step.name.startswith("Name the registry")]
-    assert execute(step, tmp_path).handed_on == "REGISTRY=ghcr.io/some-one\n"
+    (name,) = [step for step in steps() if step.name.startswith("Name the registry")]
+    assert execute(name, tmp_path / "name").handed_on == "REGISTRY=ghcr.io/some-one\n", "lower case"
 
 
 @pytest.mark.slow
@@ -216,18 +202,16 @@ def test_jobs_have_a_time_limit_and_no_more_rights_than_they_use(path: Path):
 
 
 SCHEMAS = {
-    "vendor.github-workflows": [*WORKFLOWS],
-    "vendor.github-issue-forms": sorted(
-        set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE" / "config.yml"}
-    ),
-    "vendor.github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
-    "vendor.dependabot": [GITHUB / "dependabot.yml"],
-    "vendor.citation-file-format": [ROOT / "CITATION.cff"],
+    "github-workflows": WORKFLOWS,
+    "github-issue-forms": [p for p in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if p.stem != "config"],
+    "github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
+    "dependabot": [GITHUB / "dependabot.yml"],
+    "citation-file-format": [ROOT / "CITATION.cff"],
 }
 
 
 def valid(schema: str, paths: list[Path]) -> bool:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, paths)]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, paths)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -245,31 +229,16 @@ def test_files_for_github_follow_their_schemas(schema: str, tmp_path: Path):
     assert not valid(schema, [broken]), "a broken file is found"
 
 
-def test_the_citation_names_this_version():
-    assert str(load(ROOT / "CITATION.cff")["version"]) == __version__
-
-
 NOTES = importlib.util.spec_from_file_location("release_notes", GITHUB / "release_notes.py")
 assert NOTES and NOTES.loader
 release_notes = importlib.util.module_from_spec(NOTES)
 NOTES.loader.exec_module(release_notes)
 
 VERSION_SOURCE = '__version__ = "1.2.0"\n'
-CHANGELOG = """# Changelog
-
-## 1.10.0 (2027-02-01)
-
-Later.
-
-## 1.2.0 (2027-01-31)
-
-### Added
-
-* A thing.
-
-## 1.1.0 (2027-01-01)
-
-Old.
+CHANGELOG = """# Changelog\n
+## 1.10.0 (2027-02-01)\n\nLater.\n
+## 1.2.0 (2027-01-31)\n\n### Added\n\n* A thing.\n
+## 1.1.0 (2027-01-01)\n\nOld.
 """
 
 
@@ -291,18 +260,15 @@ def test_a_release_that_is_not_ready_is_refused(tag: str, changelog: str, messag
         release_notes.release_notes(tag, VERSION_SOURCE, changelog)
 
 
-def test_the_script_reads_this_projects_own_files():
-    done = subprocess.run(
-        [sys.executable, str(GITHUB / "release_notes.py"), "v0.0.0"], capture_output=True, text=True, check=False
-    )
+def test_the_script_and_the_citation_name_this_version():
+    command = [sys.executable, str(GITHUB / "release_notes.py"), "v0.0.0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"results/schema/version.py: the version is {__version__}. Received the tag v0.0.0\n"
+    assert str(load(ROOT / "CITATION.cff")["version"]) == __version__
 
 
 def test_the_commands_that_security_and_issue_forms_name_exist():
-    texts = [
-        (ROOT / "SECURITY.md").read_text(),
-        *(path.read_text() for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml")),
-    ]
+    texts = [path.read_text() for path in (ROOT / "SECURITY.md", *(GITHUB / "ISSUE_TEMPLATE").glob("*.yml"))]
     named = {match for text in texts for match in re.findall(r"`tfbench ([a-z][a-z-]*)", text)}
     assert named and named <= set(cli.ORDER)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from results.schema.exit_codes import ExitCode
-from results.schema.health import GPUFacts, HealthSeverity, Moment, grouped_warnings
+from results.schema.health import GPUFacts, Moment, grouped_warnings
 from tfbench.doctor.driver import DriverFacts, GPUPair
 from tfbench.doctor.facts import NAMES, DoctorFacts
 from tfbench.doctor.machine import MachineFacts
@@ -266,10 +266,9 @@ SHOWN_PAIRS = 4
 
 def check_gpus(driver: DriverFacts) -> list[DoctorFinding]:
     """Judge all GPUs that the driver counts: each by the rules of `results.schema.health`, then all together."""
-    levels = {HealthSeverity.NOTE: Level.NOTE}
     found = [
         DoctorFinding(
-            level=levels.get(warning.severity, Level.WARNING),
+            level=Level.WARNING,
             code=warning.rule.code,
             subject=names,
             seen=warning.seen,

@@ -8,13 +8,12 @@ from results.schema.health import (
     RULES,
     GPUFacts,
     GPUSlice,
-    HealthSeverity,
     Moment,
     grouped_warnings,
     health_warnings,
 )
 
-NOTE, WARNING, REJECT = HealthSeverity
+WARNING, REJECT = False, True
 IDLE, TIMING, LOAD = Moment
 HEALTHY = GPUFacts(
     index=0,
@@ -38,7 +37,7 @@ CASES = [
     ({"row_remap_pending": True}, "row_remap_pending", {IDLE: WARNING, TIMING: WARNING, LOAD: WARNING}, "next reset"),
     ({"ecc_uncorrected_errors": 2}, "ecc_errors", {IDLE: REJECT, TIMING: REJECT, LOAD: REJECT}, "2 uncorrected"),
     ({"compute_mode": "prohibited"}, "compute_mode", {IDLE: WARNING}, "prohibited"),
-    ({"compute_mode": "exclusive process"}, "compute_mode", {IDLE: NOTE}, "exclusive process"),
+    ({"compute_mode": "exclusive process"}, None, {}, "one process is enough"),
     (
         {"power_limit_watts": 680.0},
         "power_cap",
@@ -77,13 +76,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "code", "severities", "seen"), CASES)
-def test_a_fault_is_found_by_its_one_rule(changes, code, severities, seen):
+@pytest.mark.parametrize(("changes", "code", "rejects", "seen"), CASES)
+def test_a_fault_is_found_by_its_one_rule(changes, code, rejects, seen):
     gpu = GPUFacts(**vars(HEALTHY) | changes)
     for moment in Moment:
         found = health_warnings(gpu, moment)
-        assert [(warning.rule.code, warning.severity) for warning in found] == (
-            [(code, severities[moment])] if moment in severities else []
+        assert [(warning.rule.code, warning.rejects) for warning in found] == (
+            [(code, rejects[moment])] if moment in rejects else []
         )
         assert all(seen in warning.seen for warning in found)
 

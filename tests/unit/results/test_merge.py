@@ -33,19 +33,14 @@ def test_repeats_become_one_row_with_their_mean_and_t_interval():
     assert (row["ci95_low"], row["ci95_high"]) == pytest.approx((expected.low, expected.high))
     assert (row["repeats_ok"], row["repeats"], row["status"], row["valid"]) == (3, 3, "ok", True)
     assert merged.problems == []
-
-
-def test_one_repeat_has_a_number_and_no_interval():
     (row,) = rows(merge_records(stored(*repeats(100.0))))
-    assert row["samples_per_second"] == pytest.approx(100.0)
-    assert row["ci95_low"] is None and row["ci95_high"] is None
+    assert (row["samples_per_second"], row["ci95_low"], row["ci95_high"]) == (pytest.approx(100.0), None, None)
 
 
 def test_a_failed_group_is_a_row_with_status_and_cause_and_no_number():
     failures = [make_failure("oom", "out of memory", origin=make_origin(repeat=i)) for i in (1, 2, 3)]
     (row,) = rows(merge_records(stored(*failures)))
-    assert (row["status"], row["cause"]) == ("oom", "oom: out of memory")
-    assert (row["repeats_ok"], row["repeats"]) == (0, 3)
+    assert (row["status"], row["cause"], row["repeats_ok"], row["repeats"]) == ("oom", "oom: out of memory", 0, 3)
     assert row["samples_per_second"] is None and row["step_p50_seconds"] is None and row["valid"] is None
 
 
@@ -53,33 +48,27 @@ def test_a_partly_failed_group_keeps_its_numbers_and_says_how_many_failed():
     lost = make_failure("timeout", "no progress", origin=make_origin(repeat=3))
     (row,) = rows(merge_records(stored(*repeats(100.0, 102.0), lost)))
     assert (row["status"], row["repeats_ok"], row["repeats"]) == ("ok", 2, 3)
-    assert row["samples_per_second"] == pytest.approx(101.0)
-    assert row["cause"] == "timeout: no progress"
+    assert (row["samples_per_second"], row["cause"]) == (pytest.approx(101.0), "timeout: no progress")
     assert row["tensorflow"] == "2.21.0"
 
 
-def test_a_failure_that_knows_its_software_joins_the_row_of_that_software():
-    same = make_failure(environment=make_environment(), origin=make_origin(repeat=1, run_id="run-2"))
-    other = make_failure(environment=make_environment(keras="3.9.2"), origin=make_origin(repeat=2, run_id="run-2"))
-    table = rows(merge_records(stored(*repeats(100.0, 102.0), same, other)))
-    assert [(row["keras"], row["repeats_ok"], row["repeats"]) for row in table] == [
-        ("3.15.1", 2, 3),
-        ("3.9.2", 0, 1),
-    ]
+LOADED = make_environment(cudnn="9.3.0", cublas="12.5.3", nccl="2.23.4")
 
 
-def test_a_failure_before_the_libraries_were_loaded_joins_the_row_of_its_software():
-    loaded = make_environment(cudnn="9.3.0", cublas="12.5.3", nccl="2.23.4")
-    early = make_failure(environment=make_environment(cudnn="built for 9"), origin=make_origin(repeat=3))
-    (row,) = rows(merge_records(stored(*repeats(100.0, 102.0, environment=loaded), early)))
-    assert (row["repeats_ok"], row["repeats"]) == (2, 3)
-    assert (row["cudnn"], row["cublas"], row["nccl"]) == ("9.3.0", "12.5.3", "2.23.4")
-
-
-def test_a_failure_of_another_run_without_software_is_a_row_of_its_own():
-    lost = make_failure("unreachable", "refused", origin=make_origin(run_id="run-2"))
-    table = rows(merge_records(stored(*repeats(100.0, 102.0), lost)))
-    assert [(row["tensorflow"], row["repeats"]) for row in table] == [("2.21.0", 2), (None, 1)]
+@pytest.mark.parametrize(
+    ("failed", "counts"),
+    [
+        ({"environment": LOADED}, [(2, 3)]),
+        ({"environment": make_environment(keras="3.9.2")}, [(2, 2), (0, 1)]),
+        ({"environment": make_environment(cudnn="built for 9")}, [(2, 3)]),  # before the libraries were loaded
+        ({}, [(2, 2), (0, 1)]),  # of another run, and never reached
+    ],
+)
+def test_a_failure_joins_the_row_of_its_own_software_or_run(failed, counts):
+    failure = make_failure(**failed, origin=make_origin(repeat=3, run_id="run-2"))
+    table = rows(merge_records(stored(*repeats(100.0, 102.0, environment=LOADED), failure)))
+    assert [(row["repeats_ok"], row["repeats"]) for row in table] == counts
+    assert (table[0]["cudnn"], table[0]["cublas"], table[0]["nccl"]) == ("9.3.0", "12.5.3", "2.23.4")
 
 
 @pytest.mark.parametrize(

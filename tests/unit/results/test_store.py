@@ -18,31 +18,24 @@ def run(tmp_path):
 
 def test_a_record_comes_back_as_it_was_written(run):
     record = make_record(123.4)
+    assert run.read_record("node-a+resnet50+1") is None
     run.write_record("node-a+resnet50+1", record)
     assert run.read_record("node-a+resnet50+1") == record
     assert [stored.record for stored in run.records()] == [record]
-
-
-def test_a_record_that_is_not_there_is_none(run):
-    assert run.read_record("job") is None
 
 
 def test_a_corrupt_record_is_named_and_the_others_are_still_read(run):
     run.write_record("b", make_failure())
     run.record_path("a").write_text('{"half": ')
     run.record_path("c").write_bytes(b" " * (MAX_RECORD_BYTES + 5))
+    run.record_path("d").write_text('{"schema_version": 99}')
     found = {stored.path.name: stored for stored in run.records()}
     assert found["b.json"].record == make_failure()
     assert "not JSON" in str(found["a.json"].error)
     assert f"larger than {MAX_RECORD_BYTES} bytes" in str(found["c.json"].error)
+    assert "schema_version must be 1" in str(found["d.json"].error) and "99" in str(found["d.json"].error)
     with pytest.raises(RecordError):
         run.read_record("a")
-
-
-def test_a_record_of_another_schema_is_named_with_both_versions(run):
-    run.record_path("new").write_text('{"schema_version": 99}')
-    (stored,) = run.records()
-    assert "schema_version must be 1" in str(stored.error) and "99" in str(stored.error)
 
 
 def test_a_record_of_the_first_schema_is_still_read():
@@ -115,17 +108,17 @@ def test_events_of_many_threads_are_whole_lines(run):
     assert len(list(run.read_events())) == 400
 
 
-def test_a_run_of_the_same_name_is_refused(run):
-    with pytest.raises(match="run of this name exists"):
-        RunFolder.create(run.path.parent, "run-1")
-
-
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "a\n", "../x", "x" * 300, "ümlaut"])
 def test_a_name_that_could_leave_the_folder_is_refused(run, name):
     with pytest.raises(UserError, match="job id must be"):
         run.record_path(name)
     with pytest.raises(UserError, match="run id must be"):
         RunFolder.create(run.path.parent, name)
+
+
+def test_a_run_of_the_same_name_is_refused(run):
+    with pytest.raises(UserError, match="run of this name exists"):
+        RunFolder.create(run.path.parent, "run-1")
 
 
 def test_a_folder_that_is_not_a_run_is_named(tmp_path):

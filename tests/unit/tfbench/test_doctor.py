@@ -170,7 +170,7 @@ def test_bad_flags_are_exit_code_2():
     ("changes", "code", "level"),
     [
         ({"temperature_celsius": 78.0}, "hot", Level.WARNING),
-        ({"compute_mode": "exclusive process"}, "compute_mode", Level.NOTE),
+        ({"compute_mode": "prohibited"}, "compute_mode", Level.WARNING),
         ({"row_remap_failed": True}, "row_remap_failed", Level.WARNING),
         ({"name": "NVIDIA A100"}, "gpus_differ", Level.WARNING),
         ({"ecc": False}, "gpus_differ", Level.WARNING),
