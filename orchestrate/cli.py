@@ -52,7 +52,7 @@ GROUPS = (
     (
         "Choose a GPU",
         "recommend --model resnet50 --gpus A4000,A5000",
-        ("recommend", "gpus", "prices", "audit"),
+        ("recommend", "gpus", "audit"),
     ),
     ("On this machine", "doctor", ("doctor", "measure", "make-dataset", "completion")),
 )
@@ -76,7 +76,6 @@ EXAMPLES = {
     "validate": "validate runs/mine",
     "recommend": "recommend --model resnet50 --gpus A4000,A5000",
     "gpus": "gpus A4000 A5000",
-    "prices": "prices vms.csv --provider=runpod --retrieved-on=2026-11-01",
     "audit": "audit table.csv",
     "completion": "completion bash",
 }

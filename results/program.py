@@ -68,6 +68,7 @@ REMOVED = {
     "ssh-config": "Write each alias into hosts.yml: NAME: {ssh: ALIAS}",
     "--with-published": "Run recommend: it shows published figures next to measured ones",
     "--price": "Run recommend --price: gpus shows specifications only",
+    "prices": "Pass the catalog to recommend --prices",
     "--trust-new": "In hosts.yml, set host_keys: accept-new",
     "requeue": "Run resume: it repeats what was preempted",
     "docker_via": "On the host, add the user to the group docker: sudo usermod -aG docker USER",

@@ -142,18 +142,7 @@ def _is_name(cell: str) -> bool:
     return isinstance(read_number(cell, None), Refusal) and read_facets(cell).known
 
 
-_MAY_DIFFER = frozenset(
-    {
-        *("model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "xla", "device"),
-        *("warmup_steps", "num_steps", "min_seconds"),
-    }
-)
-"""Settings of a case that are compared by other means, or that honest GPUs of one source may differ in."""
-
-SOFTWARE = (
-    *("source", "unit", "task", "method_version"),
-    *(name for name in SETTINGS if name not in _MAY_DIFFER),
-)
+SOFTWARE = {"source", "unit", "task", "method_version", *SETTINGS} - {"xla", "device", "warmup_steps", "num_steps"}
 """Settings that GPUs must share before their throughputs are compared.
 
 Not the framework or its version: many published tables have another one for each GPU, and honest GPUs of one source

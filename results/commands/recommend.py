@@ -1,4 +1,4 @@
-"""The commands of `python -m results` that help to choose a GPU: recommend, gpus, prices."""
+"""The commands of `python -m results` that help to choose a GPU: recommend, gpus."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from results.commands.command_line import (
     RUNS_HELP,
     add_command,
     add_format,
-    add_output,
     add_runs,
     fleet_rates_of,
     placed,
     print_grids,
     print_lines,
-    put,
 )
 from results.errors import BadQuestion, UserError
 from results.recommend.questions import Limits
@@ -38,7 +36,9 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="price of a GPU-hour; overrides hosts.yml, which overrides --prices and the shipped examples",
     )
-    parser.add_argument("--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, as CSV")
+    parser.add_argument(
+        "--prices", metavar="FILE", type=Path, action="append", default=[], help="your prices, or a SkyPilot catalog"
+    )
 
 
 def add_gpus(commands: Commands) -> None:
@@ -49,15 +49,6 @@ def add_gpus(commands: Commands) -> None:
     )
     parser.add_argument("--gpus", metavar="NAMES", default="", help="the same names, comma-separated")
     add_format(parser, "text", "json", "markdown")
-
-
-def add_price_import(commands: Commands) -> None:
-    """Add `prices`."""
-    parser = add_command(commands, "prices", _prices, "turn a SkyPilot-format catalog into a prices file")
-    parser.add_argument("file", metavar="FILE", type=Path, help="CSV with InstanceType, AcceleratorName, Price, …")
-    parser.add_argument("--provider", required=True, help="whose catalog it is")
-    parser.add_argument("--retrieved-on", required=True, metavar="DATE", help="when it was retrieved")
-    add_output(parser)
 
 
 def add_recommend(commands: Commands) -> None:
@@ -170,11 +161,4 @@ def _gpus(names: list[str], *, gpus: str, format: str) -> int:
     else:
         print_lines(comparison_lines(comparison), format)
         print_grids(gpu_grids(comparison), format)
-    return ExitCode.OK
-
-
-def _prices(file: Path, *, provider: str, retrieved_on: str, output: Path | None) -> int:
-    from results.reference.prices import import_skypilot, prices_csv
-
-    put(prices_csv(import_skypilot(file, provider, retrieved_on)), output)
     return ExitCode.OK

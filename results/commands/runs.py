@@ -27,7 +27,7 @@ from results.commands.command_line import (
     warn,
     write_text,
 )
-from results.commands.recommend import add_gpus, add_price_import, add_prices, add_recommend
+from results.commands.recommend import add_gpus, add_prices, add_recommend
 from results.errors import UnknownFleet, UserError
 from results.schema.exit_codes import ExitCode
 
@@ -120,7 +120,6 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "audit": add_audit,
     "recommend": add_recommend,
     "gpus": add_gpus,
-    "prices": add_price_import,
     "export": add_export,
     "report": add_report,
     "validate": add_validate,

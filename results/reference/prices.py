@@ -7,22 +7,14 @@ pays.
 from __future__ import annotations
 
 import csv
-import io
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from results.errors import NotATable
 from results.reference import read_rows
-from results.reference.gpus import gpu_key, gpus_named
-
-HEADINGS = (
-    *("gpu", "provider", "region", "gpus_per_host", "usd_per_gpu_hour", "commitment", "retrieved_on", "source"),
-)
-"""Columns of a prices file; `gpu` and `usd_per_gpu_hour` are needed, the others may be empty or missing."""
-
-SKYPILOT_HEADINGS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+from results.reference.gpus import gpus_named
 
 
 @dataclass(frozen=True)
@@ -62,71 +54,44 @@ class Offer:
 
 
 def read_prices(path: Path) -> list[Offer]:
-    """Read a prices file of the user.
+    """Read a prices file of the user, or a catalog in SkyPilot's format, whose prices are per instance.
 
     Raises:
-        NotATable: It cannot be read, lacks a column, or a price is no positive number; says the line.
+        NotATable: It cannot be read, lacks a column, or a price is no positive number; names the line.
     """
     rows = _read_csv(path)
+    if rows and {"AcceleratorName", "AcceleratorCount", "Price"} <= rows[0].keys():
+        rows = [cells for row in rows for cells in _of_instance(row, path.stem)]
     missing = [name for name in ("gpu", "usd_per_gpu_hour") if rows and name not in rows[0]]
     if missing or not rows:
-        raise NotATable(f"{path}: needs rows with the columns {', '.join(HEADINGS)}. Missing: {', '.join(missing)}")
+        raise NotATable(
+            f"{path}: needs the columns gpu and usd_per_gpu_hour; provider, region, gpus_per_host, commitment and "
+            f"retrieved_on may be added. Missing: {', '.join(missing) or 'rows'}"
+        )
     return [offer for number, row in enumerate(rows, 2) for offer in _offers(row, f"{path}:{number}")]
+
+
+def _of_instance(row: Mapping[str, str], provider: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a prices file that an instance of a catalog makes: on demand and spot."""
+    count = positive_number(row["AcceleratorCount"])
+    for column, commitment in (("Price", "on demand"), ("SpotPrice", "spot")):
+        price = positive_number(row.get(column) or "")
+        if row["AcceleratorName"] and count and price:
+            yield {
+                "gpu": row["AcceleratorName"],
+                "usd_per_gpu_hour": str(price / count),
+                "gpus_per_host": row["AcceleratorCount"],
+                "provider": provider,
+                "region": row.get("Region") or "",
+                "commitment": commitment,
+                "source": row.get("InstanceType") or "",
+            }
 
 
 def known_prices(without: Collection[str] = ()) -> list[Offer]:
     """Return the shipped offers of all GPUs but those that are named: dated examples."""
     shipped = [offer for row in read_rows("prices.csv") for offer in _offers(row, "prices.csv")]
     return [offer for offer in shipped if offer.gpu not in without]
-
-
-def import_skypilot(path: Path, provider: str, retrieved_on: str) -> list[Offer]:
-    """Read prices from a CSV in the format of SkyPilot's catalogs.
-
-    Args:
-        path: Columns `InstanceType,AcceleratorName,AcceleratorCount,…,Price,Region,SpotPrice`; prices are per instance.
-        provider: Whose catalog it is.
-        retrieved_on: Date of the catalog.
-
-    Raises:
-        NotATable: It lacks a column.
-    """
-    rows = _read_csv(path)
-    missing = [name for name in SKYPILOT_HEADINGS if not rows or name not in rows[0]]
-    if missing:
-        raise NotATable(f"{path}: not a SkyPilot catalog. Missing columns: {', '.join(missing)}")
-    offers = []
-    for row in rows:
-        count = positive_number(row["AcceleratorCount"])
-        if not row["AcceleratorName"] or not count:
-            continue  # an instance without a GPU
-        for column, commitment in (("Price", "on demand"), ("SpotPrice", "spot")):
-            price = positive_number(row.get(column) or "")
-            if price:
-                offers.append(
-                    Offer(
-                        gpu=gpu_key(row["AcceleratorName"]) or row["AcceleratorName"],
-                        usd_per_gpu_hour=price / count,
-                        provider=provider,
-                        region=row["Region"],
-                        gpus_per_host=int(count),
-                        commitment=commitment,
-                        retrieved_on=retrieved_on,
-                        source=f"{path.name} {row['InstanceType']}",
-                    )
-                )
-    return offers
-
-
-def prices_csv(offers: Iterable[Offer]) -> str:
-    """Write offers as a prices file."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADINGS)
-    for offer in offers:
-        cells = {name: getattr(offer, name) for name in HEADINGS}
-        writer.writerow("" if cells[name] is None else cells[name] for name in HEADINGS)
-    return text.getvalue()
 
 
 def _offers(row: Mapping[str, str], where: str) -> list[Offer]:

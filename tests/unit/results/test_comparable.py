@@ -43,28 +43,6 @@ def test_whatever_changes_what_is_measured_makes_another_setting(change):
     assert not found.comparable and found.reason.endswith("differ: not the same is measured")
 
 
-def test_other_software_and_hardware_is_one_setting_and_the_software_is_named():
-    a = rate("a", environment=make_environment(tensorflow="2.21.0", driver="570.1"))
-    b = rate("b", environment=make_environment(tensorflow="2.16.2", cpu="Other CPU"))
-    assert setting_of(a) == setting_of(b)
-    assert match(a, b).comparable and match(a, b).differs == ("tensorflow", "driver")
-
-
-def test_a_compatibility_package_is_named_next_to_the_ratio_with_its_version():
-    host = {"driver": "535.183.01"}
-    plain, compat = fleet_rates(
-        merge_records(
-            stored(
-                *repeats(20.0, 21.0, fleet="a", environment=make_environment(**host)),
-                *repeats(20.0, 21.0, fleet="b", environment=make_environment(**host, cuda_compat="570.172.08")),
-            )
-        )
-    )
-    assert match(plain, compat).comparable and match(plain, compat).differs == ("cuda_compat",)
-    shown = compare_grid(compare([plain], [compat]), "a", "b").rows[0][-1]
-    assert shown == "cuda_compat none / 570.172.08"
-
-
 def launched(launcher, *, digest=None, **where):
     """Build repeats that a launcher started."""
     return [

@@ -5,11 +5,8 @@ import re
 import pytest
 
 from results.__main__ import main
-from results.report.page import make_report
-from results.report.tables import wide_grids
 from results.runs.store import RunFolder
-from results.table.merge import merge_records
-from tests.unit.results.factory import make_case, make_environment, repeats, stored
+from tests.unit.results.factory import make_case, make_environment, repeats
 
 MODELS = ("resnet50", "resnet152", "inception_v3", "googlenet")
 DRIVERS = {"node-a": "550.54", "node-b": "570.86"}
@@ -89,46 +86,3 @@ def test_split_by_driver_a_host_without_a_partner_is_named_and_not_dropped(tmp_p
         run.write_record(f"{number}", record)
     assert call("compare", "a5000", "a4000", "--by=driver") == 0
     assert "measured on one side only: googlenet fp32 1×gpu" in capsys.readouterr().out
-
-
-def test_a_case_measured_with_several_softwares_is_not_counted_once_for_each():
-    def of(fleet, rate, keras):
-        return [
-            record
-            for model in MODELS
-            for record in repeats(
-                rate,
-                rate * 1.01,
-                fleet=fleet,
-                case=make_case(model),
-                environment=make_environment(keras=keras),
-                run_id=keras,
-            )
-        ]
-
-    records = stored(*of("a", 20.0, "3.15.1"), *of("a", 20.0, "3.12.0"), *of("b", 10.0, "3.15.1"))
-    ((_, _, found),) = make_report(records, "title").pairs
-    assert len(found) == len(MODELS)
-    assert {item.reason for item in found} == {"measured with several keras: split with --by keras"}
-
-
-def test_four_drivers_of_one_card_are_one_line_with_the_spread_between_hosts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
-    monkeypatch.setitem(DRIVERS, "node-a", "535.183")
-    monkeypatch.setitem(DRIVERS, "node-b", "550.127")
-    monkeypatch.setitem(DRIVERS, "node-c", "570.86")
-    monkeypatch.setitem(DRIVERS, "node-d", "580.95")
-    run = RunFolder.create(tmp_path, "run-1")
-    records = [
-        *two_drivers("a4000", "NVIDIA RTX A4000", 100.0, hosts=tuple(DRIVERS)),
-        *two_drivers("a5000", "NVIDIA RTX A5000", 150.0, hosts=("node-d",)),
-    ]
-    for number, record in enumerate(records):
-        run.write_record(f"{number}", record)
-    assert call("compare", "a5000", "a4000") == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "drivers 535.183 on node-a, 550.127 on node-b, 570.86 on node-c, 580.95 on node-d" in out
-    assert "geometric mean of 4 cases" in out
-    of_fleet, _ = wide_grids(merge_records(stored(*records)))
-    assert len(of_fleet.rows) == len(MODELS), "one table, in which no case is split by driver"
-    assert call("compare", "a5000", "a4000", "--strict") == 2

@@ -91,45 +91,6 @@ def test_hosts_are_what_is_repeated_where_there_are_several():
     assert nested_estimate({"a": {"run": [100.0]}}) is None and nested_estimate({}) is None
 
 
-def coverage(hosts: int, repeats: int, host_cv: float, repeat_cv: float, draws: int = 2000) -> float:
-    """Return how often the interval of a ratio holds the true ratio, in draws with both kinds of variance."""
-    random = np.random.default_rng(20261121)
-    held = 0
-    for _ in range(draws):
-        fleets = []
-        for mean in (1.57 * 453.0, 453.0):
-            host = mean * (1 + host_cv * random.standard_normal((hosts, 1)))
-            fleets.append(host * (1 + repeat_cv * random.standard_normal((hosts, repeats))))
-        left, right = (
-            nested_estimate({str(host): {"run": repeats} for host, repeats in enumerate(fleet.tolist())})
-            for fleet in fleets
-        )
-        held += ratio_of_estimates(left, right).contains(1.57)
-    return held / draws
-
-
-@pytest.mark.parametrize(
-    ("hosts", "repeats", "host_cv", "repeat_cv"),
-    [(3, 3, 0.02, 0.01), (5, 3, 0.005, 0.02), (4, 5, 0.05, 0.05), (1, 5, 0.0, 0.02)],
-)
-@pytest.mark.slow
-def test_intervals_of_ratios_hold_the_true_ratio_as_often_as_they_say(hosts, repeats, host_cv, repeat_cv):
-    assert coverage(hosts, repeats, host_cv, repeat_cv) == pytest.approx(0.95, abs=0.02)
-
-
-def test_leaving_out_the_spread_between_hosts_would_be_noticed_by_the_coverage_test():
-    """The test above can fail: pooled repeats of three different hosts promise far too much."""
-    random = np.random.default_rng(1)
-    held = 0
-    for _ in range(300):
-        fleets = [
-            (m * (1 + 0.02 * random.standard_normal((3, 1)) + 0.001 * random.standard_normal((3, 5)))).ravel()
-            for m in (2, 1)
-        ]
-        held += ratio_interval(*fleets).contains(2.0)
-    assert held / 300 < 0.85
-
-
 def test_a_group_is_held_against_where_one_more_of_its_side_would_lie():
     """The spread is that of all sides without it: three values a side, so 1 + 2 degrees of freedom, six looks."""
     side, other = {"a": 100.0, "b": 100.2, "c": 180.0}, {"x": 98.0, "y": 101.0, "z": 103.0}
