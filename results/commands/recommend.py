@@ -150,15 +150,15 @@ def _refuse_unknown(networks: Sequence[str], rates: Sequence[FleetRate]) -> None
 
 
 def _gpus(names: list[str], *, gpus: str, format: str) -> int:
-    from results.reference.gpu_comparison import compare_gpus, comparison_json, comparison_lines, gpu_grids, named_gpus
+    from results.reference.gpu_comparison import comparison_json, comparison_lines, gpu_grids, named_gpus
 
     names = [*names, *(name.strip() for name in gpus.split(",") if name.strip())]
     if not names:
         raise UserError("name at least one GPU. Example: gpus A4000 A5000")
-    comparison = compare_gpus(named_gpus(names))
+    found = named_gpus(names)
     if format == "json":
-        sys.stdout.write(comparison_json(comparison))
+        sys.stdout.write(comparison_json(found))
     else:
-        print_lines(comparison_lines(comparison), format)
-        print_grids(gpu_grids(comparison), format)
+        print_lines(comparison_lines(found), format)
+        print_grids(gpu_grids(found), format)
     return ExitCode.OK

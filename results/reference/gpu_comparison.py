@@ -1,7 +1,6 @@
 """GPUs side by side, by specification: what a comparison begins with, and what follows from it for training.
 
-Everything here is arithmetic on `reference/`; nothing is measured. `compare_gpus` returns data, so that a report or a
-recommendation can include it; `gpu_grids` makes tables of it.
+Everything here is arithmetic on `reference/`; nothing is measured.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from results.digits import grouped
 from results.errors import BadQuestion
@@ -46,53 +44,6 @@ QUANTITIES = {
 """Rows of the table in their order: name and unit of each quantity of `gpu_specs.csv`."""
 
 
-@dataclass(frozen=True)
-class GpuFigure:
-    """One figure of one GPU; `value` is None where it is not a number, `text` is how it is written."""
-
-    gpu: str
-    text: str
-    value: float | None
-    source: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class GpuRow:
-    """One quantity of all GPUs, in their order; a GPU without it has None."""
-
-    quantity: str
-    name: str
-    unit: str
-    figures: list[GpuFigure | None]
-
-
-@dataclass(frozen=True)
-class BoundRow:
-    """What each GPU cannot exceed in training one network; None where that is not known."""
-
-    model: str
-    precision: str
-    lines: list[Roofline | None]
-
-
-@dataclass(frozen=True)
-class GpuComparison:
-    """GPUs side by side.
-
-    Attributes:
-        gpus: Names in `reference/gpu_specs.csv`.
-        rows: Figures with their sources.
-        bounds: Of training, by network and precision.
-        contradictions: What other sources state of these GPUs.
-    """
-
-    gpus: list[str]
-    rows: list[GpuRow]
-    bounds: list[BoundRow]
-    contradictions: list[dict[str, str]]
-
-
 def named_gpus(names: Sequence[str]) -> list[str]:
     """Return the GPUs that names mean; a family (`A100`) means all its members.
 
@@ -108,119 +59,105 @@ def named_gpus(names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def compare_gpus(gpus: Sequence[str]) -> GpuComparison:
-    """Put GPUs side by side.
-
-    Args:
-        gpus: Names in `reference/gpu_specs.csv`.
-    """
+def figures_of(gpus: Sequence[str]) -> dict[str, list[Mapping[str, str] | None]]:
+    """Return by quantity the row of `gpu_specs.csv` of each GPU; None where it has none."""
     table = specification_rows()
-    rows = [
-        GpuRow(quantity, name, unit, [_figure(gpu, table[gpu].get(quantity)) for gpu in gpus])
-        for quantity, (name, unit) in QUANTITIES.items()
-    ]
-    rows = [row for row in rows if any(row.figures)]
+    found = {quantity: [table[gpu].get(quantity) for gpu in gpus] for quantity in QUANTITIES}
+    return {quantity: figures for quantity, figures in found.items() if any(figures)}
+
+
+def bounds_of(gpus: Sequence[str]) -> dict[tuple[str, str], list[Roofline | None]]:
+    """Return by network and precision what each GPU cannot exceed in training; None where that is not known."""
     costs = [network for network in networks().values() if network.elements_fused]
-    figures = [specifications()[gpu] for gpu in gpus]
-    bounds = [
-        BoundRow(cost.model, precision, [roofline(of_gpu, cost, precision) for of_gpu in figures])
+    found = {
+        (cost.model, precision): [roofline(specifications()[gpu], cost, precision) for gpu in gpus]
         for precision in PEAKS
         if precision != "bf16"
         for cost in costs
-    ]
-    bounds = [row for row in bounds if any(row.lines)]
-    known = [row for row in contradictions() if row["gpu"] in gpus]
-    return GpuComparison(list(gpus), rows, bounds, known)
+    }
+    return {case: lines for case, lines in found.items() if any(lines)}
 
 
-def gpu_grids(comparison: GpuComparison) -> list[Grid]:
-    """Return the tables of a comparison: figures, bounds of training, sources, contradictions."""
-    gpus = comparison.gpus
+def contradictions_of(gpus: Sequence[str]) -> list[dict[str, str]]:
+    """Return what other sources state of GPUs, and why another figure is used."""
+    return [row for row in contradictions() if row["gpu"] in gpus]
+
+
+def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
+    """Return tables of GPUs side by side: figures, bounds of training, sources, contradictions."""
     ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
-    figures = []
-    for row in comparison.rows:
-        texts = [figure.text if figure else "-" for figure in row.figures]
-        figures.append([row.name, row.unit, *texts, *([_ratio(row)] if ratio else [])])
+    figures = [
+        [*QUANTITIES[name], *(row["value"] if row else "-" for row in rows), *([_ratio(gpus, name)] if ratio else [])]
+        for name, rows in figures_of(gpus).items()
+    ]
     notes = [
         "peaks are dense, by arithmetic: multiprocessors × FLOP per cycle × clock; sparsity doubles none of them here",
         "-: the GPU has none, or the reference has no figure",
     ]
-    grids = [
+    known = [list(row.values()) for row in contradictions_of(gpus)]
+    return [
         Grid("Specifications, not measurements", ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio], figures, notes),
-        _bounds_grid(comparison),
-        _sources_grid(comparison),
+        _bounds_grid(gpus),
+        _sources_grid(gpus),
+        *(
+            [Grid("Sources that contradict these figures", ["GPU", "quantity", "stated", "by", "here"], known)]
+            if known
+            else []
+        ),
     ]
-    if comparison.contradictions:
-        rows = [list(row.values()) for row in comparison.contradictions]
-        grids.append(Grid("Sources that contradict these figures", ["GPU", "quantity", "stated", "by", "here"], rows))
-    return grids
 
 
-def comparison_lines(comparison: GpuComparison) -> list[str]:
+def comparison_lines(gpus: Sequence[str]) -> list[str]:
     """Return what follows for training: the bottleneck of each network, and how far the GPUs are apart there."""
-    lines = []
-    for precision in dict.fromkeys(row.precision for row in comparison.bounds):
-        for place, gpu in enumerate(comparison.gpus):
-            of_gpu = {row.model: row.lines[place] for row in comparison.bounds if row.precision == precision}
+    lines, bounds = [], bounds_of(gpus)
+    for precision in dict.fromkeys(precision for _, precision in bounds):
+        for place, gpu in enumerate(gpus):
+            of_gpu = {model: row[place] for (model, name), row in bounds.items() if name == precision}
             limits = {model: line.limit for model, line in of_gpu.items() if line}
             models = ", ".join(model for model, limit in limits.items() if limit == "arithmetic")
             if models:
-                lines.append(
-                    f"{gpu} {precision}: arithmetic is the bottleneck of {models}, memory bandwidth that of all others"
-                )
-            elif limits:
-                lines.append(f"{gpu} {precision}: memory bandwidth is the bottleneck of every network here")
-    if len(comparison.gpus) == 2:
-        first, second = comparison.gpus
-        bounds = [
-            (_ratio(_row(comparison.rows, "memory_bandwidth")), "memory bandwidth"),
-            (_ratio(_row(comparison.rows, "fp16_tensor_fp32_accumulate")), "FP16 arithmetic"),
+                what = f"arithmetic is the bottleneck of {models}, memory bandwidth that of all others"
+            else:
+                what = "memory bandwidth is the bottleneck of every network here"
+            lines += [f"{gpu} {precision}: {what}"] if limits else []
+    if len(gpus) == 2:
+        ratios = [
+            (_ratio(gpus, "memory_bandwidth"), "memory bandwidth"),
+            (_ratio(gpus, "fp16_tensor_fp32_accumulate"), "FP16 arithmetic"),
         ]
-        (low, why_low), (high, why_high) = sorted(bounds, key=lambda bound: float(bound[0] or 0))
-        lines.append(
-            f"by specification {second} / {first} is {low} ({why_low}) to {high} ({why_high}); measure before you rent"
-        )
+        (low, why_low), (high, why_high) = sorted(ratios, key=lambda ratio: float(ratio[0] or 0))
+        apart = f"{low} ({why_low}) to {high} ({why_high})"
+        lines.append(f"by specification {gpus[1]} / {gpus[0]} is {apart}; measure before you rent")
     return lines
 
 
-def comparison_json(comparison: GpuComparison) -> str:
-    """Return the data as JSON."""
-    document = {**dataclasses.asdict(comparison), "conclusions": comparison_lines(comparison)}
+def comparison_json(gpus: Sequence[str]) -> str:
+    """Return the data as JSON; in each row, GPUs in their order."""
+    document = {
+        "gpus": gpus,
+        "figures": figures_of(gpus),
+        "bounds": [
+            {"model": model, "precision": precision, "of_gpus": [line and dataclasses.asdict(line) for line in lines]}
+            for (model, precision), lines in bounds_of(gpus).items()
+        ],
+        "contradictions": contradictions_of(gpus),
+        "conclusions": comparison_lines(gpus),
+    }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _figure(gpu: str, row: Mapping[str, str] | None) -> GpuFigure | None:
-    if row is None:
-        return None
-    try:
-        value: float | None = float(row["value"])
-    except ValueError:
-        value = None
-    return GpuFigure(gpu, row["value"], value, row["source"], row["note"])
-
-
-def _row(rows: Sequence[GpuRow], quantity: str) -> GpuRow:
-    return next((row for row in rows if row.quantity == quantity), GpuRow(quantity, "", "", []))
-
-
-def _ratio(row: GpuRow) -> str:
+def _ratio(gpus: Sequence[str], quantity: str) -> str:
     """Write the second GPU's figure over the first's."""
-    if len(row.figures) != 2:
-        return ""
-    first, second = row.figures
-    if first is None or second is None or not first.value or not second.value or row.quantity == "compute_capability":
-        return ""
-    return f"{second.value / first.value:.2f}"
+    first, second = (specifications()[gpu].get(quantity) for gpu in gpus)
+    return f"{second / first:.2f}" if first and second and quantity != "compute_capability" else ""
 
 
-def _bounds_grid(comparison: GpuComparison) -> Grid:
+def _bounds_grid(gpus: Sequence[str]) -> Grid:
     rows = [
-        [row.model, row.precision, *(text for line in row.lines for text in _bound_cells(line))]
-        for row in comparison.bounds
+        [model, precision, *(text for line in lines for text in _bound_cells(line))]
+        for (model, precision), lines in bounds_of(gpus).items()
     ]
-    columns = ["network", "precision"]
-    for gpu in comparison.gpus:
-        columns += [f"{gpu} at most>", "bottleneck", "batch>"]
+    columns = ["network", "precision", *(name for gpu in gpus for name in (f"{gpu} at most>", "bottleneck", "batch>"))]
     notes = [
         "at most: samples per second of one GPU in training, each layer by itself; fused kernels pass a bound of "
         "bandwidth (up to 1.9 times), nothing passes one of arithmetic",
@@ -236,13 +173,12 @@ def _bound_cells(bound: Roofline | None) -> tuple[str, str, str]:
     return grouped(min(bound.unfused, bound.arithmetic)), bound.limit, batch
 
 
-def _sources_grid(comparison: GpuComparison) -> Grid:
+def _sources_grid(gpus: Sequence[str]) -> Grid:
     """Name the source of each figure; quantities of one GPU and source share a row."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for row in comparison.rows:
-        for figure in row.figures:
-            if figure is not None:
-                found.setdefault((figure.gpu, figure.source, figure.note), []).append(row.name)
-    order = sorted(found.items(), key=lambda item: comparison.gpus.index(item[0][0]))
-    rows = [[gpu, ", ".join(names), source, note] for (gpu, source, note), names in order]
+    for gpu in gpus:
+        for quantity, row in specification_rows()[gpu].items():
+            if quantity in QUANTITIES:
+                found.setdefault((gpu, row["source"], row["note"]), []).append(QUANTITIES[quantity][0])
+    rows = [[gpu, ", ".join(names), source, note] for (gpu, source, note), names in found.items()]
     return Grid("Sources", ["GPU", "figures", "source", "note"], rows)

@@ -22,7 +22,7 @@ from results.compare.pairs import compare, fleets_of
 from results.grid import Grid, markdown, markdown_text, printable
 from results.program import started_as_tfbench
 from results.recommend.questions import asked_prices
-from results.reference.gpu_comparison import GpuComparison, compare_gpus, comparison_lines, gpu_grids
+from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.report import charts
 from results.report.charts import Chart
 from results.report.comparison import Pair, ratio_tables
@@ -55,7 +55,6 @@ class Report:
         about: Which runs, when and where they measured.
         decision: What to rent.
         verdict: The sentences at the top, what to rent first.
-        specifications: Of the GPUs side by side; None where none is known.
         pairs: Comparisons of each pair of fleets.
         breakdown: Where the time of the runs went; None: not known.
     """
@@ -64,7 +63,6 @@ class Report:
     about: str
     decision: RunDecision
     verdict: list[str]
-    specifications: GpuComparison | None
     merged: Merged
     rates: list[FleetRate]
     pairs: list[Pair]
@@ -105,7 +103,6 @@ def make_report(
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
         decision=decision,
         verdict=[decision.first, *_speed_lines(merged, pairs)],
-        specifications=compare_gpus(decision.gpus) if decision.gpus else None,
         merged=merged,
         rates=rates,
         pairs=pairs,
@@ -139,9 +136,9 @@ def report_markdown(report: Report) -> str:
     settings = [f"* {markdown_text(f'{advice.title}: {advice.sentence}')}" for advice in report.decision.advices]
     folded = [("Each setting", "\n".join(settings))] if len(settings) > 1 else []
     folded.append(("Tables", _joined([_shortened(grid) for grid in all_grids(report.merged)])))
-    if report.specifications:
-        lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(report.specifications))
-        folded.append(("Specifications of the GPUs", f"{lines}\n{_joined(gpu_grids(report.specifications))}"))
+    if gpus := report.decision.gpus:
+        lines = "".join(f"* {markdown_text(line)}\n" for line in comparison_lines(gpus))
+        folded.append(("Specifications of the GPUs", f"{lines}\n{_joined(gpu_grids(gpus))}"))
     return "\n".join(
         [
             f"## {markdown_text(report.title)}",
@@ -170,15 +167,15 @@ def report_html(report: Report) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["printable"] = printable
-    specifications = report.specifications
+    gpus = report.decision.gpus
     breakdown = [report.breakdown] if report.breakdown else []
     drawn = _charts(report)
     page = environment.get_template("report.html.j2").render(
         report=report,
         answers=_answer_grids(report),
         tables=[_shortened(grid) for grid in [*all_grids(report.merged), *breakdown]],
-        specification_lines=comparison_lines(specifications) if specifications else [],
-        specification_tables=gpu_grids(specifications) if specifications else [],
+        specification_lines=comparison_lines(gpus) if gpus else [],
+        specification_tables=gpu_grids(gpus) if gpus else [],
         drawn=[replace(chart, svg=markupsafe.Markup(chart.svg)) for chart in drawn],
         energy_measured=any(chart.name == "energy" for chart in drawn),
         settings=report.decision.advices[:MAX_ROWS],

@@ -31,7 +31,7 @@ from results.grid import Grid, print_grid
 from results.recommend.answer import answers
 from results.recommend.output import advice_grid
 from results.recommend.questions import Limits, asked_prices, read_questions
-from results.reference.gpu_comparison import compare_gpus, gpu_grids
+from results.reference.gpu_comparison import gpu_grids
 from results.report.comparison import compare_grid, scaling_grid
 from results.report.tables import all_grids
 from results.runs.store import RunFolder
@@ -104,7 +104,7 @@ def grids() -> dict[str, list[Grid]]:
         "time-breakdown": [breakdown],
         "compare": [compare_grid(compare(*rates), "two-cores", "one-core"), scaling],
         "recommend": list(map(advice_grid, advices)),
-        "gpus": gpu_grids(compare_gpus(["RTX A4000", "RTX A5000"])),
+        "gpus": gpu_grids(["RTX A4000", "RTX A5000"]),
         "audit": [audit_grid(Path("blog_a5000.csv"), audit_file(CASES / "blog_a5000.csv", None))],
         "deep-check": [deep],
     }

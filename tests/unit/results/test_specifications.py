@@ -7,7 +7,7 @@ import pytest
 
 import results.__main__ as program
 from results.reference import FOLDER
-from results.reference.gpu_comparison import compare_gpus, comparison_lines, named_gpus
+from results.reference.gpu_comparison import bounds_of, comparison_lines, figures_of, gpu_grids, named_gpus
 from results.reference.gpus import (
     compute_capability,
     contradictions,
@@ -102,16 +102,15 @@ def test_a_family_means_all_its_members_and_an_unknown_name_gets_suggestions(cap
 
 
 def test_gpus_side_by_side_have_sources_ratios_and_what_follows_for_training():
-    comparison = compare_gpus(["RTX A4000", "RTX A5000"])
-    rows = {row.quantity: row for row in comparison.rows}
-    assert [figure.value for figure in rows["memory_bandwidth"].figures] == [448, 768]
-    assert all(figure.source for row in rows.values() for figure in row.figures if figure)
-    assert rows["nvlink_both_directions"].figures[0] is None
-    (bound,) = [row for row in comparison.bounds if (row.model, row.precision) == ("resnet50", "fp16")]
-    line = bound.lines[1]
+    gpus = ["RTX A4000", "RTX A5000"]
+    figures, grids = figures_of(gpus), gpu_grids(gpus)
+    assert [row["value"] for row in figures["memory_bandwidth"]] == ["448", "768"]
+    assert figures["nvlink_both_directions"][0] is None
+    assert ["memory bandwidth", "GB/s", "448", "768", "1.71"] in grids[0].rows
+    line = bounds_of(gpus)["resnet50", "fp16"][1]
     assert (line.limit, round(line.unfused), round(line.arithmetic)) == ("memory bandwidth", 1659, 4849)
-    assert "1.45 (FP16 arithmetic) to 1.71 (memory bandwidth)" in comparison_lines(comparison)[-1]
-    assert {row["gpu"] for row in comparison.contradictions} == {"RTX A4000", "RTX A5000"}
+    assert "1.45 (FP16 arithmetic) to 1.71 (memory bandwidth)" in comparison_lines(gpus)[-1]
+    assert {row[0] for row in grids[2].rows} == {row[0] for row in grids[3].rows} == set(gpus)
 
 
 @pytest.mark.parametrize("style", ["text", "markdown", "json"])
