@@ -37,7 +37,9 @@ def codes(case=None, environment=None, measurement=None, telemetry=None):
 
 
 def test_a_clean_measurement_has_no_warning():
-    assert codes() == []
+    assert codes(telemetry={"energy_joules": 100.0, "energy_integrated_joules": 109.0}) == []
+    assert drift_limit(Device.GPU, [1.0, 1.0, 2.0]) == 0.02 and drift_limit(Device.CPU, []) == 0.05
+    assert codes(case=Case(model="resnet50", precision=Precision.TF32)) == ["tf32_not_as_asked"]
 
 
 @pytest.mark.parametrize(
@@ -64,25 +66,18 @@ def test_each_finding_has_its_own_warning(part, values, code):
     assert codes(**{part: values}) == [code]
 
 
-@pytest.mark.parametrize(("drift_of", "word"), [(0.5, "50.0% slower"), (-0.5, "50.0% faster")])
-def test_a_drift_names_its_direction_and_the_next_floor(drift_of, word):
-    measurement = dataclasses.replace(MEASUREMENT, step_drift=drift_of, warmup_steps=20)
+@pytest.mark.parametrize(
+    ("changes", "words", "hint"),
+    [
+        ({"step_drift": 0.5}, "50.0% slower", "--warmup_steps=40"),
+        ({"step_drift": -0.5}, "50.0% faster", "--warmup_steps=40"),
+        ({"warmup_settled": False}, "had not settled after 20 steps", "--max_warmup_steps=80"),
+    ],
+)
+def test_a_warm_up_that_was_too_short_has_a_longer_one_as_its_hint(changes, words, hint):
+    measurement = dataclasses.replace(MEASUREMENT, warmup_steps=20, **changes)
     (found,) = soft_warnings(Case(model="resnet50"), ENVIRONMENT, measurement, Telemetry())
-    assert word in found.message and found.hint == "--warmup_steps=40"
-
-
-def test_a_warmup_that_has_not_settled_names_a_higher_ceiling():
-    measurement = dataclasses.replace(MEASUREMENT, warmup_settled=False, warmup_steps=20)
-    (found,) = soft_warnings(Case(model="resnet50"), ENVIRONMENT, measurement, Telemetry())
-    assert (found.code, found.hint) == ("warmup_not_settled", "--max_warmup_steps=80")
-
-
-def test_of_too_few_steps_for_a_variance_the_limit_is_the_devices():
-    assert drift_limit(Device.GPU, [1.0, 1.0, 2.0]) == 0.02 and drift_limit(Device.CPU, []) == 0.05
-
-
-def test_energy_that_differs_by_less_than_the_limit_is_no_finding():
-    assert codes(telemetry={"energy_joules": 100.0, "energy_integrated_joules": 109.0}) == []
+    assert words in found.message and found.hint == hint
 
 
 class TwoRanks(Alone):
@@ -143,10 +138,6 @@ def test_every_warning_is_explained_below_the_table():
         f"drift: {MEANINGS['drift']}",
         f"high_cv: {MEANINGS['high_cv']}",
     ]
-
-
-def test_tf32_that_the_device_lacks_is_said():
-    assert codes(case=Case(model="resnet50", precision=Precision.TF32)) == ["tf32_not_as_asked"]
 
 
 @pytest.mark.parametrize(

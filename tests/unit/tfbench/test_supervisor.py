@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -69,51 +68,42 @@ def test_a_signal_ends_native_code_with_a_record(tmp_path, number):
     assert signal.Signals(number).name in record.cause
 
 
-def test_a_process_that_hangs_ends_in_time_with_a_record_and_where_it_hung(tmp_path):
-    output = tmp_path / "record.json"
-    code, errors = ending(output, "os.write(2, b'tfbench: state timing\\n'); hang()", max_seconds=2)
-    record = from_json(output.read_text())
-    assert (code, record.status) == (3, Status.TIMEOUT)
-    assert "=2, while timing: stderr shows where it waited" in record.cause
-    assert "in hang" in errors
-
-
-def test_a_process_that_is_stopped_for_good_is_a_timeout(tmp_path):
-    output = tmp_path / "record.json"
-    code, _ = ending(output, "os.kill(os.getpid(), signal.SIGSTOP)", max_seconds=0.5)
-    assert (code, from_json(output.read_text()).status) == (3, Status.TIMEOUT)
-
-
-def test_a_crash_in_native_code_leaves_a_record(tmp_path):
-    output = tmp_path / "record.json"
-    code, errors = ending(output, "ctypes.string_at(0)")
-    record = from_json(output.read_text())
-    assert (code, record.status) == (3, Status.ERROR)
-    assert "SIGSEGV" in record.cause
-    assert "in work" in errors
-
-
 OUT_OF_MEMORY = (
     "W0000 00:00:1.2 42 bfc_allocator.cc:502] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB"
 )
+MAY_FAIL = OUT_OF_MEMORY + ". The caller indicates that this is not a failure"
 
 
-def test_a_crash_for_want_of_memory_is_out_of_memory(tmp_path):
+@pytest.mark.parametrize(
+    ("work", "max_seconds", "status", "cause", "printed"),
+    [
+        (
+            "os.write(2, b'tfbench: state timing\\n'); hang()",
+            2,
+            Status.TIMEOUT,
+            "=2, while timing: stderr shows where it waited",
+            "in hang",
+        ),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", 0.5, Status.TIMEOUT, "not finished", ""),
+        ("ctypes.string_at(0)", None, Status.ERROR, "SIGSEGV", "in work"),
+        (
+            f"print({OUT_OF_MEMORY!r}, file=sys.stderr); os.abort()",
+            None,
+            Status.OOM,
+            "after: Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB",
+            OUT_OF_MEMORY,
+        ),
+        (f"print({MAY_FAIL!r}, file=sys.stderr); os.abort()", None, Status.ERROR, "SIGABRT", MAY_FAIL),
+        ("return 0", None, Status.ERROR, "without a record", ""),
+    ],
+)
+def test_each_bad_end_leaves_a_record_with_its_cause(tmp_path, work, max_seconds, status, cause, printed):
     output = tmp_path / "record.json"
-    code, errors = ending(output, f"print({OUT_OF_MEMORY!r}, file=sys.stderr); os.abort()")
+    code, errors = ending(output, work, max_seconds)
     record = from_json(output.read_text())
-    assert (code, record.status) == (3, Status.OOM)
-    assert record.cause.endswith("after: Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB")
-    assert OUT_OF_MEMORY in errors, "what the child prints is handed on"
-
-
-def test_an_attempt_to_have_more_memory_that_may_fail_explains_no_crash(tmp_path):
-    output = tmp_path / "record.json"
-    ending(
-        output,
-        f"print({OUT_OF_MEMORY!r} '. The caller indicates that this is not a failure', file=sys.stderr); os.abort()",
-    )
-    assert from_json(output.read_text()).status is Status.ERROR
+    assert (code, record.status) == (3, status)
+    assert cause in record.cause and printed in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"], "no half-written file"
 
 
 def test_a_reader_that_stops_reading_does_not_keep_a_child_from_being_ended(tmp_path):
@@ -130,14 +120,6 @@ def test_a_process_that_is_killed_leaves_a_record(tmp_path):
     assert code == 3
     assert record.status in (Status.OOM, Status.ERROR)  # as far as the control group counts such kills
     assert "SIGKILL" in record.cause
-
-
-def test_an_exit_without_a_record_is_an_error(tmp_path):
-    output = tmp_path / "record.json"
-    code, _ = ending(output, "return 0")
-    record = from_json(output.read_text())
-    assert (code, record.status) == (3, Status.ERROR)
-    assert "without a record" in record.cause
 
 
 def test_an_exception_of_the_child_prints_its_traceback(tmp_path):
@@ -158,10 +140,3 @@ def test_the_child_does_not_outlive_its_parent(tmp_path):
         process.kill()
         # Both ends of the pipe are the child's too: it reads as closed only when the child is gone as well.
         assert process.communicate(timeout=60) == ("", "")
-
-
-def test_no_half_written_file_is_left(tmp_path):
-    output = tmp_path / "record.json"
-    ending(output, "hang()", max_seconds=0.2)
-    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
-    json.loads(output.read_text())

@@ -34,28 +34,17 @@ def test_warm_up_ends_when_two_windows_agree(windows):
     assert done.seconds == pytest.approx(5 * (3.0 + 2.0 + 1.5 + 1.49))
 
 
-def test_windows_that_agree_before_the_floor_do_not_end_it(windows):
-    windows += [1.0, 1.0, 5.0, 4.0, 4.0]
-    done, _ = run(floor=12, ceiling=50)
-    assert (done.steps, done.settled) == (25, True)
-
-
-def test_without_evidence_it_ends_at_the_ceiling_and_says_so(windows):
-    windows += [1.0, 2.0, 1.0, 2.0]
-    done, _ = run(floor=10, ceiling=18)
-    assert (done.steps, done.settled) == (18, False)
-
-
-def test_a_short_floor_is_taken_exactly_and_no_evidence_sought(windows):
-    windows += [1.0]
-    done, _ = run(floor=3, ceiling=default_ceiling(3))
-    assert (done.steps, done.settled) == (3, None)
-
-
-def test_no_warm_up_at_all_is_possible(windows):
-    done, lines = run(floor=0, ceiling=default_ceiling(0))
-    assert (done.steps, done.seconds, lines) == (0, 0.0, [])
-
-
-def test_the_ceiling_is_five_floors():
+@pytest.mark.parametrize(
+    ("means", "floor", "ceiling", "steps", "settled"),
+    [
+        ([1.0, 1.0, 5.0, 4.0, 4.0], 12, 50, 25, True),  # windows that agree before the floor do not end it
+        ([1.0, 2.0, 1.0, 2.0], 10, 18, 18, False),  # not settled at the ceiling
+        ([1.0], 3, default_ceiling(3), 3, None),  # a short floor is taken exactly
+        ([], 0, default_ceiling(0), 0, None),
+    ],
+)
+def test_warm_up_lasts_from_its_floor_to_its_ceiling(windows, means, floor, ceiling, steps, settled):
+    windows += means
+    done, _ = run(floor, ceiling)
+    assert (done.steps, done.settled) == (steps, settled)
     assert default_ceiling(10) == 50
