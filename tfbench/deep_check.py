@@ -1,4 +1,4 @@
-"""The case that says whether a machine is worth keeping: `--model=device --deep_check`.
+"""The case that shows whether a machine is worth keeping: `--model=device --deep_check`.
 
 One device after another, then all together under load for 20 s, then the all-reduce over all of them and the
 processor. It measures; `orchestrate/accepting` judges.
@@ -17,7 +17,7 @@ from results.schema import Case, Check, Device, DeviceResult, Status
 from tfbench.device_case import product_of
 from tfbench.environment import with_loaded_libraries
 from tfbench.keras_types import Strategy, Tensor
-from tfbench.machine.host_speed import LOOP_STEPS, loop_seconds
+from tfbench.machine.host import LOOP_STEPS, loop_seconds
 from tfbench.machine.nvml import GPUs
 from tfbench.machine.telemetry import Observer
 from tfbench.measuring import validity
@@ -63,7 +63,7 @@ def deep_check(case: Case, strategy: Strategy, findings: Findings, gpus: GPUs) -
     Args:
         case: Its device and number of replicas count.
         strategy: Over these.
-        findings: Filled; checks say of each device whether its products are right.
+        findings: Filled; a check for each device shows whether its products are right.
         gpus: Observed under load; the null object on a CPU.
 
     Raises:

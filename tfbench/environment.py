@@ -77,11 +77,11 @@ def with_loaded_libraries(environment: Environment) -> Environment:
     the CUDA driver library, where it is not the driver's own.
     """
     found = loaded_versions()
-    foreign = environment.driver is not None and found.libcuda not in (None, environment.driver)
+    external = environment.driver is not None and found.libcuda not in (None, environment.driver)
     return replace(
         environment,
         cudnn=found.cudnn or environment.cudnn,
         cublas=found.cublas or environment.cublas,
         nccl=found.nccl or environment.nccl,
-        cuda_compat=found.libcuda if foreign else None,
+        cuda_compat=found.libcuda if external else None,
     )

@@ -26,7 +26,7 @@ USAGE = """Measure one network on this machine and write the result as one JSON 
   python -m tfbench --model=device --num_gpus=2      matrix products, copies, all-reduce: no network
 
 Progress goes to stderr; the record goes to --output, or to stdout without it.
-Exit code: 0 measured; 3 not measured, the record says why; 2 bad flags; 1 a bug.
+Exit code: 0 measured; 3 not measured, with the cause in the record; 2 bad flags; 1 a bug.
 
 Flags (also from a file: --flagfile=FILE, one per line):
 """
@@ -84,7 +84,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one call of `python -m tfbench` asks for.
+    """One call of `python -m tfbench`.
 
     Attributes:
         case: What to measure.

@@ -45,7 +45,7 @@ class ReplicaScalar:
     A function that returns tensors returns them through operations that wait for all its side effects, on one device
     for all replicas (`AutomaticControlDependencies.mark_as_return`): the other replicas' values would be copied there,
     and on the host's device the call would not return before the step had finished. So a step returns nothing, and
-    what the host wants to know lies in a variable.
+    results for the host lie in variables.
 
     Args:
         strategy: Over the replicas.

@@ -16,7 +16,7 @@
 the driver's, as `nvidia-smi` shows it, also where a GPU before it does not answer; of a GPU in MIG mode `gpus` has the
 slice that a process gets. Without an NVIDIA driver `driver` and `cuda_driver` are null and `gpus` is empty; what a
 package or GPU does not report is null. The keys are those of `tfbench.machine.host.HostFacts`, `gpu_states` those of
-`results.schema.health.GPUFacts`, and a host without GPUs has those of `tfbench.machine.host_speed.ProcessorSpeed`.
+`results.schema.health.GPUFacts`, and a host without GPUs has those of `tfbench.machine.host.ProcessorSpeed`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ import json
 import shutil
 import sys
 
-from tfbench.machine.host import host_facts
-from tfbench.machine.host_speed import processor_speed
+from tfbench.machine.host import host_facts, processor_speed
 
 
 def main() -> int:

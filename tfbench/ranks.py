@@ -64,7 +64,7 @@ def check_software(peers: Ranks, environment: Environment) -> None:
     """Compare what the ranks run on; before anything is built, and again when libraries are loaded.
 
     Raises:
-        CaseFailedError: `unsupported`: their software differs, and each says in what.
+        CaseFailedError: `unsupported`: their software differs.
     """
     mine = {name: getattr(environment, name) for name in SAME_SOFTWARE}
     chief, *others = peers.gather("software", mine)

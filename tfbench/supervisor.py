@@ -1,4 +1,4 @@
-"""Runs the measurement in a child process, and says how it ended when it cannot say so itself.
+"""Runs the measurement in a child process, and records how it ended if the child cannot.
 
 TensorFlow can hang in native code, crash, or be killed for the memory that it took. The parent never imports
 it, so that it can always end the child in time and write the record.
@@ -46,7 +46,7 @@ class Watch:
     Attributes:
         child: Process.
         signals: Descriptor on which a byte per signal arrives.
-        written: Descriptor on which the child says that its record is written.
+        written: Descriptor on which the child reports that its record is written.
         errors: What the child prints to stderr.
     """
 

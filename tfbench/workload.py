@@ -30,7 +30,7 @@ from tfbench.training.tasks import TASKS, Batch, Task
 from tfbench.training.tfrecords import PREFETCHED_BATCHES, DataSet, open_data_set, tfrecord_source
 
 STEP_RATIO_LIMIT = 1.1
-"""A real step that takes so many synthetic ones waits for its input; below that, noise and copies explain it."""
+"""A real step that takes this many synthetic ones waits for its input; below that, noise and copies explain it."""
 
 DRAINING_STEPS = PREFETCHED_BATCHES + BATCHES_AHEAD + 2
 """Untimed real steps after synthetic ones: the batches that were prepared meanwhile would flatter the input."""
@@ -66,7 +66,7 @@ class InputComparison:
         real: Where real batches come from.
         real_step: Takes one step with a real batch.
         synthetic_step: Takes one step with a batch that lives on the device.
-        steps: That will be timed; so many synthetic ones are taken, half before and half after.
+        steps: To be timed; as many synthetic ones are taken, half before and half after.
     """
 
     def __init__(self, real: WaitingSource, real_step: Step, synthetic_step: Step, steps: int) -> None:
@@ -251,7 +251,7 @@ def require(checks: list[Check], peers: Ranks) -> None:
     failed = [check for check in checks if check.passed is False]
     if not failed:
         return
-    peers.finish()  # all know
+    peers.finish()  # all have the same checks
     only_finite = all("_finite_" in check.name for check in failed)
     raise CaseFailedError(Status.NOT_FINITE if only_finite else Status.INVALID, validity.failures(checks))
 

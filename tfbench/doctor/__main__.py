@@ -109,29 +109,12 @@ def _gpus(gpus: Sequence[GPUFacts]) -> Iterator[str]:
         if gpu.problem is not None:
             yield f"{gpu.label:<22} {gpu.problem}"
             continue
-        settings = [
-            f"ECC {_on(gpu.ecc)}",
-            f"MIG {_on(gpu.mig)}",
-            f"persistence {_on(gpu.persistence)}",
-            f"compute {gpu.compute_mode or '?'}",
-        ]
         yield f"{gpu.label:<22} {gpu.name}, {_bytes(gpu.memory_bytes)}, cc {gpu.compute_capability or '?'}, {gpu.uuid}"
-        yield f"{'':<22} {', '.join(settings)}; PCIe {_pcie(gpu)}; NVLink {gpu.nvlinks_up} up, {gpu.nvlinks_down} down"
-        yield (
-            f"{'':<22} {_number(gpu.power_watts)} of {_number(gpu.power_limit_watts)} W (default "
-            f"{_number(gpu.power_limit_default_watts)}, at most {_number(gpu.power_limit_max_watts)}), "
-            f"{_number(gpu.temperature_celsius)} °C, {_number(gpu.sm_clock_mhz)} of {_number(gpu.sm_clock_max_mhz)} MHz"
-            + (f" ({', '.join(gpu.clock_reasons)})" if gpu.clock_reasons else "")
-        )
+        power = "?" if gpu.power_watts is None else f"{gpu.power_watts:.0f} of {gpu.power_limit_watts or 0:.0f} W"
+        links = f"{gpu.link}; NVLink {gpu.nvlinks_up} up, {gpu.nvlinks_down} down"
+        yield f"{'':<22} {power}{gpu.clock_and_temperature}; {links}"
         for part in gpu.slices:
             yield f"{'':<22} slice {part.profile}, {_bytes(part.memory_bytes)}, {part.uuid}"
-
-
-def _pcie(gpu: GPUFacts) -> str:
-    return (
-        f"×{_number(gpu.pcie_width)} of ×{_number(gpu.pcie_width_max)}, "
-        f"generation {_number(gpu.pcie_generation)} of {_number(gpu.pcie_generation_max)}"
-    )
 
 
 def _tensorflow(facts: DoctorFacts) -> Iterator[str]:
@@ -177,14 +160,6 @@ def _bytes(value: int | None) -> str:
     if value is None:
         return "?"
     return f"{value / (1 << 30):.1f} GiB" if value >= 1 << 30 else f"{value / (1 << 20):.0f} MiB"
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.0f}"
-
-
-def _on(value: bool | None) -> str:
-    return {True: "on", False: "off", None: "n/a"}[value]
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ EXIT_CODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorFinding:
-    """One thing that a person should know before trusting this machine's numbers.
+    """One thing to know before trusting this machine's numbers.
 
     Attributes:
         code: One word, stable.
@@ -312,19 +312,19 @@ def _p2p(pairs: Sequence[GPUPair]) -> Iterator[DoctorFinding]:
     apart = [pair for pair in pairs if pair.p2p not in (None, "ok")]
     if not apart:
         return
-    mendable = [pair for pair in apart if pair.topology in NEAR and pair.p2p != "GPU not supported"]
-    shown = mendable or apart
+    fixable = [pair for pair in apart if pair.topology in NEAR and pair.p2p != "GPU not supported"]
+    shown = fixable or apart
     names = ", ".join(f"{pair.first}–{pair.second}" for pair in shown[:SHOWN_PAIRS])
     more = f" and {len(shown) - SHOWN_PAIRS} more" if len(shown) > SHOWN_PAIRS else ""
     reasons = ", ".join(dict.fromkeys(f"{pair.p2p}, {pair.topology}" for pair in shown))
     yield DoctorFinding(
-        level=Level.WARNING if mendable else Level.NOTE,
+        level=Level.WARNING if fixable else Level.NOTE,
         code="no_p2p",
         subject="P2P",
         seen=f"{len(shown)} of {len(pairs)} pairs of GPUs cannot read each other's memory: {names}{more} ({reasons})",
         why="NCCL then copies through the host's memory, which is several times slower",
         fix="disable ACS and the IOMMU in the BIOS (sudo lspci -vvv | grep ACSCtl; kernel parameter iommu=pt)"
-        if mendable
+        if fixable
         else None,
     )
 
@@ -342,11 +342,11 @@ MIN_MEMORY_BYTES = 4_000_000_000
 
 VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": (("", "0"), "each kernel must end before the next is launched"),
-    "NVIDIA_TF32_OVERRIDE": (("",), "it overrides the precision that a case asks for"),
+    "NVIDIA_TF32_OVERRIDE": (("",), "it overrides the precision of a case"),
     "NCCL_P2P_DISABLE": (("", "0"), "NCCL copies through the host's memory"),
     "NCCL_SHM_DISABLE": (("", "0"), "NCCL uses sockets between GPUs without P2P"),
     "XLA_FLAGS": (("",), "it changes what XLA compiles, so numbers are not comparable with others"),
-    "TF_XLA_FLAGS": (("",), "it may switch XLA on, whatever --xla says"),
+    "TF_XLA_FLAGS": (("",), "it may switch XLA on despite --xla=off"),
 }
 """By variable: values that do no harm, and what any other does."""
 

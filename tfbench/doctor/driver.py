@@ -15,12 +15,12 @@ from typing import Any
 import pynvml
 
 from results.schema.health import GPUFacts
-from tfbench.machine.boards import Board, Visible, offered, problems_of, read_boards
 from tfbench.machine.cuda_devices import ask_cuda
+from tfbench.machine.driver_gpus import DriverGPU, Visible, offered, problems_of, read_driver_gpus
 from tfbench.machine.nvml import cuda_version, read_gpu
 
 P2P_READ = 0
-"""Which capability of a pair is asked: reading the other's memory. (nvidia-ml-py's own constant is a tuple.)"""
+"""Queried capability of a pair: reading the other's memory. (nvidia-ml-py's own constant is a tuple.)"""
 
 P2P_STATUS = {
     0: "ok",
@@ -86,21 +86,21 @@ def read_nvml() -> DriverFacts:
     except pynvml.NVMLError as error:
         return DriverFacts(problem=str(error))
     try:
-        boards = read_boards()
+        gpus = read_driver_gpus()
         return DriverFacts(
             version=offered(pynvml.nvmlSystemGetDriverVersion),
             cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
-            gpus=[read_gpu(Visible(board=board)) for board in boards],
-            pairs=read_pairs(boards),
-            gpu_problems=problems_of(boards),
+            gpus=[read_gpu(Visible(gpu=gpu)) for gpu in gpus],
+            pairs=read_pairs(gpus),
+            gpu_problems=problems_of(gpus),
         )
     finally:
         pynvml.nvmlShutdown()
 
 
-def read_pairs(boards: list[Board]) -> list[GPUPair]:
+def read_pairs(gpus: list[DriverGPU]) -> list[GPUPair]:
     """Query how each two GPUs reach each other; those in MIG mode never do."""
-    able = [board for board in boards if board.problem is None and not board.mig]
+    able = [gpu for gpu in gpus if gpu.problem is None and not gpu.mig]
     found = []
     for first, second in itertools.combinations(able, 2):
         status = offered(pynvml.nvmlDeviceGetP2PStatus, first.handle, second.handle, P2P_READ)

@@ -72,7 +72,7 @@ def driver_from(answers: ChildAnswers) -> DriverFacts:
 
 
 def trial_from(answers: ChildAnswers) -> Trial:
-    """Put the trial's lines together, and say in which stage it ended if not well."""
+    """Join the trial's lines; a trial that failed names its stage."""
     reported = {key: value for line in answers.lines for key, value in line.items()}
     try:
         trial = from_dict(Trial, reported)
@@ -117,7 +117,7 @@ def ask(module: str, arguments: Sequence[str], seconds: float, **variables: str)
         seconds: Until it is killed, with all that it started.
         variables: Added to the environment.
     """
-    # In an image the packages lie where PYTHONPATH says.
+    # In an image, PYTHONPATH names the folder of the packages.
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     child = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],

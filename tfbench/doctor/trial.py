@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, field
 
 STAGES = ("import", "devices", "compute", "all_reduce")
-"""In their order; a trial that ends early says with which."""
+"""In their order; a trial that ends early names its stage."""
 
 PRODUCT_SIZE = 256
 """Rows of the matrices that every GPU multiplies: of small whole numbers, so the product is exact in any precision."""
@@ -51,7 +51,7 @@ class Trial:
     problem: str | None = None
 
 
-def say(**reported: object) -> None:
+def report(**reported: object) -> None:
     """Print one line of JSON."""
     sys.stdout.write(json.dumps(reported) + "\n")
     sys.stdout.flush()
@@ -75,7 +75,7 @@ def main(device: str) -> None:
 
     build = tf.sysconfig.get_build_info()
     cuda, cudnn = (str(build[name]) if build.get(name) else None for name in ("cuda_version", "cudnn_version"))
-    say(
+    report(
         tensorflow=tf.__version__,
         keras=keras_version(),
         cuda=cuda,
@@ -87,16 +87,16 @@ def main(device: str) -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
     opened = cuda_libraries.opened_libraries(tf.__version__, cuda, cudnn) if device == "gpu" else []
     problems = cuda_libraries.load_by_name(opened, cuda_libraries.package_folders())
-    say(
+    report(
         gpus=[tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus],
         missing={name: problem for name, problem in problems.items() if problem},
     )
     devices = [f"GPU:{index}" for index in range(len(gpus))] or ["CPU:0"]
     right = [name for name in devices if computes(name)]
-    say(right=right, wrong=[name for name in devices if name not in right])
+    report(right=right, wrong=[name for name in devices if name not in right])
     reduced = all_reduces(devices if gpus else [])
     versions = dataclasses.asdict(cuda_libraries.loaded_versions())
-    say(**reduced, versions={name: version for name, version in versions.items() if version is not None})
+    report(**reduced, versions={name: version for name, version in versions.items() if version is not None})
 
 
 def computes(device: str) -> bool:

@@ -2,8 +2,8 @@
 
 TensorFlow's physical device `GPU:i` is the CUDA driver's device i, less those that it takes for display GPUs. But
 TensorFlow shows neither UUID nor bus id of it without creating the device (`get_device_details` has name and compute
-capability only; `list_local_devices` takes all of the memory). The CUDA driver knows both, after CUDA_VISIBLE_DEVICES,
-CUDA_DEVICE_ORDER, MIG and lost GPUs had their say, so asking it is the only match that cannot be wrong.
+capability only; `list_local_devices` takes all of the memory). The CUDA driver reports both, after
+CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, MIG and lost GPUs took effect: no other match is safe.
 
 Source: TensorFlow, core/common_runtime/gpu/gpu_device.cc: `ListPhysicalDevices`, `GetValidDeviceIds` and
 `GetMinGPUMultiprocessorCount`.
@@ -30,7 +30,7 @@ CUDA_ERRORS = {
 """What `cuInit` fails with. Source: CUDA Driver API, CUresult."""
 
 _MIN_MULTIPROCESSORS = 8
-"""What TensorFlow asks of a GPU, unless all are smaller."""
+"""Least that TensorFlow accepts, unless all GPUs are smaller."""
 
 _MULTIPROCESSOR_COUNT = 16
 """Source: CUDA Driver API, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT."""
@@ -45,9 +45,9 @@ class CUDADevice:
 
     Attributes:
         uuid: 32 hexadecimal digits, without `GPU-` or `MIG-`: of the slice where it is one.
-        bus_id: `0000:3B:00.0`; of a slice its board's.
+        bus_id: `0000:3B:00.0`; of a slice its gpu's.
         name: e.g. `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
-        multiprocessors: None where the driver does not say.
+        multiprocessors: None where the driver does not report them.
     """
 
     uuid: str
@@ -61,7 +61,7 @@ class CUDAAnswer:
     """What the CUDA driver answered.
 
     Attributes:
-        devices: Those that TensorFlow uses, in its order; empty where `problem` says why.
+        devices: Those that TensorFlow uses, in its order; empty with a `problem`.
         problem: Why there is no answer: no libcuda, or the error of `cuInit`; None when it answered.
     """
 
@@ -87,7 +87,7 @@ def ask_cuda() -> CUDAAnswer:
 
 
 def _large_enough(devices: list[CUDADevice]) -> tuple[CUDADevice, ...]:
-    """Leave out what TensorFlow leaves out: small GPUs next to larger ones."""
+    """Exclude what TensorFlow excludes: small GPUs next to larger ones."""
     counts = [device.multiprocessors for device in devices if device.multiprocessors is not None]
     wished = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "")
     least = int(wished) if wished.isdigit() else min(_MIN_MULTIPROCESSORS, max(counts, default=0))
@@ -98,7 +98,7 @@ def _describe(library: ctypes.CDLL, ordinal: int) -> CUDADevice:
     device = ctypes.c_int()
     library.cuDeviceGet(ctypes.byref(device), ordinal)
     identity = (ctypes.c_ubyte * 16)()
-    # Before CUDA 11.4 there is no _v2, and the older one gives a slice's board.
+    # Before CUDA 11.4 there is no _v2, and the older one gives a slice's gpu.
     for name in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):
         if hasattr(library, name):
             getattr(library, name)(ctypes.byref(identity), device)

@@ -1,7 +1,7 @@
 """NVIDIA's libraries: which TensorFlow opens, how it is made to find them, and which versions a process has loaded.
 
 TensorFlow 2.21 looks for its libraries in folders beside itself, and that of `libcusolver.so.11` is not among them:
-`pip install tensorflow[and-cuda]` then says "Cannot dlopen some GPU libraries" and trains on the CPU. What a process
+`pip install tensorflow[and-cuda]` then prints "Cannot dlopen some GPU libraries" and trains on the CPU. What a process
 has loaded already is found by name, wherever it lies. What is loaded is often not what TensorFlow was built with: later
 versions of cuDNN serve builds for earlier ones, and LD_LIBRARY_PATH or another package may provide any of them.
 """
@@ -187,7 +187,7 @@ PROPERTIES = (0, 1, 2)
 
 
 def by_property(function: str) -> Callable[[ctypes.CDLL], str | None]:
-    """Return what asks a library by its `…GetProperty`: `cublasGetVersion` would need a handle, and so GPU memory."""
+    """Return a reader of a version by `…GetProperty`: `cublasGetVersion` would need a handle, and so GPU memory."""
 
     def version(library: ctypes.CDLL) -> str | None:
         ask = getattr(library, function)

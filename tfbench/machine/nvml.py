@@ -13,8 +13,9 @@ import pynvml
 
 from results.schema import GPU, SoftWarning
 from results.schema.health import GPUFacts, GPUSlice
-from tfbench.machine.boards import (
-    Board,
+from tfbench.machine.cuda_devices import ask_cuda
+from tfbench.machine.driver_gpus import (
+    DriverGPU,
     Handle,
     Slice,
     T,
@@ -22,10 +23,9 @@ from tfbench.machine.boards import (
     offered,
     offered_devices,
     problems_of,
-    read_boards,
+    read_driver_gpus,
     visible_devices,
 )
-from tfbench.machine.cuda_devices import ask_cuda
 from tfbench.machine.samples import HARDWARE_REASONS, POWER_REASONS, THERMAL_REASONS, Sample
 
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
@@ -85,13 +85,13 @@ def read_driver(*, by_cuda: bool = False) -> Driver:
     with _opened() as is_open:
         if not is_open:
             return Driver()
-        boards = read_boards()
-        devices = devices_of_this_process(boards) if by_cuda else offered_devices(boards)
+        gpus = read_driver_gpus()
+        devices = devices_of_this_process(gpus) if by_cuda else offered_devices(gpus)
         return Driver(
             version=offered(pynvml.nvmlSystemGetDriverVersion),
             cuda=cuda_version(offered(pynvml.nvmlSystemGetCudaDriverVersion_v2)),
             gpus=tuple(map(read_gpu, devices)),
-            problems=(*problems_of(boards), *([] if by_cuda else _excluded(boards, devices))),
+            problems=(*problems_of(gpus), *([] if by_cuda else _excluded(gpus, devices))),
         )
 
 
@@ -102,7 +102,7 @@ def free_gpu_memory_bytes() -> int | None:
     failed: the difference between a full GPU and a broken library.
     """
     with _opened() as is_open:
-        devices = visible_devices(read_boards()) if is_open else []
+        devices = visible_devices(read_driver_gpus()) if is_open else []
         memories = [offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle) for device in devices]
         return min((int(memory.free) for memory in memories if memory is not None), default=None)
 
@@ -112,20 +112,20 @@ def cuda_version(number: int | None) -> str | None:
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
-def devices_of_this_process(boards: list[Board]) -> list[Visible]:
+def devices_of_this_process(gpus: list[DriverGPU]) -> list[Visible]:
     """Return what this process may use, by CUDA or, where it does not answer, by CUDA_VISIBLE_DEVICES.
 
     Initialises CUDA in this process.
     """
     answer = ask_cuda()
-    return visible_devices(boards, answer.devices if answer.problem is None else None)
+    return visible_devices(gpus, answer.devices if answer.problem is None else None)
 
 
-def _excluded(boards: list[Board], devices: list[Visible]) -> list[str]:
+def _excluded(gpus: list[DriverGPU], devices: list[Visible]) -> list[str]:
     """Name GPUs in MIG mode that are not offered next to whole GPUs."""
     if not any(device.slice is None for device in devices):
         return []
-    return [f"{board.label} is in MIG mode, and excluded next to whole GPUs" for board in boards if board.slices]
+    return [f"{gpu.label} is in MIG mode, and excluded next to whole GPUs" for gpu in gpus if gpu.slices]
 
 
 def as_recorded(gpu: GPUFacts) -> GPU:
@@ -146,9 +146,9 @@ def read_gpu(device: Visible) -> GPUFacts:
     A slice has its own memory and processes. Temperature, clocks and their limits are those of its GPU, with which it
     shares a chip; power is its GPU's with all that other slices do, so it is excluded.
     """
-    board, handle = device.board, device.board.handle
-    if board.problem is not None:
-        return GPUFacts(index=board.index, bus_id=board.bus_id, problem=board.problem)
+    gpu, handle = device.gpu, device.gpu.handle
+    if gpu.problem is not None:
+        return GPUFacts(index=gpu.index, bus_id=gpu.bus_id, problem=gpu.problem)
 
     def ask(query: Callable[..., T], *arguments: object) -> T | None:
         return offered(query, handle, *arguments)
@@ -170,8 +170,8 @@ def read_gpu(device: Visible) -> GPUFacts:
     mode = ask(pynvml.nvmlDeviceGetComputeMode)
     persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
     return GPUFacts(
-        index=board.index,
-        bus_id=board.bus_id,
+        index=gpu.index,
+        bus_id=gpu.bus_id,
         name=device.name,
         uuid=device.uuid,
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
@@ -180,8 +180,8 @@ def read_gpu(device: Visible) -> GPUFacts:
         utilisation=None if rates is None else rates.gpu / 100,
         processes=None if processes is None else len(processes),
         process_names=[f"{process.pid} {_process_name(process.pid)}".strip() for process in processes or ()],
-        mig=board.mig,
-        slices=[_slice(part) for part in (board.slices if device.slice is None else (device.slice,))],
+        mig=gpu.mig,
+        slices=[_slice(part) for part in (gpu.slices if device.slice is None else (device.slice,))],
         ecc=None if ecc is None else bool(ecc[0]),
         ecc_uncorrected_errors=ask(
             pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
@@ -252,16 +252,14 @@ class GPUs:
         except pynvml.NVMLError:
             return
         self._open = True
-        boards = read_boards()
-        self._devices = devices_of_this_process(boards)[:count]
+        gpus = read_driver_gpus()
+        self._devices = devices_of_this_process(gpus)[:count]
         self.at_start = self.facts()
         hint = "python -m tfbench.doctor; restart the machine"
-        self.warnings = [
-            SoftWarning(code="gpu_unusable", message=problem, hint=hint) for problem in problems_of(boards)
-        ]
+        self.warnings = [SoftWarning(code="gpu_unusable", message=problem, hint=hint) for problem in problems_of(gpus)]
 
     def close(self) -> None:
-        """Let the driver go; what is asked later has no answer."""
+        """Close NVML; later queries return nothing."""
         if self._open:
             offered(pynvml.nvmlShutdown)
         self._open, self._devices = False, []
@@ -287,7 +285,7 @@ class GPUs:
 
     def temperatures_celsius(self) -> list[float]:
         """Return the temperatures of those GPUs that report it."""
-        readings = [_temperature(device.board.handle) for device in self._devices]
+        readings = [_temperature(device.gpu.handle) for device in self._devices]
         return [reading for reading in readings if reading is not None]
 
     def other_processes(self) -> int | None:
@@ -301,16 +299,16 @@ def _temperature(handle: Handle) -> float | None:
 
 
 def _sample(device: Visible) -> Sample:
-    board = device.board.handle
-    power = None if device.slice else offered(pynvml.nvmlDeviceGetPowerUsage, board)
+    gpu = device.gpu.handle
+    power = None if device.slice else offered(pynvml.nvmlDeviceGetPowerUsage, gpu)
     memory = offered(pynvml.nvmlDeviceGetMemoryInfo, device.handle)
     return Sample(
         at=time.perf_counter(),
         power_watts=None if power is None else power / 1000,
-        temperature_celsius=_temperature(board),
-        sm_clock_mhz=offered(pynvml.nvmlDeviceGetClockInfo, board, pynvml.NVML_CLOCK_SM),
-        reasons=offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, board),
+        temperature_celsius=_temperature(gpu),
+        sm_clock_mhz=offered(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM),
+        reasons=offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),
         memory_used_bytes=None if memory is None else int(memory.used),
-        pcie_generation=offered(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, board),
-        pcie_width=offered(pynvml.nvmlDeviceGetCurrPcieLinkWidth, board),
+        pcie_generation=offered(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, gpu),
+        pcie_width=offered(pynvml.nvmlDeviceGetCurrPcieLinkWidth, gpu),
     )

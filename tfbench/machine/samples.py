@@ -46,7 +46,7 @@ Samples = Sequence[Sequence[Sample]]
 def integrated_joules(samples: Samples, seconds: float) -> float | None:
     """Integrate power over an interval of `seconds` by the trapezoidal rule, all GPUs together.
 
-    The mean over the span of the samples stands for the whole interval. None where a GPU has no two samples
+    The mean over the span of the samples is taken for the whole interval. None where a GPU has no two samples
     or they span too little of it.
     """
     means = [_mean_power(gpu, seconds) for gpu in samples]

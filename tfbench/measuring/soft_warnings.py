@@ -1,4 +1,4 @@
-"""What the reader of a number should know beside it: with its figure, likely cause and something to try."""
+"""Warnings about a valid measurement, each with its figure, likely cause and a hint."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def needs_ptx_jit(compute_capability: str | None, built_for: list[str]) -> bool:
     Machine code of sm_XY runs on compute capability X.Z with Z ≥ Y, not on another X.
 
     Args:
-        compute_capability: e.g. `8.6`; None: unknown, and nothing is said.
+        compute_capability: e.g. `8.6`; None: unknown, and no warning.
         built_for: e.g. `["sm_80", "sm_90", "compute_90"]`; empty: unknown.
     """
     if compute_capability is None or not built_for:

@@ -1,4 +1,4 @@
-"""Checks that a number has to pass before it may be trusted, each with what was measured and its limit."""
+"""Validity checks, each with the measured value and its limit."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _PERHAPS_MEMORY = re.compile(
     r"|Failed to get convolution algorithm|No algorithm worked!"
     r"|Failed to create cuSolverDN instance|cuSolverDN call failed with status =1\b|unhandled cuda error"
 )
-"""A library that asks the driver for memory itself got none, or is broken: the words are the same.
+"""A library that allocates memory itself got none, or is broken: the messages are the same.
 
 Source: for memory, issues 9489, 24828, 36510, 48041 and 60713 of tensorflow/tensorflow. NCCL also prints "unhandled
 cuda error" on a GPU that it has no kernels for.

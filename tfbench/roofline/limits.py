@@ -1,4 +1,4 @@
-"""The roofline: what a network asks of the hardware, from its layers' shapes.
+"""The roofline: operations and bytes of a network, from its layers' shapes.
 
 FLOPs count multiplications and additions of convolutions, dense layers and attention (1 multiply-add = 2), forward
 and backward; the gradient with respect to the images is not computed and not counted. Bytes are those that a

@@ -260,7 +260,7 @@ def wait_for(result: Tensor) -> None:
 
 
 def require_devices(result: Tensor, devices: Sequence[str]) -> None:
-    """Make sure that each tensor of a result lies where it was asked for.
+    """Check that each tensor of a result lies on its device.
 
     TensorFlow moves what a device has no kernel for to the host, in silence, and the result with it.
 

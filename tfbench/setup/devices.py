@@ -34,7 +34,7 @@ class Threads:
 
 
 def threads_for(cpu_limit: float) -> Threads:
-    """Choose the threads for so many CPUs.
+    """Choose the number of threads for a number of CPUs.
 
     TensorFlow itself counts the CPUs of the affinity and overlooks a container's quota: with two threads on
     a quota of one CPU both are stopped for half of the time, and each operation waits for the slower one.
@@ -60,7 +60,7 @@ def create_strategy(case: Case) -> Strategy:
     waits for all of them.
 
     Raises:
-        CaseFailedError: `no_gpu`, with what was asked and what there is; never a silent fall to the CPU.
+        CaseFailedError: `no_gpu`, with the requested and the visible number; never a silent fall to the CPU.
     """
     if case.device is Device.CPU:
         # Else the reference, the peaks and whatever names no device would run on a GPU.
@@ -94,9 +94,9 @@ def _over_hosts(case: Case) -> Strategy:
 
 
 def communication_of(case: Case) -> Communication:
-    """Return what the hosts of a case ask TensorFlow for: its own choice on GPUs would be a ring over gRPC.
+    """Return the communication of a case: TensorFlow's own choice on GPUs would be a ring over gRPC.
 
-    Source: TensorFlow, core/common_runtime/collective_param_resolver_local.cc: NCCL is taken where the hint says so.
+    Source: TensorFlow, core/common_runtime/collective_param_resolver_local.cc: NCCL is taken where the hint names it.
     """
     if case.device is Device.GPU and case.communication is Communication.AUTO:
         return Communication.NCCL

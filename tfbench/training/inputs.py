@@ -57,7 +57,7 @@ def source_per_replica(strategy: Strategy, dataset_of: Callable[[int], tf.data.D
     """Return what moves each replica's own batches from the host's memory to its device, ahead of the steps.
 
     Each device has a pipeline of its own. The strategy's distributed iterator copies a number back to the host at every
-    step and waits for the device before it asks for the next batch, so that every second copy does not overlap.
+    step and waits for the device before it requests the next batch, so that every second copy does not overlap.
 
     Args:
         strategy: Over the replicas, which are all on this host.
@@ -100,7 +100,7 @@ def _on_each_replica(strategy: Strategy, of_replica: Callable[[int], Batch]) -> 
 
 
 def _next_of(tensors: list[Tensor]) -> Callable[[ReplicaContext], Tensor]:
-    """Return a function that gives one tensor after another, in the order in which replicas ask."""
+    """Return a function that returns one tensor after another, in the order of the replicas."""
     remaining = iter(tensors)
     return lambda _: next(remaining)
 

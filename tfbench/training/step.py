@@ -99,7 +99,7 @@ def _from_rows(rows: Tensor, place: _Place) -> Tensor:
 
 
 INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2000
-"""As in Keras: halved when a gradient is not finite, doubled after so many steps in which all were."""
+"""As in Keras: halved when a gradient is not finite, doubled after this many steps in which all were."""
 
 TRAVEL_DTYPES = {AllReduceDtype.FP32: tf.float32, AllReduceDtype.FP16: tf.float16, AllReduceDtype.BF16: tf.bfloat16}
 """What gradients are cast to before an all-reduce, and back after it."""

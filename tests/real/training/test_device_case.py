@@ -73,27 +73,42 @@ def test_the_figure_of_utilisation_is_that_of_the_device_case(quick):
     assert add.amount == 3 * add.size
 
 
-def test_what_a_library_refuses_has_a_reason_and_no_value(quick, monkeypatch):
+@pytest.mark.parametrize(
+    ("device", "fault", "reason"),
+    [
+        ("CPU:0", "refuse", "no such kernel"),
+        ("CPU:1", "elsewhere", "TensorFlow computed on CPU:0 what was meant for CPU:1"),
+    ],
+)
+def test_what_cannot_be_measured_has_a_reason_and_no_value(quick, monkeypatch, device, fault, reason):
     import tensorflow as tf
 
     from tfbench import device_case
     from tfbench.roofline import peaks
 
-    def refuse(*_, **__):
+    def refuse(*_):
         raise tf.errors.UnimplementedError(None, None, "no such kernel")
 
-    monkeypatch.setattr(peaks, "product_call", refuse)
-    result, check = device_case.product_of("fp16", "CPU:0")
-    assert result.value is None
-    assert "no such kernel" in result.reason
-    assert check.passed is None
+    def elsewhere(factor, *_):
+        @tf.function
+        def multiply():
+            with tf.device("CPU:0"):
+                return tf.cast(tf.matmul(tf.cast(factor, tf.int32), tf.cast(factor, tf.int32)), tf.float32)
+
+        return multiply
+
+    monkeypatch.setattr(peaks, "product_call", {"refuse": refuse, "elsewhere": elsewhere}[fault])
+    result, check = device_case.product_of("fp32", device)
+    assert result.value is None and check.passed is None
+    assert reason in result.reason
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(quick, two_replicas):
-    from tfbench.roofline.transfers import all_reduce, bus_bytes
+    from tfbench.roofline.transfers import CHAINED, all_reduce, bus_bytes
 
     assert [bus_bytes(1000, count) for count in (2, 4, 8)] == [1000.0, 1500.0, 1750.0]
     found = all_reduce(two_replicas)
+    assert {result.chained for result in found} == {CHAINED}, "figures are of one all-reduce, not of a call"
     assert [result.size for result in found] == [2**12, 2**16]
     for result in found:
         assert result.value == pytest.approx(result.size * 2 * (2 - 1) / 2 / result.seconds)
@@ -126,15 +141,6 @@ def test_every_all_reduce_of_a_call_is_executed_and_in_order(two_replicas, monke
         mine = [op for op in concrete.graph.get_operations() if op.type == "CollectiveReduceV2" and op.device == device]
         assert len(mine) == 12
         assert all(before in after.control_inputs for before, after in itertools.pairwise(mine))
-
-
-def test_a_figure_is_of_one_all_reduce_and_not_of_a_call(quick, two_replicas, monkeypatch):
-    from tfbench.roofline import transfers
-
-    monkeypatch.setattr(transfers, "seconds_per_call", lambda *_: [3.2, 6.4])
-    found = transfers.all_reduce(two_replicas)[0]
-    assert found.chained == 16
-    assert (found.seconds, found.value) == (pytest.approx(0.2), pytest.approx(2**12 / 0.2))
 
 
 @pytest.mark.parametrize(("kind", "times"), [("CPU", 2), ("GPU", 10)])
@@ -176,25 +182,6 @@ def test_what_is_measured_runs_on_the_device_that_was_asked_for(quick, measure):
     assert result.reason is None and result.value > 0
 
 
-def test_what_the_placer_moved_elsewhere_is_not_this_devices_figure(quick, monkeypatch):
-    import tensorflow as tf
-
-    from tfbench.roofline import peaks
-
-    def elsewhere(factor, *_):
-        @tf.function
-        def multiply():
-            with tf.device("CPU:0"):
-                return tf.cast(tf.matmul(tf.cast(factor, tf.int32), tf.cast(factor, tf.int32)), tf.float32)
-
-        return multiply
-
-    monkeypatch.setattr(peaks, "product_call", elsewhere)
-    result = peaks.matrix_product("fp32", "CPU:1")
-    assert result.value is None
-    assert "TensorFlow computed on CPU:0 what was meant for CPU:1" in result.reason
-
-
 def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, monkeypatch):
     import tensorflow as tf
 
@@ -213,17 +200,6 @@ def test_while_a_device_is_measured_tensorflow_refuses_instead_of_moving(quick, 
     assert tf.config.get_soft_device_placement() is True
 
 
-def test_a_copy_that_lies_elsewhere_is_no_figure(quick, monkeypatch):
-    import tensorflow as tf
-
-    from tfbench.roofline import peaks
-
-    with tf.device("CPU:0"):
-        tensor = tf.ones([4])
-    with pytest.raises(peaks.MisplacedError, match="computed on CPU:0 what was meant for CPU:1"):
-        peaks.seconds_per_call(lambda: [tensor, tensor], ["CPU:0", "CPU:1"])
-
-
 def test_a_product_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch):
     import tensorflow as tf
 
@@ -238,12 +214,14 @@ def test_a_product_that_rounds_as_tf32_is_seen(tensorflow, monkeypatch):
     assert peaks.tf32_observed("CPU:0") is peaks.tf32_observed("CPU:1") is True
 
 
-def test_a_probe_that_ran_elsewhere_has_no_answer(tensorflow, monkeypatch):
+def test_a_tensor_that_lies_elsewhere_is_no_figure(tensorflow, monkeypatch):
     from tfbench.roofline import peaks
 
     with tensorflow.device("CPU:0"):
         result = tensorflow.ones([2, 2])
     assert peaks._rounds_as_tf32(result, "CPU:1") is None
+    with pytest.raises(peaks.MisplacedError, match="computed on CPU:0 what was meant for CPU:1"):
+        peaks.seconds_per_call(lambda: [result, result], ["CPU:0", "CPU:1"])
 
 
 def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeypatch):
@@ -263,7 +241,7 @@ def test_a_wrong_product_and_a_wrong_sum_are_caught(quick, two_replicas, monkeyp
 def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(quick, monkeypatch, one_replica):
     from results.schema import Case, Device
     from tfbench import deep_check as module
-    from tfbench.machine import host_speed
+    from tfbench.machine import host
     from tfbench.machine.nvml import GPUs
     from tfbench.outcomes.findings import Findings
     from tfbench.outcomes.outcome import CaseFailedError
@@ -271,7 +249,7 @@ def test_a_deep_check_measures_each_device_then_all_under_load_then_the_host(qui
     monkeypatch.setattr(module, "LOAD_SECONDS", 0.1)
     monkeypatch.setattr(module, "ALONE_SECONDS", 0.05)
     monkeypatch.setattr(module, "SUSTAINED_SIZES", {"CPU": 128})
-    monkeypatch.setattr(host_speed, "LOOPS", 1)
+    monkeypatch.setattr(host, "LOOPS", 1)
     case = Case(model="device", mode=Mode.DEVICE, device=Device.CPU, deep_check=True)
     findings = Findings()
     module.deep_check(case, one_replica, findings, GPUs(0))

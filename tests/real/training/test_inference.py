@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from results.runs.reading import from_json
 from results.schema import XLA, Mode, Precision, Status
 from tests.real.training.small import small_case
-from tests.real.training.test_main import SMALL
 from tests.real.training.test_networks import measured
 from tests.real.training.test_training import measure_tiny
 from tests.real.training.tiny import CLASSES, IMAGE_SIZE, TinyNetwork, tiny_case
@@ -50,14 +48,11 @@ def test_every_network_answers_alike_on_every_replica(two_replicas, name):
     assert measurement.bytes_per_sample > measurement.fused_bytes_per_sample > 0
 
 
-def test_one_replica_has_only_the_gates_of_its_outputs(one_replica):
-    checks = {check.name: check.passed for check in infer(tiny_case(mode=Mode.INFER), one_replica).checks}
+def test_one_replica_has_its_own_checks_and_latency_of_single_samples(one_replica):
+    findings = infer(tiny_case(mode=Mode.INFER), one_replica)
+    checks, latency = {check.name: check.passed for check in findings.checks}, findings.measurement.latency
     assert checks["outputs_equal_one_device"] is None
     assert checks["outputs_finite_at_first"] is True
-
-
-def test_latency_is_of_single_samples_and_has_its_percentiles_in_order(one_replica):
-    latency = infer(tiny_case(mode=Mode.INFER), one_replica).measurement.latency
     assert len(latency.step_seconds) == 100, "fewer calls have no 99th percentile"
     assert min(latency.step_seconds) > 0
     assert latency.p50_seconds <= latency.p95_seconds <= latency.p99_seconds <= max(latency.step_seconds)
@@ -117,14 +112,3 @@ def test_an_output_that_is_not_finite_leaves_no_number(one_replica):
         measure(Repeat(case=case, network=Infinite(), strategy=one_replica, options=Options(peaks=False)), findings)
     assert caught.value.status is Status.NOT_FINITE
     assert findings.measurement is None
-
-
-def test_the_program_writes_a_valid_record_of_an_inference(tfbench, tmp_path):
-    output = tmp_path / "record.json"
-    done = tfbench(*SMALL, "--mode=infer", "--num_gpus=2", "--warmup_steps=2", "--num_steps=12", f"--output={output}")
-    assert done.returncode == 0, done.stderr
-    record = from_json(output.read_text())
-    measurement = record.measurement
-    assert record.case.mode is Mode.INFER and record.validity.valid
-    assert measurement.flops_utilisation > 0 and measurement.latency.p50_seconds > 0
-    assert "latency at batch 1" in done.stderr

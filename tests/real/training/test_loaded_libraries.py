@@ -11,19 +11,30 @@ from tfbench.machine.cuda_libraries import LoadedVersions
 pytestmark = pytest.mark.tensorflow
 
 
-def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, monkeypatch):
+@pytest.fixture
+def read(tensorflow):
+    """Read the environment of a case on the CPU."""
     from results.schema import Case, Device
-    from tfbench import environment
+    from tfbench.environment import read_environment
     from tfbench.setup.devices import Threads
 
     case = Case(model="resnet50", device=Device.CPU)
+    return lambda: read_environment(case, Threads(intra_op=1, inter_op=1))
+
+
+def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, read, monkeypatch):
+    from tfbench import environment
+
+    if not tensorflow.test.is_built_with_cuda():
+        found = environment.with_loaded_libraries(read())
+        assert found.cudnn is found.cublas is found.nccl is None
     build_info = {"cuda_version": "12.5.1", "cudnn_version": "9"}
     monkeypatch.setattr(tensorflow.sysconfig, "get_build_info", lambda: build_info)
-    read = environment.read_environment(case, Threads(intra_op=1, inter_op=1))
-    assert (read.cudnn, read.cublas, read.nccl) == ("built for 9", None, None)
-    assert environment.with_loaded_libraries(read) == read
+    built = read()
+    assert (built.cudnn, built.cublas, built.nccl) == ("built for 9", None, None)
+    assert environment.with_loaded_libraries(built) == built
     monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(cudnn="9.3.0", cublas="12.5.3"))
-    loaded = environment.with_loaded_libraries(read)
+    loaded = environment.with_loaded_libraries(built)
     assert (loaded.cudnn, loaded.cublas, loaded.nccl) == ("9.3.0", "12.5.3", None)
 
 
@@ -36,25 +47,9 @@ def test_what_is_not_loaded_keeps_what_tensorflow_was_built_for(tensorflow, monk
         (None, "535.183.01", None),
     ],
 )
-def test_a_libcuda_that_is_not_the_drivers_own_is_recorded(tensorflow, monkeypatch, libcuda, driver, compat):
-    from results.schema import Case, Device
+def test_a_libcuda_that_is_not_the_drivers_own_is_recorded(read, monkeypatch, libcuda, driver, compat):
     from tfbench import environment
-    from tfbench.setup.devices import Threads
 
-    case = Case(model="resnet50", device=Device.CPU)
-    read = environment.read_environment(case, Threads(intra_op=1, inter_op=1))
     monkeypatch.setattr(environment, "loaded_versions", lambda: LoadedVersions(libcuda=libcuda))
-    loaded = environment.with_loaded_libraries(replace(read, driver=driver))
+    loaded = environment.with_loaded_libraries(replace(read(), driver=driver))
     assert (loaded.driver, loaded.cuda_compat) == (driver, compat)
-
-
-def test_a_build_for_cpus_has_none(tensorflow):
-    from results.schema import Case, Device
-    from tfbench.environment import read_environment, with_loaded_libraries
-    from tfbench.setup.devices import Threads
-
-    if tensorflow.test.is_built_with_cuda():
-        pytest.skip("this TensorFlow is a build for GPUs")
-    case = Case(model="resnet50", device=Device.CPU)
-    found = with_loaded_libraries(read_environment(case, Threads(intra_op=1, inter_op=1)))
-    assert (found.cudnn, found.cublas, found.nccl) == (None, None, None)

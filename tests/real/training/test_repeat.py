@@ -61,7 +61,7 @@ def test_building_takes_no_step_and_names_what_was_asked_for(one_replica):
     assert type(build(repeat_of(tiny_case(mode=Mode.INFER), one_replica)).workload) is Inference
 
 
-def test_gates_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
+def test_checks_leave_the_first_loss_and_the_seconds_of_compiling(one_replica):
     from tfbench.outcomes.findings import Findings
     from tfbench.workload import build, check_first_step
 

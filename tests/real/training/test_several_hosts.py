@@ -145,7 +145,7 @@ def start(tmp_path):
         multi.end()
 
 
-def test_two_hosts_give_one_record_that_passes_the_gates_across_hosts(start):
+def test_two_hosts_give_one_record_that_passes_all_checks(start):
     multi = start("--model=alexnet", "--image_size=64", "--num_steps=6", "--communication=ring")
     assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
     record = multi.record()
@@ -184,7 +184,7 @@ def test_a_broken_all_reduce_between_hosts_is_caught(start, fault, check):
     assert multi.record().measurement is None
 
 
-def test_without_all_reduce_the_gates_are_skipped_and_the_record_says_so(start):
+def test_without_all_reduce_the_checks_are_skipped_and_recorded(start):
     multi = start("--num_steps=4", "--noall_reduce", fault=TINY)
     assert multi.wait() == [0, 0], multi.logs[0].read_text()[-3000:]
     record = multi.record()

@@ -14,7 +14,7 @@ CLASSES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TinyNetwork(Network):
-    """Stands in for a row of `tfbench.models.NETWORKS`."""
+    """A fake row of `tfbench.models.NETWORKS`."""
 
     inputs: Inputs = field(default_factory=lambda: Inputs(name="tiny", image_size=IMAGE_SIZE))
     source: str = "tests"

@@ -39,7 +39,7 @@ class FakeSlice:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeGPU:
-    """One GPU: an idle H100 in the best of health, unless said otherwise. Power in mW, -1: the card has none."""
+    """One GPU: an idle H100 in the best of health, unless said otherwise. Power in mW, -1: the GPU has none."""
 
     bus_id: str
     uuid: uuid.UUID | str
@@ -94,7 +94,7 @@ _LIBRARIES = {"nvml": "libnvidia-ml.so.1", "cuda": "libcuda.so.1"}
 
 
 def two_a4000() -> FakeMachine:
-    """Return two workstation cards, the second busy, capped and in a narrow slot; their UUIDs are `GPU-0`, `GPU-1`."""
+    """Return two workstation GPUs, the second busy, capped and in a narrow slot; their UUIDs are `GPU-0`, `GPU-1`."""
     common = {
         "name": "Fake A4000",
         "major": 8,

@@ -121,7 +121,7 @@ def test_the_text_shows_every_gpu_with_its_settings_and_the_verdict(eight):
     text = render(facts, judge(facts))
     assert "GPU 3 (0000:3B:00.0)   is lost" in text
     assert "slice 3g.40gb, 39.4 GiB, MIG-8c4c5a27-e508-5556-b2ea-7e5494657401" in text
-    assert "75 of 400 W (default 700, at most 700), 34 °C" in text
+    assert "75 of 400 W, 345 MHz, 34 °C; PCIe ×16 of ×16; NVLink 18 up, 0 down" in text
     assert text.splitlines()[-1].startswith("verdict: ")
     findings = judge(replace(facts, machine=MACHINE, trial=TRIAL))  # with a TensorFlow that works
     assert verdict_of(findings) is Readiness.WARNING

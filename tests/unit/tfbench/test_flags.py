@@ -50,7 +50,8 @@ def test_a_case_survives_the_command_line(case):
 
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 128), ("tf32", 128), ("fp16", 256), ("bf16", 256)])
 def test_the_default_batch_follows_the_precision(precision, batch):
-    assert parse(["--model=resnet50", f"--precision={precision}"]).case.batch_per_gpu == batch
+    case = parse(["--model=resnet50", f"--precision={precision}"]).case
+    assert (case.batch_per_gpu, case.device) == (batch, Device.GPU)
 
 
 def test_batch_norm_and_optimizer_are_the_networks_own_where_none_is_named():
@@ -79,20 +80,12 @@ def test_sequences_and_accumulation_are_in_the_name_of_a_case():
     assert case.global_batch == 64
 
 
-def test_the_default_device_is_the_gpu():
-    assert parse(["--model=resnet50"]).case.device is Device.GPU
-
-
 def test_flags_can_come_from_a_file(tmp_path):
     file = tmp_path / "flags"
     file.write_text("--model=resnet152\n# a comment\n--batch_size=5\n")
-    case = parse([f"--flagfile={file}", "--num_gpus=4"]).case
-    assert (case.model, case.batch_per_gpu, case.num_gpus) == ("resnet152", 5, 4)
-
-
-def test_names_of_tf_cnn_benchmarks_are_understood():
-    case = parse(["--model=resnet50", "--num_batches=30", "--num_warmup_batches=4"]).case
-    assert (case.num_steps, case.warmup_steps) == (30, 4)
+    case = parse([f"--flagfile={file}", "--num_batches=30", "--num_warmup_batches=4"]).case
+    assert (case.model, case.batch_per_gpu) == ("resnet152", 5)
+    assert (case.num_steps, case.warmup_steps) == (30, 4), "names of tf_cnn_benchmarks"
 
 
 @pytest.mark.parametrize(

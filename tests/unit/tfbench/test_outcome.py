@@ -15,7 +15,6 @@ from tfbench.outcomes.outcome import (
     CaseFailedError,
     Failure,
     doctor_hint,
-    memory_error_line,
     outcome_of,
     outcome_of_crash,
 )
@@ -104,6 +103,8 @@ def test_a_failure_that_may_be_the_machines_names_the_doctor_once(status, cause,
             f"the same error: run {DOCTOR}",
         ),
         ("Fatal Python error: Segmentation fault", Status.ERROR, "stderr shows where"),
+        ("F1121 08:15:00.123456 7 x.cc:1] Check failed: CUBLAS_STATUS_ALLOC_FAILED", Status.OOM, "after: Check failed"),
+        ("Allocator ran out of memory. The caller indicates that this is not a failure", Status.ERROR, "stderr shows"),
     ],
 )
 def test_a_crash_is_known_by_what_was_printed_before_it(printed, status, words):
@@ -112,17 +113,14 @@ def test_a_crash_is_known_by_what_was_printed_before_it(printed, status, words):
     assert found.cause.startswith("the process crashed in native code (SIGABRT)") and words in found.cause
 
 
-def test_a_cause_leaves_the_graphs_nodes_out():
+def test_a_cause_has_no_graph_nodes_and_a_limit():
     error = ResourceExhaustedError("OOM when allocating\n\t [[{{node resnet50/conv1}}]]\nHint: report_tensor")
     assert outcome_of(error).cause == "ResourceExhaustedError: OOM when allocating"
-
-
-def test_a_cause_has_a_limit():
     assert len(outcome_of(ValueError("x" * 100_000)).cause) == MAX_CAUSE_LENGTH
 
 
 @pytest.mark.tensorflow
-def test_an_error_while_tracing_is_reported_without_its_traceback(tensorflow):
+def test_an_error_of_a_graph_is_reported_without_traceback_and_definition(tensorflow):
     class Faulty(tensorflow.keras.layers.Layer):
         def call(self, inputs):
             return [inputs][3]
@@ -140,31 +138,13 @@ def test_an_error_while_tracing_is_reported_without_its_traceback(tensorflow):
             function(tensorflow.zeros((2, 2)))
         assert outcome_of(caught.value).cause == cause
 
-
-@pytest.mark.tensorflow
-def test_an_error_of_a_graph_is_reported_without_its_definition(tensorflow):
     @tensorflow.function
-    def step(values):
+    def run(values):
         return tensorflow.raw_ops.CheckNumerics(tensor=tensorflow.math.log(values), message="planted")
 
     with pytest.raises(tensorflow.errors.InvalidArgumentError) as caught:
-        step(tensorflow.constant([-1.0]))
+        run(tensorflow.constant([-1.0]))
     assert outcome_of(caught.value).cause == "InvalidArgumentError: planted : Tensor had NaN values"
-
-
-@pytest.mark.parametrize(
-    ("printed", "found"),
-    [
-        ("W0000 00:00:17952.3 7 bfc_allocator.cc:502] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB", "Al"),
-        ("F1121 08:15:00.123456 7 x.cc:1] Check failed: CUBLAS_STATUS_ALLOC_FAILED", "Check failed"),
-        ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB. The caller indicates that this is not a failure", None),
-        ("Fatal Python error: Aborted", None),
-    ],
-)  # fmt: skip
-def test_the_line_in_which_an_allocator_gave_up_is_found(printed, found):
-    reported = memory_error_line(f"tfbench: state timing\n{printed}\nFatal Python error: Aborted\n")
-    assert (reported is None) == (found is None)
-    assert found is None or reported.startswith(found)
 
 
 def test_a_phase_is_announced_and_measured_until_the_next_and_counts_once(capsys):

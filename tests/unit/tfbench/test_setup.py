@@ -50,25 +50,14 @@ def test_settings_precede_the_repeat_and_the_users_own_stay(monkeypatch, before,
 SETTINGS = {"NCCL_SOCKET_IFNAME": "=eth0", "XLA_FLAGS": "--xla_gpu_autotune_level=4"}
 
 
-def variables_kept() -> dict[str, str]:
+@pytest.mark.tensorflow
+def test_variables_that_change_a_figure_are_in_the_record(monkeypatch: pytest.MonkeyPatch):
     from tfbench.environment import read_environment
     from tfbench.setup.devices import Threads
 
-    return read_environment(Case(model="resnet50"), Threads(intra_op=1, inter_op=1)).variables
-
-
-@pytest.mark.tensorflow
-def test_what_the_hosts_file_can_set_is_in_the_record(monkeypatch: pytest.MonkeyPatch):
     assert Settings.model_validate({"environment": SETTINGS}).environment == SETTINGS
-    for name, value in {**SETTINGS, "CUDA_MODULE_LOADING": "LAZY"}.items():
+    places = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE"), "1")
+    for name, value in {**SETTINGS, **places}.items():
         monkeypatch.setenv(name, value)
-    kept = variables_kept()
-    assert {**SETTINGS, "CUDA_MODULE_LOADING": "LAZY"}.items() <= kept.items()
-
-
-@pytest.mark.tensorflow
-def test_visible_gpus_and_the_place_of_a_cache_are_not_recorded(monkeypatch: pytest.MonkeyPatch):
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE"):
-        monkeypatch.setenv(name, "1")
-    kept = variables_kept()
-    assert not {"CUDA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "CUDA_CACHE_MAXSIZE"} & kept.keys()
+    kept = read_environment(Case(model="resnet50"), Threads(intra_op=1, inter_op=1)).variables
+    assert SETTINGS.items() <= kept.items() and not places.keys() & kept.keys()

@@ -6,6 +6,7 @@ import pytest
 
 from results.schema import Telemetry
 from tests.support.fake_driver import build, run_python, two_a4000
+from tfbench.machine import telemetry
 from tfbench.machine.samples import (
     Sample,
     integrated_joules,
@@ -135,12 +136,21 @@ def test_shares_and_steady_temperature_take_the_worst_gpu():
     assert steady_temperature_celsius([cool, hot]) == 64.5
 
 
-def test_cooling_waits_until_it_is_cold_enough_within_its_limit():
+def test_cooling_waits_until_it_is_cold_enough_within_its_limit(monkeypatch):
     readings, slept = iter([[70.0, 40.0], [60.0, 40.0], [50.0, 40.0]]), []
     assert cool_down(lambda: next(readings), 50.0, 100.0, slept.append) == 2.0
     assert len(slept) == 2
     assert cool_down(lambda: [90.0], 50.0, 5.0, lambda _: None) == 5.0
     assert cool_down(list, 50.0, 5.0, lambda _: None) == 0.0, "a CPU reports no temperature"
+    monkeypatch.setattr(telemetry, "cool_down", lambda read, *limits: (read(), *limits))
+    assert telemetry.cool_gpus(OneGPU([0]), 60.0) == telemetry.Cooling(([51.0], 50.0, 60.0), 51.0)
+
+
+class OneGPU(list):
+    """A GPU of 51 °C."""
+
+    def temperatures_celsius(self):
+        return [51.0]
 
 
 def test_the_probe_reports_what_the_gpus_do_now(fake_driver):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 
 from tests.support.fake_driver import FakeGPU, FakeMachine, build, eight_h100, gpu_uuid, run_python, slice_uuid
-from tfbench.machine.boards import Board, bus_id_of, problems_of
+from tfbench.machine.driver_gpus import DriverGPU, bus_id_of, problems_of
 
 READ = """
 import dataclasses, json
@@ -43,20 +41,15 @@ def without_mig(machine):
 
 
 def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
-    reported = ask(build(without_mig(eight_h100(lost=1)), tmp_path))
+    reported = ask(build(without_mig(eight_h100(lost=1)), tmp_path / "seven"))
     assert [gpu["index"] for gpu in reported["gpus"]] == [0, 1, 2, 4, 5, 6]
     assert reported["gpus"][3]["uuid"] == f"GPU-{gpu_uuid(4)}"
-    assert reported["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], (
-        "a GPU without a handle has no PCI id to ask for"
-    )
+    assert reported["problems"] == ["6 of 7 GPUs answer: GPU 3 is lost"], "without a handle it has no PCI id"
     assert reported["health"]["gpu_unusable"] == reported["problems"][0]
-
-
-def test_a_lost_gpu_whose_handle_still_opens_is_named_by_its_pci_id(tmp_path):
     machine = FakeMachine(
-        gpus=[FakeGPU(bus_id="0000:18:00.0", uuid=uuid.uuid4()), FakeGPU(bus_id="0000:3B:00.0", uuid="x", lost=2)]
+        gpus=[FakeGPU(bus_id="0000:18:00.0", uuid="y"), FakeGPU(bus_id="0000:3B:00.0", uuid="x", lost=2)]
     )
-    assert ask(build(machine, tmp_path))["problems"] == ["1 of 2 GPUs answer: GPU 1 (0000:3B:00.0) is lost"]
+    assert ask(build(machine, tmp_path / "two"))["problems"] == ["1 of 2 GPUs answer: GPU 1 (0000:3B:00.0) is lost"]
 
 
 def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):
@@ -64,8 +57,8 @@ def test_the_kernels_list_names_the_pci_id_of_a_gpu_without_a_handle(tmp_path):
     for gpu in eight_h100().gpus:
         (tmp_path / "gpus" / gpu.bus_id.lower()).mkdir(parents=True)
     code = (
-        "import json, pathlib, pynvml; from tfbench.machine.boards import *; pynvml.nvmlInit();"
-        f"print(json.dumps(problems_of(read_boards(pathlib.Path({str(tmp_path / 'gpus')!r})))))"
+        "import json, pathlib, pynvml; from tfbench.machine.driver_gpus import *; pynvml.nvmlInit();"
+        f"print(json.dumps(problems_of(read_driver_gpus(pathlib.Path({str(tmp_path / 'gpus')!r})))))"
     )
     assert ask(driver, code=("-c", code)) == ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost"]
 
@@ -112,28 +105,21 @@ print(json.dumps(found))
 """
 
 
-def test_each_form_of_an_entry_of_cuda_visible_devices_finds_its_slice(h100s):
-    found = {
-        f"MIG-{slice_uuid(1)}": [6, "3g.40gb", 40320],
-        f"MIG-{slice_uuid(1)},MIG-{slice_uuid(0)}": [6, "3g.40gb", 40320],  # one slice only for a process
-        f"MIG-GPU-{gpu_uuid(6)}/2/0": [6, "3g.40gb", 40320],
-        f"MIG-GPU-{gpu_uuid(6)}/3/0": [6, "1c.2g.20gb", 20096],
-        f"GPU-{gpu_uuid(6)}": [6, "1g.10gb", 9856],
-        "5": [6, "1g.10gb", 9856],  # CUDA counts the GPUs that answer: the sixth of them is GPU 6
-    }
-    assert ask(h100s, *found, code=("-c", VISIBLE)) == {entry: [slice_] for entry, slice_ in found.items()}
-
-
-def test_an_unknown_or_ambiguous_entry_ends_the_list_as_it_does_for_cuda(h100s):
+def test_an_entry_of_cuda_visible_devices_means_what_it_means_to_cuda(h100s):
+    large, small = [6, "3g.40gb", 40320], [6, "1g.10gb", 9856]
+    whole = {4: [4, "HBM3", 81559], 1: [1, "HBM3", 81559]}
     entries = {
-        f"GPU-{gpu_uuid(4)},1,99,0": [4, 1],
+        f"MIG-{slice_uuid(1)}": [large],
+        f"MIG-{slice_uuid(1)},MIG-{slice_uuid(0)}": [large],  # one slice only for a process
+        f"MIG-GPU-{gpu_uuid(6)}/2/0": [large],
+        f"MIG-GPU-{gpu_uuid(6)}/3/0": [[6, "1c.2g.20gb", 20096]],
+        f"GPU-{gpu_uuid(6)}": [small],
+        "5": [small],  # CUDA counts the GPUs that answer: the sixth of them is GPU 6
+        f"GPU-{gpu_uuid(4)},1,99,0": [whole[4], whole[1]],  # an unknown one ends the list
         "GPU-8932f937": [],  # all of them begin like this
-        "MIG-nothing": [],
-        "-1": [],
-        "": [],
+        **{entry: [] for entry in ("MIG-nothing", "-1", "")},
     }
-    reported = ask(h100s, *entries, code=("-c", VISIBLE))
-    assert {entry: [index for index, *_ in found] for entry, found in reported.items()} == entries
+    assert ask(h100s, *entries, code=("-c", VISIBLE)) == entries
 
 
 def test_power_and_energy_of_a_slice_are_left_out_with_the_reason(h100s):
@@ -152,7 +138,7 @@ def test_cudas_own_order_counts_above_the_variable(h100s):
     assert [gpu["name"] for gpu in reported["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
 
 
-def test_a_display_card_that_tensorflow_excludes_is_excluded_here(tmp_path):
+def test_a_display_gpu_that_tensorflow_excludes_is_excluded_here(tmp_path):
     display = FakeGPU(bus_id="0000:01:00.0", uuid=gpu_uuid(0), name="NVIDIA T400", multiprocessors=6)
     driver = build(FakeMachine(gpus=[display, FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1))]), tmp_path)
     assert [gpu["index"] for gpu in ask(driver)["gpus"]] == [1]
@@ -164,12 +150,9 @@ def test_where_cuda_cannot_start_the_variable_counts(h100s):
     assert [gpu["index"] for gpu in reported["gpus"]] == [1, 2]
 
 
-def test_mig_mode_without_slices_is_a_problem(tmp_path):
-    board = Board(index=2, handle=1, bus_id="0000:3A:00.0", mig=True)
-    assert problems_of([board]) == ["GPU 2 (0000:3A:00.0) is in MIG mode without slices"]
-
-
-def test_nvmls_long_pci_domain_is_written_as_cuda_does():
+def test_a_gpu_is_named_by_its_pci_id_as_cuda_writes_it():
+    gpu = DriverGPU(index=2, handle=1, bus_id="0000:3A:00.0", mig=True)
+    assert problems_of([gpu]) == ["GPU 2 (0000:3A:00.0) is in MIG mode without slices"]
     assert bus_id_of(b"00000000:3b:00.0") == bus_id_of("0000:3B:00.0") == "0000:3B:00.0"
     assert bus_id_of("00010000:3B:00.0") == "00010000:3B:00.0", "a domain that needs eight digits keeps them"
 

@@ -1,9 +1,8 @@
 """The NVIDIA GPUs of a machine by their real indices, and which of them this process may use.
 
-A *board* is what `nvidia-smi -L` numbers. One that does not answer keeps its index, and so do those behind it. A board
-in MIG mode is used by its *slices*. What this process may use follows from CUDA itself where it has been asked
-(`tfbench.machine.cuda_devices`), and else from CUDA_VISIBLE_DEVICES by CUDA's rules. All functions need `nvmlInit`
-before.
+A GPU that does not answer keeps its index, as in `nvidia-smi -L`, and so do those behind it. A GPU in MIG mode is used
+by its *slices*. CUDA itself decides what this process may use (`tfbench.machine.cuda_devices`); without it,
+CUDA_VISIBLE_DEVICES decides by CUDA's rules. All functions need `nvmlInit` before.
 
 Source: CUDA C Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "Device Enumeration".
 """
@@ -27,17 +26,17 @@ Handle = Any
 """What NVML calls a device by."""
 
 _NOT_OFFERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError))
-"""An old driver lacks the newest version of a query; the package says so by an error of its own."""
+"""An old driver lacks the newest version of a query; the package then raises its own error."""
 
 _LOST = {pynvml.NVML_ERROR_GPU_IS_LOST: "is lost", pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset"}
 
 _MEMORY_EIGHTHS = 8
-"""Slices are named by their share of the board's memory, in eighths."""
+"""Slices are named by their share of the GPU's memory, in eighths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A compute instance of a board in MIG mode.
+    """A compute instance of a GPU in MIG mode.
 
     Attributes:
         handle: NVML's, for memory and processes; NVML gives no power, clocks or temperature of a slice.
@@ -55,7 +54,7 @@ class Slice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
+class DriverGPU:
     """One GPU of the machine.
 
     Attributes:
@@ -84,25 +83,25 @@ class Board:
 
 @dataclass(frozen=True, kw_only=True)
 class Visible:
-    """A device that this process may use: a board, or a slice of it."""
+    """A device that this process may use: a GPU, or a slice of it."""
 
-    board: Board
+    gpu: DriverGPU
     slice: Slice | None = None
 
     @property
     def handle(self) -> Handle:
-        """What memory and processes are asked of."""
-        return self.board.handle if self.slice is None else self.slice.handle
+        """For queries of memory and processes."""
+        return self.gpu.handle if self.slice is None else self.slice.handle
 
     @property
     def uuid(self) -> str | None:
         """Of the slice, where it is one."""
-        return self.board.uuid if self.slice is None else self.slice.uuid
+        return self.gpu.uuid if self.slice is None else self.slice.uuid
 
     @property
     def name(self) -> str:
         """As CUDA names it: `NVIDIA H100 80GB HBM3 MIG 1g.10gb` for a slice."""
-        name = self.board.name or "unknown"
+        name = self.gpu.name or "unknown"
         return name if self.slice is None else f"{name} MIG {self.slice.profile or 'slice'}"
 
 
@@ -114,107 +113,107 @@ def offered(query: Callable[..., T], *arguments: object) -> T | None:
         return None
 
 
-def read_boards(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[Board]:
-    """List all boards that the driver counts, also those that do not answer.
+def read_driver_gpus(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[DriverGPU]:
+    """List all GPUs that the driver counts, also those that do not answer.
 
     Args:
-        proc: Where the kernel's driver lists the bus ids of its GPUs: a lost board cannot be asked for its own.
+        proc: Where the kernel's driver lists the bus ids of its GPUs: a lost GPU does not report its own.
     """
-    boards = [_read_board(index) for index in range(offered(pynvml.nvmlDeviceGetCount) or 0)]
-    silent = [board.index for board in boards if board.problem is not None and board.bus_id is None]
-    answered = {board.bus_id for board in boards}
+    gpus = [_read_driver_gpu(index) for index in range(offered(pynvml.nvmlDeviceGetCount) or 0)]
+    silent = [gpu.index for gpu in gpus if gpu.problem is not None and gpu.bus_id is None]
+    answered = {gpu.bus_id for gpu in gpus}
     listed = sorted(path.name.upper() for path in proc.glob("*")) if silent else []
-    # NVML numbers boards by bus id, so those that are left over belong to the silent ones, in order.
+    # NVML numbers GPUs by bus id, so those that are left over belong to the silent ones, in order.
     left = [bus_id for bus_id in listed if bus_id not in answered]
     if len(left) == len(silent):
         names = dict(zip(silent, left, strict=True))
-        boards = [replace(board, bus_id=names[board.index]) if board.index in names else board for board in boards]
-    return boards
+        gpus = [replace(gpu, bus_id=names[gpu.index]) if gpu.index in names else gpu for gpu in gpus]
+    return gpus
 
 
-def problems_of(boards: Sequence[Board]) -> list[str]:
-    """Return which boards no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: none."""
-    silent = [f"{board.label} {board.problem}" for board in boards if board.problem is not None]
+def problems_of(gpus: Sequence[DriverGPU]) -> list[str]:
+    """Return which GPUs no process can use: `7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost`; empty: none."""
+    silent = [f"{gpu.label} {gpu.problem}" for gpu in gpus if gpu.problem is not None]
     found = []
     if silent:
-        found.append(f"{len(boards) - len(silent)} of {len(boards)} GPUs answer: {', '.join(silent)}")
-    found += [f"{board.label} is in MIG mode without slices" for board in boards if board.mig and not board.slices]
+        found.append(f"{len(gpus) - len(silent)} of {len(gpus)} GPUs answer: {', '.join(silent)}")
+    found += [f"{gpu.label} is in MIG mode without slices" for gpu in gpus if gpu.mig and not gpu.slices]
     return found
 
 
-def visible_devices(boards: Sequence[Board], by_cuda: Sequence[CUDADevice] | None = None) -> list[Visible]:
+def visible_devices(gpus: Sequence[DriverGPU], by_cuda: Sequence[CUDADevice] | None = None) -> list[Visible]:
     """Return what this process may use, in CUDA's order.
 
     Args:
-        boards: All of the machine.
-        by_cuda: As the CUDA driver listed them; None: it was not asked, and CUDA_VISIBLE_DEVICES decides.
+        gpus: All of the machine.
+        by_cuda: As the CUDA driver listed them; None: not known, and CUDA_VISIBLE_DEVICES decides.
     """
     if by_cuda is not None:
-        return [found for device in by_cuda if (found := _match(boards, device))]
+        return [found for device in by_cuda if (found := _match(gpus, device))]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    answering = [board for board in boards if board.problem is None]
+    answering = [gpu for gpu in gpus if gpu.problem is None]
     devices = list(_all_of(answering) if chosen is None else _chosen(answering, chosen))
     # A process gets one slice only, and no whole GPU along with it.
     slices = [device for device in devices if device.slice is not None]
     return slices[:1] or devices
 
 
-def offered_devices(boards: Sequence[Board]) -> list[Visible]:
+def offered_devices(gpus: Sequence[DriverGPU]) -> list[Visible]:
     """Return what this machine offers to processes that are each given theirs by UUID.
 
     Without CUDA_VISIBLE_DEVICES those are the whole GPUs, and only where there is none the first slice: next to a
     slice CUDA gives a process no whole GPU.
     """
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return visible_devices(boards)
-    devices = list(_all_of([board for board in boards if board.problem is None]))
+        return visible_devices(gpus)
+    devices = list(_all_of([gpu for gpu in gpus if gpu.problem is None]))
     return [device for device in devices if device.slice is None] or devices[:1]
 
 
-def _match(boards: Sequence[Board], device: CUDADevice) -> Visible | None:
-    """Find the board or slice that CUDA means: by UUID, else by PCI bus id."""
-    devices = [found for board in boards if board.problem is None for found in _of_board(board)]
+def _match(gpus: Sequence[DriverGPU], device: CUDADevice) -> Visible | None:
+    """Find the GPU or slice that CUDA means: by UUID, else by PCI bus id."""
+    devices = [found for gpu in gpus if gpu.problem is None for found in _of_gpu(gpu)]
     for found in devices:
         if found.uuid is not None and _digits(found.uuid) == device.uuid:
             return found
-    # A driver that names slices `MIG-GPU-…/1/0` gives the UUID or the bus id of the board only.
-    same_board = [found for found in devices if device.bus_id is not None and found.board.bus_id == device.bus_id]
-    return same_board[0] if same_board else None
+    # A driver that names slices `MIG-GPU-…/1/0` gives the UUID or the bus id of the GPU only.
+    same_gpu = [found for found in devices if device.bus_id is not None and found.gpu.bus_id == device.bus_id]
+    return same_gpu[0] if same_gpu else None
 
 
 def _digits(uuid: str) -> str:
     return uuid.removeprefix("MIG-").removeprefix("GPU-").replace("-", "")
 
 
-def _of_board(board: Board) -> Iterator[Visible]:
-    if board.mig:
-        yield from (Visible(board=board, slice=part) for part in board.slices)
+def _of_gpu(gpu: DriverGPU) -> Iterator[Visible]:
+    if gpu.mig:
+        yield from (Visible(gpu=gpu, slice=part) for part in gpu.slices)
     else:
-        yield Visible(board=board)
+        yield Visible(gpu=gpu)
 
 
-def _all_of(boards: Sequence[Board]) -> Iterator[Visible]:
-    for board in boards:
-        yield from _of_board(board)
+def _all_of(gpus: Sequence[DriverGPU]) -> Iterator[Visible]:
+    for gpu in gpus:
+        yield from _of_gpu(gpu)
 
 
-def _chosen(boards: Sequence[Board], chosen: str) -> Iterator[Visible]:
-    """Yield what each entry of CUDA_VISIBLE_DEVICES means; CUDA stops at the first that it does not know."""
+def _chosen(gpus: Sequence[DriverGPU], chosen: str) -> Iterator[Visible]:
+    """Yield what each entry of CUDA_VISIBLE_DEVICES means; CUDA stops at the first unknown one."""
     for entry in (text.strip() for text in chosen.split(",")):
-        found = _by_entry(boards, entry)
+        found = _by_entry(gpus, entry)
         if found is None:
             return
         yield found
 
 
-def _by_entry(boards: Sequence[Board], entry: str) -> Visible | None:
-    if re.fullmatch(r"\d+", entry):  # CUDA counts the boards that answer
-        chosen = boards[int(entry) : int(entry) + 1]
+def _by_entry(gpus: Sequence[DriverGPU], entry: str) -> Visible | None:
+    if re.fullmatch(r"\d+", entry):  # CUDA counts the GPUs that answer
+        chosen = gpus[int(entry) : int(entry) + 1]
         return next(_all_of(chosen), None)
     if entry.startswith("MIG-"):
-        return next((device for device in _all_of(boards) if _is_slice(device, entry)), None)
+        return next((device for device in _all_of(gpus) if _is_slice(device, entry)), None)
     if entry.startswith("GPU-"):
-        named = [board for board in boards if (board.uuid or "").startswith(entry)]
+        named = [gpu for gpu in gpus if (gpu.uuid or "").startswith(entry)]
         return next(_all_of(named), None) if len(named) == 1 else None  # an ambiguous abbreviation names none
     return None
 
@@ -223,29 +222,29 @@ def _is_slice(device: Visible, entry: str) -> bool:
     """Return whether an entry means this slice: `MIG-<uuid>`, or the older `MIG-GPU-<uuid>/<instance>/<instance>`."""
     if device.slice is None:
         return False
-    old = f"MIG-{device.board.uuid}/{device.slice.gpu_instance}/{device.slice.compute_instance}"
+    old = f"MIG-{device.gpu.uuid}/{device.slice.gpu_instance}/{device.slice.compute_instance}"
     return entry == old or (device.slice.uuid or "").startswith(entry)
 
 
-def _read_board(index: int) -> Board:
+def _read_driver_gpu(index: int) -> DriverGPU:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     except pynvml.NVMLError as error:
-        return Board(index=index, handle=None, problem=_LOST.get(error.value, f"cannot be opened ({error})"))
+        return DriverGPU(index=index, handle=None, problem=_LOST.get(error.value, f"cannot be opened ({error})"))
     pci = offered(pynvml.nvmlDeviceGetPciInfo, handle)
-    board = Board(index=index, handle=handle, bus_id=None if pci is None else bus_id_of(pci.busId))
+    gpu = DriverGPU(index=index, handle=handle, bus_id=None if pci is None else bus_id_of(pci.busId))
     try:
         total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError as error:
         if error.value in _LOST:  # some drivers still hand out the handle of a GPU that fell off the bus
-            return Board(index=index, handle=None, bus_id=board.bus_id, problem=_LOST[error.value])
+            return DriverGPU(index=index, handle=None, bus_id=gpu.bus_id, problem=_LOST[error.value])
         total = 0
     mode = offered(pynvml.nvmlDeviceGetMigMode, handle)
     mig = None if mode is None else mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-    return Board(
+    return DriverGPU(
         index=index,
         handle=handle,
-        bus_id=board.bus_id,
+        bus_id=gpu.bus_id,
         uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
         name=offered(pynvml.nvmlDeviceGetName, handle),
         mig=mig,
@@ -259,28 +258,28 @@ def bus_id_of(text: bytes | str) -> str:
     return re.sub(r"^0000(?=[0-9A-F]{4}:)", "", name.upper())
 
 
-def _slices(board: Handle, board_bytes: int) -> Iterator[Slice]:
-    for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0):
-        handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, index)
+def _slices(gpu: Handle, gpu_bytes: int) -> Iterator[Slice]:
+    for index in range(offered(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+        handle = offered(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, index)
         if handle is None:
             continue  # not every place holds a slice
         yield Slice(
             handle=handle,
             uuid=offered(pynvml.nvmlDeviceGetUUID, handle),
-            profile=_profile(handle, board_bytes),
+            profile=_profile(handle, gpu_bytes),
             gpu_instance=offered(pynvml.nvmlDeviceGetGpuInstanceId, handle),
             compute_instance=offered(pynvml.nvmlDeviceGetComputeInstanceId, handle),
         )
 
 
-def _profile(handle: Handle, board_bytes: int) -> str | None:
-    """Name a slice as `nvidia-smi -L` does: compute slices, and gigabytes as a share of the board in eighths."""
+def _profile(handle: Handle, gpu_bytes: int) -> str | None:
+    """Name a slice as `nvidia-smi -L` does: compute slices, and gigabytes as a share of the GPU in eighths."""
     attributes = offered(pynvml.nvmlDeviceGetAttributes, handle)
-    if attributes is None or board_bytes == 0:
+    if attributes is None or gpu_bytes == 0:
         return None
     gibibyte = 1 << 30
-    eighths = -(-attributes.memorySizeMB * (1 << 20) * _MEMORY_EIGHTHS // board_bytes)
-    gigabytes = round(eighths / _MEMORY_EIGHTHS * -(-board_bytes // gibibyte))
+    eighths = -(-attributes.memorySizeMB * (1 << 20) * _MEMORY_EIGHTHS // gpu_bytes)
+    gigabytes = round(eighths / _MEMORY_EIGHTHS * -(-gpu_bytes // gibibyte))
     whole = f"{attributes.gpuInstanceSliceCount}g.{gigabytes}gb"
     part = attributes.computeInstanceSliceCount
     return whole if part == attributes.gpuInstanceSliceCount else f"{part}c.{whole}"
