@@ -248,7 +248,7 @@ def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
     """Return the distinct machines and software, with the hosts that have them."""
     found: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
     for record in records:
-        environment = record.environment
+        environment, origin = record.environment, record.origin
         if environment is None:
             continue
         gpus = dict.fromkeys(gpu.name for gpu in environment.gpus)
@@ -261,29 +261,18 @@ def _environments(records: Sequence[Record]) -> list[dict[str, str]]:
             "driver": environment.driver or "none",
             "Python": environment.python,
             "system": f"{environment.operating_system}, kernel {environment.kernel}",
-            "image": (record.origin and record.origin.image_digest) or "none",
+            "image": f"{origin.image}@{origin.image_digest}" if origin and origin.image_digest else "none",
         }
-        host = f"{record.origin.fleet}/{record.origin.host}" if record.origin else "-"
+        host = f"{origin.fleet}/{origin.host}" if origin else "-"
         found.setdefault(tuple(facts.items()), {})[host] = None
     return [{"hosts": ", ".join(hosts), **dict(facts)} for facts, hosts in found.items()]
 
 
 def _commands(records: Sequence[Record]) -> list[str]:
-    """Return the command that measures each case again, in its image where it had one."""
+    """Return the command that measures each case again; the image of each host is in its environment."""
     measure = "tfbench measure" if started_as_tfbench() else "python -m tfbench"
-    lines: dict[str, None] = {}
-    for record in records:
-        if record.status is not Status.OK:
-            continue
-        flags = " ".join(record.case.flags())
-        origin = record.origin
-        if origin and origin.image and origin.image_digest:
-            gpus = "--gpus all " if record.case.device == "gpu" else ""
-            name = origin.image.rpartition(":")[0] if ":" in origin.image.rpartition("/")[2] else origin.image
-            lines[f"docker run --rm {gpus}{name}@{origin.image_digest} {flags}"] = None
-        else:
-            lines[f"{measure} {flags}"] = None
-    return list(lines)
+    ok = (record for record in records if record.status is Status.OK)
+    return list(dict.fromkeys(f"{measure} {' '.join(record.case.flags())}" for record in ok))
 
 
 def _script_json(value: object) -> markupsafe.Markup:

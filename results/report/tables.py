@@ -114,18 +114,7 @@ def wide_grids(merged: Merged) -> list[Grid]:
     return [_wide_grid([rate for rate in rates if rate.fleet == fleet]) for fleet in fleets_of(rates)]
 
 
-_HEADED = frozenset(
-    {
-        "model",
-        "precision",
-        "batch_per_gpu",
-        "num_gpus",
-        "num_hosts",
-        "communication",
-        "all_reduce",
-        "deep_check",
-    }
-)
+_HEADED = {"model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "deep_check"}
 """Settings that have a column of their own, or that a reader need not know."""
 
 _SETTINGS = tuple(name for name in COLUMNS if name in SETTINGS and name not in _HEADED)

@@ -153,7 +153,7 @@ def _known(kind: Any, name: str, bound: Bound) -> CoreSchema:
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind)
     if typing.get_origin(kind) is list:
-        return _list(typing.get_args(kind)[0], name, bound)
+        return core.list_schema(_value(typing.get_args(kind)[0], name, bound), max_length=MAX_LIST_LENGTH, strict=True)
     if typing.get_origin(kind) is dict:
         return core.dict_schema(text, text, max_length=MAX_TEXTS, strict=True)
     if issubclass(kind, enum.StrEnum):
@@ -165,35 +165,23 @@ def _known(kind: Any, name: str, bound: Bound) -> CoreSchema:
     return _number(kind, bound)
 
 
-def _list(kind: Any, name: str, bound: Bound) -> CoreSchema:
-    if kind is not float:
-        return core.list_schema(_value(kind, name, bound), max_length=MAX_LIST_LENGTH, strict=True)
-    within = core.float_schema(ge=bound.low, le=bound.high, strict=True)  # step times: the long list of a record
-    values = core.list_schema(_expecting(f"must be {bound}", within), max_length=MAX_LIST_LENGTH, strict=True)
-    return core.no_info_after_validator_function(functools.partial(_far_from_zero, bound), values)
-
-
 def _number(kind: type, bound: Bound) -> CoreSchema:
     if kind is int:
-        return _expecting(
-            f"must be an integer {bound}",
-            core.int_schema(ge=math.ceil(bound.low), le=math.floor(bound.high), strict=True),
-        )
+        whole = core.int_schema(ge=math.ceil(bound.low), le=math.floor(bound.high), strict=True)
+        return _expecting(f"must be an integer {bound}", whole)
     within = core.float_schema(ge=bound.low, le=bound.high, strict=True)
-    return _expecting(
-        f"must be a number {bound}",
-        core.no_info_after_validator_function(lambda value: _far_from_zero(bound, [value])[0], within),
-    )
+    far = core.no_info_after_validator_function(functools.partial(_far_from_zero, bound.closest_to_zero), within)
+    return _expecting(f"must be a number {bound}", far)
 
 
 def _expecting(message: str, schema: CoreSchema) -> CoreSchema:
     return core.custom_error_schema(schema, "value", custom_error_message=message)
 
 
-def _far_from_zero(bound: Bound, values: list[float]) -> list[float]:
-    if any(-bound.closest_to_zero < value < bound.closest_to_zero and value != 0 for value in values):
-        raise PydanticCustomError("value", "must be 0 or not as close to it")
-    return values
+def _far_from_zero(least: float, value: float) -> float:
+    if -least < value < least and value != 0:
+        raise ValueError("must be 0 or not as close to it")
+    return value
 
 
 def _text(name: str, value: str) -> str:

@@ -6,6 +6,7 @@ Standard library only, because this file also runs in every container. How a net
 
 from __future__ import annotations
 
+import math
 import typing
 from dataclasses import dataclass
 
@@ -71,37 +72,25 @@ class Inputs:
 
     def refusal(self, case: Case) -> CaseRefusal | None:
         """Return the setting that this network does not support, and what it supports; None: it supports all."""
-        if case.batch_norm not in self.batch_norms:
-            known = " or ".join(self.batch_norms)
-            return self._refused("batch_norm", case.batch_norm, f"it has {known}")
+        size, longest = self.size(case), math.inf if self.longest is None else self.longest
+        norms = ("batch_norm", case.batch_norm, case.batch_norm not in self.batch_norms)
+        checks: list[tuple[str, object, bool, str]] = [(*norms, f"it has {' or '.join(self.batch_norms)}")]
         if self.image_size is None:
-            return self._refused_of_sequences(case)
-        return self._refused_of_images(case)
-
-    def _refused_of_sequences(self, case: Case) -> CaseRefusal | None:
-        if case.image_size is not None:
-            return self._refused("image_size", case.image_size, "it takes sequences. Use sequence_length")
-        if case.data is Data.TFRECORD:
-            return self._refused("data", case.data, "it takes no images")
-        length = self.size(case)
-        if self.longest is not None and length > self.longest:
-            return self._refused("sequence_length", length, f"it has {self.longest} positions")
-        if length < SHORTEST_SEQUENCE:
-            return self._refused("sequence_length", length, f"it needs at least {SHORTEST_SEQUENCE} tokens")
-        return None
-
-    def _refused_of_images(self, case: Case) -> CaseRefusal | None:
-        if case.sequence_length is not None:
-            return self._refused("sequence_length", case.sequence_length, "it takes images. Use image_size")
-        pixels = self.size(case)
-        if pixels < self.smallest:
-            return self._refused("image_size", pixels, f"it needs at least {self.smallest} pixels")
-        if pixels % self.multiple:
-            return self._refused("image_size", pixels, f"it needs a multiple of {self.multiple}")
-        return None
-
-    def _refused(self, key: str, value: object, reason: str) -> CaseRefusal:
-        return CaseRefusal(self.name, key, value, reason)
+            checks += [
+                ("image_size", case.image_size, case.image_size is not None, "it takes sequences. Use sequence_length"),
+                ("data", case.data, case.data is Data.TFRECORD, "it takes no images"),
+                ("sequence_length", size, size > longest, f"it has {self.longest} positions"),
+                ("sequence_length", size, size < SHORTEST_SEQUENCE, f"it needs at least {SHORTEST_SEQUENCE} tokens"),
+            ]
+        else:
+            length = case.sequence_length
+            checks += [
+                ("sequence_length", length, length is not None, "it takes images. Use image_size"),
+                ("image_size", size, size < self.smallest, f"it needs at least {self.smallest} pixels"),
+                ("image_size", size, size % self.multiple != 0, f"it needs a multiple of {self.multiple}"),
+            ]
+        refused = ((key, value, reason) for key, value, is_wrong, reason in checks if is_wrong)
+        return next((CaseRefusal(self.name, *why) for why in refused), None)
 
 
 def tuning_refusal(case: Case) -> CaseRefusal | None:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -48,11 +48,6 @@ class LastingStream:
         except self._errors:
             self._give_up()
             return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write lines."""
-        for line in lines:
-            self.write(line)
 
     def flush(self) -> None:
         """Hand over what is buffered."""
