@@ -229,14 +229,12 @@ class Reading:
     Attributes:
         blank: Cells that say themselves that they hold no number: empty, `-`, `n/a`, `OOM`.
         ignored: Headings of columns that hold no throughput and no known setting.
-        not_tables: Tables of the file without any throughput, by their headings.
     """
 
     claims: list[Claim] = field(default_factory=list)
     unread: list[UnreadCell] = field(default_factory=list)
     blank: int = 0
     ignored: list[str] = field(default_factory=list)
-    not_tables: list[str] = field(default_factory=list)
 
     @property
     def share_read(self) -> float:
@@ -251,36 +249,33 @@ def read_claims(path: Path) -> list[Claim]:
     Raises:
         NotATable: No table in it has throughputs of networks.
     """
-    return read_throughputs(path, read_tables(path)).claims
+    return read_throughputs(path).claims
 
 
-def read_throughputs(path: Path, tables: Sequence[RawTable], decimal: Decimal | None = None) -> Reading:
+def read_throughputs(path: Path, decimal: Decimal | None = None) -> Reading:
     """Read all tables of a file that hold throughputs.
 
     Args:
-        path: For messages; its name may say the network or the precision.
-        tables: Those of the file.
+        path: Its name may say the network or the precision.
         decimal: The decimal mark, where the user says it.
 
     Raises:
         NotATable: None does.
     """
-    reading = Reading()
-    first_row, found = 0, False
+    tables, reading, left, first_row = read_tables(path), Reading(), [], 0
     for table in tables:
         context = read_context(table.context, path.stem)
         columns = meant_columns(table, context)
         if columns is None:
-            reading.not_tables.append(", ".join(filter(None, map(plain, table.headings))))
+            left.append(", ".join(filter(None, map(plain, table.headings))))
         else:
-            found = True
             reading.ignored += [name for name in columns.ignored if name not in reading.ignored]
             _Reader(table, columns, context, decimal, first_row, reading).read()
         first_row += len(table.rows)
-    if not found:
+    if len(left) == len(tables):
         raise NotATable(
             f"{path}: needs networks and throughputs: columns 'model' and 'samples_per_second', or a column per GPU "
-            f"count ('1 GPU', '2 GPUs'), GPU or network. Received: {'; '.join(reading.not_tables)[:300]}"
+            f"count ('1 GPU', '2 GPUs'), GPU or network. Received: {'; '.join(left)[:300]}"
         )
     return reading
 

@@ -15,7 +15,6 @@ from results.audit.patterns import pattern_findings
 from results.audit.scaling_audit import scaling_findings
 from results.audit.series import Severity, TableFinding
 from results.audit.sources_compared import source_findings
-from results.audit.tables import read_tables
 from results.audit.texts import Decimal
 from results.grid import Grid
 
@@ -59,7 +58,7 @@ def audit_file(path: Path, decimal: Decimal | None = None) -> Audit:
     Raises:
         NotATable: The file holds no throughputs.
     """
-    reading = read_throughputs(path, read_tables(path), decimal)
+    reading = read_throughputs(path, decimal)
     found = [*claim_findings(reading.claims), *_unread(reading)]
     found.sort(key=lambda finding: (ORDER.index(finding.severity), finding.rule, finding.rows))
     return Audit(found, reading)

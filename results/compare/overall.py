@@ -23,25 +23,11 @@ from results.compare.pairs import (
     mark_of,
 )
 from results.digits import with_interval
-from results.schema import Communication, Device, Mode, Precision
 from results.stats import Interval, divided, outlying
-from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
+from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Value
 from results.table.comparable import count_text, mode_text
 from results.table.fleets import TOLERANCE, FleetRate, Outlier, log_means, outlier_of
 from results.text import enumerated
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of work; of the software what is to have answers of its own."""
-
-    mode: Mode
-    precision: Precision
-    device: Device
-    num_gpus: int
-    num_hosts: int
-    communication: Communication
-    software: Software
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,7 @@ def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]
         found: Comparisons of two sides.
         by: Columns of the software that pairs of one case differ in: each software has answers of its own.
     """
-    groups: dict[_Kind, list[Comparison]] = {}
+    groups: dict[object, list[Comparison]] = {}
     for item in found:
         if item.interval is not None:
             groups.setdefault(_kind(item.a, by), []).append(item)
@@ -128,17 +114,11 @@ def answer_lines(found: Sequence[Comparison], by: Sequence[str] = (), *, baselin
     return lines
 
 
-def _kind(rate: FleetRate, by: Sequence[str]) -> _Kind:
+def _kind(rate: FleetRate, by: Sequence[str]) -> tuple[object, ...]:
+    """Return what makes a kind of work, and of the software what is to have answers of its own."""
     case = rate.case
-    return _Kind(
-        mode=case.mode,
-        precision=case.precision,
-        device=case.device,
-        num_gpus=case.num_gpus,
-        num_hosts=case.num_hosts,
-        communication=case.communication,
-        software=rate.software.only(by),
-    )
+    of_case = (case.mode, case.precision, case.device, case.num_gpus, case.num_hosts, case.communication)
+    return (*of_case, rate.software.only(by))
 
 
 def _answer(group: Sequence[Comparison], ratio: Interval, software: Sequence[str]) -> Answer:
@@ -194,11 +174,10 @@ def _summary(made: Sequence[Answer]) -> str:
     low, high = min(made, key=lambda item: item.ratio.value), max(made, key=lambda item: item.ratio.value)
     least, most = f"{low.ratio.value:.2f} ×", f"{high.ratio.value:.2f} ×"
     span = f"{least} ({low.kind}) to {most} ({high.kind})" if least != most else least
-    kinds = "both kinds of work" if len(made) == 2 else f"all {len(made)} kinds of work"
+    kinds = f"each of {len(made)} kinds of work"
     directions = [0 if item.ratio.contains(1.0) else 1 if item.ratio.value > 1 else -1 for item in made]
     if not any(directions):
-        either = "either kind of work" if len(made) == 2 else f"any of {len(made)} kinds of work"
-        return f"No significant difference between {a} and {b} in {either}: {span}."
+        return f"No significant difference between {a} and {b} in {kinds}: {span}."
     if {1, -1} <= set(directions):
         return f"Which of {a} and {b} is faster depends on the kind of work: {span}."
     word = "faster" if 1 in directions else "slower"

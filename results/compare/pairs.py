@@ -112,16 +112,12 @@ def compare(a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str]
     return [_compared(of_a, right[key]) for key, of_a in left.items() if key in right]
 
 
-@dataclass(frozen=True)
-class _Key:
-    """What two rates share to be a pair: the case, and the software that must be equal too."""
-
-    case: Case
-    software: Software
+_Key = tuple[Case, Software]
+"""What two rates share to be a pair: the case, and the software that must be equal too."""
 
 
 def _key(rate: FleetRate, by: Sequence[str]) -> _Key:
-    return _Key(rate.case, rate.software.only(by))
+    return rate.case, rate.software.only(by)
 
 
 def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[_Key, list[FleetRate]]:

@@ -56,17 +56,9 @@ def efficiencies(rates: Sequence[FleetRate]) -> list[Efficiency]:
     return found
 
 
-@dataclass(frozen=True)
-class _Baseline:
-    """What a rate shares with its baseline: all but how many train together."""
-
-    fleet: str
-    setting: SharedSetting
-    software: Software
-
-
-def _but_count(rate: FleetRate) -> _Baseline:
-    return _Baseline(rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.software)
+def _but_count(rate: FleetRate) -> tuple[str, SharedSetting, Software]:
+    """Return what a rate shares with its baseline: all but how many train together."""
+    return rate.fleet, setting_of(rate, across=CLUSTER_COLUMNS), rate.software
 
 
 def _efficiency(rate: FleetRate, baseline: FleetRate, count: int) -> Efficiency:

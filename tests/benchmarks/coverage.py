@@ -134,7 +134,6 @@ class Truth:
 
     mean: float
     ratio: float
-    geometric_mean: float
 
 
 def draw(
@@ -158,7 +157,7 @@ def draw(
     own = [1.0 + float(effect.mean()) if design.machines else 1.0 for effect in effects]
     ratio = RATIO * own[0] / own[1]
     kept_a, kept_b = ([rate for rate in side if rate.rates] for side in (a, b))
-    return kept_a, kept_b, [kept_a[0], four], Truth(RATIO * BASE["network-0"] * own[0], ratio, ratio)
+    return kept_a, kept_b, [kept_a[0], four], Truth(RATIO * BASE["network-0"] * own[0], ratio)
 
 
 def _hosts(design: Design, random: np.random.Generator, side: int) -> NDArray[np.float64]:
@@ -193,13 +192,7 @@ def _rate(
         if (side, host, number) not in design.lacks:
             rates[f"{fleet}{host}"] = {"run": values.tolist()}
     case = Case(model=f"network-{number}", num_gpus=gpus)
-    return FleetRate(
-        fleet,
-        case,
-        Software(),
-        rates,
-        unit="images",
-    )
+    return FleetRate(fleet, case, Software(), rates, unit="images")
 
 
 @dataclass
@@ -242,7 +235,7 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, Count
         found = _compared(a, b)
         counts["fleet mean"].add(a[0].interval if a[0].of_fleet or design.machines else None, truth.mean)
         counts["ratio"].add(found[0].interval if _speaks(found[0].covers, design) else None, truth.ratio)
-        counts["geometric mean of 6"].add(geometric_mean(found), truth.geometric_mean)
+        counts["geometric mean of 6"].add(geometric_mean(found), truth.ratio)
         for efficiency in efficiencies(scaled):
             counts["scaling"].add(efficiency.interval, EFFICIENCY)
     return counts

@@ -11,7 +11,6 @@ import results.__main__ as program
 from results.audit.claims import read_claims, read_throughputs
 from results.audit.judgement import audit_file
 from results.audit.series import Severity
-from results.audit.tables import read_tables
 from results.audit.texts import Decimal, Number, Refusal, decimal_mark, read_number
 from results.errors import NotATable
 from results.report.tables import to_csv, to_markdown, to_wide_markdown
@@ -43,14 +42,10 @@ def write(tmp_path):
     return write
 
 
-def read(path):
-    return read_throughputs(path, read_tables(path))
-
-
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_one_table_in_any_format_and_encoding_makes_the_same_claims(write, form, encoding):
-    reading = read(write(FORMATS[form], encoding))
+    reading = read_throughputs(write(FORMATS[form], encoding))
     assert {(claim.gpu, claim.count): claim.rate for claim in reading.claims} == FP16
     assert {(claim.model, claim.precision) for claim in reading.claims} == {("resnet50", "fp16")}
     assert reading.unread == []
@@ -110,7 +105,7 @@ def test_numbers_of_one_convention_are_read_back(hundredths, marks):
 
 def test_every_cell_that_could_not_be_read_is_named_with_its_reason(write, capsys):
     path = write("model,gpus,throughput\nresnet50,1,453\nresnet50,many,892\nresnet50,4,1700-1800\nresnet50,8,n/a\n")
-    reading = read(path)
+    reading = read_throughputs(path)
     assert (len(reading.claims), reading.blank) == (1, 1)
     assert [(cell.row, cell.column, cell.text) for cell in reading.unread] == [
         (1, "throughput", "892"),

@@ -286,7 +286,7 @@ def test_by_pairs_only_equal_software():
     assert sorted(round(item.value) for item in compared(*records, by=["keras"])) == [2, 3]
 
 
-@pytest.mark.parametrize(("fp16", "said"), [(2.0, "in both kinds of work"), (1.0, "in 1 of 2 kinds of work")])
+@pytest.mark.parametrize(("fp16", "said"), [(2.0, "in each of 2 kinds of work"), (1.0, "in 1 of 2 kinds of work")])
 def test_the_first_sentence_counts_the_kinds_of_work_that_differ(fp16, said):
     records = [
         record
