@@ -11,7 +11,6 @@ there is a finding above a note that the honest table does not have.
 from __future__ import annotations
 
 import argparse
-import collections
 import dataclasses
 import random
 import sys
@@ -133,10 +132,6 @@ def cell_times_10(claims: Table, chance: random.Random) -> Table:
     return scaled(claims, lambda claim: claim is cell, lambda _: 10)
 
 
-def table_times_10(claims: Table, _: random.Random) -> Table:
-    return scaled(claims, lambda _: True, lambda _: 10)
-
-
 def per_gpu(claims: Table, _: random.Random) -> Table | None:
     if max(claim.count for claim in claims) < 2 or min(claim.count for claim in claims) > 1:
         return None
@@ -145,15 +140,9 @@ def per_gpu(claims: Table, _: random.Random) -> Table | None:
 
 def fp16_twice_fp32(claims: Table, _: random.Random) -> Table | None:
     single = {(c.group, c.model, c.count): c.rate for c in claims if c.precision in ("fp32", "tf32")}
-    keys = [(c.group, c.model, c.count) for c in claims if c.precision == "fp16"]
-    if sum(key in single for key in keys) < 4:
-        return None
-    return [
-        dataclasses.replace(c, rate=2 * single[c.group, c.model, c.count])
-        if c.precision == "fp16" and (c.group, c.model, c.count) in single
-        else c
-        for c in claims
-    ]
+    twice = [c for c in claims if c.precision == "fp16" and (c.group, c.model, c.count) in single]
+    half = {id(c): single[c.group, c.model, c.count] for c in twice}
+    return scaled(claims, lambda c: id(c) in half, lambda c: 2 * half[id(c)] / c.rate) if len(twice) >= 4 else None
 
 
 def column_times(factor: float) -> Mutation:
@@ -220,7 +209,7 @@ def wrong_gpu_count(claims: Table, chance: random.Random) -> Table | None:
 MUTATIONS: dict[str, Mutation] = {
     "swapped networks": swapped_networks,
     "cell × 10": cell_times_10,
-    "table × 10": table_times_10,
+    "table × 10": lambda claims, _: scaled(claims, lambda _: True, lambda _: 10),
     "per GPU instead of total": per_gpu,
     "fp16 = 2 × fp32": fp16_twice_fp32,
     "column × 2": column_times(2.0),
@@ -237,9 +226,9 @@ def above_notes(claims: Sequence[Claim], reference: Sequence[Claim]) -> set[tupl
     return {(finding.rule, finding.rows) for finding in found if finding.severity is not Severity.NOTE}
 
 
-def is_found(table: HonestTable, mutated: Table, reference: Sequence[Claim]) -> bool:
+def is_found(table: Table, mutated: Table, reference: Sequence[Claim]) -> bool:
     """Return whether a fault in a table is found."""
-    return bool(above_notes(mutated, reference) - above_notes(table.claims, reference))
+    return bool(above_notes(mutated, reference) - above_notes(table, reference))
 
 
 def some_gpus(claims: Table, size: int | None, chance: random.Random) -> Table | None:
@@ -272,7 +261,7 @@ def recall(
         if part is None or mutated is None:
             continue
         reference = trusted_claims() if known else table.without_source
-        found += bool(above_notes(mutated, reference) - above_notes(part, reference))
+        found += is_found(part, mutated, reference)
         tried += 1
         if tried == draws:
             break
@@ -297,13 +286,10 @@ def page(draws: int, parts: int, seed: int) -> str:
             found, tried = recall(kind, size, tables, draws, seed, known=known)
             cells.append(f"{found / tried * 100:.0f} % of {tried}" if tried else "-")
         rows.append([f"{kind}, of GPUs in the reference" if known else kind, *cells])
-    by_source = collections.defaultdict[str, list[HonestTable]](list)
-    for table in tables:
-        by_source[table.name.partition(",")[0]].append(table)
-    names = [
-        [source, str(len(those)), *(f"{min(sizes)} to {max(sizes)}" for sizes in _sizes(those))]
-        for source, those in by_source.items()
-    ]
+    names = []
+    for source, those in grouped(tables, lambda table: table.name.partition(",")[0]).items():
+        sizes = [len({claim.gpu_text for claim in table.claims}) for table in those], [len(t.claims) for t in those]
+        names.append([source, str(len(those)), *(f"{min(of)} to {max(of)}" for of in sizes)])
     lines = [
         "# How much does the audit find?",
         "",
@@ -323,13 +309,6 @@ def page(draws: int, parts: int, seed: int) -> str:
         markdown(Grid("", ["source", "tables>", "GPUs of a table>", "rows of a table>"], names)),
     ]
     return "\n".join(lines)
-
-
-def _sizes(tables: Sequence[HonestTable]) -> tuple[list[int], list[int]]:
-    """Return how many GPUs and how many rows each table has."""
-    return [len({claim.gpu_text for claim in table.claims}) for table in tables], [
-        len(table.claims) for table in tables
-    ]
 
 
 def main() -> None:

@@ -372,7 +372,7 @@ def test_most_faults_of_every_kind_are_found(tables, kind):
         mutated = MUTATIONS[kind](table.claims, chance)
         if mutated is not None:
             drawn += 1
-            found += is_found(table, mutated, table.without_rows)
+            found += is_found(table.claims, mutated, table.without_rows)
     assert found >= (6 if "noise" in kind else 9)
 
 
